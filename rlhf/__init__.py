@@ -1,0 +1,24 @@
+"""Reinforcement learning for language models: Ray, vLLM and DeepSpeed behind one readable loop.
+
+>>> from rlhf import Trainer
+>>> Trainer.from_recipe("recipes/quickstart.yaml").fit()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlhf.api import Trainer
+
+__version__ = "0.1.0"
+__all__ = ["Trainer", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Trainer` when it is asked for: `import rlhf` stays cheap."""
+    if name == "Trainer":
+        from rlhf.api import Trainer
+
+        return Trainer
+    raise AttributeError(f"module 'rlhf' has no attribute {name!r}")

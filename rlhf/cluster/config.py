@@ -1,0 +1,20 @@
+"""Where the processes run."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlhf.config import Config
+
+
+class ClusterConfig(Config):
+    """One process, or Ray."""
+
+    kind: Literal["local", "ray"] = "ray"
+    """`local`: everything in one process, without Ray, so that a debugger works; `ray`: a process for every worker."""
+    address: str | None = None
+    """An existing Ray cluster to join; a fresh one on this machine when absent."""
+    placement_timeout_seconds: float = Field(60, gt=0)
+    """Deadline for the cluster to give every worker its place."""

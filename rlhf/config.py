@@ -1,0 +1,166 @@
+"""The base of every configuration: frozen, typed, unknown keys refused with a suggestion; YAML plus `key=value`.
+
+Nothing heavy is imported here: a bad recipe fails in well under two seconds.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rlhf.errors import ConfigError
+
+
+class Config(BaseModel):
+    """A frozen group of settings. The docstring of a field is what `rlhf options` prints."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True)
+
+
+C = TypeVar("C", bound=Config)
+Origins = dict[str, str]
+"""Where each dotted key was set: a file, `override`, or (when absent) `default`."""
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a recipe file into a mapping. Raises `ConfigError` when it is missing or not a mapping."""
+    try:
+        loaded = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such recipe{_nearby_files(path)}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder; give the recipe file inside it") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{path}: a recipe is a mapping of keys to values, this is {type(loaded).__name__}")
+    return loaded
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Split `a.b=value` into its dotted key and its value, read as YAML (so `1e-3`, `true`, `[1, 2]` and `null` work)."""
+    key, equals, raw = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"override {text!r} is not of the form key=value, for instance trainer.updates=10")
+    try:
+        value = yaml.safe_load(raw)
+    except yaml.YAMLError:
+        value = raw
+    return key, _number(value)
+
+
+def merge(*layers: tuple[str, Mapping[str, Any]]) -> tuple[dict[str, Any], Origins]:
+    """Merge named mappings, later ones winning key by key; report which layer set each dotted key."""
+    merged: dict[str, Any] = {}
+    origins: Origins = {}
+    for name, layer in layers:
+        for key, value in flatten(layer):
+            _set(merged, key, value)
+            origins = {k: v for k, v in origins.items() if not k.startswith(key + ".")} | {key: name}
+    return merged, origins
+
+
+def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Walk the leaves of nested mappings as dotted keys."""
+    for key, value in mapping.items():
+        dotted = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, dotted + ".")
+        else:
+            yield dotted, value
+
+
+def build(kind: type[C], values: Mapping[str, Any]) -> C:
+    """Validate `values` into `kind`. Raises `ConfigError` naming key, value and what to write instead."""
+    try:
+        return kind.model_validate(_numbers(values))
+    except ValidationError as error:
+        raise ConfigError(explain(kind, error)) from None
+
+
+def explain(kind: type[Config], error: ValidationError) -> str:
+    """The first problem of a validation error as one line."""
+    problem = error.errors()[0]
+    key = ".".join(str(part) for part in problem["loc"] if not _is_tag(part))
+    if problem["type"] == "extra_forbidden":
+        return f"unknown key {key!r}{_did_you_mean(key, known_keys(kind))}"
+    if problem["type"] == "missing":
+        return f"{key} is required and was not given"
+    message = problem["msg"].removeprefix("Value error, ")
+    given = problem.get("input")
+    shown = f" (got {given!r})" if isinstance(given, (str, int, float, bool, type(None))) and key else ""
+    return f"{key}: {message}{shown}" if key else message
+
+
+def known_keys(kind: type[Config]) -> list[str]:
+    """Every dotted key that `kind` accepts."""
+    return [key for key, _ in walk_fields(kind)]
+
+
+def walk_fields(kind: type[Config], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every dotted key of `kind` with its pydantic field, depth first."""
+    for name, field in kind.model_fields.items():
+        yield prefix + name, field
+        for nested in _nested_configs(field.annotation):
+            yield from walk_fields(nested, f"{prefix}{name}.")
+
+
+def _nested_configs(annotation: Any) -> Iterable[type[Config]]:
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        yield annotation
+        return
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _nested_configs(argument)
+
+
+def _did_you_mean(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if not close:
+        leaf = key.rpartition(".")[2]
+        close = [k for k in known if k.rpartition(".")[2] == leaf][:1]
+    return f"; did you mean {close[0]!r}?" if close else "; `rlhf options` lists every key"
+
+
+def _nearby_files(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f" (there is no folder {path.parent})"
+    close = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], n=1)
+    return f"; did you mean {path.parent / close[0]}?" if close else ""
+
+
+def _is_tag(part: Any) -> bool:
+    """Pydantic puts the class of a union member into the location; people know only keys and positions."""
+    return isinstance(part, str) and (part.endswith("Config") or "[" in part)
+
+
+def _set(target: dict[str, Any], dotted: str, value: Any) -> None:
+    *parents, leaf = dotted.split(".")
+    for parent in parents:
+        inner = target.get(parent)
+        if not isinstance(inner, dict):
+            inner = target[parent] = {}
+        target = inner
+    target[leaf] = value
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 reads `3e-4` as text; people mean the number."""
+    if isinstance(value, str):
+        try:
+            return float(value) if "e" in value.lower() and value[:1] in "0123456789.-+" else value
+        except ValueError:
+            return value
+    return value
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _numbers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_numbers(inner) for inner in value]
+    return _number(value)

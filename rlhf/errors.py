@@ -1,0 +1,67 @@
+"""Failures with names. Whatever ends a run is one of these; the command line prints `str(error)` and the exit code."""
+
+from __future__ import annotations
+
+
+class RlhfError(Exception):
+    """A failure the system knows. `exit_code` is what the process ends with."""
+
+    exit_code = 1
+
+
+class UserError(RlhfError):
+    """Something the user can put right: the message is one line that says what to do."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A recipe or an override that cannot be used: the key, the value, and what to write instead."""
+
+
+class DataError(UserError):
+    """A dataset or a row that cannot be used."""
+
+
+class ModelError(UserError):
+    """A model folder or name that cannot be used."""
+
+
+class PlacementError(UserError):
+    """The machine or the cluster cannot hold what the recipe asks for."""
+
+
+class WorkerDied(RlhfError):
+    """A worker process ended. `worker` is its role and index, `cause` what ended it."""
+
+    def __init__(self, worker: str, cause: str) -> None:
+        super().__init__(f"{worker} died: {cause}")
+        self.worker, self.cause = worker, cause
+
+
+class WorkerFailed(RlhfError):
+    """A worker answered a call with an exception; `detail` is its last line, `remote_traceback` the rest."""
+
+    def __init__(self, worker: str, method: str, detail: str, remote_traceback: str = "") -> None:
+        super().__init__(f"{worker}.{method} failed: {detail}")
+        self.worker, self.method, self.detail, self.remote_traceback = worker, method, detail, remote_traceback
+
+
+class DeadlinePassed(RlhfError):
+    """Something was awaited for longer than its deadline."""
+
+    def __init__(self, awaited: str, seconds: float) -> None:
+        super().__init__(f"{awaited} did not answer within {seconds:g} s")
+        self.awaited, self.seconds = awaited, seconds
+
+
+class PublishError(RlhfError):
+    """A publish that did not complete, or that was not proved. No engine serves after it."""
+
+    def __init__(self, engine: str, phase: str, version: int, cause: str) -> None:
+        super().__init__(f"publish of version {version} to {engine} failed in phase {phase!r}: {cause}")
+        self.engine, self.phase, self.version, self.cause = engine, phase, version, cause
+
+
+class FailureBudgetSpent(RlhfError):
+    """More groups failed than the recipe tolerates."""

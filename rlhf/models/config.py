@@ -1,0 +1,81 @@
+"""Which model is trained."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rlhf.config import Config
+
+
+class TinyModelConfig(Config):
+    """A small causal LM made from the recipe, with a byte tokenizer and a chat template."""
+
+    architecture: Literal["llama", "qwen2", "qwen3"] = "qwen2"
+    """Shape of the model, as transformers and vLLM both know it."""
+    hidden_size: int = Field(128, ge=32)
+    """Width of the residual stream."""
+    intermediate_size: int = Field(512, ge=32)
+    """Width of the MLP."""
+    layers: int = Field(2, ge=1)
+    """Decoder layers."""
+    heads: int = Field(2, ge=1)
+    """Attention heads; `hidden_size / heads` is the head dimension (32 or 64 and up for vLLM on a CPU)."""
+    kv_heads: int = Field(1, ge=1)
+    """Key/value heads."""
+    max_position_embeddings: int = Field(256, ge=16)
+    """Longest context."""
+    tie_word_embeddings: bool = True
+    """Whether the output head is the embedding."""
+
+    @model_validator(mode="after")
+    def _shapes(self) -> TinyModelConfig:
+        if self.hidden_size % self.heads or self.heads % self.kv_heads:
+            raise ValueError("tiny: heads must divide hidden_size, and kv_heads must divide heads")
+        if (self.hidden_size // self.heads) not in (32, 64, 80, 96, 112, 128, 192, 256):
+            raise ValueError(
+                f"tiny: the head dimension hidden_size / heads is {self.hidden_size // self.heads}; "
+                "vLLM on a CPU takes 32, 64, 80, 96, 112, 128, 192 or 256"
+            )
+        return self
+
+
+class WarmupConfig(Config):
+    """Supervised fine-tuning of a tiny model before RL, on demonstrations of the training task."""
+
+    updates: int = Field(200, ge=1)
+    """Optimizer steps."""
+    batch_size: int = Field(64, ge=1)
+    """Demonstrations a step."""
+    learning_rate: float = Field(3e-3, gt=0)
+    """Peak learning rate; decays linearly to zero."""
+
+
+class ModelConfig(Config):
+    """The policy to start from: a folder or hub name (`path`), or a `tiny` one that is made and cached."""
+
+    path: str | None = None
+    """A Hugging Face folder, or a name on the hub."""
+    tiny: TinyModelConfig | None = None
+    """Make this model when it is missing."""
+    warmup: WarmupConfig | None = None
+    """Warm the tiny model up on demonstrations of the task before RL."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision of the learner's forward pass and of the engine (master weights are float32)."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """Attention implementation of the learner."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass to save memory."""
+    trust_remote_code: bool = False
+    """Allow a model folder to bring its own code."""
+    cache_dir: str = "~/.cache/rlhf/models"
+    """Where made models are kept, by content."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> ModelConfig:
+        if (self.path is None) == (self.tiny is None):
+            raise ValueError("model: give exactly one of path (a folder or hub name) and tiny (a model to make)")
+        if self.warmup and self.path:
+            raise ValueError("model.warmup: only a tiny model is warmed up; for a given model run a recipe of kind: sft first")
+        return self

@@ -1,0 +1,81 @@
+"""Small models made from a recipe: a byte tokenizer with a chat template, and a causal LM around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tokenizers import pre_tokenizers
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from rlhf.models.config import TinyModelConfig
+
+PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+ARCHITECTURES = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+
+
+def byte_tokenizer() -> PreTrainedTokenizerBase:
+    """A token for every byte, and ChatML's markers: any text can be written, one character of ASCII is one token.
+
+    It is Qwen's tokenizer without merges, a class that `AutoTokenizer` brings back as it was for every architecture.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Qwen2Tokenizer(
+        vocab={token: index for index, token in enumerate([PAD, START, END, *alphabet])},
+        merges=[],
+        pad_token=PAD,
+        eos_token=END,
+        unk_token=None,
+        additional_special_tokens=[START],
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def tiny_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
+    """A float32 model with random weights that depend only on `config` and `seed`."""
+    config_class, model_class = ARCHITECTURES[config.architecture]
+    torch.manual_seed(seed)
+    return model_class(
+        config_class(
+            vocab_size=-(-len(tokenizer) // 32) * 32,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.kv_heads,
+            head_dim=config.hidden_size // config.heads,
+            max_position_embeddings=config.max_position_embeddings,
+            tie_word_embeddings=config.tie_word_embeddings,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            bos_token_id=None,
+        )
+    )
+
+
+def save_tiny(config: TinyModelConfig, seed: int, folder: Path) -> Path:
+    """Write the untrained model and its tokenizer as a Hugging Face folder."""
+    tokenizer = byte_tokenizer()
+    tiny_model(config, tokenizer, seed).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

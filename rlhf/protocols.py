@@ -1,0 +1,116 @@
+"""The verbs: what each part can be asked, whoever answers. Local, remote and fake parts satisfy the same protocol.
+
+Every method that waits has a deadline inside it and raises a named error when it passes; see `rlhf.errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.types import (
+    Completion,
+    Failed,
+    Filtered,
+    Group,
+    Manifest,
+    PolicyVersion,
+    Prompt,
+    Rendezvous,
+    Sampling,
+    Scored,
+    Task,
+    Ticket,
+    Trajectory,
+    Unscored,
+    Updated,
+)
+
+
+class RolloutEngine(Protocol):
+    """A policy that continues prompts.
+
+    `generate` returns one reply with the log-probs of the distribution it was drawn from. `seed` decides every draw,
+    so on a CPU the same request gives the same reply whatever runs beside it. `session` keeps the requests of one
+    episode on one engine. `score` gives the log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1.
+    """
+
+    async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion: ...
+    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]: ...
+
+
+class RewardFunction(Protocol):
+    """Scores a whole group at once, so that pairwise judges fit. One answer a trajectory, in order, never an exception
+    for a scorer that broke: that is `Unscored`."""
+
+    async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]: ...
+
+
+class Rollout(Protocol):
+    """Plays one whole group; faults that the system tolerates come back as data."""
+
+    async def __call__(self, task: Task, ticket: Ticket) -> Group | Filtered | Failed: ...
+
+
+class Learner(Protocol):
+    """Turns groups into new weights. `update` is all learning on one `take()`."""
+
+    async def update(self, groups: Sequence[Group]) -> Updated: ...
+    async def save(self, path: Path) -> None: ...
+    async def load(self, path: Path) -> None: ...
+
+
+class WeightSync(Protocol):
+    """`publish` returns when every engine samples from the learner's weights, with their version."""
+
+    async def publish(self) -> PolicyVersion: ...
+
+
+class Buffer(Protocol):
+    """Hands out the right to play groups, and hands the groups to the learner in order.
+
+    A player does `settle(await admit(), …)`; the learner does `take`, updates, publishes, `advance`.
+    """
+
+    async def admit(self) -> Ticket: ...
+    def settle(self, ticket: Ticket, outcome: Group | Filtered | Failed) -> None: ...
+    async def take(self) -> list[Group]: ...
+    def advance(self, version: PolicyVersion) -> None: ...
+
+
+class PublishTarget(Protocol):
+    """One engine as a publish sees it. The phases come in this order; any of them may raise or pass its deadline.
+
+    `connect` joins the transfer group once. `prepare` pauses sampling (requests are kept) and acknowledges the
+    manifest. `receive` takes the tensors while the learner sends. `commit` stamps the version and drops caches of the
+    old weights. `score` answers the canary on the new weights. `resume` lets sampling go on.
+    """
+
+    name: str
+    transfer_ranks: int
+
+    async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None: ...
+    async def prepare(self, manifest: Manifest) -> None: ...
+    async def receive(self, manifest: Manifest) -> None: ...
+    async def commit(self, version: PolicyVersion) -> None: ...
+    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]: ...
+    async def resume(self) -> None: ...
+
+
+class WeightSource(Protocol):
+    """The learner as a publish sees it. `perturb` moves every tensor far above tolerance for the drill; `restore`
+    brings back exactly what was there. `version` counts the updates behind the weights."""
+
+    @property
+    def version(self) -> PolicyVersion: ...
+    async def rendezvous(self, world_size: int) -> Rendezvous: ...
+    async def connect(self, rendezvous: Rendezvous) -> None: ...
+    async def manifest(self) -> Manifest: ...
+    async def send(self) -> None: ...
+    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]: ...
+    async def perturb(self) -> None: ...
+    async def restore(self) -> None: ...

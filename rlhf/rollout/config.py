@@ -1,0 +1,71 @@
+"""How episodes are played: sampling, engines, deadlines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from rlhf.config import Config
+from rlhf.types import Sampling
+
+REFUSED = {
+    "top_p": "1 (off)",
+    "top_k": "-1 (off)",
+    "min_p": "0 (off)",
+    "repetition_penalty": "1 (off)",
+    "presence_penalty": "0 (off)",
+    "frequency_penalty": "0 (off)",
+}
+
+
+class SamplingConfig(Config):
+    """The distribution that training samples from; the learner's log-softmax uses the same."""
+
+    temperature: float = Field(1.0, gt=0, le=10)
+    """Softmax temperature."""
+    max_tokens: int = Field(16, ge=1)
+    """Longest reply in tokens."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_truncated_distributions(cls, values: Any) -> Any:
+        for key in REFUSED:
+            if isinstance(values, dict) and key in values:
+                raise ValueError(
+                    f"{key} is refused for training: log-probs must be those of the whole distribution "
+                    "that was sampled from; use temperature"
+                )
+        return values
+
+    def sampling(self) -> Sampling:
+        return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
+
+
+class RolloutConfig(Config):
+    """Engines and episodes."""
+
+    engines: int = Field(1, ge=1)
+    """vLLM engines."""
+    tensor_parallel_size: int = Field(1, ge=1)
+    """GPUs (or CPU processes) an engine is cut over."""
+    cpus_per_engine: float = Field(0.5, gt=0)
+    """Cores an engine takes. A share below 1 lets engines and learner ranks take turns on one core; threads are its floor, at least 1."""
+    gpus_per_engine: float = Field(0, ge=0)
+    """GPUs an engine takes, for each tensor-parallel rank."""
+    kv_cache_megabytes: int = Field(256, ge=8)
+    """Memory of an engine's KV cache on a CPU."""
+    gpu_memory_utilization: float = Field(0.5, gt=0, le=1)
+    """Share of a GPU's memory that an engine takes."""
+    max_sequences: int = Field(256, ge=1)
+    """Sequences an engine runs at once."""
+    max_context_tokens: int | None = Field(None, ge=8)
+    """Longest prompt plus reply; the model's own limit when absent."""
+    players: int | None = Field(None, ge=1)
+    """Groups played at once; as many as there are tickets when absent."""
+    start_timeout_seconds: float = Field(300, gt=0)
+    """Deadline for an engine to start."""
+    generate_timeout_seconds: float = Field(300, gt=0)
+    """Deadline for one reply once the engine has it."""
+    publish_timeout_seconds: float = Field(120, gt=0)
+    """Deadline for each phase of a publish."""

@@ -1,0 +1,268 @@
+"""The nouns: data with names, frozen, and no behaviour beyond reading it.
+
+Arrays are one-dimensional over tokens: `[T]` is all tokens of a segment, `[N]` the tokens of one completion.
+Masks are always derived from `kinds`, never from token values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+PolicyVersion = int
+"""Updates behind the weights; 0 is the start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a conversation, before it is rendered to tokens."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A problem: what is asked, and the row of the dataset it came from (the reward reads its columns)."""
+
+    id: str
+    messages: tuple[Message, ...]
+    answer: str | None = None
+    row: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are drawn. One object feeds the engine's request and the learner's log-softmax.
+
+    `temperature` 0 is greedy and is for evaluation only: a trained log-prob needs a distribution.
+    """
+
+    temperature: float = 1.0
+    max_tokens: int = 16
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prompt:
+    """Token ids to continue, `int32 [P]`."""
+
+    token_ids: NDArray[np.int32]
+
+
+class FinishReason(StrEnum):
+    """Why a completion ended."""
+
+    STOP = "stop"
+    """The policy sampled a stop token; it is the last token of the completion."""
+    LENGTH = "length"
+    """The token budget ran out while the policy was talking."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Completion:
+    """One reply of the policy, token by token as it was sampled.
+
+    `token_ids` `int32 [N]`; `logprobs` `float32 [N]`, of the distribution sampled from;
+    `versions` `int32 [N]`, the policy version that sampled each token.
+    """
+
+    token_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    versions: NDArray[np.int32]
+    finish_reason: FinishReason
+    engine: str = ""
+
+
+class TokenKind(IntEnum):
+    """Who wrote a token. Only ACTION tokens are trained."""
+
+    PROMPT = 0
+    ACTION = 1
+    ENV = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One turn of an episode: the half-open token range of its actions, and what the environment said of it."""
+
+    start: int
+    stop: int
+    reward: float | None = None
+    terminated: bool = False
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Segment:
+    """A run of tokens that the model saw as one context. All arrays have one length `[T]`.
+
+    `logprobs` and `versions` are meaningful where `kinds` is ACTION; elsewhere 0 and -1.
+    """
+
+    token_ids: NDArray[np.int32]
+    kinds: NDArray[np.int8]
+    logprobs: NDArray[np.float32]
+    versions: NDArray[np.int32]
+    turns: tuple[Turn, ...] = ()
+
+    @property
+    def action_mask(self) -> NDArray[np.bool_]:
+        return self.kinds == TokenKind.ACTION
+
+
+class Status(StrEnum):
+    """How an episode ended. Truncated is not terminated: a critic bootstraps."""
+
+    TERMINATED = "terminated"
+    TRUNCATED = "truncated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Seconds an episode spent in each place; queueing is counted apart from work."""
+
+    generate_seconds: float = 0.0
+    environment_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trajectory:
+    """The record of one episode."""
+
+    task: Task
+    segments: tuple[Segment, ...]
+    status: Status
+    response: str = ""
+    timings: Timings = Timings()
+
+    @property
+    def action_tokens(self) -> int:
+        return int(sum(int(segment.action_mask.sum()) for segment in self.segments))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """What a scorer said of a trajectory. `parts` are the named pieces before weighting."""
+
+    value: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unscored:
+    """A scorer that broke: there is no number. `kind` is one word for counting, `detail` a sentence for people."""
+
+    kind: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """An episode or a group whose environment, engine or scorers broke. It is counted, never trained."""
+
+    kind: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """The right to play one group: its place in the order of training and the version it was admitted at."""
+
+    ordinal: int
+    version: PolicyVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sample:
+    """One episode's fate within its group: a trajectory with its score, or the failure that took its place."""
+
+    trajectory: Trajectory | Failed
+    score: Scored | Unscored
+
+    @property
+    def trainable(self) -> bool:
+        return isinstance(self.trajectory, Trajectory) and isinstance(self.score, Scored)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Group:
+    """All episodes of one task under one ticket, in sample order."""
+
+    ticket: Ticket
+    task: Task
+    samples: tuple[Sample, ...]
+
+    @property
+    def trainable(self) -> tuple[tuple[int, Trajectory, Scored], ...]:
+        """`(sample index, trajectory, score)` of the samples that have a number."""
+        return tuple(
+            (index, sample.trajectory, sample.score)
+            for index, sample in enumerate(self.samples)
+            if isinstance(sample.trajectory, Trajectory) and isinstance(sample.score, Scored)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Filtered:
+    """A whole group that the recipe's filter would rather not train (for instance: all rewards equal)."""
+
+    group: Group
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainedSample:
+    """What an update did with one trajectory: its advantage and the learner's log-probs before the step.
+
+    `advantages` and `logprobs` are `float32 [A]` over the ACTION tokens of all segments in order.
+    """
+
+    ordinal: int
+    sample: int
+    advantages: NDArray[np.float32]
+    logprobs: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Updated:
+    """The outcome of one update: reduced metrics, and per sample what was trained."""
+
+    metrics: Mapping[str, float]
+    samples: tuple[TrainedSample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """Name, dtype (as torch names it, for instance `bfloat16`) and full shape of one published tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a publish will send, in order. Engines acknowledge it before any byte moves."""
+
+    tensors: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """Where the members of a weight-transfer group meet. Rank 0 is the learner's; engines follow from 1."""
+
+    backend: str
+    address: str
+    port: int
+    world_size: int
+    timeout_seconds: float
