@@ -166,12 +166,16 @@ class Unscored:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Failed:
-    """An episode or a group whose environment, engine or scorers broke. It is counted, never trained."""
+    """An episode or a group whose environment, engine or scorers broke. It is counted, never trained.
+
+    `samples` is what a failed group had played before it was given up, for the records.
+    """
 
     kind: str
     detail: str = ""
+    samples: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,183 @@
+"""The buffer: bounded staleness by tickets, in order.
+
+There are `(max_staleness + 1) x groups_per_update` tickets. A filtered or failed group returns its ticket at once, a
+trained one at `advance`. `take` returns the oldest `groups_per_update` live tickets in order of their ordinals, so a
+group admitted at version v is trained by update v + max_staleness, nothing is thrown away for being slow, and nothing
+starts that cannot be trained before the run ends. Single event loop; no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rlhf.errors import FailureBudgetSpent
+from rlhf.types import Failed, Filtered, Group, PolicyVersion, Ticket
+
+
+MIN_WINDOW = 64
+"""Fewer groups than this say little of a failure rate: at 30 % a window of 8 would pass one half every few updates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """Where every admitted group is: `admitted = trained + filtered + failed + in_flight`.
+
+    `in_flight` counts groups being played, waiting, or handed out by `take` and not yet advanced past.
+    """
+
+    admitted: int
+    trained: int
+    filtered: int
+    failed: int
+    in_flight: int
+
+    @property
+    def balanced(self) -> bool:
+        return self.admitted == self.trained + self.filtered + self.failed + self.in_flight
+
+
+class TicketBuffer:
+    """Admits, settles and hands out groups for `updates` updates from `version` on.
+
+    `reissue` are the ordinals that were out when a checkpoint was taken: they are admitted again, first.
+    Raises `FailureBudgetSpent` from `take` when more than `failure_budget` of the last groups failed.
+    """
+
+    def __init__(
+        self,
+        *,
+        groups_per_update: int,
+        max_staleness: int,
+        updates: int,
+        refill_groups: int,
+        failure_budget: float,
+        version: PolicyVersion = 0,
+        next_ordinal: int = 0,
+        reissue: Iterable[int] = (),
+    ) -> None:
+        self.groups_per_update = groups_per_update
+        self.version = version
+        self._tickets = (max_staleness + 1) * groups_per_update
+        self._owed = (updates - version) * groups_per_update
+        self._refill_groups, self._refilled = refill_groups, 0
+        self._failure_budget = failure_budget
+        self._recent_fates: deque[bool] = deque(maxlen=max(MIN_WINDOW, 4 * groups_per_update))
+        self._next_ordinal = next_ordinal
+        self._reissue = deque(sorted(reissue))
+        self._live: dict[int, Group | None] = {}
+        self._taken: tuple[int, ...] = ()
+        self._admitted = self._trained = self._filtered = self._failed = 0
+        self._changed = asyncio.Event()
+
+    async def admit(self) -> Ticket:
+        """Wait for a free ticket; stamp it with the next ordinal and the current version.
+
+        Woken by `settle` of a filtered or failed group and by `advance`. Waits for good once all that the run can
+        still train is in flight: the loop cancels its players at the end.
+        """
+        await self._until(self._may_admit)
+        ordinal = self._reissue.popleft() if self._reissue else self._take_ordinal()
+        self._live[ordinal] = None
+        self._admitted += 1
+        return Ticket(ordinal=ordinal, version=self.version)
+
+    def settle(self, ticket: Ticket, outcome: Group | Filtered | Failed) -> bool:
+        """Say what became of a ticket. Returns whether its group will be trained.
+
+        A filtered group is kept after all when the update's refill budget is spent: never short, never an abort.
+        """
+        self._recent_fates.append(isinstance(outcome, Failed))
+        kept = self._keep(outcome)
+        if kept is None:
+            del self._live[ticket.ordinal]
+        else:
+            self._live[ticket.ordinal] = kept
+        self._changed.set()
+        return kept is not None
+
+    async def take(self) -> list[Group]:
+        """Wait for the oldest `groups_per_update` live tickets, and return their groups in order.
+
+        Each of them settles within the deadlines of its rollout, so this ends.
+        """
+        await self._until(lambda: self._too_many_failures() or self._oldest_are_settled())
+        if self._too_many_failures():
+            raise FailureBudgetSpent(
+                f"{sum(self._recent_fates)} of the last {len(self._recent_fates)} groups failed; "
+                f"trainer.failure_budget allows {self._failure_budget:.0%}"
+            )
+        self._taken = self._oldest()
+        return [group for ordinal in self._taken if (group := self._live[ordinal]) is not None]
+
+    def advance(self, version: PolicyVersion) -> None:
+        """The engines now sample from `version`; the groups taken before it are trained and their tickets free."""
+        for ordinal in self._taken:
+            del self._live[ordinal]
+        self._trained += len(self._taken)
+        self._owed -= len(self._taken)
+        self._taken = ()
+        self._refilled = 0
+        self.version = version
+        self._changed.set()
+
+    @property
+    def accounts(self) -> Accounts:
+        return Accounts(
+            admitted=self._admitted,
+            trained=self._trained,
+            filtered=self._filtered,
+            failed=self._failed,
+            in_flight=len(self._live),
+        )
+
+    @property
+    def next_ordinal(self) -> int:
+        """The first ordinal never admitted."""
+        return self._next_ordinal
+
+    @property
+    def outstanding(self) -> tuple[int, ...]:
+        """Ordinals admitted or owed a second admission and neither taken nor ended: what a resume re-issues."""
+        return tuple(sorted((set(self._live) - set(self._taken)) | set(self._reissue)))
+
+    def _take_ordinal(self) -> int:
+        self._next_ordinal += 1
+        return self._next_ordinal - 1
+
+    def _may_admit(self) -> bool:
+        return len(self._live) < min(self._tickets, self._owed)
+
+    def _keep(self, outcome: Group | Filtered | Failed) -> Group | None:
+        match outcome:
+            case Failed():
+                self._failed += 1
+                return None
+            case Filtered() if self._refilled < self._refill_groups:
+                self._refilled += 1
+                self._filtered += 1
+                return None
+            case Filtered():
+                return outcome.group
+            case Group():
+                return outcome
+
+    def _oldest(self) -> tuple[int, ...]:
+        return tuple(sorted(self._live)[: self.groups_per_update])
+
+    def _oldest_are_settled(self) -> bool:
+        oldest = self._oldest()
+        return len(oldest) == self.groups_per_update and all(self._live[ordinal] is not None for ordinal in oldest)
+
+    def _too_many_failures(self) -> bool:
+        fates = self._recent_fates
+        return len(fates) == fates.maxlen and sum(fates) > self._failure_budget * len(fates)
+
+    async def _until(self, predicate: Callable[[], bool]) -> None:
+        """Wait until `predicate` holds; it is asked again after every change. `set` wakes all who wait at that moment,
+        so a waiter that clears the event takes nothing from the others."""
+        while not predicate():
+            self._changed.clear()
+            await self._changed.wait()

@@ -1,0 +1,70 @@
+"""The one loop. Synchronous, one-step-off and asynchronous training differ only in how many tickets are out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from rlhf.protocols import Buffer, Learner, Rollout, WeightSync
+from rlhf.types import PolicyVersion, Task, Updated
+
+
+class Tasks(Protocol):
+    """The task of every ordinal: a pure function of the run's seed."""
+
+    def __getitem__(self, ordinal: int) -> Task: ...
+
+
+class Boundary(Protocol):
+    """What happens between two updates, and nowhere else: evaluation, checkpoint, stop. True ends the run."""
+
+    async def __call__(self, version: PolicyVersion, updated: Updated | None) -> bool: ...
+
+
+class Loop:
+    """Players play groups, the learner learns from them, and the engines follow the learner."""
+
+    def __init__(
+        self,
+        *,
+        tasks: Tasks,
+        rollout: Rollout,
+        buffer: Buffer,
+        learner: Learner,
+        weights: WeightSync,
+        boundary: Boundary,
+        players: int,
+    ) -> None:
+        self.tasks, self.rollout, self.buffer = tasks, rollout, buffer
+        self.learner, self.weights, self.boundary = learner, weights, boundary
+        self.players = players
+        self.version: PolicyVersion = 0
+
+    async def run(self, updates: int) -> None:
+        """Train until `updates` updates are behind the weights."""
+        self.version = await self.weights.publish()  # engines never start on their own weights, nor after a resume
+        if await self.boundary(self.version, None):
+            return
+        self.buffer.advance(self.version)
+        async with asyncio.TaskGroup() as tasks:
+            players = [tasks.create_task(self.play()) for _ in range(self.players)]
+            await self.learn(updates)
+            for player in players:
+                player.cancel()
+
+    async def play(self) -> None:
+        """Consumes tickets, produces groups; woken by the buffer. There are as many players as tickets."""
+        while True:
+            ticket = await self.buffer.admit()
+            self.buffer.settle(ticket, await self.rollout(self.tasks[ticket.ordinal], ticket))
+
+    async def learn(self, updates: int) -> None:
+        """Consumes groups in order, produces weights; woken by the players."""
+        while self.version < updates:
+            groups = await self.buffer.take()
+            updated = await self.learner.update(groups)
+            self.version = await self.weights.publish()
+            stop = await self.boundary(self.version, updated)
+            self.buffer.advance(self.version)
+            if stop:
+                break

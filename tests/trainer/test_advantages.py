@@ -1,0 +1,45 @@
+"""Advantages against a brute-force reference, and their invariants."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf.trainer.advantages import group_advantages, group_relative
+from rlhf.types import Failed, Group, Sample, Scored, Status, Task, Ticket, Trajectory, Unscored
+
+rewards = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=16)
+
+
+@given(rewards)
+def test_group_relative_agrees_with_a_plain_float64_evaluation(values: list[float]) -> None:
+    mean = math.fsum(values) / len(values)
+    std = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+    expected = [0.0 if len(set(values)) == 1 else (v - mean) / (std + 1e-6) for v in values]
+    np.testing.assert_allclose(group_relative(values, normalize_by_std=True), expected, rtol=1e-6, atol=1e-6)
+
+
+@given(st.floats(-1e6, 1e6), st.integers(1, 12), st.booleans())
+def test_equal_rewards_give_exactly_zero(value: float, size: int, by_std: bool) -> None:
+    assert not group_relative([value] * size, normalize_by_std=by_std).any()
+
+
+def test_without_std_the_advantage_is_the_distance_from_the_mean() -> None:
+    assert group_relative([1.0, 0.0, 0.0, 0.0], normalize_by_std=False).tolist() == [0.75, -0.25, -0.25, -0.25]
+
+
+def test_samples_without_a_score_have_no_part_in_the_statistics() -> None:
+    task = Task(id="t", messages=())
+    played = Trajectory(task=task, segments=(), status=Status.TERMINATED)
+    samples = (
+        Sample(trajectory=played, score=Scored(value=1.0)),
+        Sample(trajectory=played, score=Unscored(kind="timeout")),
+        Sample(trajectory=Failed(kind="timeout"), score=Unscored(kind="timeout")),
+        Sample(trajectory=played, score=Scored(value=0.0)),
+    )
+    group = Group(ticket=Ticket(ordinal=0, version=0), task=task, samples=samples)
+    [advantages] = group_advantages([group], normalize_by_std=False)
+    assert advantages.tolist() == [0.5, -0.5]

@@ -1,0 +1,132 @@
+"""The buffer's promises, checked by simulation over many random runs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhf.errors import FailureBudgetSpent
+from rlhf.trainer.buffer import TicketBuffer
+from rlhf.types import Failed, Filtered, Group, Task, Ticket
+
+TASK = Task(id="t", messages=())
+
+
+def group(ticket: Ticket) -> Group:
+    return Group(ticket=ticket, task=TASK, samples=())
+
+
+def buffer(**changes: object) -> TicketBuffer:
+    settings = {
+        "groups_per_update": 4, "max_staleness": 0, "updates": 5, "refill_groups": 8, "failure_budget": 1.0,
+    } | changes  # fmt: skip
+    return TicketBuffer(**settings)
+
+
+async def simulate(tickets: TicketBuffer, *, updates: int, players: int, chance: random.Random, spoiled: float) -> list:
+    """Play a whole run with groups that take random turns of the event loop; return what each update trained."""
+    trained: list[tuple[int, list[Ticket]]] = []
+
+    async def play() -> None:
+        while True:
+            ticket = await tickets.admit()
+            for _ in range(chance.randrange(6)):
+                await asyncio.sleep(0)
+            fate = chance.random()
+            if fate < spoiled / 2:
+                tickets.settle(ticket, Failed(kind="test"))
+            elif fate < spoiled:
+                tickets.settle(ticket, Filtered(group=group(ticket), reason="test"))
+            else:
+                tickets.settle(ticket, group(ticket))
+
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(play()) for _ in range(players)]
+        for version in range(updates):
+            groups = await tickets.take()
+            trained.append((version, [g.ticket for g in groups]))
+            assert tickets.accounts.balanced
+            for _ in range(chance.randrange(4)):
+                await asyncio.sleep(0)
+            tickets.advance(version + 1)
+        for player in running:
+            player.cancel()
+    return trained
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    staleness=st.sampled_from([0, 1, 4]),
+    size=st.integers(1, 7),
+    spoiled=st.sampled_from([0.0, 0.3, 0.7]),
+    updates=st.integers(1, 9),
+)
+def test_every_run_ends_in_order_within_its_staleness_and_with_balanced_accounts(
+    seed: int, staleness: int, size: int, spoiled: float, updates: int
+) -> None:
+    async def run() -> None:
+        tickets = buffer(groups_per_update=size, max_staleness=staleness, updates=updates)
+        trained = await asyncio.wait_for(
+            simulate(
+                tickets, updates=updates, players=(staleness + 1) * size, chance=random.Random(seed), spoiled=spoiled
+            ),
+            timeout=20,
+        )
+        ordinals = [ticket.ordinal for _, batch in trained for ticket in batch]
+        assert ordinals == sorted(set(ordinals)), "trained in order, once"
+        assert all(len(batch) == size for _, batch in trained), "never short"
+        assert all(version - ticket.version <= staleness for version, batch in trained for ticket in batch)
+        accounts = tickets.accounts
+        assert accounts.balanced
+        assert accounts.trained == updates * size
+        assert accounts.in_flight == 0, "nothing starts that cannot be trained before the run ends"
+
+    asyncio.run(run())
+
+
+async def test_a_ticket_is_not_given_out_while_all_are_out() -> None:
+    tickets = buffer(groups_per_update=2, updates=3)
+    await tickets.admit()
+    await tickets.admit()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(tickets.admit(), timeout=0.02)
+
+
+async def test_filtering_stops_when_the_refill_budget_of_an_update_is_spent() -> None:
+    tickets = buffer(groups_per_update=1, updates=2, refill_groups=2)
+    kept = []
+    for _ in range(3):
+        ticket = await tickets.admit()
+        kept.append(tickets.settle(ticket, Filtered(group=group(ticket), reason="equal")))
+    assert kept == [False, False, True]
+    assert [g.ticket.ordinal for g in await tickets.take()] == [2]
+    tickets.advance(1)
+    ticket = await tickets.admit()
+    assert tickets.settle(ticket, Filtered(group=group(ticket), reason="equal")) is False, "a new update, a new budget"
+
+
+async def test_too_many_failures_end_the_run_with_a_named_error() -> None:
+    tickets = buffer(groups_per_update=1, failure_budget=0.5, updates=1000)
+    for _ in range(64):
+        tickets.settle(await tickets.admit(), Failed(kind="timeout"))
+    with pytest.raises(FailureBudgetSpent, match="64 of the last 64"):
+        await tickets.take()
+
+
+async def test_a_resume_issues_the_outstanding_ordinals_again_first() -> None:
+    before = buffer(groups_per_update=2, max_staleness=1, updates=5)
+    issued = [await before.admit() for _ in range(4)]
+    for ticket in issued[:2]:
+        before.settle(ticket, group(ticket))
+    await before.take()
+    assert before.outstanding == (2, 3)
+    after = buffer(
+        groups_per_update=2, max_staleness=1, updates=5, version=1,
+        next_ordinal=before.next_ordinal, reissue=before.outstanding,
+    )  # fmt: skip
+    assert [(await after.admit()).ordinal for _ in range(4)] == [2, 3, 4, 5]
