@@ -65,3 +65,11 @@ class PublishError(RlhfError):
 
 class FailureBudgetSpent(RlhfError):
     """More groups failed than the recipe tolerates."""
+
+
+class GenerateFailed(RlhfError):
+    """An engine could not answer one request; others are not touched."""
+
+    def __init__(self, engine: str, session: str, detail: str) -> None:
+        super().__init__(f"{engine} could not answer session {session}: {detail}")
+        self.engine, self.session, self.detail = engine, session, detail

@@ -1,0 +1,35 @@
+# `make setup`, `make quickstart` and `make test` are each enough on a fresh clone with Python 3.11.
+PY := .venv/bin/python
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: setup quickstart lint test-fast test test-all benchmark clean
+
+setup:
+	@scripts/setup.sh
+
+quickstart: setup
+	@.venv/bin/rlhf train recipes/quickstart.yaml
+
+lint: setup
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy rlhf
+	.venv/bin/lint-imports
+
+# Without Ray, vLLM and DeepSpeed: the heart, in seconds.
+test-fast: lint
+	$(PY) -m pytest -q -m "not engine and not slow and not gpu"
+
+# Everything that a change must keep, on real parts.
+test: lint
+	$(PY) -m pytest -q -m "not slow and not gpu"
+
+test-all: lint
+	$(PY) -m pytest -q -m "not gpu"
+
+benchmark: setup
+	$(PY) -m benchmarks end_to_end
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

@@ -1,0 +1,87 @@
+"""One group: every sample of a task played, then scored together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from rlhf.errors import DeadlinePassed, GenerateFailed
+from rlhf.protocols import RewardFunction, RolloutEngine
+from rlhf.rollout.episode import Renderer, play
+from rlhf.rollout.seeds import request_seed
+from rlhf.types import Failed, Filtered, Group, Sample, Sampling, Scored, Task, Ticket, Trajectory, Unscored
+
+
+class GroupRollout:
+    """Plays `group_size` episodes of a task at once. What breaks in one of them is data, and the others go on."""
+
+    def __init__(
+        self,
+        *,
+        engine: RolloutEngine,
+        renderer: Renderer,
+        reward: RewardFunction,
+        sampling: Sampling,
+        group_size: int,
+        max_context_tokens: int,
+        run_seed: int,
+        filter_equal_rewards: bool = False,
+        purpose: str = "train",
+    ) -> None:
+        self._engine, self._renderer, self._reward = engine, renderer, reward
+        self._sampling, self._group_size = sampling, group_size
+        self._max_context_tokens, self._run_seed, self._purpose = max_context_tokens, run_seed, purpose
+        self._filter_equal_rewards = filter_equal_rewards
+
+    async def __call__(self, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
+        episodes = await asyncio.gather(*(self._episode(task, ticket, n) for n in range(self._group_size)))
+        group = Group(ticket=ticket, task=task, samples=await self._scored(task, episodes))
+        return self._judge(group)
+
+    async def _episode(self, task: Task, ticket: Ticket, sample: int) -> Trajectory | Failed:
+        try:
+            return await play(
+                task,
+                engine=self._engine,
+                renderer=self._renderer,
+                sampling=self._sampling,
+                max_context_tokens=self._max_context_tokens,
+                seed=request_seed(
+                    run_seed=self._run_seed, purpose=self._purpose, ordinal=ticket.ordinal, sample=sample, turn=0
+                ),
+                session=f"{self._purpose}-{ticket.ordinal}-{sample}",
+            )
+        except DeadlinePassed as error:
+            return Failed(kind="timeout", detail=str(error))
+        except GenerateFailed as error:
+            return Failed(kind="engine", detail=str(error))
+
+    async def _scored(self, task: Task, episodes: list[Trajectory | Failed]) -> tuple[Sample, ...]:
+        """Scores beside their episodes; an episode that failed was never shown to the scorer."""
+        played = [episode for episode in episodes if isinstance(episode, Trajectory)]
+        scores = iter(await self._reward(task, played) if played else [])
+        return tuple(
+            Sample(trajectory=episode, score=next(scores))
+            if isinstance(episode, Trajectory)
+            else Sample(trajectory=episode, score=Unscored(kind="not_played", detail=episode.kind))
+            for episode in episodes
+        )
+
+    def _judge(self, group: Group) -> Group | Filtered | Failed:
+        scores = [score.value for _, _, score in group.trainable]
+        if len(scores) < min(2, self._group_size):
+            return Failed(kind="too_few_survivors", detail=describe_losses(group), samples=group.samples)
+        if self._filter_equal_rewards and len(set(scores)) == 1:
+            return Filtered(group=group, reason="equal rewards")
+        return group
+
+
+def describe_losses(group: Group) -> str:
+    """What became of the samples that have no number, for instance `3 of 4 lost: timeout x2, engine x1`."""
+    kinds = Counter(
+        sample.trajectory.kind if isinstance(sample.trajectory, Failed) else sample.score.kind
+        for sample in group.samples
+        if isinstance(sample.trajectory, Failed) or not isinstance(sample.score, Scored)
+    )
+    lost = ", ".join(f"{kind} x{count}" for kind, count in sorted(kinds.items()))
+    return f"{kinds.total()} of {len(group.samples)} lost: {lost}"
