@@ -144,6 +144,7 @@ class Trajectory:
     status: Status
     response: str = ""
     timings: Timings = Timings()
+    engine: str = ""
 
     @property
     def action_tokens(self) -> int:

@@ -1,0 +1,34 @@
+"""Writes the record of every episode, and counts their fates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from rlhf.runs.jsonl import JsonlWriter
+from rlhf.runs.records import EpisodeRecord, Fate, as_row
+
+
+class EpisodeWriter:
+    """Appends records to `episodes.jsonl`; `counts` is the accounting of samples."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = JsonlWriter(path)
+        self._fates: Counter[Fate] = Counter()
+
+    def write(self, records: Iterable[EpisodeRecord]) -> None:
+        for record in records:
+            self._fates[record.fate] += 1
+            self._lines.write([as_row(record)])
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Episodes per fate, and `admitted`, their sum."""
+        return {"admitted": self._fates.total()} | {fate.value: self._fates[fate] for fate in Fate}
+
+    def flush(self) -> None:
+        self._lines.flush()
+
+    def close(self) -> None:
+        self._lines.close()

@@ -1,0 +1,98 @@
+"""Where metrics go: a JSONL file always, TensorBoard and W&B by name."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlhf.errors import UserError
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.jsonl import JsonlWriter, finite
+
+
+class Logger(Protocol):
+    """Takes the metrics after each update (0: before the first). The same update may be logged more than once, with other names."""
+
+    def log(self, update: int, metrics: Mapping[str, float]) -> None: ...
+    def close(self) -> None: ...
+
+
+class JsonlLogger:
+    """One line an update: `update`, `time` (seconds since 1970) and every metric; NaN and infinities are null."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = JsonlWriter(path)
+
+    def log(self, update: int, metrics: Mapping[str, float]) -> None:
+        numbers = {name: finite(float(value)) for name, value in metrics.items()}
+        self._lines.write([{"update": update, "time": round(time.time(), 3)} | numbers])
+        self._lines.flush()
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+class TensorBoardLogger:
+    """Event files by TensorBoard's own writer, without torch or TensorFlow. It writes from a thread of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._writer = EventFileWriter(str(folder))
+
+    def log(self, update: int, metrics: Mapping[str, float]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=float(value)) for name, value in metrics.items()]
+        self._writer.add_event(Event(wall_time=time.time(), step=update, summary=Summary(value=values)))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandbLogger:
+    """Weights & Biases. Its account and mode come from its own environment variables (`WANDB_MODE=offline`)."""
+
+    def __init__(self, folder: RunFolder, name: str, recipe: Mapping[str, Any]) -> None:
+        try:
+            wandb = importlib.import_module("wandb")
+        except ImportError:
+            raise UserError(
+                "run.loggers names wandb, which is not installed: pip install wandb, or set run.loggers=[tensorboard]"
+            ) from None
+        self._run = wandb.init(project="rlhf", name=name, dir=str(folder.path), config=dict(recipe))
+
+    def log(self, update: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=update)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class Loggers:
+    """Several loggers as one."""
+
+    def __init__(self, loggers: Sequence[Logger]) -> None:
+        self._loggers = tuple(loggers)
+
+    def log(self, update: int, metrics: Mapping[str, float]) -> None:
+        for logger in self._loggers:
+            logger.log(update, metrics)
+
+    def close(self) -> None:
+        for logger in self._loggers:
+            logger.close()
+
+
+def make_loggers(names: Sequence[str], folder: RunFolder, run_name: str, recipe: Mapping[str, Any]) -> Loggers:
+    """`metrics.jsonl` and the loggers of the recipe. Raises `UserError` when one is not installed."""
+    made: list[Logger] = [JsonlLogger(folder.metrics)]
+    if "tensorboard" in names:
+        made.append(TensorBoardLogger(folder.tensorboard))
+    if "wandb" in names:
+        made.append(WandbLogger(folder, run_name, recipe))
+    return Loggers(made)

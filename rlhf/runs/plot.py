@@ -1,0 +1,71 @@
+"""The reward curve as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+Points = Sequence[tuple[int, float]]
+"""(update, reward)."""
+
+INK, QUIET, TRAINING, EVALUATION = "#22262b", "#8a929c", "#7aa6d8", "#d1495b"
+
+
+def plot_rewards(path: Path, training: Points, evaluations: Points, title: str) -> None:
+    """Write a PNG: training reward of every update, its running mean, and the held-out evaluations."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), dpi=140, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    _draw_training(axes, training)
+    _draw_evaluations(axes, evaluations)
+    _dress(axes, title)
+    figure.savefig(path)
+
+
+def running_mean(values: Sequence[float], window: int) -> list[float]:
+    """Mean of each value with up to `window - 1` before it."""
+    means = []
+    for end in range(1, len(values) + 1):
+        recent = values[max(0, end - window) : end]
+        means.append(sum(recent) / len(recent))
+    return means
+
+
+def _draw_training(axes: Any, training: Points) -> None:
+    if not training:
+        return
+    updates, rewards = zip(*training, strict=True)
+    window = max(1, len(rewards) // 20)
+    axes.plot(updates, rewards, color=TRAINING, linewidth=1, alpha=0.5 if window > 1 else 1.0, label="training")
+    if window > 1:
+        axes.plot(updates, running_mean(rewards, window), color=TRAINING, linewidth=2.2, label=f"mean of {window} updates")
+
+
+def _draw_evaluations(axes: Any, evaluations: Points) -> None:
+    if not evaluations:
+        return
+    updates, rewards = zip(*evaluations, strict=True)
+    axes.plot(updates, rewards, color=EVALUATION, linewidth=1.4, marker="o", markersize=5.5, label="held out, greedy")
+    for index, (update, reward) in enumerate(evaluations):
+        if index in (0, len(evaluations) - 1):
+            axes.annotate(
+                f"{reward:.2f}", (update, reward), xytext=(0, 9), textcoords="offset points", ha="center", color=EVALUATION
+            )
+
+
+def _dress(axes: Any, title: str) -> None:
+    axes.set_title(title, loc="left", color=INK, fontsize=12, fontweight="bold")
+    axes.set_xlabel("update", color=INK)
+    axes.set_ylabel("mean reward", color=INK)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.margins(x=0.04, y=0.12)
+    axes.grid(axis="y", color=QUIET, alpha=0.25)
+    axes.tick_params(colors=QUIET)
+    for side in ("top", "right", "left", "bottom"):
+        axes.spines[side].set_visible(side == "bottom")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, loc="best", labelcolor=INK)

@@ -1,0 +1,257 @@
+"""One record for every episode: what was asked, sampled, scored and learnt, and what became of it.
+
+All per-token columns of a record have one length `[T]`, its segments one after another; `segment_lengths` says where
+one ends. Columns of log-probs and versions are null at tokens that the policy did not sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.runs.jsonl import finite, read_jsonl
+from rlhf.types import (
+    Failed,
+    Filtered,
+    Group,
+    Sample,
+    Scored,
+    Segment,
+    Task,
+    Ticket,
+    TrainedSample,
+    Trajectory,
+    Unscored,
+    Updated,
+)
+
+
+class Fate(StrEnum):
+    """What became of an episode. Every admitted episode has exactly one."""
+
+    TRAINED = "trained"
+    """It was in an update."""
+    FILTERED = "filtered"
+    """It was sound, and the recipe's filter replaced its group."""
+    FAILED = "failed"
+    """Its environment or engine broke, or that of its group did."""
+    UNSCORED = "unscored"
+    """Its scorer broke: it has no number and took no part in the update."""
+    IN_FLIGHT = "in_flight"
+    """The run ended before it could be trained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRecord:
+    """One line of `episodes.jsonl`. What does not apply is null."""
+
+    ordinal: int
+    """Place of the group in the order of training."""
+    sample: int
+    """Place of the episode in its group."""
+    task: str
+    """Id of the task."""
+    fate: Fate
+    admitted_version: int
+    """Policy version when the group was admitted."""
+    update: int | None = None
+    """Update (from 1) that trained it; a token's staleness is `update - 1 - versions[t]`."""
+    prompt: list[dict[str, str]]
+    """The messages asked, each with `role` and `content`."""
+    answer: str | None = None
+    """The reference answer."""
+    response: str | None = None
+    """The reply as text, for people: training reads `token_ids`."""
+    status: str | None = None
+    """`terminated` or `truncated`."""
+    reward: float | None = None
+    reward_parts: dict[str, float] | None = None
+    """The named pieces of the reward before weighting."""
+    advantage: float | None = None
+    """Mean advantage of its sampled tokens."""
+    advantages: list[float | None] | None = None
+    """Advantage of every token, only where they differ within the episode (a critic)."""
+    failure_kind: str | None = None
+    """One word: what broke, or why the group was filtered."""
+    failure_detail: str | None = None
+    engine: str | None = None
+    """Which engine sampled it."""
+    generate_seconds: float | None = None
+    environment_seconds: float | None = None
+    segment_lengths: list[int] | None = None
+    token_ids: list[int] | None = None
+    kinds: list[int] | None = None
+    """0 prompt, 1 action (sampled by the policy), 2 environment."""
+    engine_logprobs: list[float | None] | None = None
+    """Log-probs of the distribution sampled from, by the engine."""
+    learner_logprobs: list[float | None] | None = None
+    """The learner's, before the update's first step."""
+    versions: list[int | None] | None = None
+    """Policy version that sampled each token."""
+
+
+COLUMNS = tuple(field.name for field in fields(EpisodeRecord))
+
+
+def records_of_update(groups: Sequence[Group], updated: Updated, update: int) -> list[EpisodeRecord]:
+    """The records of all groups of one update."""
+    trained = {(sample.ordinal, sample.sample): sample for sample in updated.samples}
+    return [
+        _record(group.ticket, group.task, index, sample, trained.get((group.ticket.ordinal, index)), update)
+        for group in groups
+        for index, sample in enumerate(group.samples)
+    ]
+
+
+def records_of_filtered(filtered: Filtered) -> list[EpisodeRecord]:
+    """The records of a group that the filter replaced."""
+    group = filtered.group
+    return _ended(group.ticket, group.task, group.samples, len(group.samples), Fate.FILTERED, filtered.reason, None)
+
+
+def records_of_failed(ticket: Ticket, task: Task, failed: Failed, group_size: int) -> list[EpisodeRecord]:
+    """The records of a failed group: all of its episodes, those that were never played too."""
+    return _ended(ticket, task, failed.samples, group_size, Fate.FAILED, failed.kind, failed.detail)
+
+
+def records_in_flight(
+    ticket: Ticket, task: Task, group_size: int, samples: Sequence[Sample] = ()
+) -> list[EpisodeRecord]:
+    """The records of a group that the end of the run found still being played, or played and not yet trained."""
+    return _ended(ticket, task, samples, group_size, Fate.IN_FLIGHT, None, None)
+
+
+def as_row(record: EpisodeRecord) -> dict[str, Any]:
+    """The record as a JSON object (`dataclasses.asdict` would copy every list token by token)."""
+    return {column: getattr(record, column) for column in COLUMNS}
+
+
+def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
+    """The records of `episodes.jsonl`, in the order in which their fates were known."""
+    for row in read_jsonl(path):
+        yield EpisodeRecord(**(row | {"fate": Fate(row["fate"])}))
+
+
+def _record(
+    ticket: Ticket, task: Task, index: int, sample: Sample, trained: TrainedSample | None, update: int
+) -> EpisodeRecord:
+    if trained is None:
+        fate = _broken(sample, Fate.FILTERED, kind="left_out", detail="the update did not train it")
+        return EpisodeRecord(**_identity(ticket, task, index), **_played(sample), **fate)
+    return EpisodeRecord(
+        **_identity(ticket, task, index), **_played(sample), **_learnt(sample, trained), fate=Fate.TRAINED, update=update
+    )
+
+
+def _ended(
+    ticket: Ticket,
+    task: Task,
+    samples: Sequence[Sample],
+    group_size: int,
+    fate: Fate,
+    kind: str | None,
+    detail: str | None,
+) -> list[EpisodeRecord]:
+    played = [
+        EpisodeRecord(
+            **_identity(ticket, task, index), **_played(sample), **_broken(sample, fate, kind=kind, detail=detail)
+        )
+        for index, sample in enumerate(samples)
+    ]
+    never_played = [
+        EpisodeRecord(**_identity(ticket, task, index), fate=fate, failure_kind=kind, failure_detail=detail)
+        for index in range(len(samples), group_size)
+    ]
+    return played + never_played
+
+
+def _identity(ticket: Ticket, task: Task, index: int) -> dict[str, Any]:
+    return {
+        "ordinal": ticket.ordinal,
+        "sample": index,
+        "task": task.id,
+        "admitted_version": ticket.version,
+        "prompt": [{"role": message.role, "content": message.content} for message in task.messages],
+        "answer": task.answer,
+    }
+
+
+def _played(sample: Sample) -> dict[str, Any]:
+    """What is known of an episode that ended with a trajectory."""
+    trajectory = sample.trajectory
+    if isinstance(trajectory, Failed):
+        return {}
+    return _reward(sample) | _tokens(trajectory.segments) | {
+        "response": trajectory.response,
+        "status": trajectory.status.value,
+        "engine": trajectory.engine or None,
+        "generate_seconds": round(trajectory.timings.generate_seconds, 6),
+        "environment_seconds": round(trajectory.timings.environment_seconds, 6),
+    }  # fmt: skip
+
+
+def _reward(sample: Sample) -> dict[str, Any]:
+    if not isinstance(sample.score, Scored):
+        return {}
+    return {"reward": finite(float(sample.score.value)), "reward_parts": _finite_parts(sample.score.parts)}
+
+
+def _tokens(segments: Sequence[Segment]) -> dict[str, Any]:
+    acted = _joined([segment.action_mask for segment in segments], bool)
+    versions = _joined([segment.versions for segment in segments], np.int32)
+    return {
+        "segment_lengths": [len(segment.token_ids) for segment in segments],
+        "token_ids": _joined([segment.token_ids for segment in segments], np.int32).tolist(),
+        "kinds": _joined([segment.kinds for segment in segments], np.int8).tolist(),
+        "engine_logprobs": _at(acted, _joined([segment.logprobs for segment in segments], np.float32)[acted]),
+        "versions": [version if acts else None for version, acts in zip(versions.tolist(), acted.tolist(), strict=True)],
+    }
+
+
+def _learnt(sample: Sample, trained: TrainedSample) -> dict[str, Any]:
+    """What the update did with the trajectory; its arrays are over the sampled tokens only."""
+    assert isinstance(sample.trajectory, Trajectory), "a failed episode cannot have been trained"
+    acted = _joined([segment.action_mask for segment in sample.trajectory.segments], bool)
+    advantages = trained.advantages
+    same = len(advantages) == 0 or bool((advantages == advantages[0]).all())
+    return {
+        "advantage": finite(float(np.mean(advantages, dtype=np.float64))) if len(advantages) else None,
+        "advantages": None if same else _at(acted, advantages),
+        "learner_logprobs": _at(acted, trained.logprobs),
+    }
+
+
+def _broken(sample: Sample, fate: Fate, kind: str | None, detail: str | None) -> dict[str, Any]:
+    """Fate and failure of an episode that was not trained: what broke it, if anything did, else what befell its group."""
+    match sample:
+        case Sample(trajectory=Failed() as failed):
+            return {"fate": Fate.FAILED, "failure_kind": failed.kind, "failure_detail": failed.detail}
+        case Sample(score=Unscored() as unscored):
+            return {"fate": Fate.UNSCORED, "failure_kind": unscored.kind, "failure_detail": unscored.detail}
+        case _:
+            return {"fate": fate, "failure_kind": kind, "failure_detail": detail}
+
+
+def _joined(arrays: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    return np.concatenate([np.zeros(0, dtype), *arrays])
+
+
+def _at(acted: NDArray[np.bool_], values: NDArray[np.float32]) -> list[float | None]:
+    """`values` `[A]` at the sampled tokens, null elsewhere: `[T]`."""
+    numbers = iter(short_floats(values))
+    return [next(numbers) if acts else None for acts in acted.tolist()]
+
+
+def short_floats(values: NDArray[np.float32]) -> list[float | None]:
+    """Nine significant digits bring every float32 back exactly, in half the text of the float64 it is widened to."""
+    return [finite(float(f"{value:.9g}")) for value in values.tolist()]
+
+
+def _finite_parts(parts: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: finite(float(value)) for name, value in parts.items()}

@@ -1,0 +1,45 @@
+"""A recipe with nothing left to guess: every value, and where it was set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from rlhf.config import Config, Origins
+
+
+def resolved_yaml(config: Config, origins: Origins) -> str:
+    """Every value of `config` as YAML that `load_recipe` reads back, with its origin as a trailing comment."""
+    lines = list(_lines(config.model_dump(mode="json"), origins))
+    width = min(48, max((len(text) for text, origin in lines if origin), default=0))
+    return "".join(f"{text:<{width}}  # {origin}\n" if origin else f"{text}\n" for text, origin in lines)
+
+
+def origin_of(key: str, origins: Origins) -> str:
+    """The layer that set `key`, or a mapping around it; `default` when nobody did."""
+    while key:
+        if key in origins:
+            return origins[key]
+        key = key.rpartition(".")[0]
+    return "default"
+
+
+def _lines(values: Mapping[str, Any], origins: Origins, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(line, origin) of every key, depth first; the line of a mapping has no origin of its own."""
+    indent = "  " * prefix.count(".")
+    for key, value in values.items():
+        dotted = prefix + key
+        if isinstance(value, Mapping) and value:
+            yield f"{indent}{key}:", ""
+            yield from _lines(value, origins, dotted + ".")
+        else:
+            yield f"{indent}{key}: {_scalar(value)}", origin_of(dotted, origins)
+
+
+def _scalar(value: Any) -> str:
+    """One line of YAML; text that would not fit one (a prompt with line breaks) is quoted with escapes."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True).strip()
+    text = text.removesuffix("...").strip()
+    return text if "\n" not in text else yaml.safe_dump(value, default_style='"', width=float("inf")).strip()
