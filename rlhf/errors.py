@@ -73,3 +73,11 @@ class GenerateFailed(RlhfError):
     def __init__(self, engine: str, session: str, detail: str) -> None:
         super().__init__(f"{engine} could not answer session {session}: {detail}")
         self.engine, self.session, self.detail = engine, session, detail
+
+
+class TrainingDiverged(RlhfError):
+    """Numbers of the training stopped being numbers."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is half written, damaged, or made for another plan."""

@@ -1,0 +1,45 @@
+"""What a rank answers after an update, and how the answers of all ranks become one. Numpy and plain numbers only."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankAnswer:
+    """`sums` are `(sum, count)` pairs and `maxima` largest values, over this rank's tokens; `steps` are values that all
+    ranks agree on, one a step. `places` `[A]` and `logprobs` `float32 [A]` are what the first pass computed."""
+
+    sums: Mapping[str, tuple[float, float]]
+    maxima: Mapping[str, float]
+    steps: Mapping[str, tuple[float, ...]]
+    places: NDArray[np.int64]
+    logprobs: NDArray[np.float32]
+
+
+def reduce_metrics(answers: Iterable[RankAnswer]) -> dict[str, float]:
+    """Means over all ranks' tokens, largest values, and the mean over steps of what is counted by steps."""
+    answers = list(answers)
+    totals: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for answer in answers:
+        for name, (total, count) in answer.sums.items():
+            totals[name][0] += total
+            totals[name][1] += count
+    metrics = {name: total / count for name, (total, count) in totals.items() if count}
+    for name in {name for answer in answers for name in answer.maxima}:
+        metrics[name] = max(answer.maxima[name] for answer in answers if name in answer.maxima)
+    metrics |= {name: float(np.mean(values)) for name, values in answers[0].steps.items() if values}
+    return metrics
+
+
+def scatter(answers: Iterable[RankAnswer], size: int) -> NDArray[np.float32]:
+    """All ranks' log-probs in the order of the batch, `float32 [size]`."""
+    flat = np.full(size, np.nan, np.float32)
+    for answer in answers:
+        flat[answer.places] = answer.logprobs
+    return flat

@@ -1,0 +1,188 @@
+"""From groups to what the ranks compute on: sequences packed into rows, rows into micro-batches, in equal numbers a rank.
+
+Numpy only and pure. Every per-token array of an update is flat, `[N]` over the ACTION tokens of all trainable samples in
+order; a micro-batch carries its slices of them and their `places`, so that answers find their way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.trainer.packing import Row, cut, deal, pack
+from rlhf.types import Group, Segment
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Strand:
+    """One context to compute on: `token_ids` `int32 [T]`, the positions of its ACTION tokens `int64 [A]`, and the
+    `place` of the first of them in the flat arrays of the batch."""
+
+    token_ids: NDArray[np.int32]
+    actions: Ints
+    place: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """What one update trains on. `strands[i]` belongs to group `strand_groups[i]`; sample `s` owns the flat range
+    `offsets[s]:offsets[s + 1]`; `samples[s]` is its `(ordinal, sample index)`, `sample_groups[s]` its group.
+
+    `weights` is a token's share in the loss before the division by the denominator of its optimizer step.
+    """
+
+    strands: tuple[Strand, ...]
+    strand_groups: tuple[int, ...]
+    samples: tuple[tuple[int, int], ...]
+    sample_groups: tuple[int, ...]
+    offsets: Ints
+    behaviour_logprobs: Floats
+    advantages: Floats
+    weights: Floats
+    groups: int
+
+    def per_sample(self, values: Floats) -> list[Floats]:
+        """Cut a flat array `[N]` into one array a sample."""
+        return np.split(values, self.offsets[1:-1]) if self.samples else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MicroBatch:
+    """One forward and backward pass: `token_ids`, `position_ids` `int32 [R, L]`, several sequences a row, positions
+    starting at 0 in each. The rest is `[A]` over its ACTION tokens: `targets` their index in the flattened `[R * L]`,
+    `places` their index in the batch's flat arrays. One without action tokens is padding, computed like any other.
+    """
+
+    token_ids: NDArray[np.int32]
+    position_ids: NDArray[np.int32]
+    targets: Ints
+    places: Ints
+    behaviour_logprobs: Floats
+    advantages: Floats
+    weights: Floats
+
+    @property
+    def tokens(self) -> int:
+        return int(self.token_ids.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Minibatch:
+    """One rank's part of one optimizer step; `denominator` is that of the whole step over all ranks."""
+
+    microbatches: tuple[MicroBatch, ...]
+    denominator: float
+
+
+def build_batch(groups: Sequence[Group], advantages: Sequence[Floats], *, aggregation: str = "token_mean") -> Batch:
+    """The trainable samples of `groups`. `advantages[g][i]` belongs to the i-th trainable sample of group g.
+
+    `aggregation` is `token_mean` (every action token weighs 1) or `sequence_mean` (every sample weighs 1).
+    """
+    strands: list[Strand] = []
+    strand_groups, sample_groups, samples, lengths, behaviour = [], [], [], [], []
+    spread: list[float] = []
+    place = 0
+    for g, (group, values) in enumerate(zip(groups, advantages, strict=True)):
+        for (index, trajectory, _), value in zip(group.trainable, values, strict=True):
+            segments = [segment for segment in trajectory.segments if segment.action_mask.any()]
+            for segment in segments:
+                strands.append(strand := _strand(segment, place))
+                strand_groups.append(g)
+                behaviour.append(segment.logprobs[strand.actions])
+                place += len(strand.actions)
+            samples.append((group.ticket.ordinal, index))
+            sample_groups.append(g)
+            lengths.append(sum(len(s.actions) for s in strands[len(strands) - len(segments) :]))
+            spread.append(float(value))
+    return Batch(
+        strands=tuple(strands),
+        strand_groups=tuple(strand_groups),
+        samples=tuple(samples),
+        sample_groups=tuple(sample_groups),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        behaviour_logprobs=np.concatenate([np.zeros(0), *behaviour]).astype(np.float32),
+        advantages=np.repeat(np.asarray(spread, np.float32), lengths),
+        weights=np.repeat(_sample_weights(lengths, aggregation), lengths),
+        groups=len(groups),
+    )
+
+
+def build_minibatches(
+    batch: Batch, *, minibatches: int, ranks: int, tokens_per_microbatch: int, row_tokens: int = 512
+) -> list[tuple[Minibatch, ...]]:
+    """Cut a batch for the ranks: `result[rank][step]`. Steps hold whole groups in order; one without action tokens is
+    left out. In every step all ranks have the same number of micro-batches and the same denominator.
+
+    A row holds about `row_tokens`, a micro-batch up to `tokens_per_microbatch` (never less than its longest sequence).
+    """
+    steps = [
+        step
+        for chosen in np.array_split(np.arange(batch.groups), minibatches)
+        if (step := _step(batch, set(chosen.tolist()), ranks, tokens_per_microbatch, row_tokens))
+    ]
+    return [tuple(step[rank] for step in steps) for rank in range(ranks)]
+
+
+def _strand(segment: Segment, place: int) -> Strand:
+    actions = np.flatnonzero(segment.action_mask).astype(np.int64)
+    if actions[0] == 0:
+        raise ValueError("a segment starts with an ACTION token: nothing precedes it that it could be conditioned on")
+    return Strand(token_ids=segment.token_ids, actions=actions, place=place)
+
+
+def _sample_weights(lengths: Sequence[int], aggregation: str) -> Floats:
+    if aggregation == "token_mean":
+        return np.ones(len(lengths), np.float32)
+    return (1.0 / np.maximum(np.asarray(lengths, np.float64), 1)).astype(np.float32)
+
+
+def _step(batch: Batch, groups: set[int], ranks: int, microbatch_tokens: int, row_tokens: int) -> list[Minibatch]:
+    chosen = [strand for strand, group in zip(batch.strands, batch.strand_groups, strict=True) if group in groups]
+    if not chosen:
+        return []
+    owned = np.concatenate([np.arange(s.place, s.place + len(s.actions)) for s in chosen])
+    denominator = float(np.round(batch.weights[owned].astype(np.float64).sum()))
+    rows = pack([len(strand.token_ids) for strand in chosen], min(row_tokens, microbatch_tokens))
+    shares = [cut(share, microbatch_tokens) for share in deal(rows, ranks)]
+    count = max(len(share) for share in shares)
+    return [
+        Minibatch(
+            microbatches=tuple(_microbatch(batch, chosen, part) for part in share + [[]] * (count - len(share))),
+            denominator=denominator,
+        )
+        for share in shares
+    ]
+
+
+def _microbatch(batch: Batch, strands: Sequence[Strand], rows: Sequence[Row]) -> MicroBatch:
+    length = max((row.tokens for row in rows), default=1)
+    token_ids = np.zeros((max(len(rows), 1), length), np.int32)
+    # Position 0 for every pad: each is a sequence of its own, seen by nobody.
+    position_ids = np.zeros_like(token_ids)
+    targets, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for r, row in enumerate(rows):
+        start = 0
+        for strand in (strands[index] for index in row.members):
+            stop = start + len(strand.token_ids)
+            token_ids[r, start:stop] = strand.token_ids
+            position_ids[r, start:stop] = np.arange(stop - start)
+            targets.append(r * length + start + strand.actions)
+            places.append(strand.place + np.arange(len(strand.actions)))
+            start = stop
+    flat = np.concatenate(places)
+    return MicroBatch(
+        token_ids=token_ids,
+        position_ids=position_ids,
+        targets=np.concatenate(targets),
+        places=flat,
+        behaviour_logprobs=batch.behaviour_logprobs[flat],
+        advantages=batch.advantages[flat],
+        weights=batch.weights[flat],
+    )

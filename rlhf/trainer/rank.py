@@ -1,0 +1,210 @@
+"""What a learner rank does, next to torch: forward passes, optimizer steps, weights out, state saved and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rlhf.errors import CheckpointError
+from rlhf.models.loading import load_policy, load_tokenizer
+from rlhf.models.policy import Policy
+from rlhf.trainer import weights, zero
+from rlhf.trainer.answers import RankAnswer
+from rlhf.trainer.batch import MicroBatch, Minibatch
+from rlhf.trainer.losses import engine_difference, off_policy_metrics, policy_loss, sft_loss, truncated_importance
+from rlhf.trainer.settings import LearnerSettings
+from rlhf.trainer.tally import Tally
+from rlhf.types import Manifest
+
+TAG = "state"
+
+
+class Rank:
+    """One rank's model, optimizer and place in the process group."""
+
+    def __init__(self, rank: int, world_size: int, address: str, port: int, settings: LearnerSettings) -> None:
+        self.rank, self.world_size, self.settings = rank, world_size, settings
+        self.device = torch.device(settings.device)
+        zero.join(rank, world_size, address, port, settings.device, settings.deepspeed.timeout_seconds)
+        self.policy = _load(settings, gradient_checkpointing=settings.gradient_checkpointing)
+        self.reference = _reference(settings)
+        self.engine = zero.build_engine(self.policy, settings, world_size)
+        self._held: list[Tensor] | None = None
+
+    def facts(self) -> dict[str, Any]:
+        config = self.policy.model.config
+        return {
+            "parameters": sum(int(np.prod(spec.shape)) for spec in self.manifest().tensors),
+            "context_tokens": int(config.max_position_embeddings),
+            "vocab_size": int(config.vocab_size),
+        }
+
+    def score(self, microbatches: Sequence[MicroBatch]) -> RankAnswer:
+        tally = Tally()
+        for microbatch in microbatches:
+            with torch.no_grad():
+                tally.keep(microbatch.places, self._forward(self.engine, microbatch)[0])
+        return tally.answer()
+
+    def score_tokens(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)[None]
+        positions = torch.arange(ids.shape[1], device=self.device)
+        with torch.no_grad():
+            logprobs, _ = self.engine(ids, positions[None], positions[1:], 1.0)
+        return logprobs.float().cpu().numpy()
+
+    def update(self, minibatches: Sequence[Minibatch], epochs: int) -> RankAnswer:
+        tally = Tally()
+        old = self._recomputed(minibatches, epochs)
+        reference = self._scores(self.reference, minibatches) if self.reference else {}
+        for epoch in range(epochs):
+            for step, minibatch in enumerate(minibatches):
+                losses = (
+                    self._policy_loss(
+                        microbatch, minibatch.denominator, old.get((step, m)), reference.get((step, m)), tally, epoch == 0
+                    )
+                    for m, microbatch in enumerate(minibatch.microbatches)
+                )
+                self._optimizer_step(losses, len(minibatch.microbatches), tally)
+        return tally.answer()
+
+    def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
+        tally = Tally()
+        for minibatch in minibatches:
+            losses = (self._sft_loss(microbatch, minibatch.denominator, tally) for microbatch in minibatch.microbatches)
+            self._optimizer_step(losses, len(minibatch.microbatches), tally)
+        return tally.answer()
+
+    def manifest(self) -> Manifest:
+        return weights.manifest(self.policy)
+
+    def perturb(self) -> None:
+        self._held = weights.snapshot(self.policy)
+        weights.change(self.policy, self.settings.bucket_bytes, perturbed)
+
+    def restore(self) -> None:
+        if self._held is not None:
+            weights.put_back(self.policy, self._held)
+            self._held = None
+
+    def save(self, path: Path, state: dict[str, Any]) -> None:
+        self.engine.save_checkpoint(str(path / "deepspeed"), tag=TAG, client_state={"rlhf": state})
+        self.export(path / "huggingface")
+
+    def load(self, path: Path) -> dict[str, Any]:
+        found, client_state = self.engine.load_checkpoint(str(path / "deepspeed"), tag=TAG)
+        if found is None:
+            raise CheckpointError(f"{path}: DeepSpeed finds no state there for this plan (ZeRO stage and number of ranks)")
+        return dict(client_state["rlhf"])
+
+    def export(self, path: Path) -> None:
+        """Collective: all ranks gather, rank 0 writes weights, configuration, tokenizer and chat template."""
+        state = weights.whole_state(self.policy, self.settings.bucket_bytes, keep=self.rank == 0)
+        if self.rank == 0:
+            self.policy.model.save_pretrained(path, state_dict=state)
+            load_tokenizer(
+                self.settings.model_path, trust_remote_code=self.settings.trust_remote_code
+            ).save_pretrained(path)
+        torch.distributed.barrier()
+
+    def stop(self) -> None:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    def _optimizer_step(self, losses: Iterator[Tensor], count: int, tally: Tally) -> None:
+        learning_rate = self.engine.get_lr()[0]
+        zero.accumulate(self.engine, losses, count, self.world_size)
+        tally.step(grad_norm=zero.step(self.engine), learning_rate=learning_rate)
+
+    def _policy_loss(
+        self,
+        microbatch: MicroBatch,
+        denominator: float,
+        old: Tensor | None,
+        reference: Tensor | None,
+        tally: Tally,
+        first_pass: bool,
+    ) -> Tensor:
+        logprobs, entropy = self._forward(self.engine, microbatch)
+        behaviour = self._tensor(microbatch.behaviour_logprobs)
+        recompute = self.settings.old_logprobs == "recomputed"
+        if recompute and old is None:
+            old = logprobs.detach()
+        loss, metrics = policy_loss(
+            logprobs,
+            behaviour if old is None else old,
+            self._tensor(microbatch.advantages),
+            self._tensor(microbatch.weights),
+            denominator,
+            clip_low=self.settings.loss.clip_low,
+            clip_high=self.settings.loss.clip_high,
+            importance=truncated_importance(old, behaviour, self.settings.importance_cap) if recompute else None,
+            reference_logprobs=reference,
+            kl_coefficient=self.settings.loss.kl_coefficient,
+        )
+        tally.see(metrics)
+        tally.see(off_policy_metrics(logprobs, entropy, behaviour))
+        tally.add("loss", loss.detach())
+        if first_pass:
+            before = logprobs.detach() if old is None else old
+            tally.see(engine_difference(before, behaviour))
+            tally.keep(microbatch.places, before)
+        return loss
+
+    def _sft_loss(self, microbatch: MicroBatch, denominator: float, tally: Tally) -> Tensor:
+        logprobs, _ = self._forward(self.engine, microbatch)
+        loss, metrics = sft_loss(logprobs, self._tensor(microbatch.weights), denominator)
+        tally.see(metrics)
+        return loss
+
+    def _recomputed(self, minibatches: Sequence[Minibatch], epochs: int) -> dict[tuple[int, int], Tensor]:
+        """Log-probs before the first step. With a single step they are those of its own pass: nothing to compute."""
+        if self.settings.old_logprobs == "behaviour" or len(minibatches) * epochs == 1:
+            return {}
+        return self._scores(self.engine, minibatches)
+
+    def _scores(self, module: nn.Module, minibatches: Sequence[Minibatch]) -> dict[tuple[int, int], Tensor]:
+        """Log-probs of every micro-batch, by step and place in it, without gradients."""
+        with torch.no_grad():
+            return {
+                (step, m): self._forward(module, microbatch)[0]
+                for step, minibatch in enumerate(minibatches)
+                for m, microbatch in enumerate(minibatch.microbatches)
+            }
+
+    def _forward(self, module: nn.Module, microbatch: MicroBatch) -> tuple[Tensor, Tensor]:
+        return module(
+            self._tensor(microbatch.token_ids).long(),
+            self._tensor(microbatch.position_ids).long(),
+            self._tensor(microbatch.targets),
+            self.settings.temperature,
+        )
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.tensor(array, device=self.device)
+
+
+def _load(settings: LearnerSettings, *, gradient_checkpointing: bool) -> Policy:
+    return Policy(
+        load_policy(
+            settings.model_path,
+            dtype=settings.dtype,
+            attention=settings.attention,
+            gradient_checkpointing=gradient_checkpointing,
+            trust_remote_code=settings.trust_remote_code,
+        )
+    ).to(settings.device)
+
+
+def _reference(settings: LearnerSettings) -> Policy | None:
+    """A frozen copy of the start, held whole on every rank, only when the loss has a KL term."""
+    if settings.loss.kl_coefficient == 0:
+        return None
+    return _load(settings, gradient_checkpointing=False).requires_grad_(False).eval()

@@ -1,0 +1,118 @@
+"""One learner rank: a DeepSpeed engine behind synchronous methods that speak numpy and plain data.
+
+It runs in a Ray worker or in this process. All ranks get the same calls in the same order; a call that computes is a
+collective. torch, transformers and DeepSpeed are imported by `start`, so that constructing a worker costs nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.trainer.answers import RankAnswer
+from rlhf.trainer.batch import MicroBatch, Minibatch
+from rlhf.trainer.settings import LearnerSettings
+from rlhf.types import Manifest, Rendezvous
+
+if TYPE_CHECKING:
+    from rlhf.trainer.rank import Rank
+
+
+class LearnerWorker:
+    """Answers for one rank. `start` comes first; `address` may come before it."""
+
+    def __init__(self, name: str = "learner-0") -> None:
+        self.name = name
+        self._rank: Rank | None = None
+
+    def address(self) -> tuple[str, int]:
+        """Where the others can meet this worker: its host's address and a port that is free now."""
+        host = _own_address()
+        with socket.socket() as free:
+            free.bind((host, 0))
+            return host, free.getsockname()[1]
+
+    def start(self, rank: int, world_size: int, address: str, port: int, settings: LearnerSettings) -> dict[str, Any]:
+        """Join the other ranks and load the model. Returns facts: parameters, context length, seconds."""
+        began = time.monotonic()
+        from rlhf.trainer.rank import Rank
+
+        self._rank = Rank(rank, world_size, address, port, settings)
+        return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}
+
+    def score(self, microbatches: Sequence[MicroBatch]) -> RankAnswer:
+        """Log-probs of the ACTION tokens under the present weights."""
+        return self._started.score(microbatches)
+
+    def update(self, minibatches: Sequence[Minibatch], epochs: int = 1) -> RankAnswer:
+        """One optimizer step for every minibatch of every epoch, on the policy loss."""
+        return self._started.update(minibatches, epochs)
+
+    def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
+        """One optimizer step for every minibatch, on the supervised loss of the ACTION tokens."""
+        return self._started.imitate(minibatches)
+
+    def score_tokens(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1."""
+        return self._started.score_tokens(token_ids)
+
+    def manifest(self) -> Manifest:
+        """What `send` will send."""
+        return self._started.manifest()
+
+    def connect(self, rendezvous: Rendezvous) -> None:
+        """Rank 0 joins the transfer group with the engines; the others have nothing to join."""
+        self._started.connect(rendezvous)
+
+    def send(self) -> None:
+        """Send every weight to the engines: rank 0 sends, the others help to gather."""
+        self._started.send()
+
+    def perturb(self) -> None:
+        """Move every weight far above tolerance, for the drill."""
+        self._started.perturb()
+
+    def restore(self) -> None:
+        """Undo `perturb`, bit for bit."""
+        self._started.restore()
+
+    def save(self, path: Path, state: dict[str, Any]) -> None:
+        """Write DeepSpeed's state (weights, optimizer, schedule), `state`, and a ready Hugging Face folder."""
+        self._started.save(path, state)
+
+    def load(self, path: Path) -> dict[str, Any]:
+        """Continue exactly from `save`; returns its `state`."""
+        return self._started.load(path)
+
+    def export(self, path: Path) -> None:
+        """Write the Hugging Face folder alone."""
+        self._started.export(path)
+
+    def stop(self) -> None:
+        """Leave the process group."""
+        if self._rank is not None:
+            self._rank.stop()
+            self._rank = None
+
+    @property
+    def _started(self) -> Rank:
+        if self._rank is None:
+            raise RuntimeError(f"{self.name} was asked to work before start()")
+        return self._rank
+
+
+def _own_address() -> str:
+    """The address other hosts reach this one by; loopback when there is no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Connecting a datagram socket sends nothing; it only picks the outgoing interface.
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

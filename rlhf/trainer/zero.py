@@ -1,0 +1,132 @@
+"""DeepSpeed behind three functions: join the process group, build the engine, take one optimizer step.
+
+Three things are made explicit that DeepSpeed would decide: where an optimizer step ends (the number of micro-batches
+changes every update), that gradients are summed over ranks (it averages them), and that nothing is compiled at start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf.errors import TrainingDiverged
+from rlhf.models.policy import Policy
+from rlhf.trainer.schedule import learning_rate_factor
+from rlhf.trainer.settings import LearnerSettings
+
+
+def join(rank: int, world_size: int, address: str, port: int, device: str, timeout_seconds: float) -> None:
+    """Join the ranks' default process group: gloo on a CPU, nccl on GPUs. A group that exists already is used."""
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+    }
+    if device == "cpu":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    import deepspeed
+
+    # A shared-memory collective that would be compiled here (47 s) and that training never calls.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # DeepSpeed calls collectives that torch is about to rename, once a tensor.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    deepspeed.init_distributed(
+        dist_backend="gloo" if device == "cpu" else "nccl",
+        timeout=timedelta(seconds=timeout_seconds),
+        verbose=False,
+    )
+
+
+def build_engine(policy: Policy, settings: LearnerSettings, world_size: int) -> Any:
+    """A DeepSpeed engine around `policy` with AdamW and the recipe's schedule."""
+    import deepspeed
+
+    buffers = {name: buffer.clone() for name, buffer in policy.named_buffers()}
+    config = settings.optimizer
+    optimizer = torch.optim.AdamW(
+        [parameter for parameter in policy.parameters() if parameter.requires_grad],
+        lr=config.learning_rate,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+    engine, *_ = deepspeed.initialize(
+        model=policy,
+        optimizer=optimizer,
+        lr_scheduler=lambda wrapped: torch.optim.lr_scheduler.LambdaLR(
+            wrapped,
+            lambda step: learning_rate_factor(
+                step,
+                schedule=config.schedule,
+                warmup_steps=config.warmup_steps,
+                total_steps=settings.optimizer_steps,
+            ),
+        ),
+        config=deepspeed_config(settings, world_size, sum(p.numel() for p in policy.parameters())),
+        dist_init_required=False,
+    )
+    # DeepSpeed rounds buffers to 16 bits with the weights; rotary frequencies must stay as the engine has them.
+    for name, buffer in policy.named_buffers():
+        buffer.data = buffers[name].to(buffer.device)
+    return engine
+
+
+def deepspeed_config(settings: LearnerSettings, world_size: int, parameters: int) -> dict[str, Any]:
+    """DeepSpeed's configuration file, as data."""
+    sixteen = settings.dtype != "float32"
+    # Stage 0 in 16 bits would add gradients up in 16 bits; stage 1 adds them in float32.
+    stage = max(settings.deepspeed.zero_stage, 1) if sixteen else settings.deepspeed.zero_stage
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "train_batch_size": world_size,
+        "gradient_clipping": settings.optimizer.max_grad_norm,
+        "zero_optimization": {
+            "stage": stage,
+            "overlap_comm": False,
+            "reduce_bucket_size": min(parameters, 50_000_000),
+            # Small weights that stay gathered would hide a change of their shards (perturb, restore, load).
+            "stage3_param_persistence_threshold": 0,
+        },
+        "bf16": {"enabled": settings.dtype == "bfloat16"},
+        "fp16": {"enabled": settings.dtype == "float16"},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": "fp32",
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": None,
+    }
+
+
+def accumulate(engine: Any, losses: Iterator[Tensor], count: int, world_size: int) -> None:
+    """Backward through `count` micro-batch losses, drawn one by one; gradients are summed over ranks after the last."""
+    for index, loss in enumerate(losses):
+        engine.set_gradient_accumulation_boundary(index == count - 1)
+        engine.backward(loss * world_size, scale_wrt_gas=False)
+        if index < count - 1:
+            engine.step()
+
+
+def step(engine: Any) -> float:
+    """Clip and apply the accumulated gradients; their norm before clipping. Raises `TrainingDiverged`."""
+    norm = None if engine.zero_optimization() else float(_norm(engine.module.parameters()))
+    engine.step()
+    norm = float(engine.get_global_grad_norm()) if norm is None else norm
+    if not engine.fp16_enabled() and not norm < float("inf"):
+        raise TrainingDiverged(f"the gradient norm is {norm}: lower trainer.optimizer.learning_rate")
+    return norm
+
+
+def _norm(parameters: Iterator[torch.nn.Parameter]) -> Tensor:
+    norms = [torch.linalg.vector_norm(p.grad) for p in parameters if p.grad is not None]
+    return torch.linalg.vector_norm(torch.stack(norms))
