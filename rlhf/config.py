@@ -6,6 +6,7 @@ Nothing heavy is imported here: a bad recipe fails in well under two seconds.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -108,6 +109,14 @@ def walk_fields(kind: type[Config], prefix: str = "") -> Iterator[tuple[str, Any
         yield prefix + name, field
         for nested in _nested_configs(field.annotation):
             yield from walk_fields(nested, f"{prefix}{name}.")
+
+
+def compiled_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a regular expression of a recipe; raises `ValueError` saying where it is wrong, for validators."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
 
 
 def _nested_configs(annotation: Any) -> Iterable[type[Config]]:

@@ -56,6 +56,12 @@ class Recipe(Config):
             )
         if self.kind == "sft" and self.data.train.path and not self.data.train.response_column:
             raise ValueError("data.train.response_column is required by kind: sft: the column with the demonstration")
+        for name, dataset in (("train", self.data.train), ("eval", self.data.eval)):
+            if self.kind == "rl" and self.reward.needs_answer and dataset and dataset.answer_column is None:
+                raise ValueError(
+                    f"data.{name}.answer_column is null, but reward.kind: {self.reward.kind} compares with an answer; "
+                    "name its column"
+                )
         return self
 
     @property

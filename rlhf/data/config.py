@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from rlhf.config import Config
+from rlhf.config import Config, compiled_pattern
 
 
 class SortingConfig(Config):
@@ -49,6 +49,13 @@ class DatasetConfig(Config):
     """Text put after the user's message."""
     limit: int | None = Field(None, ge=1)
     """Use only the first rows."""
+
+    @field_validator("answer_pattern")
+    @classmethod
+    def _has_a_group(cls, pattern: str | None) -> str | None:
+        if pattern is not None and compiled_pattern(pattern).groups == 0:
+            raise ValueError("needs a group around the answer, for instance ####\\s*(.+)")
+        return pattern
 
     @model_validator(mode="after")
     def _one_source(self) -> DatasetConfig:

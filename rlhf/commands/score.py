@@ -1,0 +1,133 @@
+"""`rlhf score`: the recipe's reward on recorded responses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from rlhf.data.config import DatasetConfig
+from rlhf.data.rows import answer_of
+from rlhf.errors import DataError
+from rlhf.recipe import Recipe, load_recipe
+from rlhf.reward.reward import Reward, make_reward
+from rlhf.types import Scored, Task, Unscored
+
+AHEAD_PER_WORKER = 8
+"""Responses in flight for each worker: enough to keep it busy, few enough to stream files of any size."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has been scored so far."""
+
+    rows: int = 0
+    errors: int = 0
+    total: float = 0.0
+
+    def add(self, score: Scored | Unscored) -> None:
+        self.rows += 1
+        if isinstance(score, Scored):
+            self.total += score.value
+        else:
+            self.errors += 1
+
+    def summary(self, seconds: float) -> str:
+        scored = self.rows - self.errors
+        mean = f"mean reward {self.total / scored:.4f}" if scored else "no reward"
+        return f"{self.rows} rows: {mean}, {self.errors} errors, {self.rows / seconds:.0f} rows/s"
+
+
+def score(recipe: Path, rows: Path, overrides: list[str], output: Path | None) -> int:
+    """Score each row of a JSONL file and write it with `reward` or `error` added, in order; returns the exit code.
+
+    A row has the dataset's columns and `response`. All rows are checked before the first one is scored; raises
+    `DataError` naming the row that cannot be used. The summary goes to stderr. A response whose scorer broke has an
+    `error`, never a reward.
+    """
+    settings = load_recipe(recipe, overrides).recipe
+    for _ in _recorded(rows, settings):
+        pass
+    started = time.monotonic()
+    with _writer(output) as target:
+        tally = asyncio.run(_score_all(settings, rows, target))
+    print(tally.summary(time.monotonic() - started), file=sys.stderr)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One line of the input."""
+
+    row: dict[str, Any]
+    task: Task
+    response: str
+
+
+async def _score_all(settings: Recipe, rows: Path, target: TextIO) -> Tally:
+    tally, reward = Tally(), make_reward(settings.reward)
+    ahead = AHEAD_PER_WORKER * settings.reward.workers
+    try:
+        await reward.start()
+        async for recorded, outcome in _scored(reward, _recorded(rows, settings), ahead):
+            tally.add(outcome)
+            target.write(json.dumps(recorded.row | _verdict(outcome), ensure_ascii=False) + "\n")
+    finally:
+        await reward.close()
+    return tally
+
+
+async def _scored(
+    reward: Reward, records: Iterator[Recorded], ahead: int
+) -> AsyncIterator[tuple[Recorded, Scored | Unscored]]:
+    """Every record with its score, in order, `ahead` of them being scored at once."""
+    waiting: deque[tuple[Recorded, asyncio.Task[Scored | Unscored]]] = deque()
+    for recorded in records:
+        waiting.append((recorded, asyncio.create_task(reward.score(recorded.task, recorded.response))))
+        if len(waiting) >= ahead:
+            first, outcome = waiting.popleft()
+            yield first, await outcome
+    for recorded, outcome in waiting:
+        yield recorded, await outcome
+
+
+def _recorded(path: Path, settings: Recipe) -> Iterator[Recorded]:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; give a JSONL file with the dataset's columns and 'response'")
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield _record(line, f"{path}, row {number}", settings.data.train, settings.reward.needs_answer)
+
+
+def _record(line: str, where: str, columns: DatasetConfig, needs_answer: bool) -> Recorded:
+    """One line, with as much of a task as the reward reads. Raises `DataError`."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where} is not JSON: {error}") from None
+    if not isinstance(row, dict) or not isinstance(row.get("response"), str):
+        raise DataError(f"{where} has no text 'response'; every row needs the response to score")
+    answer = answer_of(columns, row, where) if needs_answer else None
+    return Recorded(row, Task(id=where, messages=(), answer=answer, row=row), row["response"])
+
+
+def _verdict(outcome: Scored | Unscored) -> dict[str, Any]:
+    if isinstance(outcome, Scored):
+        return {"reward": outcome.value}
+    return {"error": f"{outcome.kind}: {outcome.detail}"}
+
+
+def _writer(output: Path | None) -> AbstractContextManager[TextIO]:
+    if output is None:
+        return nullcontext(sys.stdout)
+    if not output.parent.is_dir():
+        raise DataError(f"{output}: there is no folder {output.parent}; make it first")
+    return output.open("w", encoding="utf-8")

@@ -1,0 +1,50 @@
+"""The order of tasks: a pure function of (seed, epoch), so that a resume or another schedule sees the same tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.errors import DataError
+from rlhf.types import Task
+
+EPOCHS_KEPT = 4
+"""Permutations in memory: tickets of neighbouring epochs are out together, others are made again on demand."""
+
+
+class TaskOrder:
+    """An endless sequence of tasks: every task exactly once an epoch, in an order drawn anew each epoch.
+
+    `order[ordinal]` is the task with that place in the order of training; it depends on nothing that was asked before.
+    """
+
+    def __init__(self, tasks: Sequence[Task], seed: int, shuffle: bool = True) -> None:
+        if not tasks:
+            raise DataError("there are no tasks to put in order: the dataset is empty")
+        self._tasks, self._seed, self._shuffle = tasks, seed, shuffle
+
+    def __getitem__(self, ordinal: int) -> Task:
+        if ordinal < 0:
+            raise IndexError(f"ordinals count from 0, got {ordinal}")
+        place = ordinal % len(self._tasks)
+        if self._shuffle:
+            place = int(permutation(len(self._tasks), self._seed, self.epoch(ordinal))[place])
+        return self._tasks[place]
+
+    def __len__(self) -> int:
+        """Tasks of one epoch."""
+        return len(self._tasks)
+
+    def epoch(self, ordinal: int) -> int:
+        """The epoch an ordinal belongs to, from 0."""
+        return ordinal // len(self._tasks)
+
+
+@lru_cache(maxsize=EPOCHS_KEPT)
+def permutation(count: int, seed: int, epoch: int) -> NDArray[np.intp]:
+    """A permutation `[count]` of 0..count-1: the ranks of Philox's raw bits, whose stability numpy promises."""
+    bits = np.random.Philox(key=np.array([seed % 2**64, epoch], dtype=np.uint64))
+    return np.argsort(bits.random_raw(count), kind="stable")

@@ -1,0 +1,46 @@
+"""Mathematical equality by math-verify. Runs in a worker process: sympy can take for ever on what a policy writes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from math_verify import parse, verify
+
+# math-verify's own deadline is an alarm signal that turns a time-out into "not equal"; here the worker is killed
+# instead and the response stays without a number. Every worker would print its warning that the deadline is off.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+MARK = "####"
+
+
+def math(response: str, row: Mapping[str, Any]) -> float:
+    """1 when the response's final answer has the value of `row["answer"]`.
+
+    The final answer is what follows the last `####` on its line, else what math-verify finds: the last `\\boxed{}`,
+    "the answer is …", and failing these the last expression. A response without any is 0. Raises `ValueError` when the
+    reference answer is no mathematical expression: then nothing can be said of the response.
+    """
+    reference = _stated(row["answer"])
+    if not reference:
+        raise ValueError(f"the reference answer {row['answer']!r} is not a mathematical expression")
+    return float(verify(reference, final_answer(response), timeout_seconds=None, raise_on_error=True))
+
+
+def final_answer(response: str) -> list[Any]:
+    """The response's final answer as sympy expressions; empty when there is none."""
+    _, mark, stated = response.rpartition(MARK)
+    if mark:
+        return _stated(stated.strip().partition("\n")[0])
+    return _parse(response)
+
+
+def _stated(text: str) -> list[Any]:
+    """A bare answer: a number as people write it ("$1,080", "5 hours"), else LaTeX without delimiters."""
+    found = [] if "\\" in text else _parse(text)
+    return found or _parse(f"\\boxed{{{text}}}")
+
+
+def _parse(text: str) -> list[Any]:
+    found: list[Any] = parse(text, fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True)
+    return found

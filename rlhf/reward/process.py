@@ -1,0 +1,203 @@
+"""Scorers in processes that can be killed: one that hangs, dies or raises gives no number, never 0."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import pickle
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rlhf.errors import ConfigError, DeadlinePassed
+from rlhf.types import Scored, Unscored
+
+START_TIMEOUT_SECONDS = 120.0
+"""A scorer's module may import heavy libraries."""
+EXIT_SECONDS = 1.0
+"""A worker that closed its socket is over, or will be within this time."""
+RECEIVE_BYTES = 65536
+
+
+class ScorerPool:
+    """`workers` processes that run `function` (`module:name`), each watched by a thread of its own.
+
+    The deadline of a response starts when a worker has it: waiting for a free worker does not count. A worker that
+    passes it is killed with everything it started, and the next response gets a fresh one. Workers die with this
+    process. Any event loop may call; `close` before the process ends.
+    """
+
+    def __init__(self, function: str, workers: int, timeout_seconds: float) -> None:
+        self._function, self._timeout_seconds = function, timeout_seconds
+        # A worker's parent, as the kernel sees it, is the thread that started it; these live as long as the pool.
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix=f"scorer {function}")
+        self._slots: queue.SimpleQueue[ScorerProcess | None] = queue.SimpleQueue()
+        for _ in range(workers):
+            self._slots.put(None)
+        self._workers, self._lock = workers, threading.Lock()
+        self._started: list[ScorerProcess] = []
+        self._closed = False
+
+    async def start(self) -> None:
+        """Start every worker now, so that a function that cannot be imported is known early. Raises `ConfigError`."""
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(loop.run_in_executor(self._threads, self._warm) for _ in range(self._workers)))
+
+    async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
+        """The scorer's number, or `Unscored` of kind `timeout`, `died`, `raised` or `not a number`.
+
+        Raises `ConfigError` when the function cannot be imported.
+        """
+        request = pickle.dumps((response, dict(row)))
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, request)
+
+    async def close(self) -> None:
+        """Kill the workers. Responses still being scored come back `died`; those that wait are cancelled."""
+        await asyncio.to_thread(self._close)
+
+    def _ask(self, request: bytes) -> Scored | Unscored:
+        with self._worker() as worker:
+            return worker.ask(request, self._timeout_seconds)
+
+    def _warm(self) -> None:
+        with self._worker():
+            pass
+
+    @contextlib.contextmanager
+    def _worker(self) -> Iterator[ScorerProcess]:
+        """A worker that runs, for one thread; there are as many threads as slots, so one is free at once."""
+        worker = self._slots.get()
+        try:
+            if worker is None or not worker.alive:
+                worker = self._new_worker()
+            yield worker
+        finally:
+            self._slots.put(worker)
+
+    def _new_worker(self) -> ScorerProcess:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the scorer pool is closed")
+            worker = ScorerProcess(self._function)
+            self._started = [known for known in self._started if known.alive] + [worker]
+        worker.wait_until_ready(START_TIMEOUT_SECONDS)
+        return worker
+
+    def _close(self) -> None:
+        with self._lock:
+            self._closed = True
+        for worker in self._started:
+            worker.kill()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for worker in self._started:
+            worker.hang_up()
+
+
+class ScorerProcess:
+    """One worker and the socket to it. Not for several threads at once, except `kill`."""
+
+    def __init__(self, function: str) -> None:
+        self._function = function
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "rlhf.reward.worker", function, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # what a scorer prints is not our output
+                env={"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,  # Ctrl-C is for the controller; and a group of its own can be killed whole
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_until_ready(self, timeout_seconds: float) -> None:
+        """Raises `ConfigError` when the function cannot be imported, `DeadlinePassed` when that takes too long."""
+        try:
+            message = self._receive(time.monotonic() + timeout_seconds)
+        except TimeoutError:
+            self.kill()
+            self.hang_up()
+            raise DeadlinePassed(f"the import of reward function {self._function}", timeout_seconds) from None
+        except ConnectionError:
+            message = {"detail": f"importing its module {self._end()}"}
+        if "ready" not in message:
+            self.kill()
+            self.hang_up()
+            raise ConfigError(f"reward.function {self._function!r} cannot be used: {message['detail']}")
+
+    def ask(self, request: bytes, timeout_seconds: float) -> Scored | Unscored:
+        """Send one pickled request and wait for its answer. After `timeout` or `died` the process is gone."""
+        deadline = time.monotonic() + timeout_seconds
+        try:
+            self._channel.settimeout(timeout_seconds)
+            self._channel.sendall(request)
+            return _outcome(self._receive(deadline))
+        except TimeoutError:
+            self.kill()
+            self.hang_up()
+            return Unscored(kind="timeout", detail=f"{self._function} was killed after {timeout_seconds:g} s")
+        except ConnectionError:
+            return Unscored(kind="died", detail=f"{self._function} {self._end()}")
+
+    def kill(self) -> None:
+        """Kill the worker and whatever it started, from any thread, and wait until it is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def hang_up(self) -> None:
+        """Close the socket; only for the thread that uses it, or after that thread has ended."""
+        self._channel.close()
+
+    def _end(self) -> str:
+        """Make sure that the process is over, and say how it ended of its own accord, for a sentence."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=EXIT_SECONDS)
+        code = self._process.returncode
+        self.kill()
+        self.hang_up()
+        if code is None:
+            return "stopped answering"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended its process with exit code {code}"
+
+    def _receive(self, deadline: float) -> dict[str, Any]:
+        line = b""
+        while not line.endswith(b"\n"):
+            self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
+            received = self._channel.recv(RECEIVE_BYTES)
+            if not received:
+                raise ConnectionResetError
+            line += received
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def _death(self) -> str:
+        """How the process ended, for a sentence; it has closed its socket, so it is over or about to be."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=1)
+        code = self._process.returncode
+        self.kill()
+        if code is None:
+            return "closed its connection"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended its process with exit code {code}"
+
+
+def _outcome(message: dict[str, Any]) -> Scored | Unscored:
+    if "value" not in message:
+        return Unscored(kind=message["kind"], detail=message["detail"])
+    if not math.isfinite(message["value"]):
+        return Unscored(kind="not a number", detail=f"it returned {message['value']}")
+    return Scored(value=message["value"])

@@ -1,0 +1,81 @@
+"""The reward of a recipe: one scorer, asked for every trajectory of a group at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from rlhf.reward.config import RewardConfig
+from rlhf.reward.process import ScorerPool
+from rlhf.reward.rules import exact
+from rlhf.types import Scored, Task, Trajectory, Unscored
+
+IN_WORKERS = {"regex": "rlhf.reward.rules:regex", "math": "rlhf.reward.math:math"}
+"""Rules whose time has no bound: a pattern can backtrack and an expression can grow for ever."""
+
+
+class Scorer(Protocol):
+    """Scores one response; `row` is what its function reads. `start` makes errors of the set-up come early."""
+
+    async def start(self) -> None: ...
+    async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored: ...
+    async def close(self) -> None: ...
+
+
+class Reward:
+    """A `RewardFunction` with a scorer behind it. A task that lacks the answer the scorer compares with is unscored."""
+
+    def __init__(
+        self, name: str, scorer: Scorer, row_of: Callable[[Task], Mapping[str, Any]], needs_answer: bool
+    ) -> None:
+        self.name, self.needs_answer = name, needs_answer
+        self._scorer, self._row_of = scorer, row_of
+
+    async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
+        return await asyncio.gather(*(self.score(task, trajectory.response) for trajectory in trajectories))
+
+    async def score(self, task: Task, response: str) -> Scored | Unscored:
+        """The score of one response, its number also under the reward's name in `parts`."""
+        if self.needs_answer and task.answer is None:
+            return Unscored(kind="no answer", detail=f"task {task.id} has none; name its column with answer_column")
+        score = await self._scorer.score(response, self._row_of(task))
+        return replace(score, parts={self.name: score.value}) if isinstance(score, Scored) else score
+
+    async def start(self) -> None:
+        """Start the workers; raises `ConfigError` when the function cannot be imported. Done at first use otherwise."""
+        await self._scorer.start()
+
+    async def close(self) -> None:
+        """End the workers."""
+        await self._scorer.close()
+
+
+class ExactScorer:
+    """The `exact` rule, here and now: it cannot hang."""
+
+    async def start(self) -> None:
+        pass
+
+    async def score(self, response: str, row: Mapping[str, Any]) -> Scored:
+        return Scored(value=exact(response, row))
+
+    async def close(self) -> None:
+        pass
+
+
+def make_reward(config: RewardConfig) -> Reward:
+    """The reward that `config` names. Nothing is started before `start` or the first score."""
+    if config.kind == "function":
+        function = str(config.function)
+        name = function.partition(":")[2]
+        return Reward(name, _pool(config, function), lambda task: task.row, needs_answer=False)
+    scorer = ExactScorer() if config.kind == "exact" else _pool(config, IN_WORKERS[config.kind])
+    return Reward(
+        config.kind, scorer, lambda task: {"answer": task.answer, "pattern": config.pattern}, config.needs_answer
+    )
+
+
+def _pool(config: RewardConfig, function: str) -> ScorerPool:
+    return ScorerPool(function, config.workers, config.timeout_seconds)

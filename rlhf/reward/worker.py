@@ -1,0 +1,75 @@
+"""The process a scorer runs in: `python -m rlhf.reward.worker MODULE:FUNCTION SOCKET_FD PARENT_PID`.
+
+Only the standard library is imported here, so that a worker is up in the time its scorer takes to import.
+A request is a pickled `(response, row)`, an answer one line of JSON: `{"value": …}` or `{"kind": …, "detail": …}`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, SupportsFloat
+
+PR_SET_PDEATHSIG = 1
+Scorer = Callable[[str, dict[str, Any]], Any]
+
+
+def main(function: str, descriptor: int, parent: int) -> None:
+    """Load the scorer, say so, and answer requests until the parent closes its end."""
+    die_with(parent)
+    with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as stream:
+        try:
+            scorer = load(function)
+        except Exception as error:  # noqa: BLE001 - whatever importing a user's module raises is told to the user
+            _send(stream, {"kind": "import", "detail": _line(error)})
+            return
+        _send(stream, {"ready": True})
+        while stream.peek(1):
+            _send(stream, answer(scorer, *pickle.load(stream)))
+
+
+def load(function: str) -> Scorer:
+    """The function that `module:name` names."""
+    module, _, name = function.partition(":")
+    scorer: Scorer = getattr(importlib.import_module(module), name)
+    if not callable(scorer):
+        raise TypeError(f"{function} is not a function")
+    return scorer
+
+
+def answer(scorer: Scorer, response: str, row: dict[str, Any]) -> dict[str, Any]:
+    """What the scorer says of one response, as a message to the parent."""
+    try:
+        value = scorer(response, row)
+        if not isinstance(value, SupportsFloat):
+            return {"kind": "not a number", "detail": f"it returned {value!r:.200}"}
+        return {"value": float(value)}
+    except Exception as error:  # noqa: BLE001 - a scorer is the user's code: whatever it raises becomes data
+        return {"kind": "raised", "detail": _line(error)}
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, however it dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the kernel knew
+        sys.exit(1)
+
+
+def _send(stream: Any, message: dict[str, Any]) -> None:
+    stream.write(json.dumps(message).encode() + b"\n")
+    stream.flush()
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
