@@ -38,7 +38,7 @@ class JsonlWriter:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Every complete line of `path`. The last line of a run that is still being written may be a part: it is left out."""
+    """Every complete line of `path`. The last one of a run that is still going on may be a part: it is left out."""
     with path.open() as lines:
         for line in lines:
             if line.endswith("\n"):

@@ -14,7 +14,7 @@ from rlhf.runs.jsonl import JsonlWriter, finite
 
 
 class Logger(Protocol):
-    """Takes the metrics after each update (0: before the first). The same update may be logged more than once, with other names."""
+    """Takes metrics after an update (0: before the first), perhaps more than once for one update, by other names."""
 
     def log(self, update: int, metrics: Mapping[str, float]) -> None: ...
     def close(self) -> None: ...

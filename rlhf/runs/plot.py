@@ -42,7 +42,7 @@ def _draw_training(axes: Any, training: Points) -> None:
     window = max(1, len(rewards) // 20)
     axes.plot(updates, rewards, color=TRAINING, linewidth=1, alpha=0.5 if window > 1 else 1.0, label="training")
     if window > 1:
-        axes.plot(updates, running_mean(rewards, window), color=TRAINING, linewidth=2.2, label=f"mean of {window} updates")
+        axes.plot(updates, running_mean(rewards, window), color=TRAINING, linewidth=2.2, label=f"mean of {window}")
 
 
 def _draw_evaluations(axes: Any, evaluations: Points) -> None:
@@ -50,11 +50,13 @@ def _draw_evaluations(axes: Any, evaluations: Points) -> None:
         return
     updates, rewards = zip(*evaluations, strict=True)
     axes.plot(updates, rewards, color=EVALUATION, linewidth=1.4, marker="o", markersize=5.5, label="held out, greedy")
-    for index, (update, reward) in enumerate(evaluations):
-        if index in (0, len(evaluations) - 1):
-            axes.annotate(
-                f"{reward:.2f}", (update, reward), xytext=(0, 9), textcoords="offset points", ha="center", color=EVALUATION
-            )
+    _label(axes, evaluations[0], below=len(evaluations) > 1)
+    _label(axes, evaluations[-1], below=False)
+
+
+def _label(axes: Any, point: tuple[int, float], *, below: bool) -> None:
+    offset = (0, -15 if below else 9)
+    axes.annotate(f"{point[1]:.2f}", point, xytext=offset, textcoords="offset points", ha="center", color=EVALUATION)
 
 
 def _dress(axes: Any, title: str) -> None:

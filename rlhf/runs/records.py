@@ -144,9 +144,8 @@ def _record(
     if trained is None:
         fate = _broken(sample, Fate.FILTERED, kind="left_out", detail="the update did not train it")
         return EpisodeRecord(**_identity(ticket, task, index), **_played(sample), **fate)
-    return EpisodeRecord(
-        **_identity(ticket, task, index), **_played(sample), **_learnt(sample, trained), fate=Fate.TRAINED, update=update
-    )
+    learnt: dict[str, Any] = {"fate": Fate.TRAINED, "update": update} | _learnt(sample, trained)
+    return EpisodeRecord(**_identity(ticket, task, index), **_played(sample), **learnt)
 
 
 def _ended(
@@ -210,7 +209,7 @@ def _tokens(segments: Sequence[Segment]) -> dict[str, Any]:
         "token_ids": _joined([segment.token_ids for segment in segments], np.int32).tolist(),
         "kinds": _joined([segment.kinds for segment in segments], np.int8).tolist(),
         "engine_logprobs": _at(acted, _joined([segment.logprobs for segment in segments], np.float32)[acted]),
-        "versions": [version if acts else None for version, acts in zip(versions.tolist(), acted.tolist(), strict=True)],
+        "versions": [v if acts else None for v, acts in zip(versions.tolist(), acted.tolist(), strict=True)],
     }
 
 
@@ -228,7 +227,7 @@ def _learnt(sample: Sample, trained: TrainedSample) -> dict[str, Any]:
 
 
 def _broken(sample: Sample, fate: Fate, kind: str | None, detail: str | None) -> dict[str, Any]:
-    """Fate and failure of an episode that was not trained: what broke it, if anything did, else what befell its group."""
+    """Fate and failure of an episode that was not trained: what broke it, else what befell its group."""
     match sample:
         case Sample(trajectory=Failed() as failed):
             return {"fate": Fate.FAILED, "failure_kind": failed.kind, "failure_detail": failed.detail}

@@ -1,0 +1,96 @@
+"""`rlhf check`: what a recipe comes to, without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlhf.data.config import DatasetConfig
+from rlhf.models.config import ModelConfig
+from rlhf.preflight import placement, preflight
+from rlhf.recipe import Recipe, load_recipe
+
+Row = tuple[str, str]
+"""A label and what is said of it."""
+
+
+def check(recipe: Path, overrides: Sequence[str] = ()) -> int:
+    """Validate, and print what is derived and where it would run. Raises `UserError`."""
+    loaded = load_recipe(recipe, overrides).recipe
+    preflight(loaded)
+    plan = placement(loaded)
+    print_rows([("recipe", str(recipe)), *parts(loaded), *(derived(loaded) if loaded.kind == "rl" else [])])
+    print()
+    if plan is None:
+        print(f"placement is planned when the run joins the cluster at {loaded.cluster.address}")
+    else:
+        from rlhf.cluster.plan import describe
+
+        print(describe(plan))
+    return 0
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    for label, text in rows:
+        print(f"{label:<14}{text}")
+
+
+def parts(recipe: Recipe) -> list[Row]:
+    """What is trained, on what, and where the run is kept."""
+    evaluation = describe_dataset(recipe.data.eval) if recipe.data.eval else "none: the run will not be evaluated"
+    return [
+        ("run", f"{recipe.name}, kind {recipe.kind}, in {recipe.run_dir}"),
+        ("model", describe_model(recipe.model)),
+        ("training data", describe_dataset(recipe.data.train)),
+        ("held out", evaluation),
+    ]
+
+
+def derived(recipe: Recipe) -> list[Row]:
+    """The batch numbers that follow from those of the recipe."""
+    trainer, tokens = recipe.trainer, recipe.sampling.max_tokens
+    steps = trainer.epochs * trainer.minibatches
+    return [
+        (
+            "an update",
+            f"{trainer.groups_per_update} groups x {trainer.group_size} samples = "
+            f"{trainer.samples_per_update:,} samples of at most {tokens:,} tokens",
+        ),
+        (
+            "it learns in",
+            f"{trainer.epochs} epochs x {trainer.minibatches} minibatches = {steps} optimizer steps, "
+            f"micro-batches of at most {trainer.tokens_per_microbatch:,} tokens a rank",
+        ),
+        (
+            "the run",
+            f"{trainer.updates:,} updates = {trainer.updates * trainer.samples_per_update:,} samples, "
+            f"{trainer.optimizer_steps:,} optimizer steps",
+        ),
+        ("in flight", f"{trainer.tickets:,} groups at once, at most {trainer.max_staleness} updates stale"),
+        ("evaluation", "before and after" + every(trainer.eval_every) if recipe.data.eval else "none"),
+        ("checkpoints", "at the end" + every(trainer.save_every) + f", the newest {trainer.keep_checkpoints} are kept"),
+    ]
+
+
+def every(updates: int) -> str:
+    return f", and every {updates} updates" if updates else ""
+
+
+def describe_model(model: ModelConfig) -> str:
+    """The model in a line."""
+    if model.tiny is None:
+        return f"{model.path}, {model.dtype}"
+    tiny = model.tiny
+    warmup = f", warmed up for {model.warmup.updates} updates" if model.warmup else ", not warmed up"
+    return (
+        f"tiny {tiny.architecture}: {tiny.layers} layers of {tiny.hidden_size}, "
+        f"context of {tiny.max_position_embeddings} tokens, {model.dtype}{warmup}"
+    )
+
+
+def describe_dataset(config: DatasetConfig) -> str:
+    """The dataset in a line."""
+    limit = f", the first {config.limit:,} rows" if config.limit else ""
+    if (made := config.sorting) is not None:
+        return f"{made.rows:,} made problems: sort {made.digits} digits ({made.fold} fold){limit}"
+    return f"{config.path}, split {config.split}{limit}"

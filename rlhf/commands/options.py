@@ -1,0 +1,109 @@
+"""`rlhf options`: every key of a recipe."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+import sys
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from rlhf.config import Config, walk_fields
+from rlhf.errors import UserError
+from rlhf.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One key that a recipe can set, as people read it."""
+
+    key: str
+    type: str
+    default: str
+    meaning: str
+
+
+def options(prefix: str = "") -> int:
+    """Print the keys that begin with `prefix`: coloured on a terminal, tab-separated in a pipe."""
+    chosen = [option for option in all_options() if option.key.startswith(prefix)]
+    if not chosen:
+        close = difflib.get_close_matches(prefix, [option.key for option in all_options()], n=1, cutoff=0.4)
+        raise UserError(f"no key begins with {prefix!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    print_table(chosen) if sys.stdout.isatty() else print_lines(chosen)
+    return 0
+
+
+def all_options() -> list[Option]:
+    """Every leaf of a recipe, in the order of the recipe's parts."""
+    return [
+        Option(key, type_name(field.annotation), default_text(field), " ".join((field.description or "").split()))
+        for key, field in walk_fields(Recipe)
+        if not holds_config(field.annotation)
+    ]
+
+
+def print_lines(chosen: Sequence[Option]) -> None:
+    for option in chosen:
+        print(option.key, option.type, option.default, option.meaning, sep="\t")
+
+
+def print_table(chosen: Sequence[Option]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("key", style="cyan", no_wrap=True)
+    table.add_column("type", style="dim", overflow="fold")
+    table.add_column("default", style="bold", overflow="fold")
+    table.add_column("meaning")
+    for _, section in itertools.groupby(chosen, key=lambda option: option.key.split(".")[0]):
+        for option in section:
+            table.add_row(*(Text(cell) for cell in (option.key, option.type, option.default, option.meaning)))
+        table.add_row()
+    Console().print(table)
+
+
+def holds_config(annotation: Any) -> bool:
+    """Whether the value of a field is a group of settings with keys of its own."""
+    return any(isinstance(kind, type) and issubclass(kind, Config) for kind in alternatives(annotation))
+
+
+def alternatives(annotation: Any) -> Iterator[Any]:
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        for inner in typing.get_args(annotation):
+            yield from alternatives(inner)
+    else:
+        yield annotation
+
+
+def type_name(annotation: Any) -> str:
+    """The type as one writes it: `int | null`, `sdpa | eager`, `list of text`."""
+    names = {int: "int", float: "number", str: "text", bool: "true | false", type(None): "null"}
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        return " | ".join(str(value) for value in arguments)
+    if origin in (types.UnionType, typing.Union):
+        return " | ".join(type_name(inner) for inner in arguments)
+    if origin is tuple:
+        inner = [type_name(argument) for argument in arguments if argument is not Ellipsis]
+        return f"list of {inner[0]}" if Ellipsis in arguments else f"[{', '.join(inner)}]"
+    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def default_text(field: FieldInfo) -> str:
+    """The default as one writes it in a recipe."""
+    if field.default is PydanticUndefined:
+        return "required"
+    if isinstance(field.default, str):
+        return field.default or '""'
+    if isinstance(field.default, float):
+        return f"{field.default:g}"
+    return json.dumps(field.default)

@@ -1,0 +1,124 @@
+"""What can be known to be wrong before anything heavy starts: files, folders, places. Without torch, in a moment."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf.data.config import DatasetConfig
+from rlhf.data.rows import task_from_row
+from rlhf.data.sources import local_files
+from rlhf.errors import ConfigError, DataError, ModelError
+from rlhf.recipe import Recipe
+
+if TYPE_CHECKING:
+    from rlhf.cluster.plan import Plan
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+WEIGHTS = ("*.safetensors", "*.bin")
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+def preflight(recipe: Recipe) -> None:
+    """Check what `recipe` names on this machine. Raises a `UserError` of one line."""
+    check_model(recipe)
+    check_dataset(recipe.data.train)
+    if recipe.data.eval:
+        check_dataset(recipe.data.eval)
+
+
+def placement(recipe: Recipe) -> Plan | None:
+    """Where the workers go on this machine; None when the recipe joins a cluster, which alone knows its nodes.
+
+    Raises `PlacementError`.
+    """
+    if recipe.cluster.address:
+        return None
+    from rlhf.cluster.plan import plan, this_machine
+    from rlhf.roles import roles_of
+
+    return plan(roles_of(recipe), [this_machine()])
+
+
+def check_model(recipe: Recipe) -> None:
+    """A local model is a model folder, and its context holds what the recipe asks. Hub names are left to the hub."""
+    if recipe.model.path is None or is_hub_name(recipe.model.path):
+        return
+    folder = Path(recipe.model.path).expanduser()
+    check_context(recipe, context_tokens(read_model_config(folder)))
+    for what, patterns in (("weights", WEIGHTS), ("tokenizer", TOKENIZERS)):
+        if not any(found for pattern in patterns for found in folder.glob(pattern)):
+            raise ModelError(f"{folder} has no {what} ({', '.join(patterns)}); model.path must be a whole model folder")
+
+
+def check_context(recipe: Recipe, context: int | None) -> None:
+    """The model's context is longer than a reply and holds `rollout.max_context_tokens`. Raises `ConfigError`."""
+    if context is None:
+        return
+    if recipe.sampling.max_tokens >= context:
+        raise ConfigError(
+            f"sampling.max_tokens is {recipe.sampling.max_tokens}, but the context of {recipe.model.path} is "
+            f"{context} tokens, prompt and reply together; lower it"
+        )
+    if recipe.rollout.max_context_tokens and recipe.rollout.max_context_tokens > context:
+        raise ConfigError(
+            f"rollout.max_context_tokens is {recipe.rollout.max_context_tokens}, longer than the context of "
+            f"{recipe.model.path}, {context} tokens; lower it"
+        )
+
+
+def check_dataset(config: DatasetConfig) -> None:
+    """The files of a local dataset are there and, where that is cheap to see, their first row makes a task.
+
+    Raises `DataError`.
+    """
+    if config.path is None:
+        return
+    plain = [file for file in local_files(config) if file.suffix == ".jsonl"]
+    if plain:
+        task_from_row(config, _first_row(plain[0]), "first", f"{plain[0]}, row 1")
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether `name` is for the hub: it looks like `owner/name`, and nothing here goes by that name or that folder."""
+    path = Path(name)
+    here = path.exists() or (len(path.parts) > 1 and Path(path.parts[0]).is_dir())
+    return not here and HUB_NAME.fullmatch(name) is not None
+
+
+def read_model_config(folder: Path) -> dict[str, Any]:
+    """`config.json` of a Hugging Face folder. Raises `ModelError`."""
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: there is no such model folder; give a Hugging Face folder or a hub name")
+    try:
+        loaded = json.loads((folder / "config.json").read_text())
+    except FileNotFoundError:
+        inside = next(iter(sorted(folder.glob("**/huggingface/config.json"))), None)
+        hint = f"; did you mean {inside.parent}?" if inside else "; model.path must be a Hugging Face folder"
+        raise ModelError(f"{folder} is not a model folder: it has no config.json{hint}") from None
+    except ValueError:
+        raise ModelError(f"{folder / 'config.json'} is not valid JSON; download the model again") from None
+    if not isinstance(loaded, dict) or "model_type" not in loaded:
+        raise ModelError(f"{folder / 'config.json'} has no model_type; model.path must be a Hugging Face folder")
+    return loaded
+
+
+def context_tokens(model_config: dict[str, Any]) -> int | None:
+    """Longest context of a model, from its `config.json`; None where it does not say."""
+    text = model_config.get("text_config", model_config)
+    limit = text.get("max_position_embeddings", text.get("n_positions"))
+    return limit if isinstance(limit, int) else None
+
+
+def _first_row(file: Path) -> dict[str, Any]:
+    with file.open() as lines:
+        first = next((line for line in lines if line.strip()), "")
+    try:
+        row = json.loads(first)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        raise DataError(f"{file}, row 1 is not a JSON object; every line must be one")
+    return row

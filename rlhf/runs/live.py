@@ -1,0 +1,143 @@
+"""The live view: one panel that is redrawn, with messages scrolling above it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from rlhf.runs.view import UpdateLine, duration, number
+
+BARS = "▁▂▃▄▅▆▇█"
+CURVE_WIDTH = 48
+PHASE_COLOURS = {
+    "generate": "cyan", "reward": "yellow", "train": "green", "publish": "magenta", "evaluate": "blue", "wait": "red",
+}  # fmt: skip
+
+
+class LiveView:
+    """Redraws a panel on a terminal. The clock in it goes on between updates."""
+
+    def __init__(self, name: str, updates: int, stream: TextIO) -> None:
+        self._name, self._updates = name, updates
+        self._began = time.monotonic()
+        self._phase: str | None = "starting"
+        self._spinner = Spinner("dots", style="cyan")
+        self._last: UpdateLine | None = None
+        self._rewards: list[float] = []
+        self._evaluations: list[tuple[int, float]] = []
+        self._console = Console(file=stream)
+        self._live = Live(get_renderable=self._panel, console=self._console, refresh_per_second=8)
+        self._live.start()
+
+    def phase(self, name: str) -> None:
+        self._phase = name
+
+    def update(self, line: UpdateLine) -> None:
+        self._last = line
+        if line.reward is not None:
+            self._rewards.append(line.reward)
+
+    def evaluation(self, update: int, reward: float, problems: int) -> None:
+        self._evaluations.append((update, reward))
+
+    def message(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+    def close(self) -> None:
+        self._phase = None
+        self._live.stop()
+
+    def _panel(self) -> RenderableType:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(no_wrap=True)
+        for label, cell in self._rows():
+            table.add_row(label, cell)
+        return Panel(
+            Group(self._progress(), Text(), table), title=f"[bold]{self._name}[/]", title_align="left",
+            border_style="dim", padding=(0, 1), width=min(100, self._console.width),
+        )  # fmt: skip
+
+    def _progress(self) -> RenderableType:
+        done = self._last.update if self._last else 0
+        row = Table.grid(padding=(0, 2), expand=True)
+        row.add_column(no_wrap=True)
+        row.add_column(ratio=1)
+        row.add_column(no_wrap=True, justify="right")
+        elapsed = duration(time.monotonic() - self._began)
+        left = duration(self._last.eta_seconds) if self._last else "-"
+        row.add_row(
+            Text(f"update {done}/{self._updates}", "bold"),
+            ProgressBar(total=self._updates, completed=done, complete_style="cyan", finished_style="green"),
+            Text(f"{elapsed} gone, {left} left"),
+        )
+        return row
+
+    def _rows(self) -> list[tuple[str, RenderableType]]:
+        line = self._last
+        rows: list[tuple[str, RenderableType]] = [("now", self._now(self._phase))] if self._phase else []
+        if line is not None:
+            rows.append(("reward", reward(line.reward, self._rewards)))
+        if self._evaluations:
+            rows.append(("held out", held_out(self._evaluations)))
+        if line is not None:
+            rows.append(("an update", phases(line.seconds, line.phase_seconds)))
+            rows.append(("speed", Text(f"{line.tokens_per_second:,.0f} tokens/s   staleness {line.staleness:.2f}")))
+            rows.append(("learning", learning(line)))
+            rows.append(("groups", groups(line)))
+        return rows
+
+    def _now(self, phase: str) -> RenderableType:
+        row = Table.grid(padding=(0, 1))
+        row.add_row(self._spinner, Text(phase))
+        return row
+
+
+def reward(latest: float | None, all_rewards: Sequence[float]) -> Text:
+    return Text.assemble((number(latest, ".3f"), "bold"), "  ", (curve(all_rewards), "cyan"))
+
+
+def curve(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
+    """A line of bars from the least to the greatest of `values`; more values than `width` are averaged in bins."""
+    if not values:
+        return ""
+    bins = [values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)]
+    means = [sum(part) / len(part) for part in bins if part] if len(values) > width else list(values)
+    low, high = min(means), max(means)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((mean - low) * scale)] for mean in means)
+
+
+def held_out(evaluations: Sequence[tuple[int, float]]) -> Text:
+    """The first and the latest evaluation."""
+    (first_update, first), (update, latest) = evaluations[0], evaluations[-1]
+    before = "" if update == first_update else f"{first:.3f} → "
+    style = "bold green" if latest > first else "bold"
+    return Text.assemble(before, (f"{latest:.3f}", style), (f"  after update {update}", "dim"))
+
+
+def phases(seconds: float, by_phase: Mapping[str, float]) -> Text:
+    """The wall time of an update and where it went."""
+    text = Text(f"{seconds:.2f} s ")
+    for name, spent in by_phase.items():
+        text.append(f"  {name} ", "dim").append(f"{spent:.2f}", PHASE_COLOURS.get(name, ""))
+    return text
+
+
+def learning(line: UpdateLine) -> Text:
+    rate, kl, clipped = number(line.learning_rate, ".1e"), number(line.kl, ".4f"), number(line.clip_fraction, ".1%")
+    return Text(f"rate {rate}   kl {kl}   clipped {clipped}")
+
+
+def groups(line: UpdateLine) -> Text:
+    failed = (f"{line.failed} failed", "bold red" if line.failed else "dim")
+    return Text.assemble(failed, "   ", (f"{line.filtered} filtered", "dim"))

@@ -1,0 +1,124 @@
+"""What a person watches while a run goes on: a live picture on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TextIO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateLine:
+    """What is shown of one update. What does not apply is None."""
+
+    update: int
+    """Updates behind the weights, from 1."""
+    updates: int
+    """Budget of updates."""
+    reward: float | None
+    """Mean reward of the episodes trained; None when none had a number."""
+    eval_reward: float | None = None
+    """Latest held-out reward, if it was evaluated at this update."""
+    staleness: float = 0.0
+    """Mean staleness of the tokens trained, in updates."""
+    seconds: float = 0.0
+    """Wall time of the update, from the last one's end."""
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Where they went; phases may overlap."""
+    tokens_per_second: float = 0.0
+    """Sampled tokens trained, per second of wall time."""
+    eta_seconds: float | None = None
+    learning_rate: float | None = None
+    kl: float | None = None
+    """Estimate of KL(behaviour, policy) after sampling, in nats a token."""
+    clip_fraction: float | None = None
+    failed: int = 0
+    """Groups failed so far."""
+    filtered: int = 0
+    """Groups filtered so far."""
+
+
+class View(Protocol):
+    """Shows a run. `close` leaves the terminal as it was."""
+
+    def phase(self, name: str) -> None: ...
+    def update(self, line: UpdateLine) -> None: ...
+    def evaluation(self, update: int, reward: float, problems: int) -> None: ...
+    def message(self, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class PlainView:
+    """One line an update, in columns of fixed width with a name before every number: for logs, and for grep.
+
+    A phase is named when it first comes: those of an update would come with every line.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._phases_named: set[str] = set()
+
+    def phase(self, name: str) -> None:
+        if name not in self._phases_named:
+            self._phases_named.add(name)
+            self._say(f"… {name}")
+
+    def update(self, line: UpdateLine) -> None:
+        self._say(plain_line(line))
+
+    def evaluation(self, update: int, reward: float, problems: int) -> None:
+        self._say(f"evaluation after update {update}  reward {reward:.3f}  problems {problems}")
+
+    def message(self, text: str) -> None:
+        self._say(text)
+
+    def close(self) -> None:
+        self._stream.flush()
+
+    def _say(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+def plain_line(line: UpdateLine) -> str:
+    """The update as one line of text."""
+    width = len(str(line.updates))
+    phases = " ".join(f"{name} {seconds:.2f}" for name, seconds in line.phase_seconds.items())
+    columns = [
+        f"update {line.update:>{width}}/{line.updates}",
+        f"reward {number(line.reward, '.3f'):>6}",
+        f"eval {number(line.eval_reward, '.3f'):>5}",
+        f"staleness {line.staleness:.2f}",
+        f"tokens/s {line.tokens_per_second:>7.0f}",
+        f"lr {number(line.learning_rate, '.1e')}",
+        f"kl {number(line.kl, '.4f'):>7}",
+        f"clip {number(line.clip_fraction, '.3f'):>5}",
+        f"failed {line.failed}",
+        f"filtered {line.filtered}",
+        f"eta {duration(line.eta_seconds):>5}",
+        f"seconds {line.seconds:.2f}" + (f" ({phases})" if phases else ""),
+    ]
+    return "  ".join(columns)
+
+
+def number(value: float | None, form: str) -> str:
+    """A number in `form`, or a dash where there is none."""
+    return "-" if value is None else format(value, form)
+
+
+def duration(seconds: float | None) -> str:
+    """`0:42`, `12:05`, `3:07:00`; a dash where there is none."""
+    if seconds is None:
+        return "-"
+    minutes, left = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+
+
+def make_view(name: str, updates: int, stream: TextIO, *, live: bool) -> View:
+    """The live view when it is wanted and `stream` is a terminal; plain lines otherwise."""
+    if live and stream.isatty():
+        from rlhf.runs.live import LiveView
+
+        return LiveView(name, updates, stream)
+    return PlainView(stream)
