@@ -17,15 +17,6 @@ def resolved_yaml(config: Config, origins: Origins) -> str:
     return "".join(f"{text:<{width}}  # {origin}\n" if origin else f"{text}\n" for text, origin in lines)
 
 
-def origin_of(key: str, origins: Origins) -> str:
-    """The layer that set `key`, or a mapping around it; `default` when nobody did."""
-    while key:
-        if key in origins:
-            return origins[key]
-        key = key.rpartition(".")[0]
-    return "default"
-
-
 def _lines(values: Mapping[str, Any], origins: Origins, prefix: str = "") -> Iterator[tuple[str, str]]:
     """(line, origin) of every key, depth first; the line of a mapping has no origin of its own."""
     indent = "  " * prefix.count(".")
@@ -35,7 +26,7 @@ def _lines(values: Mapping[str, Any], origins: Origins, prefix: str = "") -> Ite
             yield f"{indent}{key}:", ""
             yield from _lines(value, origins, dotted + ".")
         else:
-            yield f"{indent}{key}: {_scalar(value)}", origin_of(dotted, origins)
+            yield f"{indent}{key}: {_scalar(value)}", origins.get(dotted, "default")
 
 
 def _scalar(value: Any) -> str:

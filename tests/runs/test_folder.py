@@ -1,0 +1,101 @@
+"""A run folder never overwrites an earlier one, and says where every value came from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf.errors import UserError
+from rlhf.recipe import load_recipe, recipe_from
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.jsonl import JsonlWriter, read_jsonl
+from rlhf.runs.resolved import resolved_yaml
+from rlhf.runs.summary import Summary
+
+RECIPE = """\
+model:
+  tiny: {hidden_size: 64, heads: 2}
+data:
+  train:
+    path: rows.jsonl
+    system_prompt: "Be brief: think,\\n  then say # the answer."
+    answer_pattern: '####\\s*(.+)'
+trainer:
+  optimizer: {learning_rate: 3e-4}
+"""
+
+
+def test_an_earlier_run_is_moved_aside_and_kept_whole(tmp_path: Path):
+    path = tmp_path / "runs" / "quickstart"
+    for content in ("first", "second", "third"):
+        RunFolder.create(path).metrics.write_text(content)
+    found = {folder.name: (folder / "metrics.jsonl").read_text() for folder in path.parent.iterdir()}
+    assert found == {"quickstart": "third", "quickstart.1": "first", "quickstart.2": "second"}
+
+
+def test_a_new_folder_has_a_place_for_logs_checkpoints_and_tensorboard(tmp_path: Path):
+    folder = RunFolder.create(tmp_path / "run")
+    assert folder.logs.is_dir()
+    assert folder.checkpoints.is_dir()
+    assert folder.tensorboard.is_dir()
+
+
+def test_a_place_that_cannot_be_written_is_the_users_to_change(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"set run\.dir"):
+        RunFolder.create(tmp_path / "file" / "run")
+
+
+def test_the_resolved_recipe_is_read_back_as_the_same_recipe(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(RECIPE)
+    loaded = load_recipe(tmp_path / "mine.yaml", ["trainer.updates=7", "run.loggers=[]", "trainer.loss.clip_low=1e-5"])
+    folder = RunFolder.create(tmp_path / "run")
+    folder.write_recipe(loaded.recipe, loaded.origins)
+    assert load_recipe(folder.recipe).recipe == loaded.recipe
+
+
+def test_every_value_of_the_resolved_recipe_says_where_it_was_set(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(RECIPE)
+    loaded = load_recipe(tmp_path / "mine.yaml", ["trainer.updates=7"])
+    lines = resolved_yaml(loaded.recipe, loaded.origins).splitlines()
+    origins = {line.strip().partition(":")[0]: line.rpartition("  # ")[2] for line in lines if "  # " in line}
+    assert origins["updates"] == "override"
+    assert origins["learning_rate"] == str(tmp_path / "mine.yaml")
+    assert origins["group_size"] == "default"
+    assert lines[0].endswith("# file name")
+
+
+def test_what_an_empty_mapping_leaves_open_is_default():
+    loaded = recipe_from({"model": {"tiny": {}}, "data": {"train": {"path": "x.jsonl"}}})
+    lines = resolved_yaml(loaded.recipe, loaded.origins).splitlines()
+    assert any(line.split() == ["layers:", "2", "#", "default"] for line in lines)
+    assert any(line.split() == ["path:", "x.jsonl", "#", "python"] for line in lines)
+
+
+def test_the_summary_has_the_keys_people_and_tests_look_for(tmp_path: Path):
+    folder = RunFolder.create(tmp_path / "run")
+    folder.write_summary(Summary(name="run", eval_reward_start=0.25, updates=3).as_json())
+    written = json.loads(folder.summary.read_text())
+    assert {
+        "eval_reward_start", "eval_reward_end", "eval_problems", "updates", "samples", "wall_seconds",
+        "seconds_to_first_update",
+    } <= set(written)  # fmt: skip
+    assert written["eval_reward_end"] is None, "an evaluation that never was has no number"
+    assert [file.name for file in folder.path.iterdir() if file.name.startswith(".")] == []
+
+
+def test_lines_wait_in_memory_until_the_buffer_is_full(tmp_path: Path):
+    path = tmp_path / "lines.jsonl"
+    writer = JsonlWriter(path, buffered_lines=3)
+    writer.write({"n": n} for n in range(4))
+    assert [row["n"] for row in read_jsonl(path)] == [0, 1, 2]
+    writer.close()
+    assert [row["n"] for row in read_jsonl(path)] == [0, 1, 2, 3]
+
+
+def test_a_line_that_is_still_being_written_is_not_read(tmp_path: Path):
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"n": 1}\n{"n": ')
+    assert list(read_jsonl(path)) == [{"n": 1}]

@@ -1,0 +1,180 @@
+"""Every episode leaves one record, with one fate, and nothing of it is lost on the way to the file and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlhf.runs.episodes import EpisodeWriter
+from rlhf.runs.records import (
+    EpisodeRecord,
+    Fate,
+    as_row,
+    read_episodes,
+    records_in_flight,
+    records_of_failed,
+    records_of_filtered,
+    records_of_update,
+    short_floats,
+)
+from rlhf.types import (
+    Failed,
+    Filtered,
+    Group,
+    Message,
+    Sample,
+    Scored,
+    Segment,
+    Status,
+    Task,
+    Ticket,
+    Timings,
+    TokenKind,
+    TrainedSample,
+    Trajectory,
+    Unscored,
+    Updated,
+)
+
+TASK = Task(id="sort/7", messages=(Message(role="user", content="231"),), answer="123")
+TICKET = Ticket(ordinal=5, version=2)
+PROMPT, ACTION, ENV = TokenKind.PROMPT, TokenKind.ACTION, TokenKind.ENV
+
+
+def segment(kinds: list[TokenKind], first_id: int = 10) -> Segment:
+    acted = np.array(kinds) == ACTION
+    return Segment(
+        token_ids=np.arange(first_id, first_id + len(kinds), dtype=np.int32),
+        kinds=np.array(kinds, np.int8),
+        logprobs=np.where(acted, -0.1, 0).astype(np.float32),
+        versions=np.where(acted, 2, -1).astype(np.int32),
+    )
+
+
+def trajectory(*segments: Segment) -> Trajectory:
+    return Trajectory(
+        task=TASK,
+        segments=segments or (segment([PROMPT, ACTION, ACTION]),),
+        status=Status.TERMINATED,
+        response="123",
+        timings=Timings(generate_seconds=0.25),
+        engine="engine-1",
+    )
+
+
+def sound(value: float = 1.0) -> Sample:
+    return Sample(trajectory=trajectory(), score=Scored(value=value, parts={"exact": value}))
+
+
+UNSCORED = Sample(trajectory=trajectory(), score=Unscored(kind="timeout", detail="no verdict in 10 s"))
+BROKEN = Sample(trajectory=Failed(kind="engine", detail="lost"), score=Unscored(kind="failed"))
+
+
+def group(*samples: Sample) -> Group:
+    return Group(ticket=TICKET, task=TASK, samples=samples)
+
+
+def trained(sample: int, advantages: list[float], logprobs: list[float]) -> TrainedSample:
+    return TrainedSample(
+        ordinal=5, sample=sample, advantages=np.array(advantages, np.float32), logprobs=np.array(logprobs, np.float32)
+    )
+
+
+def test_a_trained_episode_tells_all_of_its_story():
+    updated = Updated(metrics={}, samples=(trained(0, [0.5, 0.5], [-0.25, -0.5]),))
+    (record,) = records_of_update([group(sound())], updated, update=3)
+    assert (record.ordinal, record.sample, record.task, record.fate) == (5, 0, "sort/7", Fate.TRAINED)
+    assert (record.admitted_version, record.update) == (2, 3)
+    assert record.prompt == [{"role": "user", "content": "231"}]
+    assert (record.answer, record.response, record.status) == ("123", "123", "terminated")
+    assert (record.reward, record.reward_parts) == (1.0, {"exact": 1.0})
+    assert (record.advantage, record.advantages) == (0.5, None)
+    assert record.token_ids == [10, 11, 12]
+    assert record.kinds == [0, 1, 1]
+    assert record.engine_logprobs == [None, -0.1, -0.1]
+    assert record.learner_logprobs == [None, -0.25, -0.5]
+    assert record.versions == [None, 2, 2]
+    assert (record.engine, record.generate_seconds) == ("engine-1", 0.25)
+
+
+def test_advantages_that_differ_within_an_episode_are_kept_token_by_token():
+    updated = Updated(metrics={}, samples=(trained(0, [1.0, 0.0], [0, 0]),))
+    (record,) = records_of_update([group(sound())], updated, update=3)
+    assert record.advantage == 0.5
+    assert record.advantages == [None, 1.0, 0.0]
+
+
+def test_segments_follow_one_another_and_their_lengths_say_where_one_ends():
+    two = Sample(
+        trajectory=trajectory(segment([PROMPT, ACTION]), segment([PROMPT, ENV, ACTION, ACTION], first_id=50)),
+        score=Scored(value=0.0),
+    )
+    updated = Updated(metrics={}, samples=(trained(0, [0, 0, 0], [-1, -2, -3]),))
+    (record,) = records_of_update([group(two)], updated, update=3)
+    assert record.segment_lengths == [2, 4]
+    assert record.token_ids == [10, 11, 50, 51, 52, 53]
+    assert record.learner_logprobs == [None, -1, None, None, -2, -3]
+
+
+def test_a_sample_whose_scorer_or_engine_broke_has_its_own_fate_within_a_trained_group():
+    updated = Updated(metrics={}, samples=(trained(1, [0, 0], [0, 0]),))
+    unscored, kept, failed = records_of_update([group(UNSCORED, sound(), BROKEN)], updated, update=3)
+    assert (unscored.fate, unscored.failure_kind, unscored.reward) == (Fate.UNSCORED, "timeout", None)
+    assert unscored.token_ids == [10, 11, 12], "what was sampled is kept for whoever mends the scorer"
+    assert kept.fate == Fate.TRAINED
+    assert (failed.fate, failed.failure_kind, failed.failure_detail) == (Fate.FAILED, "engine", "lost")
+    assert (failed.token_ids, failed.reward, failed.update) == (None, None, None)
+
+
+def test_a_filtered_group_names_why_and_keeps_its_rewards():
+    records = records_of_filtered(Filtered(group=group(sound(), UNSCORED), reason="equal_rewards"))
+    assert [record.fate for record in records] == [Fate.FILTERED, Fate.UNSCORED]
+    assert (records[0].failure_kind, records[0].reward) == ("equal_rewards", 1.0)
+
+
+def test_a_failed_group_leaves_a_record_for_every_episode_it_was_to_have():
+    failed = Failed(kind="engine", detail="engine-0 died", samples=(sound(), BROKEN))
+    records = records_of_failed(TICKET, TASK, failed, group_size=4)
+    assert [record.sample for record in records] == [0, 1, 2, 3]
+    assert {record.fate for record in records} == {Fate.FAILED}
+    assert records[0].response == "123"
+    assert [record.failure_detail for record in records] == ["engine-0 died", "lost", "engine-0 died", "engine-0 died"]
+
+
+def test_what_the_end_of_the_run_found_unfinished_is_in_flight():
+    records = records_in_flight(TICKET, TASK, group_size=3, samples=(sound(),))
+    assert [record.fate for record in records] == [Fate.IN_FLIGHT] * 3
+    assert [record.reward for record in records] == [1.0, None, None]
+
+
+def test_records_come_back_from_the_file_as_they_were(tmp_path: Path):
+    updated = Updated(metrics={}, samples=(trained(0, [0.1, 0.2], [-1e-7, -20.125]),))
+    records = records_of_update([group(sound(), UNSCORED, BROKEN)], updated, update=3)
+    writer = EpisodeWriter(tmp_path / "episodes.jsonl")
+    writer.write(records)
+    writer.close()
+    assert list(read_episodes(tmp_path / "episodes.jsonl")) == records
+    assert writer.counts == {
+        "admitted": 3, "trained": 1, "filtered": 0, "failed": 1, "unscored": 1, "in_flight": 0,
+    }  # fmt: skip
+
+
+def test_every_float32_survives_the_text():
+    random = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32).view(np.float32)
+    values = random[np.isfinite(random)]
+    back = np.array(json.loads(json.dumps(short_floats(values))), np.float32)
+    assert (back == values).all()
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_is_null_in_the_file(broken: float):
+    assert short_floats(np.array([broken, 1], np.float32)) == [None, 1.0]
+
+
+def test_a_record_has_a_column_for_every_field():
+    record = EpisodeRecord(ordinal=0, sample=0, task="t", fate=Fate.IN_FLIGHT, admitted_version=0, prompt=[])
+    assert list(as_row(record)) == list(EpisodeRecord.__dataclass_fields__)
+    json.dumps(as_row(record))

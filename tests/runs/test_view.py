@@ -1,0 +1,98 @@
+"""What a person sees: lines that grep finds, and a panel on a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import sys
+from dataclasses import replace
+
+import pytest
+
+from rlhf.runs.live import BARS, LiveView, curve
+from rlhf.runs.view import PlainView, UpdateLine, duration, make_view, plain_line
+
+LINE = UpdateLine(
+    update=3, updates=60, reward=0.5, staleness=0.25, seconds=1.5, phase_seconds={"generate": 1.0, "train": 0.5},
+    tokens_per_second=8123, eta_seconds=90, learning_rate=3e-4, kl=0.0012, clip_fraction=0.01, failed=1, filtered=2,
+)  # fmt: skip
+
+
+def test_an_update_is_one_line_with_a_name_before_every_number():
+    text = plain_line(LINE)
+    assert "\n" not in text
+    for part in (
+        "update  3/60",
+        "reward  0.500",
+        "staleness 0.25",
+        "lr 3.0e-04",
+        "failed 1",
+        "eta  1:30",
+        "generate 1.00",
+    ):
+        assert part in text
+
+
+def test_lines_of_different_updates_stand_in_columns():
+    other = replace(LINE, update=60, reward=-1.25, eval_reward=0.75, tokens_per_second=12, eta_seconds=0, kl=None)
+    assert plain_line(LINE).index("filtered") == plain_line(other).index("filtered")
+
+
+def test_what_has_no_number_is_a_dash():
+    assert "reward      -" in plain_line(replace(LINE, reward=None))
+    assert "kl       -" in plain_line(replace(LINE, kl=None))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0, "0:00"), (42.4, "0:42"), (59.6, "1:00"), (3600, "1:00:00"), (11220, "3:07:00")],
+)
+def test_durations_read_as_on_a_clock(seconds: float | None, text: str):
+    assert duration(seconds) == text
+
+
+def test_a_pipe_gets_plain_lines_and_every_phase_is_named_once():
+    stream = io.StringIO()
+    view = make_view("run", 60, stream, live=True)
+    assert isinstance(view, PlainView)
+    for _ in range(2):
+        view.phase("training")
+        view.update(LINE)
+    view.evaluation(3, 0.25, 256)
+    view.message("engine-0 on this machine")
+    view.close()
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["…", "update", "update", "evaluation", "engine-0"]
+
+
+def test_a_terminal_gets_a_panel_with_everything_in_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    controller, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stream:
+        view = make_view("run", 60, stream, live=True)
+        assert isinstance(view, LiveView)
+        view.phase("training")
+        view.evaluation(0, 0.25, 256)
+        view.evaluation(2, 0.5, 256)
+        view.update(LINE)
+        view.message("something [odd] happened")
+        view.close()
+        stream.flush()
+        shown = os.read(controller, 65536).decode()
+    os.close(controller)
+    for part in ("update 3/60", "0.250 → ", "8,123 tokens/s", "1 failed", "something [odd] happened", "1:30 left"):
+        assert part in shown
+
+
+def test_the_recipe_can_ask_for_plain_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert isinstance(make_view("run", 60, sys.stdout, live=False), PlainView)
+
+
+def test_the_curve_goes_from_the_least_to_the_greatest():
+    assert curve([]) == ""
+    assert curve([0.5, 0.5]) == BARS[0] * 2
+    assert curve([0.0, 1.0]) == BARS[0] + BARS[-1]
+    assert curve(list(range(1000)), width=8) == BARS
