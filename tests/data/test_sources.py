@@ -1,0 +1,139 @@
+"""Datasets become tasks, and one that cannot says which row and what to do, in one line."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf.data.config import DatasetConfig
+from rlhf.data.sources import load_tasks
+from rlhf.errors import DataError
+from rlhf.types import Message
+
+ROWS = [{"question": f"{n} + {n}?", "answer": f"double it\n#### {2 * n}", "level": n} for n in range(1, 6)]
+Write = Callable[[str, list[dict[str, Any]]], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def rows_to(name: str, rows: list[dict[str, Any]]) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return rows_to
+
+
+def load(path: Path | str, **settings: Any) -> list[Any]:
+    return load_tasks(DatasetConfig(path=str(path), **settings))
+
+
+def refused(path: Path | str, **settings: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        load(path, **settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_row_becomes_a_task_with_all_its_columns(write: Write) -> None:
+    task = load(write("rows.jsonl", ROWS), answer_pattern=r"####\s*(.+)")[2]
+    assert (task.id, task.answer) == ("rows.jsonl/2", "6")
+    assert task.messages == (Message(role="user", content="3 + 3?"),)
+    assert dict(task.row) == ROWS[2]
+
+
+def test_system_prompt_and_suffix_are_put_around_the_question(write: Write) -> None:
+    task = load(write("rows.jsonl", ROWS), system_prompt="Be brief.", prompt_suffix=" Answer:")[0]
+    assert task.messages == (
+        Message(role="system", content="Be brief."),
+        Message(role="user", content="1 + 1? Answer:"),
+    )
+
+
+def test_a_prompt_may_be_a_conversation(write: Write) -> None:
+    chat = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "yes?"},
+        {"role": "user", "content": "2?"},
+    ]
+    task = load(write("chat.jsonl", [{"chat": chat}]), prompt_column="chat", answer_column=None, prompt_suffix="!")[0]
+    assert [message.content for message in task.messages] == ["hi", "yes?", "2?!"]
+    assert task.answer is None
+
+
+def test_a_folder_has_one_file_a_split(write: Write) -> None:
+    write("set/train.jsonl", ROWS)
+    folder = write("set/test.jsonl", ROWS[:2]).parent
+    assert len(load(folder)) == 5
+    assert [task.id for task in load(folder, split="test")] == ["set/test/0", "set/test/1"]
+    assert refused(folder, split="validation").endswith("no file for split 'validation'; the folder has test, train")
+
+
+def test_csv_and_parquet_are_read_like_json(write: Write, tmp_path: Path) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_list(ROWS)
+    rows.to_csv(tmp_path / "rows.csv")
+    rows.to_parquet(tmp_path / "rows.parquet")
+    expected = [task.messages for task in load(write("rows.jsonl", ROWS))]
+    for name in ("rows.csv", "rows.parquet"):
+        assert [task.messages for task in load(tmp_path / name)] == expected
+
+
+def test_a_limit_takes_the_first_rows(write: Write) -> None:
+    assert [task.row["level"] for task in load(write("rows.jsonl", ROWS), limit=2)] == [1, 2]
+
+
+@pytest.mark.parametrize("path", ["nowhere.jsonl", "./nowhere", "a/b/c", "/nowhere/at/all"])
+def test_a_missing_file_is_named_at_once_and_not_looked_for_on_the_hub(path: str) -> None:
+    started = time.monotonic()
+    assert "no such file or folder" in refused(path)
+    assert time.monotonic() - started < 0.2
+
+
+def test_an_empty_dataset_is_named(write: Write, tmp_path: Path) -> None:
+    assert "the dataset is empty" in refused(write("empty.jsonl", []))
+    (tmp_path / "header.csv").write_text("question,answer\n")
+    assert "the dataset is empty" in refused(tmp_path / "header.csv")
+    (tmp_path / "list.json").write_text("[]")
+    assert "the dataset is empty" in refused(tmp_path / "list.json")
+
+
+def test_a_missing_column_is_named_with_the_row_and_what_there_is(write: Write) -> None:
+    message = refused(write("rows.jsonl", ROWS), prompt_column="prompt")
+    assert message.endswith(
+        "row 1 has no column 'prompt' (it has 'question', 'answer', 'level'); name the right one with prompt_column"
+    )
+    del (rows := [dict(row) for row in ROWS])[3]["answer"]
+    assert "row 4 has no column 'answer'" in refused(write("hole.jsonl", rows))
+    assert "name the right one with response_column" in refused(write("rows.jsonl", ROWS), response_column="solution")
+
+
+def test_an_answer_that_the_pattern_does_not_find_is_named(write: Write) -> None:
+    rows = [*ROWS, {"question": "?", "answer": "I do not know", "level": 0}]
+    message = refused(write("rows.jsonl", rows), answer_pattern=r"####\s*(.+)")
+    assert "row 6: answer_pattern" in message
+    assert "'I do not know'" in message
+
+
+def test_a_prompt_that_is_neither_text_nor_messages_is_named(write: Write) -> None:
+    assert "must be text or a list of messages" in refused(write("rows.jsonl", ROWS), prompt_column="level")
+
+
+def test_a_broken_file_is_named_with_its_fault(tmp_path: Path) -> None:
+    (tmp_path / "broken.jsonl").write_text('{"question": "a"}\n{oops\n')
+    assert "cannot be read as .jsonl" in refused(tmp_path / "broken.jsonl")
+    (tmp_path / "notes.txt").write_text("hello")
+    assert "cannot read .txt files; use one of .json, .jsonl, .csv, .parquet" in refused(tmp_path / "notes.txt")
+
+
+def test_a_hub_that_cannot_be_reached_is_named() -> None:
+    message = refused("nobody/nothing-of-that-name")
+    assert message.startswith("nobody/nothing-of-that-name")
+    assert "local path" in message

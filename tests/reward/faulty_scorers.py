@@ -1,0 +1,52 @@
+"""Scorers that break in every way a user's can; run in worker processes by the tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+
+def length(response: str, row: dict[str, Any]) -> int:
+    print("a scorer may print")
+    return len(response)
+
+
+def misbehave(response: str, row: dict[str, Any]) -> Any:
+    """Break the way that `response` names."""
+    return BEHAVIOURS[response](row)
+
+
+def leave_a_child_and_hang(row: dict[str, Any]) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    with open(row["pid_file"], "w") as file:
+        file.write(str(child.pid))
+    time.sleep(60)
+
+
+def nap(row: dict[str, Any]) -> float:
+    time.sleep(row["seconds"])
+    return 1.0
+
+
+BEHAVIOURS: dict[str, Any] = {
+    "hang": lambda row: time.sleep(60),
+    "loop in C": lambda row: sum(range(10**12)),
+    "ignore signals": lambda row: (
+        [signal.signal(s, signal.SIG_IGN) for s in (signal.SIGTERM, signal.SIGINT)] and time.sleep(60)
+    ),
+    "leave a child and hang": leave_a_child_and_hang,
+    "exit": lambda row: os._exit(3),
+    "sys.exit": lambda row: sys.exit(4),
+    "be killed": lambda row: os.kill(os.getpid(), signal.SIGKILL),
+    "raise": lambda row: row["no such column"],
+    "nan": lambda row: float("nan"),
+    "inf": lambda row: -float("inf"),
+    "text": lambda row: "1.0",
+    "none": lambda row: None,
+    "true": lambda row: True,
+    "nap": nap,
+}

@@ -1,0 +1,160 @@
+"""A scorer that hangs, dies, raises or answers nonsense gives an error and never a number; real processes throughout."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rlhf.errors import ConfigError
+from rlhf.reward.process import ScorerPool
+from rlhf.types import Scored, Unscored
+
+FAULTS = "tests.reward.faulty_scorers"
+DEADLINE = 0.5
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[ScorerPool]:
+    pool = ScorerPool(f"{FAULTS}:misbehave", workers=1, timeout_seconds=DEADLINE)
+    yield pool
+    await pool.close()
+
+
+async def test_a_healthy_scorer_gives_its_number() -> None:
+    pool = ScorerPool(f"{FAULTS}:length", workers=2, timeout_seconds=DEADLINE)
+    await pool.start()
+    scores = await asyncio.gather(*(pool.score("x" * n, {}) for n in range(300)))
+    assert scores == [Scored(value=float(n)) for n in range(300)]
+    await pool.close()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind", "detail"),
+    [
+        ("hang", "timeout", "was killed after 0.5 s"),
+        ("loop in C", "timeout", "was killed after 0.5 s"),
+        ("ignore signals", "timeout", "was killed after 0.5 s"),
+        ("exit", "died", "exit code 3"),
+        ("sys.exit", "died", "exit code 4"),
+        ("be killed", "died", "was killed by SIGKILL"),
+        ("raise", "raised", "KeyError: 'no such column'"),
+        ("nan", "not a number", "it returned nan"),
+        ("inf", "not a number", "it returned -inf"),
+        ("text", "not a number", "it returned '1.0'"),
+        ("none", "not a number", "it returned None"),
+    ],
+)
+async def test_a_broken_scorer_is_unscored_and_the_next_response_is_not_touched(
+    pool: ScorerPool, behaviour: str, kind: str, detail: str
+) -> None:
+    broken = await pool.score(behaviour, {})
+    assert isinstance(broken, Unscored)
+    assert broken.kind == kind
+    assert detail in broken.detail
+    assert await pool.score("true", {}) == Scored(value=1.0)
+
+
+async def test_waiting_for_a_free_worker_does_not_count(pool: ScorerPool) -> None:
+    naps = await asyncio.gather(*(pool.score("nap", {"seconds": 0.3}) for _ in range(4)))
+    assert naps == [Scored(value=1.0)] * 4
+
+
+async def test_one_hanging_response_does_not_hold_up_the_other_workers() -> None:
+    pool = ScorerPool(f"{FAULTS}:misbehave", workers=2, timeout_seconds=2.0)
+    await pool.start()
+    hanging = asyncio.create_task(pool.score("hang", {}))
+    started = time.monotonic()
+    assert await pool.score("true", {}) == Scored(value=1.0)
+    assert time.monotonic() - started < 1.0
+    await pool.close()
+    assert isinstance(await hanging, Unscored)
+
+
+async def test_a_killed_scorer_takes_its_children_with_it(pool: ScorerPool, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    outcome = await pool.score("leave a child and hang", {"pid_file": str(pid_file)})
+    assert isinstance(outcome, Unscored)
+    assert gone(int(pid_file.read_text()))
+
+
+async def test_a_worker_that_died_while_idle_costs_no_response(pool: ScorerPool) -> None:
+    await pool.start()
+    (worker,) = psutil.Process().children()
+    worker.kill()
+    worker.wait(timeout=5)
+    assert await pool.score("true", {}) == Scored(value=1.0)
+
+
+async def test_close_kills_at_once_and_nothing_is_scored_after_it() -> None:
+    pool = ScorerPool(f"{FAULTS}:misbehave", workers=2, timeout_seconds=30.0)
+    await pool.start()
+    hanging = asyncio.create_task(pool.score("hang", {}))
+    await asyncio.sleep(0.1)
+    started = time.monotonic()
+    await pool.close()
+    assert time.monotonic() - started < 2.0
+    assert not psutil.Process().children()
+    outcome = await hanging
+    assert isinstance(outcome, Unscored)
+    assert outcome.kind == "died"
+    with pytest.raises(RuntimeError):
+        await pool.score("true", {})
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("no_such_module:score", "ModuleNotFoundError"),
+        (f"{FAULTS}:no_such_function", "has no attribute 'no_such_function'"),
+        (f"{FAULTS}:BEHAVIOURS", "is not a function"),
+    ],
+)
+async def test_a_function_that_cannot_be_imported_is_the_users_error(function: str, message: str) -> None:
+    pool = ScorerPool(function, workers=1, timeout_seconds=DEADLINE)
+    with pytest.raises(ConfigError, match=message):
+        await pool.start()
+    await pool.close()
+
+
+def test_workers_die_with_a_parent_that_is_killed() -> None:
+    script = (
+        "import asyncio, psutil\n"
+        "from rlhf.reward.process import ScorerPool\n"
+        "async def main():\n"
+        f"    pool = ScorerPool('{FAULTS}:misbehave', workers=2, timeout_seconds=60)\n"
+        "    await pool.start()\n"
+        "    print(*(child.pid for child in psutil.Process().children()), flush=True)\n"
+        "    await pool.score('hang', {})\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        parent.kill()
+    assert len(workers) == 2
+    assert all(gone(pid) for pid in workers)
+
+
+def test_a_worker_imports_nothing_but_the_standard_library() -> None:
+    script = "import rlhf.reward.worker, sys; print(*{'numpy', 'torch', 'pydantic'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "\n"
+
+
+def gone(pid: int, seconds: float = 5.0) -> bool:
+    """Whether a process has ended (an unreaped orphan has) within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False

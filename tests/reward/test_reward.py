@@ -1,0 +1,80 @@
+"""A recipe's reward scores a group in order, with named parts, and never invents a number."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf.config import build
+from rlhf.errors import ConfigError
+from rlhf.reward.config import RewardConfig
+from rlhf.reward.reward import make_reward
+from rlhf.types import Scored, Status, Task, Trajectory, Unscored
+
+TASK = Task(id="t", messages=(), answer="42", row={"answer": "no: #### 42", "bonus": 2})
+
+
+def replies(*texts: str, task: Task = TASK) -> list[Trajectory]:
+    return [Trajectory(task=task, segments=(), status=Status.TERMINATED, response=text) for text in texts]
+
+
+async def scored(config: RewardConfig, *texts: str, task: Task = TASK) -> list[Scored | Unscored]:
+    reward = make_reward(config)
+    try:
+        return await reward(task, replies(*texts, task=task))
+    finally:
+        await reward.close()
+
+
+async def test_every_trajectory_is_answered_in_order() -> None:
+    assert await scored(RewardConfig(kind="exact"), "41", "42", "") == [
+        Scored(value=value, parts={"exact": value}) for value in (0.0, 1.0, 0.0)
+    ]
+
+
+async def test_regex_and_math_compare_with_the_tasks_answer_not_with_the_raw_column() -> None:
+    for config in (RewardConfig(kind="math"), RewardConfig(kind="regex", pattern=r"####\s*(\d+)")):
+        assert await scored(config, "#### 42", "#### 43") == [
+            Scored(value=value, parts={config.kind: value}) for value in (1.0, 0.0)
+        ]
+
+
+async def test_a_function_reads_the_datasets_own_row() -> None:
+    config = RewardConfig(kind="function", function="tests.reward.faulty_scorers:misbehave", timeout_seconds=0.5)
+    good, broken = await scored(config, "true", "raise")
+    assert good == Scored(value=1.0, parts={"misbehave": 1.0})
+    assert isinstance(broken, Unscored)
+    assert broken.kind == "raised"
+
+
+async def test_a_pattern_that_backtracks_for_ever_is_killed() -> None:
+    config = RewardConfig(kind="regex", pattern=r"^(a+)+$", timeout_seconds=0.5)
+    slow, quick = await scored(config, "a" * 40 + "b", "42")
+    assert isinstance(slow, Unscored)
+    assert slow.kind == "timeout"
+    assert isinstance(quick, Scored)
+
+
+async def test_an_expression_that_grows_for_ever_is_killed() -> None:
+    (outcome,) = await scored(RewardConfig(kind="math", timeout_seconds=1), "#### 9^9^9^9^9")
+    assert isinstance(outcome, Unscored)
+    assert outcome.kind == "timeout"
+
+
+@pytest.mark.parametrize("kind", ["exact", "math"])
+async def test_a_task_without_an_answer_is_unscored(kind: str) -> None:
+    (outcome,) = await scored(build(RewardConfig, {"kind": kind}), "42", task=Task(id="t", messages=()))
+    assert isinstance(outcome, Unscored)
+    assert outcome.kind == "no answer"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "regex"}, "reward.pattern is required"),
+        ({"kind": "regex", "pattern": "("}, "not a regular expression"),
+        ({"kind": "function", "function": "score"}, "module:function"),
+    ],
+)
+def test_an_incomplete_reward_is_refused(values: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(RewardConfig, values)
