@@ -42,8 +42,6 @@ def _stated(text: str) -> list[Any]:
 
 
 def _parse(text: str) -> list[Any]:
-    """An escaped dollar is a currency, never the edge of a formula: math-verify reads "\\$5" better without it."""
-    found: list[Any] = parse(
-        text.replace("\\$", ""), fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True
-    )
+    plain = text.replace("\\$", "")  # a currency, never the edge of a formula, yet math-verify trips over it
+    found: list[Any] = parse(plain, fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True)
     return found

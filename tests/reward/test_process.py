@@ -1,4 +1,4 @@
-"""A scorer that hangs, dies, raises or answers nonsense gives an error and never a number; real processes throughout."""
+"""A scorer that hangs, dies, raises or answers nonsense gives an error and never a number; on real processes."""
 
 from __future__ import annotations
 
