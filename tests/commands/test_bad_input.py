@@ -1,0 +1,108 @@
+"""Bad input is one line that says what to do, exit code 2, within two seconds: for `check`, and so for `train`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import Command
+
+
+def refusal(rlhf: Command, *arguments: object) -> str:
+    """The one line with which `rlhf check` refuses."""
+    began = time.monotonic()
+    ended = rlhf("check", *arguments)
+    assert ended.code == 2, ended.err
+    assert time.monotonic() - began < 2
+    assert ended.err.startswith("error: ")
+    assert ended.err.count("\n") == 1
+    assert ended.out == ""
+    return ended.err
+
+
+def test_an_unknown_key_names_the_nearest_one(rlhf: Command, recipe: Path):
+    assert "did you mean 'trainer.updates'" in refusal(rlhf, recipe, "trainer.updatse=3")
+
+
+def test_a_wrong_type_names_the_key_and_the_value(rlhf: Command, recipe: Path):
+    error = refusal(rlhf, recipe, "trainer.updates=many")
+    assert "trainer.updates" in error
+    assert "'many'" in error
+
+
+def test_an_override_without_a_value_shows_how_to_write_one(rlhf: Command, recipe: Path):
+    assert "key=value" in refusal(rlhf, recipe, "trainer.updates")
+
+
+def test_a_missing_recipe_names_its_neighbour(rlhf: Command, recipe: Path):
+    assert f"did you mean {recipe}" in refusal(rlhf, recipe.with_name("smal.yaml"))
+
+
+def test_more_cores_than_there_are_says_which_keys_to_lower(rlhf: Command, recipe: Path):
+    error = refusal(rlhf, recipe, "rollout.cpus_per_engine=4000")
+    assert "rollout.cpus_per_engine" in error
+    assert "4" in error
+
+
+def test_a_missing_data_file_is_named(rlhf: Command, recipe: Path):
+    assert "absent.jsonl" in refusal(rlhf, recipe, "data.train.path=./absent.jsonl")
+
+
+def test_an_empty_data_file_is_named(rlhf: Command, recipe: Path, rows: Path):
+    rows.write_text("")
+    assert "empty" in refusal(rlhf, recipe)
+
+
+def test_a_row_without_the_needed_column_names_those_it_has(rlhf: Command, recipe: Path):
+    error = refusal(rlhf, recipe, "data.train.prompt_column=problem")
+    assert "'problem'" in error
+    assert "'question'" in error
+
+
+def test_held_out_data_is_checked_too(rlhf: Command, recipe: Path):
+    assert "absent.jsonl" in refusal(rlhf, recipe, "data.eval.path=./absent.jsonl")
+
+
+@pytest.mark.parametrize("key", ["sampling.max_tokens", "rollout.max_context_tokens"])
+def test_more_tokens_than_a_tiny_model_takes_names_both_numbers(rlhf: Command, recipe: Path, key: str):
+    error = refusal(rlhf, recipe, f"{key}=500")
+    assert key in error
+    assert "128" in error
+
+
+@pytest.mark.parametrize("key", ["sampling.max_tokens", "rollout.max_context_tokens"])
+def test_more_tokens_than_a_model_folder_takes_names_both_numbers(
+    rlhf: Command, recipe: Path, model_folder: Path, key: str
+):
+    error = refusal(rlhf, recipe, "model.tiny=null", f"model.path={model_folder}", f"{key}=500")
+    assert key in error
+    assert "64" in error
+
+
+def test_a_folder_that_is_no_model_is_refused(rlhf: Command, recipe: Path, tmp_path: Path):
+    assert "no config.json" in refusal(rlhf, recipe, "model.tiny=null", f"model.path={tmp_path}")
+
+
+def test_a_checkpoint_given_for_a_model_points_to_the_model_inside(rlhf: Command, recipe: Path, tmp_path: Path):
+    inside = tmp_path / "checkpoint" / "huggingface"
+    inside.mkdir(parents=True)
+    (inside / "config.json").write_text("{}")
+    error = refusal(rlhf, recipe, "model.tiny=null", f"model.path={tmp_path / 'checkpoint'}")
+    assert f"did you mean {inside}" in error
+
+
+@pytest.mark.parametrize(("file", "missing"), [("model.safetensors", "weights"), ("tokenizer.json", "tokenizer")])
+def test_a_model_folder_that_lacks_a_part_names_it(
+    rlhf: Command, recipe: Path, model_folder: Path, file: str, missing: str
+):
+    (model_folder / file).unlink()
+    assert f"no {missing}" in refusal(rlhf, recipe, "model.tiny=null", f"model.path={model_folder}")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["check"], ["train"], ["eval", "checkpoint"], ["generate", "a"], ["export", "a"], ["nonsense"]]
+)
+def test_wrong_arguments_are_exit_code_two(rlhf: Command, arguments: list[str]):
+    assert rlhf(*arguments).code == 2

@@ -1,0 +1,51 @@
+"""`rlhf check` says what a recipe comes to, in a second and without the heavy packages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf.preflight import is_hub_name
+from tests.commands.conftest import Command
+
+
+def test_a_sound_recipe_is_described(rlhf: Command, recipe: Path, rows: Path):
+    ended = rlhf("check", recipe, "trainer.groups_per_update=6", "trainer.group_size=4", "trainer.max_staleness=1")
+    assert ended.code == 0, ended.err
+    for part in ("6 groups x 4 samples = 24 samples", "12 groups at once", str(rows), "engine-0", "tiny qwen2"):
+        assert part in ended.out
+
+
+def test_checking_imports_neither_torch_nor_ray_nor_vllm(recipe: Path):
+    program = (
+        "import sys; from pathlib import Path; from rlhf.commands.check import check\n"
+        "check(Path(sys.argv[1]), [])\n"
+        "sys.exit(', '.join({'torch', 'ray', 'vllm', 'deepspeed', 'transformers', 'datasets'} & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(recipe)], capture_output=True, text=True, timeout=60)
+    assert ended.stderr.strip() == ""
+
+
+def test_a_cluster_to_join_is_asked_for_its_places_only_when_it_is_joined(rlhf: Command, recipe: Path):
+    ended = rlhf("check", recipe, "cluster.address=10.0.0.1:6379", "rollout.cpus_per_engine=4000")
+    assert ended.code == 0, ended.err
+    assert "10.0.0.1:6379" in ended.out
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B-Instruct", "gpt2"])
+def test_names_of_the_hub_are_left_to_the_hub(name: str):
+    assert is_hub_name(name)
+
+
+@pytest.mark.parametrize("name", ["./model", "/model", "~/model", "a/b/c"])
+def test_paths_are_not_names_of_the_hub(name: str):
+    assert not is_hub_name(name)
+
+
+def test_a_name_whose_first_part_is_a_folder_here_was_meant_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert not is_hub_name("runs/quickstart")

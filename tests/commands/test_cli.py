@@ -1,0 +1,115 @@
+"""The command line starts fast, and ends as a shell expects."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+
+from rlhf import cli
+from rlhf.commands.options import all_options, default_text, type_name
+from rlhf.config import known_keys
+from rlhf.errors import WorkerDied
+from rlhf.recipe import Recipe
+from tests.commands.conftest import Command
+
+COMMANDS = ("train", "eval", "generate", "score", "export", "options", "check", "doctor")
+
+
+def test_help_names_every_command_in_half_a_second(rlhf: Command):
+    rlhf("--help")  # the first start on a machine reads the files from disk
+    began = time.monotonic()
+    ended = rlhf("--help")
+    assert time.monotonic() - began < 0.5
+    assert all(f"\n  {command} " in ended.out for command in COMMANDS)
+
+
+def test_the_command_line_imports_nothing_heavy():
+    program = (
+        "import sys, rlhf.cli; sys.exit(any(m in sys.modules for m in ('numpy', 'pydantic', 'torch', 'ray', 'vllm')))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, outcome: BaseException) -> int:
+    """The exit code of `main` when a command ends with `outcome`."""
+
+    def ends() -> None:
+        raise outcome
+
+    monkeypatch.setattr(cli, "app", ends)
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    return caught.value.code
+
+
+def test_a_failure_with_a_name_is_one_line_and_its_exit_code(monkeypatch: pytest.MonkeyPatch, capsys):
+    assert run_main(monkeypatch, WorkerDied("engine-0", "killed by SIGKILL\nwhile sampling")) == 1
+    assert capsys.readouterr().err == "error: engine-0 died: killed by SIGKILL while sampling\n"
+
+
+def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch):
+    assert run_main(monkeypatch, KeyboardInterrupt()) == 130
+
+
+def test_ctrl_c_within_a_command_is_130(monkeypatch: pytest.MonkeyPatch):
+    interrupted = typer.Typer()
+
+    @interrupted.command()
+    def wait() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "app", interrupted)
+    monkeypatch.setattr(sys, "argv", ["rlhf"])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 130
+
+
+def test_options_lists_every_key_with_its_meaning():
+    listed = {option.key: option for option in all_options()}
+    groups = {key for key in known_keys(Recipe) if any(other.startswith(key + ".") for other in known_keys(Recipe))}
+    assert set(listed) == set(known_keys(Recipe)) - groups
+    assert [key for key, option in listed.items() if not option.meaning] == []
+
+
+def test_options_in_a_pipe_are_lines_for_grep(rlhf: Command):
+    lines = rlhf("options", "trainer.loss").out.splitlines()
+    assert all(line.startswith("trainer.loss.") and line.count("\t") == 3 for line in lines)
+    assert "trainer.loss.clip_low\tnumber\t0.2\tRatios below `1 - clip_low` are clipped." in lines
+
+
+def test_options_with_a_prefix_that_nothing_has_is_refused(rlhf: Command):
+    ended = rlhf("options", "trainer.los.clip")
+    assert ended.code == 2
+    assert "did you mean 'trainer.loss.clip" in ended.err
+
+
+def test_types_and_defaults_read_as_one_writes_them():
+    assert type_name(int | None) == "int | null"
+    assert type_name(tuple[float, float]) == "[number, number]"
+    assert type_name(tuple[str, ...]) == "list of text"
+    fields = {key: option for option in all_options() if (key := option.key)}
+    assert fields["trainer.optimizer.learning_rate"].default == "1e-06"
+    assert default_text(Recipe.model_fields["model"]) == "required"
+
+
+def test_the_doctor_finds_this_machine_fit(rlhf: Command):
+    ended = rlhf("doctor")
+    assert ended.code == 0, ended.out
+    for subject in (
+        "python",
+        "torch",
+        "ray",
+        "vllm",
+        "weight transfer",
+        "cores",
+        "threads",
+        "ports",
+        "/dev/shm",
+        "disk",
+    ):
+        assert f" {subject} " in ended.out
