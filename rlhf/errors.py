@@ -55,6 +55,10 @@ class DeadlinePassed(RlhfError):
         self.awaited, self.seconds = awaited, seconds
 
 
+class TransferError(RlhfError):
+    """Weights did not travel: a member of the transfer group is silent, gone, or disagrees about what is sent."""
+
+
 class PublishError(RlhfError):
     """A publish that did not complete, or that was not proved. No engine serves after it."""
 
@@ -65,6 +69,14 @@ class PublishError(RlhfError):
 
 class FailureBudgetSpent(RlhfError):
     """More groups failed than the recipe tolerates."""
+
+
+class EngineBroken(RlhfError):
+    """An engine that must not answer any more: a step or a phase of a publish failed, and its state is not known."""
+
+    def __init__(self, engine: str, cause: str) -> None:
+        super().__init__(f"{engine} is broken and serves no more: {cause}")
+        self.engine, self.cause = engine, cause
 
 
 class GenerateFailed(RlhfError):

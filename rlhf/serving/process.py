@@ -1,0 +1,26 @@
+"""What starting vLLM changes for a whole process, put back: a learner may live in the same one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+@contextmanager
+def undisturbed_process() -> Iterator[None]:
+    """Keeps the states of the random generators, torch's default dtype and `torch.set_num_threads`, which vLLM's CPU
+    worker replaces by a function that does nothing."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    dtype, set_num_threads = torch.get_default_dtype(), torch.set_num_threads
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        torch.set_default_dtype(dtype)
+        torch.set_num_threads = set_num_threads

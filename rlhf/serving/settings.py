@@ -1,0 +1,75 @@
+"""What a vLLM engine is started with, and what crosses between a controller and an engine: plain types only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.types import FinishReason
+
+
+UNPUBLISHED = -1
+"""Version of an engine's own start weights, before the first publish."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """One engine. `weight_transfer` names vLLM's backend for publishes; an engine without one only evaluates.
+
+    A reply ends at any of `stop_token_ids` and nowhere else but its budget. `max_context_tokens` is the model's own
+    limit when None. On a CPU `kv_cache_megabytes` is the KV cache, on a GPU it is what `gpu_memory_utilization` leaves.
+    """
+
+    model: str
+    dtype: str = "float32"
+    stop_token_ids: tuple[int, ...] = ()
+    max_context_tokens: int | None = None
+    max_sequences: int = 256
+    tensor_parallel_size: int = 1
+    kv_cache_megabytes: int = 256
+    gpu_memory_utilization: float = 0.5
+    weight_transfer: str | None = None
+    trust_remote_code: bool = False
+    device: Literal["cpu", "cuda"] = "cpu"
+    start_timeout_seconds: float = 300
+    command_timeout_seconds: float = 120
+
+
+class EngineFacts(NamedTuple):
+    """What a started engine says of itself; `seconds` it took to start, imports included."""
+
+    max_context_tokens: int
+    vocab_size: int
+    vllm_version: str
+    seconds: float
+
+
+class Request(NamedTuple):
+    """One prompt to continue: `token_ids` `int32 [P]`. Temperature 0 is greedy."""
+
+    id: str
+    token_ids: NDArray[np.int32]
+    temperature: float
+    max_tokens: int
+    seed: int
+
+
+class Finished(NamedTuple):
+    """One reply `[N]`, its stop token included; greedy replies carry log-probs at temperature 1."""
+
+    id: str
+    token_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    versions: NDArray[np.int32]
+    reason: FinishReason
+
+
+class Refused(NamedTuple):
+    """A request without a reply. `broken` tells an engine that will never answer again from one bad request."""
+
+    id: str
+    detail: str
+    broken: bool = False

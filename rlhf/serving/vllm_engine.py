@@ -1,0 +1,241 @@
+"""vLLM's own engine, in this process and stepped by hand. One thread uses it; see `rlhf.serving.thread`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import vllm
+from numpy.typing import NDArray
+from vllm import SamplingParams
+from vllm.engine.arg_utils import EngineArgs
+from vllm.inputs.engine import tokens_input
+from vllm.model_executor.models import ModelRegistry
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.transformers_utils.config import get_config
+from vllm.v1.core.sched.request_queue import create_request_queue
+from vllm.v1.engine.llm_engine import LLMEngine
+
+from rlhf.errors import DeadlinePassed
+from rlhf.serving.names import unknown_and_missing
+from rlhf.serving.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, Request
+from rlhf.types import FinishReason, PolicyVersion
+
+CPU_MEMORY_SHARE = 0.01
+"""On a CPU vLLM checks this share of RAM for being free, and takes `kv_cache_megabytes` of it."""
+
+
+class VllmEngine:
+    """Continues and scores token ids, and takes new weights.
+
+    While it is paused nothing is sampled: requests keep their tokens, their random state and their place. Only `score`
+    runs then, alone, which is how a canary is answered between commit and resume.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._owns_process_group = not torch.distributed.is_initialized()
+        _know_model_class(settings)
+        self._engine = LLMEngine.from_engine_args(engine_args(settings))
+        self._engine.set_weight_version(str(UNPUBLISHED))
+        self._finished: dict[str, RequestOutput] = {}
+        self._paused = False
+        self._parameters = self._engine.apply_model(_parameter_names)[0] if settings.weight_transfer else {}
+
+    @property
+    def facts(self) -> EngineFacts:
+        model = self._engine.model_config
+        return EngineFacts(model.max_model_len, model.get_vocab_size(), vllm.__version__, seconds=0)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._finished) or (not self._paused and self._engine.has_unfinished_requests())
+
+    def add(self, request: Request) -> None:
+        self._add(request.id, request.token_ids, sampling_params(request, self._settings.stop_token_ids))
+
+    def abort(self, ids: list[str]) -> None:
+        """Forget requests; those that have ended are not touched."""
+        self._engine.abort_request(ids, internal=False)
+
+    def step(self) -> list[Finished]:
+        """One step of the scheduler and the model, and the replies that ended since the last one."""
+        if not self._paused:
+            self._step()
+        finished, self._finished = self._finished, {}
+        return [finished_of(output) for output in finished.values()]
+
+    def score(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> NDArray[np.float32]:
+        """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, computed anew and never from a cache."""
+        with self._alone() if self._paused else _as_it_is():
+            output = self._run_to_end(f"score-{time.monotonic_ns()}", token_ids, timeout_seconds)
+        assert output.prompt_logprobs is not None
+        return np.array(
+            [at[int(token)].logprob for at, token in zip(output.prompt_logprobs[1:], token_ids[1:], strict=True)],
+            dtype=np.float32,
+        )
+
+    def prepare(self, names: Sequence[str]) -> None:
+        """Stop sampling and forget all keys and values; requests wait where they are.
+
+        Raises `ValueError` where tensors of these names would leave a parameter as it was, or have no place.
+        """
+        unknown, missing = unknown_and_missing(names, self._parameters)
+        if unknown or missing:
+            raise ValueError(f"the model has no place for {unknown}, and would not be sent {missing}")
+        if not self._paused:
+            self._engine.sleep(level=0, mode="keep")
+            self._engine.reset_prefix_cache(reset_running_requests=True)
+            self._paused = True
+
+    def resume(self) -> None:
+        if self._paused:
+            self._engine.wake_up(tags=["scheduling"])
+            self._paused = False
+
+    def connect(self, init_info: Mapping[str, Any]) -> None:
+        self._engine.collective_rpc("init_weight_transfer_engine", args=(dict(init_info),))
+
+    def receive(self, update_info: Mapping[str, Any]) -> None:
+        """All tensors of one publish, in vLLM's three calls."""
+        self._engine.collective_rpc("start_weight_update")
+        self._engine.collective_rpc("update_weights", args=(dict(update_info),))
+        self._engine.collective_rpc("finish_weight_update")
+
+    def commit(self, version: PolicyVersion) -> None:
+        """Tokens from here on carry `version`; nothing computed with older weights is used again."""
+        self._engine.reset_prefix_cache(reset_running_requests=True)
+        self._engine.set_weight_version(str(version))
+
+    def close(self) -> None:
+        """Free the model. A process group that was here before the engine outlives it: vLLM would destroy it."""
+        if self._owns_process_group:
+            self._engine.engine_core.shutdown()
+
+    def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams) -> None:
+        self._engine.add_request(request_id, tokens_input(token_ids.tolist()), params)
+
+    def _step(self) -> None:
+        for output in self._engine.step():
+            if output.finished:
+                self._finished[output.request_id] = output
+
+    def _run_to_end(self, request_id: str, token_ids: NDArray[np.int32], timeout_seconds: float) -> RequestOutput:
+        self._add(
+            request_id, token_ids, SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+        )
+        deadline = time.monotonic() + timeout_seconds
+        while request_id not in self._finished:
+            if time.monotonic() > deadline:
+                self.abort([request_id])
+                raise DeadlinePassed("score", timeout_seconds)
+            self._step()
+        return self._finished.pop(request_id)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let the scheduler run while the requests that wait are out of its sight. vLLM has no call for this: they are
+        all in `waiting`, since `pause` took running ones back to it."""
+        scheduler = self._engine.engine_core.engine_core.scheduler
+        held, scheduler.waiting = scheduler.waiting, create_request_queue(scheduler.policy)
+        self._engine.wake_up(tags=["scheduling"])
+        try:
+            yield
+        finally:
+            self._engine.sleep(level=0, mode="keep")
+            self._engine.reset_prefix_cache(reset_running_requests=True)
+            scheduler.waiting = held
+
+
+@contextmanager
+def _as_it_is() -> Iterator[None]:
+    yield
+
+
+def engine_args(settings: EngineSettings) -> EngineArgs:
+    """The engine's arguments. `generation_config="vllm"`: a model folder's `generation_config.json` decides nothing."""
+    on_cpu = settings.device == "cpu"
+    return EngineArgs(
+        model=settings.model,
+        skip_tokenizer_init=True,
+        trust_remote_code=settings.trust_remote_code,
+        dtype=settings.dtype,
+        generation_config="vllm",
+        logprobs_mode="processed_logprobs",
+        max_model_len=settings.max_context_tokens,
+        max_num_seqs=settings.max_sequences,
+        tensor_parallel_size=settings.tensor_parallel_size,
+        enforce_eager=on_cpu,
+        gpu_memory_utilization=CPU_MEMORY_SHARE if on_cpu else settings.gpu_memory_utilization,
+        kv_cache_memory_bytes=settings.kv_cache_megabytes * 2**20 if on_cpu else None,
+        weight_transfer_config={"backend": settings.weight_transfer} if settings.weight_transfer else None,
+        enable_prefix_caching=True,
+        disable_log_stats=True,
+        use_tqdm_on_load=False,
+    )
+
+
+def sampling_params(request: Request, stop_token_ids: tuple[int, ...]) -> SamplingParams:
+    """The whole distribution at its temperature; only `stop_token_ids` and the budget end a reply."""
+    return SamplingParams(
+        temperature=request.temperature,
+        max_tokens=request.max_tokens,
+        seed=request.seed,
+        stop_token_ids=list(stop_token_ids),
+        ignore_eos=True,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+    )
+
+
+def finished_of(output: RequestOutput) -> Finished:
+    """vLLM's output as plain arrays; an end that vLLM cannot explain is a `RuntimeError`."""
+    (completion,) = output.outputs
+    if completion.finish_reason not in ("stop", "length"):
+        raise RuntimeError(f"vLLM ended request {output.request_id} with {completion.finish_reason!r}")
+    return Finished(
+        id=output.request_id,
+        token_ids=np.array(completion.token_ids, dtype=np.int32),
+        logprobs=_sampled_logprobs(completion),
+        versions=_versions(completion),
+        reason=FinishReason(completion.finish_reason),
+    )
+
+
+def _sampled_logprobs(completion: CompletionOutput) -> NDArray[np.float32]:
+    flat = completion.logprobs
+    assert flat is not None
+    return np.array(flat.logprobs, dtype=np.float32)[flat.start_indices]
+
+
+def _versions(completion: CompletionOutput) -> NDArray[np.int32]:
+    spans = completion.weight_versions or []
+    return np.repeat(
+        np.array([int(span.version) for span in spans], dtype=np.int32), [span.end - span.start for span in spans]
+    )
+
+
+def _know_model_class(settings: EngineSettings) -> None:
+    """Import the model's class here. vLLM would start a Python process to ask for its abilities: 10 s on a machine
+    that has not cached them."""
+    config = get_config(settings.model, trust_remote_code=settings.trust_remote_code)
+    for architecture in config.architectures or ():
+        lazy = ModelRegistry.models.get(architecture)
+        if lazy is not None and settings.device == "cpu":
+            ModelRegistry.register_model(architecture, lazy.load_model_cls())
+
+
+def _parameter_names(model: torch.nn.Module) -> dict[str, tuple[str, ...]]:
+    """The model's parameters, each with the checkpoint names that fill it (three for a fused qkv)."""
+    packed: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
+    return {name: _sources(name, packed) for name, _ in model.named_parameters()}
+
+
+def _sources(name: str, packed: Mapping[str, list[str]]) -> tuple[str, ...]:
+    *parents, module, kind = name.split(".")
+    return tuple(".".join([*parents, source, kind]) for source in packed.get(module, [module]))
