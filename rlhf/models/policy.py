@@ -21,7 +21,9 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, token_ids: Tensor, position_ids: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, token_ids: Tensor, position_ids: Tensor, targets: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies, both `float32 [A]`, of the tokens at flat positions `targets` `int64 [A]` of
         `token_ids` `[R, L]`, given what precedes them in their sequence.
 

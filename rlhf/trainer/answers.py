@@ -33,7 +33,8 @@ def reduce_metrics(answers: Iterable[RankAnswer]) -> dict[str, float]:
     metrics = {name: total / count for name, (total, count) in totals.items() if count}
     for name in {name for answer in answers for name in answer.maxima}:
         metrics[name] = max(answer.maxima[name] for answer in answers if name in answer.maxima)
-    metrics |= {name: float(np.mean(values)) for name, values in answers[0].steps.items() if values}
+    for first in answers[:1]:
+        metrics |= {name: float(np.mean(values)) for name, values in first.steps.items()}
     return metrics
 
 

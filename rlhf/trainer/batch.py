@@ -32,7 +32,7 @@ class Strand:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
     """What one update trains on. `strands[i]` belongs to group `strand_groups[i]`; sample `s` owns the flat range
-    `offsets[s]:offsets[s + 1]`; `samples[s]` is its `(ordinal, sample index)`, `sample_groups[s]` its group.
+    `offsets[s]:offsets[s + 1]`; `samples[s]` is its `(ordinal, sample index)`.
 
     `weights` is a token's share in the loss before the division by the denominator of its optimizer step.
     """
@@ -40,7 +40,6 @@ class Batch:
     strands: tuple[Strand, ...]
     strand_groups: tuple[int, ...]
     samples: tuple[tuple[int, int], ...]
-    sample_groups: tuple[int, ...]
     offsets: Ints
     behaviour_logprobs: Floats
     advantages: Floats
@@ -80,37 +79,48 @@ class Minibatch:
     denominator: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Entry:
+    """One sample on its way into a batch: its segments, its advantage, and who it is."""
+
+    segments: tuple[Segment, ...]
+    advantage: float
+    group: int
+    identity: tuple[int, int]
+
+
 def build_batch(groups: Sequence[Group], advantages: Sequence[Floats], *, aggregation: str = "token_mean") -> Batch:
     """The trainable samples of `groups`. `advantages[g][i]` belongs to the i-th trainable sample of group g.
 
     `aggregation` is `token_mean` (every action token weighs 1) or `sequence_mean` (every sample weighs 1).
     """
-    strands: list[Strand] = []
-    strand_groups, sample_groups, samples, lengths, behaviour = [], [], [], [], []
-    spread: list[float] = []
-    place = 0
-    for g, (group, values) in enumerate(zip(groups, advantages, strict=True)):
-        for (index, trajectory, _), value in zip(group.trainable, values, strict=True):
-            segments = [segment for segment in trajectory.segments if segment.action_mask.any()]
-            for segment in segments:
-                strands.append(strand := _strand(segment, place))
-                strand_groups.append(g)
-                behaviour.append(segment.logprobs[strand.actions])
-                place += len(strand.actions)
-            samples.append((group.ticket.ordinal, index))
-            sample_groups.append(g)
-            lengths.append(sum(len(s.actions) for s in strands[len(strands) - len(segments) :]))
-            spread.append(float(value))
+    return assemble(
+        [
+            Entry(segments=trajectory.segments, advantage=float(value), group=g, identity=(group.ticket.ordinal, index))
+            for g, (group, values) in enumerate(zip(groups, advantages, strict=True))
+            for (index, trajectory, _), value in zip(group.trainable, values, strict=True)
+        ],
+        groups=len(groups),
+        aggregation=aggregation,
+    )
+
+
+def assemble(entries: Sequence[Entry], *, groups: int, aggregation: str = "token_mean") -> Batch:
+    """Lay the entries' ACTION tokens out flat, in order."""
+    segments = [(e.group, segment) for e in entries for segment in e.segments if segment.action_mask.any()]
+    sizes = [int(segment.action_mask.sum()) for _, segment in segments]
+    lengths = np.array([sum(int(s.action_mask.sum()) for s in e.segments) for e in entries], np.int64)
+    starts = np.cumsum([0, *sizes])
+    behaviour = [segment.logprobs[segment.action_mask] for _, segment in segments]
     return Batch(
-        strands=tuple(strands),
-        strand_groups=tuple(strand_groups),
-        samples=tuple(samples),
-        sample_groups=tuple(sample_groups),
+        strands=tuple(_strand(segment, int(start)) for (_, segment), start in zip(segments, starts, strict=False)),
+        strand_groups=tuple(group for group, _ in segments),
+        samples=tuple(e.identity for e in entries),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         behaviour_logprobs=np.concatenate([np.zeros(0), *behaviour]).astype(np.float32),
-        advantages=np.repeat(np.asarray(spread, np.float32), lengths),
+        advantages=np.repeat(np.array([e.advantage for e in entries], np.float32), lengths),
         weights=np.repeat(_sample_weights(lengths, aggregation), lengths),
-        groups=len(groups),
+        groups=groups,
     )
 
 
@@ -137,10 +147,10 @@ def _strand(segment: Segment, place: int) -> Strand:
     return Strand(token_ids=segment.token_ids, actions=actions, place=place)
 
 
-def _sample_weights(lengths: Sequence[int], aggregation: str) -> Floats:
+def _sample_weights(lengths: Ints, aggregation: str) -> Floats:
     if aggregation == "token_mean":
         return np.ones(len(lengths), np.float32)
-    return (1.0 / np.maximum(np.asarray(lengths, np.float64), 1)).astype(np.float32)
+    return (1.0 / np.maximum(lengths, 1)).astype(np.float32)
 
 
 def _step(batch: Batch, groups: set[int], ranks: int, microbatch_tokens: int, row_tokens: int) -> list[Minibatch]:

@@ -68,7 +68,12 @@ class Rank:
             for step, minibatch in enumerate(minibatches):
                 losses = (
                     self._policy_loss(
-                        microbatch, minibatch.denominator, old.get((step, m)), reference.get((step, m)), tally, epoch == 0
+                        microbatch,
+                        minibatch.denominator,
+                        old.get((step, m)),
+                        reference.get((step, m)),
+                        tally,
+                        epoch == 0,
                     )
                     for m, microbatch in enumerate(minibatch.microbatches)
                 )
@@ -101,7 +106,9 @@ class Rank:
     def load(self, path: Path) -> dict[str, Any]:
         found, client_state = self.engine.load_checkpoint(str(path / "deepspeed"), tag=TAG)
         if found is None:
-            raise CheckpointError(f"{path}: DeepSpeed finds no state there for this plan (ZeRO stage and number of ranks)")
+            raise CheckpointError(
+                f"{path}: DeepSpeed finds no state there for this plan (ZeRO stage and number of ranks)"
+            )
         return dict(client_state["rlhf"])
 
     def export(self, path: Path) -> None:
@@ -109,9 +116,9 @@ class Rank:
         state = weights.whole_state(self.policy, self.settings.bucket_bytes, keep=self.rank == 0)
         if self.rank == 0:
             self.policy.model.save_pretrained(path, state_dict=state)
-            load_tokenizer(
-                self.settings.model_path, trust_remote_code=self.settings.trust_remote_code
-            ).save_pretrained(path)
+            load_tokenizer(self.settings.model_path, trust_remote_code=self.settings.trust_remote_code).save_pretrained(
+                path
+            )
         torch.distributed.barrier()
 
     def stop(self) -> None:
@@ -120,7 +127,8 @@ class Rank:
 
     def _optimizer_step(self, losses: Iterator[Tensor], count: int, tally: Tally) -> None:
         learning_rate = self.engine.get_lr()[0]
-        zero.accumulate(self.engine, losses, count, self.world_size)
+        loss = zero.accumulate(self.engine, losses, count, self.world_size)
+        tally.add("loss", loss, count=1 / self.world_size)  # ranks' parts of a step's loss add up
         tally.step(grad_norm=zero.step(self.engine), learning_rate=learning_rate)
 
     def _policy_loss(
@@ -151,7 +159,6 @@ class Rank:
         )
         tally.see(metrics)
         tally.see(off_policy_metrics(logprobs, entropy, behaviour))
-        tally.add("loss", loss.detach())
         if first_pass:
             before = logprobs.detach() if old is None else old
             tally.see(engine_difference(before, behaviour))

@@ -15,7 +15,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, float] = {}
         self._maxima: dict[str, Tensor] = {}
         self._steps: dict[str, list[float]] = {}
         self._places: list[np.ndarray] = [np.zeros(0, np.int64)]
@@ -23,15 +23,13 @@ class Tally:
 
     def see(self, metrics: Metrics) -> None:
         for name, value in metrics.sums.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value.double()
-            self._counts[name] = self._counts.get(name, 0) + metrics.count
+            self.add(name, value, metrics.count)
         for name, value in metrics.maxima.items():
             self._maxima[name] = torch.maximum(self._maxima.get(name, value), value)
 
-    def add(self, name: str, total: Tensor) -> None:
-        """A total that is itself the metric: it has no count."""
+    def add(self, name: str, total: Tensor, count: float) -> None:
         self._sums[name] = self._sums.get(name, 0.0) + total.double()
-        self._counts[name] = 1
+        self._counts[name] = self._counts.get(name, 0) + count
 
     def step(self, **values: float) -> None:
         for name, value in values.items():

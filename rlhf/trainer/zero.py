@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf.errors import TrainingDiverged
+from rlhf.errors import ModelError, TrainingDiverged
 from rlhf.models.policy import Policy
 from rlhf.trainer.schedule import learning_rate_factor
 from rlhf.trainer.settings import LearnerSettings
@@ -51,6 +51,8 @@ def build_engine(policy: Policy, settings: LearnerSettings, world_size: int) -> 
     """A DeepSpeed engine around `policy` with AdamW and the recipe's schedule."""
     import deepspeed
 
+    if settings.device == "cpu" and settings.dtype == "float16":
+        raise ModelError("model.dtype=float16 trains on GPUs only; on a CPU use float32 or bfloat16")
     buffers = {name: buffer.clone() for name, buffer in policy.named_buffers()}
     config = settings.optimizer
     optimizer = torch.optim.AdamW(
@@ -108,13 +110,17 @@ def deepspeed_config(settings: LearnerSettings, world_size: int, parameters: int
     }
 
 
-def accumulate(engine: Any, losses: Iterator[Tensor], count: int, world_size: int) -> None:
-    """Backward through `count` micro-batch losses, drawn one by one; gradients are summed over ranks after the last."""
+def accumulate(engine: Any, losses: Iterator[Tensor], count: int, world_size: int) -> Tensor:
+    """Backward through `count` micro-batch losses, drawn one by one; gradients are summed over ranks after the last.
+    Returns this rank's part of the loss."""
+    total = torch.zeros((), device=engine.device)
     for index, loss in enumerate(losses):
         engine.set_gradient_accumulation_boundary(index == count - 1)
         engine.backward(loss * world_size, scale_wrt_gas=False)
         if index < count - 1:
             engine.step()
+        total += loss.detach()
+    return total
 
 
 def step(engine: Any) -> float:

@@ -1,0 +1,72 @@
+"""The model a run starts from: the recipe's own, or a tiny one that is made when it is missing and kept by content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from rlhf.models.config import ModelConfig
+
+FORMAT = 1
+"""Raised whenever making a model from the same recipe would give other weights."""
+
+WarmUp = Callable[[Path, Path], Awaitable[None]]
+"""Trains the model in the first folder on demonstrations and writes the result into the second."""
+
+
+def start_folder(config: ModelConfig, *, seed: int, demonstrations: Any) -> Path:
+    """Where the made model of this recipe is kept: a hash of everything that decides its weights.
+
+    `demonstrations` is whatever decides the warm-up's data, as plain JSON-able values.
+    """
+    decides = {
+        "format": FORMAT,
+        "seed": seed,
+        "tiny": config.tiny and config.tiny.model_dump(mode="json"),
+        "warmup": config.warmup and config.warmup.model_dump(mode="json"),
+        "demonstrations": demonstrations if config.warmup else None,
+    }
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+    return Path(config.cache_dir).expanduser() / digest
+
+
+async def start_model(config: ModelConfig, *, seed: int, demonstrations: Any, warm_up: WarmUp) -> str:
+    """The folder or hub name to start from. A tiny model is made and warmed up when it is not in the cache yet.
+
+    It appears in the cache whole or not at all; two runs that make it at once end with one of them.
+    """
+    if config.tiny is None:
+        return str(config.path)
+    finished = start_folder(config, seed=seed, demonstrations=demonstrations)
+    if not finished.is_dir():
+        making = finished.with_name(f"{finished.name}.making-{os.getpid()}")
+        shutil.rmtree(making, ignore_errors=True)
+        try:
+            _adopt(await _make(config, seed, making, warm_up), finished)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+    return str(finished)
+
+
+async def _make(config: ModelConfig, seed: int, making: Path, warm_up: WarmUp) -> Path:
+    from rlhf.models.tiny import save_tiny
+
+    assert config.tiny is not None
+    raw = save_tiny(config.tiny, seed, making / "raw")
+    if config.warmup is None:
+        return raw
+    await warm_up(raw, making / "warm")
+    return making / "warm"
+
+
+def _adopt(made: Path, finished: Path) -> None:
+    try:
+        made.rename(finished)
+    except OSError:
+        if not finished.is_dir():  # otherwise another run made the same model first
+            raise

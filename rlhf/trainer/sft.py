@@ -1,0 +1,56 @@
+"""Supervised fine-tuning on the learner's own ranks: demonstrations packed like episodes, loss on the responses only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Protocol
+
+from rlhf.errors import DataError
+from rlhf.trainer.batch import Batch, Entry, assemble
+from rlhf.types import Segment
+
+Watcher = Callable[[int, Mapping[str, float]], None]
+
+
+class Imitator(Protocol):
+    """The part of a learner that supervised fine-tuning needs."""
+
+    async def imitate(self, batch: Batch) -> dict[str, float]: ...
+
+
+async def fine_tune(
+    learner: Imitator,
+    demonstrations: Iterable[Segment],
+    *,
+    updates: int,
+    batch_size: int,
+    watch: Watcher = lambda update, metrics: None,
+) -> dict[str, float]:
+    """Take `updates` optimizer steps on batches of `batch_size` demonstrations, in the order they come.
+
+    `watch` sees every step's number (from 1) and metrics; the last ones are returned. Raises `DataError` when the
+    demonstrations run out.
+    """
+    metrics: dict[str, float] = {}
+    remaining = iter(demonstrations)
+    for update in range(1, updates + 1):
+        metrics = await learner.imitate(demonstration_batch(_take(remaining, batch_size, update)))
+        watch(update, metrics)
+    return metrics
+
+
+def demonstration_batch(demonstrations: Sequence[Segment]) -> Batch:
+    """A batch in which every demonstration is a group of its own; tokens weigh the same."""
+    entries = [
+        Entry(segments=(segment,), advantage=0.0, group=index, identity=(index, 0))
+        for index, segment in enumerate(demonstrations)
+    ]
+    return assemble(entries, groups=len(entries))
+
+
+def _take(demonstrations: Iterator[Segment], count: int, update: int) -> list[Segment]:
+    taken = list(islice(demonstrations, count))
+    if len(taken) < count:
+        raise DataError(f"the demonstrations ran out in update {update}: {count} are needed and {len(taken)} were left")
+    return taken

@@ -1,0 +1,68 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlhf.errors import ModelError
+from rlhf.models.config import TinyModelConfig
+from rlhf.models.loading import context_length, load_policy, load_tokenizer
+from rlhf.models.tiny import save_tiny
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(TinyModelConfig(hidden_size=64, max_position_embeddings=96), 0, tmp_path_factory.mktemp("tiny"))
+
+
+def changed(folder: Path, target: Path, **values: object) -> str:
+    target.mkdir()
+    config = json.loads((folder / "config.json").read_text()) | values
+    (target / "config.json").write_text(json.dumps(config))
+    return str(target)
+
+
+def test_a_made_model_comes_back_ready_for_training(folder: Path) -> None:
+    model = load_policy(str(folder), dtype="bfloat16")
+    assert model.training and model.dtype == torch.bfloat16
+    assert context_length(str(folder)) == 96
+    assert "<|im_start|>" in load_tokenizer(str(folder)).chat_template
+
+
+def test_a_model_with_dropout_is_trained_without_it(folder: Path, tmp_path: Path) -> None:
+    path = changed(folder, tmp_path / "dropout", attention_dropout=0.5)
+    (Path(path) / "model.safetensors").symlink_to(folder / "model.safetensors")
+    model, ids = load_policy(path), torch.arange(3, 30)[None]
+    assert torch.equal(model(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("path", ["./nowhere/at-all", "/nowhere/at/all", "~/nowhere-at-all/model"])
+def test_a_missing_folder_is_one_line(path: str) -> None:
+    with pytest.raises(ModelError, match="there is no such folder") as raised:
+        load_policy(path)
+    assert "\n" not in str(raised.value) and raised.value.exit_code == 2
+
+
+def test_a_folder_that_is_no_model_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"not a Hugging Face model folder: it has no config\.json"):
+        load_policy(str(tmp_path))
+
+
+def test_a_folder_without_weights_is_one_line(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as raised:
+        load_policy(changed(folder, tmp_path / "empty"))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_model_that_caps_its_logits_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="final_logit_softcapping"):
+        load_policy(changed(folder, tmp_path / "capped", final_logit_softcapping=30.0))
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused(folder: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(ModelError, match="no chat template"):
+        load_tokenizer(str(tmp_path))

@@ -1,0 +1,123 @@
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf.models import policy as policy_module
+from rlhf.models.config import TinyModelConfig
+from rlhf.models.loading import load_policy
+from rlhf.models.policy import Policy, chosen_logprobs
+from rlhf.models.tiny import save_tiny
+from rlhf.trainer.advantages import group_advantages
+from rlhf.trainer.batch import MicroBatch, build_batch, build_minibatches
+from tests.trainer.made import made_groups
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = TinyModelConfig(architecture=request.param, hidden_size=64, intermediate_size=128, heads=2, kv_heads=1)
+    return str(save_tiny(config, 0, tmp_path_factory.mktemp(request.param)))
+
+
+@pytest.fixture(params=["sdpa", "eager"])
+def policy(folder: str, request: pytest.FixtureRequest) -> Policy:
+    return Policy(load_policy(folder, attention=request.param))
+
+
+def microbatches(row_tokens: int, tokens: int) -> Iterator[MicroBatch]:
+    groups = made_groups()
+    batch = build_batch(groups, group_advantages(groups, normalize_by_std=True))
+    (steps,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=tokens, row_tokens=row_tokens)
+    return iter(steps[0].microbatches)
+
+
+def forward(policy: Policy, micro: MicroBatch) -> torch.Tensor:
+    logprobs, _ = policy(
+        torch.tensor(micro.token_ids).long(),
+        torch.tensor(micro.position_ids).long(),
+        torch.tensor(micro.targets),
+        0.7,
+    )
+    return logprobs
+
+
+def computed(policy: Policy, row_tokens: int, tokens: int) -> tuple[np.ndarray, torch.Tensor]:
+    """Log-probs of all action tokens in the batch's order, and the gradient of their weighted sum."""
+    policy.zero_grad()
+    flat = np.zeros(sum(s.trajectory.action_tokens for g in made_groups() for s in g.samples))
+    for micro in microbatches(row_tokens, tokens):
+        logprobs = forward(policy, micro)
+        flat[micro.places] = logprobs.detach()
+        (logprobs * torch.tensor(np.cos(micro.places), dtype=torch.float32)).sum().backward()
+    return flat, torch.cat([p.grad.double().flatten() for p in policy.parameters()])
+
+
+def one_by_one(policy: Policy) -> np.ndarray:
+    """Each sequence alone through the plain Hugging Face forward pass."""
+    values = []
+    for sample in (s for g in made_groups() for s in g.samples):
+        segment = sample.trajectory.segments[0]
+        ids = torch.tensor(segment.token_ids).long()
+        with torch.no_grad():
+            logits = policy.model(input_ids=ids[None]).logits[0]
+        actions = torch.tensor(np.flatnonzero(segment.action_mask))
+        values.append(chosen_logprobs(logits[actions - 1], ids[actions], 0.7)[0].numpy())
+    return np.concatenate(values)
+
+
+def test_packed_log_probs_equal_those_of_each_sequence_alone(policy: Policy) -> None:
+    packed, _ = computed(policy, row_tokens=128, tokens=512)
+    np.testing.assert_allclose(packed, one_by_one(policy), rtol=0, atol=1e-5)
+
+
+def test_packed_gradients_equal_those_of_each_sequence_alone(policy: Policy) -> None:
+    _, packed = computed(policy, row_tokens=128, tokens=512)
+    _, alone = computed(policy, row_tokens=1, tokens=1)
+    assert float((packed - alone).norm() / alone.norm()) <= 1e-6
+
+
+def test_a_sequence_does_not_see_its_neighbours_in_the_row(policy: Policy) -> None:
+    micro = next(microbatches(row_tokens=128, tokens=512))
+    changed_ids = micro.token_ids.copy()
+    starts = np.flatnonzero(micro.position_ids[0] == 0)
+    changed_ids[0, : starts[1]] = changed_ids[0, : starts[1]] % 200 + 7
+    changed = MicroBatch(
+        token_ids=changed_ids,
+        position_ids=micro.position_ids,
+        targets=micro.targets,
+        places=micro.places,
+        behaviour_logprobs=micro.behaviour_logprobs,
+        advantages=micro.advantages,
+        weights=micro.weights,
+    )
+    before, after = forward(policy, micro).detach(), forward(policy, changed).detach()
+    first = torch.tensor(micro.targets < starts[1])
+    assert not torch.equal(before[first], after[first])
+    assert torch.equal(before[~first], after[~first])
+
+
+def test_large_vocabularies_go_in_chunks_with_the_same_gradient(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, whole_gradient = computed(policy, row_tokens=128, tokens=512)
+    monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", 288 * 5)
+    chunked, chunked_gradient = computed(policy, row_tokens=128, tokens=512)
+    np.testing.assert_allclose(chunked, whole, rtol=0, atol=1e-6)
+    assert float((chunked_gradient - whole_gradient).norm() / whole_gradient.norm()) <= 1e-6
+
+
+def test_gradient_checkpointing_changes_nothing(folder: str) -> None:
+    _, plain = computed(Policy(load_policy(folder)), 128, 512)
+    _, recomputed = computed(Policy(load_policy(folder, gradient_checkpointing=True)), 128, 512)
+    assert float((plain - recomputed).norm() / plain.norm()) <= 1e-6
+
+
+def test_a_padding_micro_batch_reaches_every_weight_with_zero(policy: Policy) -> None:
+    groups = made_groups(1, 1)
+    batch = build_batch(groups, group_advantages(groups, normalize_by_std=True))
+    padding = build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=512)[1][0].microbatches[0]
+    assert len(padding.targets) == 0
+    policy.zero_grad()
+    forward(policy, padding).sum().backward()
+    assert all(p.grad is not None and not p.grad.any() for p in policy.parameters())

@@ -1,0 +1,41 @@
+"""Made groups of episodes for the learner's tests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlhf.types import Group, Sample, Scored, Segment, Status, Task, Ticket, TokenKind, Trajectory, Unscored
+
+
+def made_segment(rng: np.random.Generator, prompt: int, actions: int, logprob: float = -5.5) -> Segment:
+    length = prompt + actions
+    kinds = np.array([TokenKind.PROMPT] * prompt + [TokenKind.ACTION] * actions, np.int8)
+    return Segment(
+        token_ids=rng.integers(3, 250, length).astype(np.int32),
+        kinds=kinds,
+        logprobs=np.where(kinds == TokenKind.ACTION, rng.normal(logprob, 0.1, length), 0).astype(np.float32),
+        versions=np.zeros(length, np.int32),
+    )
+
+
+def made_groups(count: int = 6, size: int = 4, *, seed: int = 0, longest_prompt: int = 30) -> list[Group]:
+    """Groups with prompts and replies of many lengths, and rewards 0 or 1."""
+    rng = np.random.default_rng(seed)
+    groups = []
+    for ordinal in range(count):
+        task = Task(id=str(ordinal), messages=())
+        prompt = int(rng.integers(4, longest_prompt))
+        samples = []
+        for _ in range(size):
+            segment = made_segment(rng, prompt, int(rng.integers(1, 12)))
+            trajectory = Trajectory(task=task, segments=(segment,), status=Status.TERMINATED)
+            samples.append(Sample(trajectory=trajectory, score=Scored(value=float(rng.integers(0, 2)))))
+        groups.append(Group(ticket=Ticket(ordinal=ordinal, version=0), task=task, samples=tuple(samples)))
+    return groups
+
+
+def without_score(group: Group, index: int) -> Group:
+    """The same group, one of its samples unscored."""
+    samples = list(group.samples)
+    samples[index] = Sample(trajectory=samples[index].trajectory, score=Unscored(kind="timeout"))
+    return Group(ticket=group.ticket, task=group.task, samples=tuple(samples))

@@ -1,0 +1,126 @@
+import pickle
+
+import numpy as np
+import pytest
+
+from rlhf.trainer.advantages import group_advantages
+from rlhf.trainer.batch import Batch, Minibatch, build_batch, build_minibatches
+from rlhf.types import Group, Sample, Scored, Segment, Status, Task, Ticket, TokenKind, Trajectory
+from tests.trainer.made import made_groups, made_segment, without_score
+
+
+def batch_of(groups: list[Group], aggregation: str = "token_mean") -> Batch:
+    return build_batch(groups, group_advantages(groups, normalize_by_std=True), aggregation=aggregation)
+
+
+def all_places(parts: list[tuple[Minibatch, ...]]) -> list[int]:
+    return [int(p) for rank in parts for step in rank for micro in step.microbatches for p in micro.places]
+
+
+def one_trajectory(*segments: Segment) -> Group:
+    task = Task(id="0", messages=())
+    trajectory = Trajectory(task=task, segments=segments, status=Status.TERMINATED)
+    return Group(
+        ticket=Ticket(ordinal=0, version=0),
+        task=task,
+        samples=(Sample(trajectory=trajectory, score=Scored(value=1.0)),),
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("tokens", [1, 100, 10_000])
+@pytest.mark.parametrize("minibatches", [1, 2, 6])
+def test_every_action_token_is_computed_once_whatever_the_plan(ranks: int, tokens: int, minibatches: int) -> None:
+    batch = batch_of(made_groups())
+    parts = build_minibatches(batch, minibatches=minibatches, ranks=ranks, tokens_per_microbatch=tokens, row_tokens=64)
+    assert sorted(all_places(parts)) == list(range(len(batch.advantages)))
+    for step in zip(*parts, strict=True):
+        assert len({len(part.microbatches) for part in step}) == 1
+        assert len({part.denominator for part in step}) == 1
+
+
+def test_a_micro_batch_holds_each_token_with_what_precedes_it() -> None:
+    groups = made_groups()
+    batch = batch_of(groups)
+    segments = [s.trajectory.segments[0] for g in groups for s in g.samples]
+    (parts,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=200, row_tokens=64)
+    for micro in parts[0].microbatches:
+        ids, positions = micro.token_ids.ravel(), micro.position_ids.ravel()
+        for target, place in zip(micro.targets, micro.places, strict=True):
+            sample = int(np.searchsorted(batch.offsets, place, side="right")) - 1
+            position = int(positions[target])
+            seen = ids[target - position : target + 1]
+            assert seen.tolist() == segments[sample].token_ids[: position + 1].tolist()
+            assert positions[target - position] == 0
+
+
+def test_a_token_carries_its_own_sample_s_numbers() -> None:
+    groups = made_groups()
+    batch = batch_of(groups)
+    (parts,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=200, row_tokens=64)
+    for micro in parts[0].microbatches:
+        np.testing.assert_array_equal(micro.advantages, batch.advantages[micro.places])
+        np.testing.assert_array_equal(micro.behaviour_logprobs, batch.behaviour_logprobs[micro.places])
+    flat = np.concatenate(
+        [s.trajectory.segments[0].logprobs[s.trajectory.segments[0].action_mask] for g in groups for s in g.samples]
+    )
+    np.testing.assert_array_equal(batch.behaviour_logprobs, flat)
+
+
+def test_a_minibatch_is_whole_groups_in_order() -> None:
+    groups = made_groups(5)
+    batch = batch_of(groups)
+    (parts,) = build_minibatches(batch, minibatches=2, ranks=1, tokens_per_microbatch=4096)
+    tokens = [sum(s.trajectory.action_tokens for s in g.samples) for g in groups]
+    assert [part.denominator for part in parts] == [sum(tokens[:3]), sum(tokens[3:])]
+
+
+def test_sequence_mean_weighs_every_sample_the_same() -> None:
+    batch = batch_of(made_groups(), "sequence_mean")
+    sums = [float(weights.sum()) for weights in batch.per_sample(batch.weights)]
+    np.testing.assert_allclose(sums, 1.0, rtol=1e-6)
+    (parts,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=4096)
+    assert parts[0].denominator == len(batch.samples)
+
+
+def test_samples_without_a_score_are_not_there() -> None:
+    batch = batch_of([without_score(group, 1) for group in made_groups(2)])
+    assert batch.samples == ((0, 0), (0, 2), (0, 3), (1, 0), (1, 2), (1, 3))
+
+
+def test_environment_tokens_between_turns_are_context_and_not_trained() -> None:
+    rng = np.random.default_rng(0)
+    plain = made_segment(rng, 3, 6)
+    kinds = np.array([0, 0, 0, 1, 1, 2, 2, 1, 1], np.int8)
+    segment = Segment(token_ids=plain.token_ids, kinds=kinds, logprobs=plain.logprobs, versions=plain.versions)
+    batch = batch_of([one_trajectory(segment)])
+    assert batch.strands[0].actions.tolist() == [3, 4, 7, 8]
+    np.testing.assert_array_equal(batch.behaviour_logprobs, plain.logprobs[[3, 4, 7, 8]])
+
+
+def test_segments_of_one_trajectory_share_its_advantage_and_its_place_in_the_answers() -> None:
+    rng = np.random.default_rng(0)
+    group = one_trajectory(made_segment(rng, 3, 2), made_segment(rng, 4, 3))
+    batch = build_batch([group], [np.array([2.0], np.float32)], aggregation="sequence_mean")
+    assert [len(values) for values in batch.per_sample(batch.advantages)] == [5]
+    np.testing.assert_allclose(batch.weights, 0.2)
+
+
+def test_a_context_that_starts_with_an_action_is_a_programming_error() -> None:
+    rng = np.random.default_rng(0)
+    segment = made_segment(rng, 0, 3)
+    assert segment.kinds[0] == TokenKind.ACTION
+    with pytest.raises(ValueError, match="nothing precedes it"):
+        batch_of([one_trajectory(segment)])
+
+
+def test_a_batch_without_anything_to_train_has_no_steps() -> None:
+    batch = batch_of([without_score(one_trajectory(made_segment(np.random.default_rng(0), 3, 2)), 0)])
+    assert build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=64) == [(), ()]
+    assert batch.per_sample(batch.advantages) == []
+
+
+def test_what_is_sent_to_the_ranks_survives_the_journey() -> None:
+    (parts,) = build_minibatches(batch_of(made_groups(2)), minibatches=1, ranks=1, tokens_per_microbatch=64)
+    arrived = pickle.loads(pickle.dumps(parts))
+    np.testing.assert_array_equal(arrived[0].microbatches[0].token_ids, parts[0].microbatches[0].token_ids)
