@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TextIO
@@ -43,7 +44,7 @@ class LiveView:
 
     def update(self, line: UpdateLine) -> None:
         self._last = line
-        if line.reward is not None:
+        if line.reward is not None and math.isfinite(line.reward):
             self._rewards.append(line.reward)
 
     def evaluation(self, update: int, reward: float, problems: int) -> None:

@@ -40,7 +40,8 @@ def _draw_training(axes: Any, training: Points) -> None:
         return
     updates, rewards = zip(*training, strict=True)
     window = max(1, len(rewards) // 20)
-    axes.plot(updates, rewards, color=TRAINING, linewidth=1, alpha=0.5 if window > 1 else 1.0, label="training")
+    faint, dots = (0.5, "") if window > 1 else (1.0, ".")
+    axes.plot(updates, rewards, color=TRAINING, linewidth=1, marker=dots, alpha=faint, label="training")
     if window > 1:
         axes.plot(updates, running_mean(rewards, window), color=TRAINING, linewidth=2.2, label=f"mean of {window}")
 
