@@ -32,9 +32,9 @@ RECEIVE_BYTES = 65536
 class ScorerPool:
     """`workers` processes that run `function` (`module:name`), each watched by a thread of its own.
 
-    The deadline of a response starts when a worker has it: waiting for a free worker does not count. A worker that
-    passes it is killed with everything it started, and the next response gets a fresh one. Workers die with this
-    process. Any event loop may call; `close` before the process ends.
+    The deadline of a response starts when a worker has it. Waiting for a free worker does not count, and ends because
+    every response before it does. A worker that passes the deadline is killed with everything it started, and the next
+    response gets a fresh one. Workers die with this process. Any event loop may call; `close` before the process ends.
     """
 
     def __init__(self, function: str, workers: int, timeout_seconds: float) -> None:
@@ -128,14 +128,12 @@ class ScorerProcess:
         try:
             message = self._receive(time.monotonic() + timeout_seconds)
         except TimeoutError:
-            self.kill()
-            self.hang_up()
+            self._stop()
             raise DeadlinePassed(f"the import of reward function {self._function}", timeout_seconds) from None
         except ConnectionError:
             message = {"detail": f"importing its module {self._end()}"}
         if "ready" not in message:
-            self.kill()
-            self.hang_up()
+            self._stop()
             raise ConfigError(f"reward.function {self._function!r} cannot be used: {message['detail']}")
 
     def ask(self, request: bytes, timeout_seconds: float) -> Scored | Unscored:
@@ -146,8 +144,7 @@ class ScorerProcess:
             self._channel.sendall(request)
             return _outcome(self._receive(deadline))
         except TimeoutError:
-            self.kill()
-            self.hang_up()
+            self._stop()
             return Unscored(kind="timeout", detail=f"{self._function} was killed after {timeout_seconds:g} s")
         except ConnectionError:
             return Unscored(kind="died", detail=f"{self._function} {self._end()}")
@@ -162,13 +159,16 @@ class ScorerProcess:
         """Close the socket; only for the thread that uses it, or after that thread has ended."""
         self._channel.close()
 
+    def _stop(self) -> None:
+        self.kill()
+        self.hang_up()
+
     def _end(self) -> str:
         """Make sure that the process is over, and say how it ended of its own accord, for a sentence."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=EXIT_SECONDS)
         code = self._process.returncode
-        self.kill()
-        self.hang_up()
+        self._stop()
         if code is None:
             return "stopped answering"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended its process with exit code {code}"
@@ -183,16 +183,6 @@ class ScorerProcess:
             line += received
         message: dict[str, Any] = json.loads(line)
         return message
-
-    def _death(self) -> str:
-        """How the process ended, for a sentence; it has closed its socket, so it is over or about to be."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=1)
-        code = self._process.returncode
-        self.kill()
-        if code is None:
-            return "closed its connection"
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended its process with exit code {code}"
 
 
 def _outcome(message: dict[str, Any]) -> Scored | Unscored:

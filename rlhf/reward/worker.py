@@ -24,6 +24,7 @@ Scorer = Callable[[str, dict[str, Any]], Any]
 def main(function: str, descriptor: int, parent: int) -> None:
     """Load the scorer, say so, and answer requests until the parent closes its end."""
     die_with(parent)
+    die_first_of_memory()
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as stream:
         try:
             scorer = load(function)
@@ -60,6 +61,12 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the kernel knew
         sys.exit(1)
+
+
+def die_first_of_memory() -> None:
+    """Tell the kernel to take this process, and not the trainer, when a scorer eats the machine's memory."""
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 def _send(stream: Any, message: dict[str, Any]) -> None:

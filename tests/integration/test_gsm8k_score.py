@@ -30,7 +30,7 @@ def solutions() -> list[Row]:
 
 
 def final(row: Row) -> str:
-    return row["answer"].partition("####")[2].strip()
+    return str(row["answer"]).partition("####")[2].strip()
 
 
 def write(path: Path, rows: list[Row]) -> Path:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -27,6 +28,12 @@ def leave_a_child_and_hang(row: dict[str, Any]) -> None:
     time.sleep(60)
 
 
+def ignore_signals(row: dict[str, Any]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    time.sleep(60)
+
+
 def nap(row: dict[str, Any]) -> float:
     time.sleep(row["seconds"])
     return 1.0
@@ -35,9 +42,7 @@ def nap(row: dict[str, Any]) -> float:
 BEHAVIOURS: dict[str, Any] = {
     "hang": lambda row: time.sleep(60),
     "loop in C": lambda row: sum(range(10**12)),
-    "ignore signals": lambda row: (
-        [signal.signal(s, signal.SIG_IGN) for s in (signal.SIGTERM, signal.SIGINT)] and time.sleep(60)
-    ),
+    "ignore signals": ignore_signals,
     "leave a child and hang": leave_a_child_and_hang,
     "exit": lambda row: os._exit(3),
     "sys.exit": lambda row: sys.exit(4),
@@ -48,5 +53,6 @@ BEHAVIOURS: dict[str, Any] = {
     "text": lambda row: "1.0",
     "none": lambda row: None,
     "true": lambda row: True,
+    "tell its memory rank": lambda row: float(Path("/proc/self/oom_score_adj").read_text()),
     "nap": nap,
 }

@@ -92,6 +92,10 @@ async def test_a_worker_that_died_while_idle_costs_no_response(pool: ScorerPool)
     assert await pool.score("true", {}) == Scored(value=1.0)
 
 
+async def test_the_kernel_takes_a_scorer_before_the_trainer_when_memory_runs_out(pool: ScorerPool) -> None:
+    assert await pool.score("tell its memory rank", {}) == Scored(value=1000.0)
+
+
 async def test_close_kills_at_once_and_nothing_is_scored_after_it() -> None:
     pool = ScorerPool(f"{FAULTS}:misbehave", workers=2, timeout_seconds=30.0)
     await pool.start()
