@@ -86,7 +86,7 @@ async def test_a_killed_scorer_takes_its_children_with_it(pool: ScorerPool, tmp_
 
 async def test_a_worker_that_died_while_idle_costs_no_response(pool: ScorerPool) -> None:
     await pool.start()
-    (worker,) = psutil.Process().children()
+    (worker,) = workers()
     worker.kill()
     worker.wait(timeout=5)
     assert await pool.score("true", {}) == Scored(value=1.0)
@@ -104,7 +104,7 @@ async def test_close_kills_at_once_and_nothing_is_scored_after_it() -> None:
     started = time.monotonic()
     await pool.close()
     assert time.monotonic() - started < 2.0
-    assert not psutil.Process().children()
+    assert not workers()
     outcome = await hanging
     assert isinstance(outcome, Unscored)
     assert outcome.kind == "died"
@@ -140,15 +140,20 @@ def test_workers_die_with_a_parent_that_is_killed() -> None:
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
         parent.kill()
-    assert len(workers) == 2
-    assert all(gone(pid) for pid in workers)
+    assert len(pids) == 2
+    assert all(gone(pid) for pid in pids)
 
 
 def test_a_worker_imports_nothing_but_the_standard_library() -> None:
     script = "import rlhf.reward.worker, sys; print(*{'numpy', 'torch', 'pydantic'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "\n"
+
+
+def workers() -> list[psutil.Process]:
+    """This process's scorers; other tests may have left it other children."""
+    return [child for child in psutil.Process().children() if "rlhf.reward.worker" in child.cmdline()]
 
 
 def gone(pid: int, seconds: float = 5.0) -> bool:
