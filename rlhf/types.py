@@ -264,10 +264,14 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """Where the members of a weight-transfer group meet. Rank 0 is the learner's; engines follow from 1."""
+    """Where the members of a weight-transfer group meet. Rank 0 is the learner's; engines follow from 1.
+
+    `bucket_bytes` is what all members must agree on: tensors travel in packed buckets of about this size.
+    """
 
     backend: str
     address: str
     port: int
     world_size: int
     timeout_seconds: float
+    bucket_bytes: int = 4 * 2**20

@@ -1,0 +1,152 @@
+"""A publish is a transaction, and it is proved: rules 3 and 4 of the design.
+
+prepare all engines → the learner sends while all receive → commit → canary → resume. Each phase has the same deadline.
+Whatever fails, no engine is resumed: the run ends with a `PublishError` that names engine, phase and version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.errors import PublishError, WorkerDied
+from rlhf.protocols import PublishTarget, WeightSource
+from rlhf.trainer.canary import DRILL_FACTOR, Canary, Scores, Start, difference, disagreement, staleness
+from rlhf.types import PolicyVersion
+
+LEARNER = "learner"
+GRACE_SECONDS = 1.0
+"""After a first failure: a death is reported later than the broken connections it causes, and is what matters."""
+
+
+class Publisher:
+    """Brings every engine to the learner's weights. `connect` once, then `drill`, then `publish` after each update.
+
+    `canary_difference` is the largest difference in nats between engines and learner at the last publish.
+    """
+
+    def __init__(
+        self, source: WeightSource, targets: Sequence[PublishTarget], *, canary: Canary, phase_timeout_seconds: float
+    ) -> None:
+        self._source, self._targets = source, tuple(targets)
+        self._canary, self._seconds = canary, phase_timeout_seconds
+        self._start: Start | None = None
+        self.canary_difference = 0.0
+
+    async def connect(self) -> None:
+        """Form the transfer group: the learner is rank 0, the engines' workers follow in order."""
+        members = 1 + sum(target.transfer_ranks for target in self._targets)
+        rendezvous = await self._ask_learner("connect", self._source.rendezvous(members))
+        joining: dict[str, Coroutine[Any, Any, Any]] = {LEARNER: self._source.connect(rendezvous)}
+        first_rank = 1
+        for target in self._targets:
+            joining[target.name] = target.connect(rendezvous, first_rank)
+            first_rank += target.transfer_ranks
+        await self._phase("connect", joining)
+
+    async def publish(self) -> PolicyVersion:
+        """Returns the version that every engine now samples from. Raises `PublishError`."""
+        await self._transaction(self._prove)
+        return self._source.version
+
+    async def drill(self) -> PolicyVersion:
+        """Prove the path: publish weights that are all far off, see the engines follow, then publish the real ones."""
+        await self._ask_learner("perturb", self._source.perturb())
+        await self._transaction(self._prove_drill)
+        await self._ask_learner("restore", self._source.restore())
+        return await self.publish()
+
+    async def _transaction(self, prove: Callable[[Scores, Mapping[str, Scores]], None]) -> None:
+        manifest = await self._ask_learner("prepare", self._source.manifest())
+        await self._all("prepare", lambda target: target.prepare(manifest))
+        moving = {target.name: target.receive(manifest) for target in self._targets}
+        await self._phase("receive", {**moving, LEARNER: self._source.send()})
+        version = self._source.version
+        await self._all("commit", lambda target: target.commit(version))
+        learner = await self._ask_learner("canary", self._score(self._source))
+        prove(learner, await self._all("canary", self._score))
+        await self._all("resume", lambda target: target.resume())
+
+    def _prove(self, learner: Scores, engines: Mapping[str, Scores]) -> None:
+        tolerance = self._canary.tolerance
+        start = self._start or Start(learner=learner, engines=dict(engines))
+        for name, engine in engines.items():
+            self._refuse(name, staleness(engine, start.engines[name], learner, start.learner, tolerance))
+            self._refuse(name, disagreement(engine, learner, tolerance))
+        self._start = start
+        self.canary_difference = max((difference(engine, learner) for engine in engines.values()), default=0.0)
+
+    def _prove_drill(self, learner: Scores, engines: Mapping[str, Scores]) -> None:
+        for name, engine in engines.items():
+            fault = disagreement(engine, learner, DRILL_FACTOR * self._canary.tolerance)
+            self._refuse(name, fault and f"it does not follow perturbed weights: {fault}")
+
+    def _refuse(self, engine: str, fault: str | None) -> None:
+        if fault:
+            raise PublishError(engine, "canary", self._source.version, fault)
+
+    async def _score(self, scorer: PublishTarget | WeightSource) -> list[NDArray[np.float32]]:
+        return [await scorer.score(sequence) for sequence in self._canary.sequences]
+
+    async def _ask_learner(self, phase: str, call: Coroutine[Any, Any, Any]) -> Any:
+        return (await self._phase(phase, {LEARNER: call}))[LEARNER]
+
+    async def _all(self, phase: str, call: Callable[[PublishTarget], Coroutine[Any, Any, Any]]) -> dict[str, Any]:
+        return await self._phase(phase, {target.name: call(target) for target in self._targets})
+
+    async def _phase(self, phase: str, calls: Mapping[str, Coroutine[Any, Any, Any]]) -> dict[str, Any]:
+        """Run the calls at once; their answers by name. The first failure or the deadline ends the phase: whoever still
+        works is cancelled and not waited for, because it may be blocked on the one that failed."""
+        tasks = {name: asyncio.ensure_future(call) for name, call in calls.items()}
+        try:
+            done, pending = await asyncio.wait(
+                tasks.values(), timeout=self._seconds, return_when=asyncio.FIRST_EXCEPTION
+            )
+            if pending and any(_fault(task) for task in done):
+                await asyncio.wait(pending, timeout=min(GRACE_SECONDS, self._seconds))
+        finally:
+            _abandon(tasks.values())
+        causes = {name: cause for name, task in tasks.items() if (cause := _fault(task))}
+        silent = [name for name, task in tasks.items() if not task.done()]
+        if causes or silent:
+            raise self._error(phase, causes, silent)
+        return {name: task.result() for name, task in tasks.items()}
+
+    def _error(self, phase: str, causes: Mapping[str, BaseException], silent: Sequence[str]) -> PublishError:
+        """Blame who died before who failed before who is silent, and engines before the learner, who waits for them."""
+        died = [name for name, cause in causes.items() if isinstance(cause, WorkerDied)]
+        blamed = _engines_first(died) or _engines_first(causes) or _engines_first(silent)
+        told = "; ".join(_describe(causes[name]) for name in blamed if name in causes)
+        error = PublishError(
+            ", ".join(blamed), phase, self._source.version, told or f"no answer within {self._seconds:g} s"
+        )
+        error.__cause__ = causes.get(blamed[0])
+        return error
+
+
+def _engines_first(names: Iterable[str]) -> list[str]:
+    """The engines among `names`; the learner only where it is alone."""
+    listed = list(names)
+    return [name for name in listed if name != LEARNER] or listed
+
+
+def _fault(task: asyncio.Future[Any]) -> BaseException | None:
+    if not task.done():
+        return None
+    return asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
+
+
+def _describe(cause: BaseException) -> str:
+    return str(cause) or type(cause).__name__
+
+
+def _abandon(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        if not task.done():
+            task.cancel()
+            # Whatever it still raises has no reader.
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())

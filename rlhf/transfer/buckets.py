@@ -1,0 +1,106 @@
+"""Packed buckets: the tensors of a manifest share a few byte buffers, so that transfers do not grow with their number.
+
+Sender and receivers cut the same manifest by the same number of bytes and so agree without talking.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlhf.errors import TransferError
+from rlhf.types import Manifest, TensorSpec
+
+ALIGNMENT = 64
+"""Bytes: every tensor starts on a cache line, and so at a multiple of its element size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """The half-open byte range of one tensor in its bucket."""
+
+    spec: TensorSpec
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Tensors that travel together, in order. `bytes` is the part of the buffer they fill."""
+
+    slots: tuple[Slot, ...]
+
+    @property
+    def bytes(self) -> int:
+        return self.slots[-1].stop
+
+
+def cut(manifest: Manifest, bucket_bytes: int) -> tuple[Bucket, ...]:
+    """Cut a manifest, in order, into buckets of at most `bucket_bytes`; a tensor larger than that is a bucket alone."""
+    buckets: list[Bucket] = []
+    slots: list[Slot] = []
+    for spec in manifest.tensors:
+        slot = _slot(spec, slots[-1].stop if slots else 0)
+        if slots and slot.stop > bucket_bytes:
+            buckets.append(Bucket(slots=tuple(slots)))
+            slots, slot = [], _slot(spec, 0)
+        slots.append(slot)
+    return (*buckets, Bucket(slots=tuple(slots))) if slots else tuple(buckets)
+
+
+def buffers_for(buckets: Iterable[Bucket], count: int) -> tuple[Tensor, ...]:
+    """`count` byte buffers on the CPU, `uint8 [largest bucket]`, to be used again and again."""
+    largest = max((bucket.bytes for bucket in buckets), default=0)
+    return tuple(torch.empty(largest, dtype=torch.uint8) for _ in range(count))
+
+
+def pack(bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> Tensor:
+    """Copy the next tensors into `buffer` and return its filled part. Raises `TransferError` where they are not those
+    of the manifest."""
+    for slot in bucket.slots:
+        name, tensor = next(tensors, ("", None))
+        if tensor is None:
+            raise TransferError(f"the manifest lists {slot.spec.name}, but there is no tensor for it")
+        _check(slot.spec, name, tensor)
+        _view(slot, buffer).copy_(tensor)
+    return buffer[: bucket.bytes]
+
+
+def unpack(bucket: Bucket, buffer: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a bucket as views of `buffer`: valid until it is filled again."""
+    return ((slot.spec.name, _view(slot, buffer)) for slot in bucket.slots)
+
+
+def digest(manifest: Manifest, bucket_bytes: int) -> bytes:
+    """32 bytes that are equal where sender and receiver will cut the same tensors into the same buckets."""
+    return hashlib.sha256(repr((manifest, bucket_bytes)).encode()).digest()
+
+
+def _slot(spec: TensorSpec, after: int) -> Slot:
+    start = -(-after // ALIGNMENT) * ALIGNMENT
+    return Slot(spec=spec, start=start, stop=start + math.prod(spec.shape) * _dtype(spec).itemsize)
+
+
+def _view(slot: Slot, buffer: Tensor) -> Tensor:
+    return buffer[slot.start : slot.stop].view(_dtype(slot.spec)).view(slot.spec.shape)
+
+
+def _dtype(spec: TensorSpec) -> torch.dtype:
+    dtype = vars(torch).get(spec.dtype)
+    if not isinstance(dtype, torch.dtype):
+        raise TransferError(f"{spec.name}: torch has no dtype {spec.dtype!r}")
+    return dtype
+
+
+def _check(spec: TensorSpec, name: str, tensor: Tensor) -> None:
+    found = TensorSpec(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
+    if found != spec:
+        raise TransferError(
+            f"the manifest lists {spec.name} {spec.dtype} {list(spec.shape)}, "
+            f"but the next tensor is {found.name} {found.dtype} {list(found.shape)}"
+        )

@@ -1,0 +1,83 @@
+"""A private gloo group of one learner rank and the engines' workers, apart from every default process group.
+
+Two members may live in one process, in two threads (local mode). Every call ends within the group's deadline.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rlhf.errors import TransferError
+from rlhf.types import Rendezvous
+
+ROOT = 0
+"""The learner's rank: the only one that sends, and the host of the store."""
+
+
+class GlooGroup:
+    """Membership as `rank` of the rendezvous. Raises `TransferError` when the others do not come in time."""
+
+    def __init__(self, rank: int, rendezvous: Rendezvous) -> None:
+        self._timeout_seconds = rendezvous.timeout_seconds
+        meeting = f"{rendezvous.address}:{rendezvous.port} as rank {rank} of {rendezvous.world_size}"
+        with self._named(f"joining the transfer group at {meeting}"):
+            # The store is kept: rank 0's is the server.
+            self._store = open_store(rank, rendezvous)
+            self._group = dist.ProcessGroupGloo(
+                self._store, rank, rendezvous.world_size, timedelta(seconds=rendezvous.timeout_seconds)
+            )
+
+    def start_broadcast(self, buffer: Tensor) -> Callable[[], None]:
+        """Begin to send (rank 0) or receive `buffer` in place; call the result to wait for the end."""
+        with self._named("a broadcast"):
+            work = self._group.broadcast(buffer, ROOT)
+
+        def wait() -> None:
+            with self._named("a broadcast"):
+                work.wait(timedelta(seconds=self._timeout_seconds))
+
+        return wait
+
+    def broadcast(self, buffer: Tensor) -> None:
+        """Send (rank 0) or receive `buffer` in place."""
+        self.start_broadcast(buffer)()
+
+    def meet(self) -> None:
+        """Wait until every member is here."""
+        with self._named("the barrier at the end"):
+            # An all-reduce rather than gloo's barrier, whose deadline is not the group's.
+            self._group.allreduce(torch.zeros(1)).wait(timedelta(seconds=self._timeout_seconds))
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, OSError) as error:
+            first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise TransferError(
+                f"{what} did not succeed within {self._timeout_seconds:g} s: a peer is gone or hangs ({first_line})"
+            ) from error
+
+
+def open_store(rank: int, rendezvous: Rendezvous) -> dist.TCPStore:
+    """The key-value store where members meet; rank 0 hosts it. The others wait for it until the deadline."""
+    address, port, timeout = rendezvous.address, rendezvous.port, timedelta(seconds=rendezvous.timeout_seconds)
+    if rank != ROOT:
+        return dist.TCPStore(address, port, is_master=False, timeout=timeout)
+    # A socket of our own, because the store's would listen on every interface.
+    listening = socket.create_server((address, port), backlog=1024)
+    return dist.TCPStore(
+        address,
+        port,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+    )

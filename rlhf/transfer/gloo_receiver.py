@@ -1,0 +1,85 @@
+"""The engine's end of a gloo publish: a weight-transfer engine for vLLM's workers, on a CPU or anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from vllm.distributed.weight_transfer.base import WeightTransferEngine
+
+from rlhf.errors import TransferError
+from rlhf.transfer.buckets import Bucket, buffers_for, cut, digest, unpack
+from rlhf.transfer.gloo_group import GlooGroup
+from rlhf.transfer.infos import ManifestInfo, MeetingInfo
+from rlhf.transfer.reload import Reload
+from rlhf.types import Manifest
+
+
+class GlooReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
+    """One member of the transfer group in each of the engine's workers. Each receives whole tensors and keeps its
+    shard. A receive that fails leaves the group, so that the peers need not wait for their deadline."""
+
+    init_info_cls = MeetingInfo
+    update_info_cls = ManifestInfo
+
+    _group: GlooGroup | None = None
+    _reload: Reload | None = None
+    _buffers: tuple[Tensor, ...] = ()
+    _bucket_bytes = 0
+
+    def init_transfer_engine(self, init_info: MeetingInfo) -> None:
+        self._bucket_bytes = init_info.bucket_bytes
+        self._group = GlooGroup(init_info.first_rank + self.parallel_config.rank, init_info.rendezvous)
+
+    def start_weight_update(self) -> None:
+        self._reload = Reload(self.model, self.model_config)
+
+    def receive_weights(self, update_info: ManifestInfo) -> None:
+        try:
+            self._receive(update_info.manifest)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def finish_weight_update(self) -> None:
+        if self._reload is None:
+            raise TransferError("finish_weight_update came before start_weight_update")
+        reload, self._reload = self._reload, None
+        reload.finish()
+
+    def shutdown(self) -> None:
+        self._group = None
+
+    def load(self, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> None:
+        """Load one bucket's tensors, which are views of `buffer`."""
+        if self._reload is None:
+            raise TransferError("receive_weights came before start_weight_update")
+        self._reload.load(tensors, buffer)
+
+    def _receive(self, manifest: Manifest) -> None:
+        if self._group is None:
+            raise TransferError("receive_weights came before init_transfer_engine")
+        self._agree(self._group, manifest)
+        buckets = cut(manifest, self._bucket_bytes)
+        for bucket, buffer in self._arrivals(self._group, buckets):
+            self.load(unpack(bucket, buffer), buffer)
+        self._group.meet()
+
+    def _agree(self, group: GlooGroup, manifest: Manifest) -> None:
+        received = torch.empty(32, dtype=torch.uint8)
+        group.broadcast(received)
+        if bytes(received.tolist()) != digest(manifest, self._bucket_bytes):
+            raise TransferError("the learner sends another manifest than the one this engine acknowledged")
+
+    def _arrivals(self, group: GlooGroup, buckets: tuple[Bucket, ...]) -> Iterator[tuple[Bucket, Tensor]]:
+        """Buckets as they arrive; while one is loaded the next is on its way into the other buffer."""
+        if not self._buffers or self._buffers[0].numel() < max(bucket.bytes for bucket in buckets):
+            self._buffers = buffers_for(buckets, 2)
+        waits = {}
+        for index, bucket in enumerate(buckets):
+            for ahead in (index, index + 1):
+                if ahead < len(buckets) and ahead not in waits:
+                    waits[ahead] = group.start_broadcast(self._buffers[ahead % 2][: buckets[ahead].bytes])
+            waits[index]()
+            yield bucket, self._buffers[index % 2]

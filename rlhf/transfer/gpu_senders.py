@@ -1,0 +1,106 @@
+"""Senders that speak vLLM's own wires between GPUs. *Untested*: no machine has run them yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.distributed.weight_transfer.nccl_common import trainer_init
+from vllm.distributed.weight_transfer.packed_tensor import packed_ipc_producer, packed_nccl_broadcast_producer
+
+from rlhf.errors import TransferError
+from rlhf.transfer.gloo_group import ROOT
+from rlhf.transfer.handles import HandleDesk
+from rlhf.transfer.init_info import NCCL_BUFFERS
+from rlhf.types import Manifest, Rendezvous
+
+
+class NcclSender:
+    """Broadcasts packed buffers to vLLM's `nccl` engines, on the current CUDA device. *Untested.*
+
+    nccl itself has no deadline for a peer that hangs: the caller's deadline ends the run.
+    """
+
+    def __init__(self) -> None:
+        self._group: Any = None
+        self._bucket_bytes = 0
+
+    def connect(self, rendezvous: Rendezvous) -> None:
+        self._bucket_bytes = rendezvous.bucket_bytes
+        self._group = trainer_init(
+            {
+                "master_address": rendezvous.address,
+                "master_port": rendezvous.port,
+                "world_size": rendezvous.world_size,
+            }
+        )
+
+    def send(self, tensors: Iterator[tuple[str, Tensor]], manifest: Manifest) -> None:
+        if self._group is None:
+            raise TransferError("send came before connect")
+        packed_nccl_broadcast_producer(
+            iterator=tensors,
+            group=self._group,
+            src=0,
+            post_iter_func=_copy,
+            buffer_size_bytes=self._bucket_bytes,
+            num_buffers=NCCL_BUFFERS,
+        )
+        torch.cuda.current_stream().synchronize()
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.destroy()
+            self._group = None
+
+
+class IpcSender:
+    """Shares one packed buffer with `IpcReceiver`s on the same GPU, chunk by chunk. *Untested.*
+
+    CUDA maps the memory; the handles travel over a `HandleDesk`, where the engines also say that they have read.
+    """
+
+    def __init__(self) -> None:
+        self._desk: HandleDesk | None = None
+        self._bucket_bytes = 0
+
+    def connect(self, rendezvous: Rendezvous) -> None:
+        self._bucket_bytes = rendezvous.bucket_bytes
+        self._desk = HandleDesk(ROOT, rendezvous)
+
+    def send(self, tensors: Iterator[tuple[str, Tensor]], manifest: Manifest) -> None:
+        if self._desk is None:
+            raise TransferError("send came before connect")
+        chunks = packed_ipc_producer(
+            iterator=tensors,
+            gpu_uuid=str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid),
+            post_iter_func=lambda item: item[1],
+            buffer_size_bytes=max(self._bucket_bytes, _largest(manifest)),
+        )
+        for chunk in chunks:
+            self._desk.offer(
+                {
+                    "names": chunk.names,
+                    "dtype_names": chunk.dtype_names,
+                    "shapes": chunk.shapes,
+                    "tensor_sizes": chunk.tensor_sizes,
+                    "ipc_handles": chunk.ipc_handle,
+                }
+            )
+        self._desk.end()
+        torch.cuda.ipc_collect()
+
+    def close(self) -> None:
+        self._desk = None
+
+
+def _copy(item: tuple[str, Tensor]) -> Tensor:
+    # vLLM packs a buffer only when it is full, and by then a gathered tensor has been freed.
+    return item[1].clone()
+
+
+def _largest(manifest: Manifest) -> int:
+    return max(math.prod(spec.shape) * vars(torch)[spec.dtype].itemsize for spec in manifest.tensors)

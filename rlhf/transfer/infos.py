@@ -1,0 +1,47 @@
+"""The dictionaries of `rlhf.transfer.init_info` as vLLM's workers parse them, for the receivers of this package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
+
+from rlhf.transfer.init_info import manifest_of
+from rlhf.types import Manifest, Rendezvous
+
+
+@dataclass
+class MeetingInfo(WeightTransferInitInfo):
+    """Where to meet; a worker's rank is `first_rank` plus its rank in the engine."""
+
+    backend: str
+    address: str
+    port: int
+    first_rank: int
+    world_size: int
+    timeout_seconds: float
+    bucket_bytes: int
+
+    @property
+    def rendezvous(self) -> Rendezvous:
+        return Rendezvous(
+            backend=self.backend,
+            address=self.address,
+            port=self.port,
+            world_size=self.world_size,
+            timeout_seconds=self.timeout_seconds,
+            bucket_bytes=self.bucket_bytes,
+        )
+
+
+@dataclass
+class ManifestInfo(WeightTransferUpdateInfo):
+    """The manifest, field by field, in vLLM's own names."""
+
+    names: list[str]
+    dtype_names: list[str]
+    shapes: list[list[int]]
+
+    @property
+    def manifest(self) -> Manifest:
+        return manifest_of(self.names, self.dtype_names, self.shapes)

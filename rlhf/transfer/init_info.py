@@ -1,0 +1,58 @@
+"""What the engines are told, as plain dictionaries for vLLM's `collective_rpc`: where to meet, and what will come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rlhf.errors import TransferError
+from rlhf.types import Manifest, Rendezvous, TensorSpec
+
+NCCL_BUFFERS = 2
+"""Buckets in flight at once on vLLM's nccl wire."""
+
+
+ENGINE_BACKENDS = {"gloo": "gloo", "nccl": "nccl", "ipc": "ipc_desk"}
+"""What each backend is called in vLLM's factory: nccl is vLLM's own, the others are registered by `plugin`."""
+
+
+def engine_backend(backend: str) -> str:
+    """The name to start an engine with (`WeightTransferConfig.backend`)."""
+    if backend not in ENGINE_BACKENDS:
+        raise TransferError(f"no weight-transfer backend is called {backend!r}; there are gloo, nccl and ipc")
+    return ENGINE_BACKENDS[backend]
+
+
+def init_info(rendezvous: Rendezvous, first_rank: int) -> dict[str, Any]:
+    """Argument of `init_weight_transfer_engine`, for an engine whose workers follow from `first_rank`."""
+    if rendezvous.backend == "nccl":
+        return {
+            "master_address": rendezvous.address,
+            "master_port": rendezvous.port,
+            "rank_offset": first_rank,
+            "world_size": rendezvous.world_size,
+            "packed": True,
+            "packed_buffer_size_bytes": rendezvous.bucket_bytes,
+            "packed_num_buffers": NCCL_BUFFERS,
+        }
+    return {**asdict(rendezvous), "first_rank": first_rank}
+
+
+def update_info(manifest: Manifest) -> dict[str, Any]:
+    """Argument of `update_weights`, whatever the backend: the manifest in vLLM's names."""
+    return {
+        "names": [spec.name for spec in manifest.tensors],
+        "dtype_names": [spec.dtype for spec in manifest.tensors],
+        "shapes": [list(spec.shape) for spec in manifest.tensors],
+    }
+
+
+def manifest_of(names: Sequence[str], dtype_names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Manifest:
+    """The manifest that `update_info` was made from."""
+    return Manifest(
+        tensors=tuple(
+            TensorSpec(name=name, dtype=dtype, shape=tuple(shape))
+            for name, dtype, shape in zip(names, dtype_names, shapes, strict=True)
+        )
+    )
