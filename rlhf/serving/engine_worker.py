@@ -79,7 +79,7 @@ class EngineWorker:
         return self._phase("score", lambda engine: engine.score(token_ids, timeout_seconds=self._seconds))
 
     def connect(self, init_info: Mapping[str, Any]) -> None:
-        """Join the transfer group; `init_info` is of the backend."""
+        """Join the transfer group; `init_info` is of the backend (`rlhf.transfer.init_info`)."""
         self._phase("connect", lambda engine: engine.connect(init_info))
 
     def prepare(self, names: Sequence[str]) -> None:
@@ -87,7 +87,7 @@ class EngineWorker:
         self._phase("prepare", lambda engine: engine.prepare(names))
 
     def receive(self, update_info: Mapping[str, Any]) -> None:
-        """Take the tensors that the learner sends; `update_info` is of the backend."""
+        """Take the tensors while the learner sends them; `update_info` is of the backend."""
         self._phase("receive", lambda engine: engine.receive(update_info))
 
     def commit(self, version: PolicyVersion) -> None:

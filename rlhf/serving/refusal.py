@@ -15,7 +15,7 @@ def refusal(request: Request, facts: EngineFacts) -> str:
         return "the prompt has no tokens"
     if length >= facts.max_context_tokens:
         return f"a prompt of {length} tokens leaves no room in a context of {facts.max_context_tokens}"
-    if not (0 <= request.token_ids.min() and request.token_ids.max() < facts.vocab_size):
+    if not (request.token_ids.min() >= 0 and request.token_ids.max() < facts.vocab_size):
         return f"a prompt token is outside the vocabulary of {facts.vocab_size}"
     if request.max_tokens < 1:
         return f"max_tokens is {request.max_tokens}, at least 1 is needed"

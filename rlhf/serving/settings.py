@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from rlhf.types import FinishReason
 
-
 UNPUBLISHED = -1
 """Version of an engine's own start weights, before the first publish."""
 
@@ -24,7 +23,7 @@ class EngineSettings:
     """
 
     model: str
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     stop_token_ids: tuple[int, ...] = ()
     max_context_tokens: int | None = None
     max_sequences: int = 256

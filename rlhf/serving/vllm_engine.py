@@ -12,21 +12,26 @@ import torch
 import vllm
 from numpy.typing import NDArray
 from vllm import SamplingParams
+from vllm.config import WeightTransferConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.inputs.engine import tokens_input
+from vllm.logprobs import FlatLogprobs
 from vllm.model_executor.models import ModelRegistry
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.transformers_utils.config import get_config
 from vllm.v1.core.sched.request_queue import create_request_queue
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from rlhf.errors import DeadlinePassed
+from rlhf.errors import DeadlinePassed, TransferError
 from rlhf.serving.names import unknown_and_missing
 from rlhf.serving.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, Request
 from rlhf.types import FinishReason, PolicyVersion
 
 CPU_MEMORY_SHARE = 0.01
 """On a CPU vLLM checks this share of RAM for being free, and takes `kv_cache_megabytes` of it."""
+
+
+SCORING = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False)
 
 
 class VllmEngine:
@@ -73,20 +78,17 @@ class VllmEngine:
         """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, computed anew and never from a cache."""
         with self._alone() if self._paused else _as_it_is():
             output = self._run_to_end(f"score-{time.monotonic_ns()}", token_ids, timeout_seconds)
-        assert output.prompt_logprobs is not None
-        return np.array(
-            [at[int(token)].logprob for at, token in zip(output.prompt_logprobs[1:], token_ids[1:], strict=True)],
-            dtype=np.float32,
-        )
+        assert isinstance(output.prompt_logprobs, FlatLogprobs)
+        return np.array(output.prompt_logprobs.logprobs, dtype=np.float32)
 
     def prepare(self, names: Sequence[str]) -> None:
         """Stop sampling and forget all keys and values; requests wait where they are.
 
-        Raises `ValueError` where tensors of these names would leave a parameter as it was, or have no place.
+        Raises `TransferError` where tensors of these names would leave a parameter as it was, or have no place.
         """
         unknown, missing = unknown_and_missing(names, self._parameters)
         if unknown or missing:
-            raise ValueError(f"the model has no place for {unknown}, and would not be sent {missing}")
+            raise TransferError(f"the model has no place for {unknown}, and would not be sent {missing}")
         if not self._paused:
             self._engine.sleep(level=0, mode="keep")
             self._engine.reset_prefix_cache(reset_running_requests=True)
@@ -98,6 +100,7 @@ class VllmEngine:
             self._paused = False
 
     def connect(self, init_info: Mapping[str, Any]) -> None:
+        """Join the transfer group."""
         self._engine.collective_rpc("init_weight_transfer_engine", args=(dict(init_info),))
 
     def receive(self, update_info: Mapping[str, Any]) -> None:
@@ -121,13 +124,11 @@ class VllmEngine:
 
     def _step(self) -> None:
         for output in self._engine.step():
-            if output.finished:
+            if isinstance(output, RequestOutput) and output.finished:
                 self._finished[output.request_id] = output
 
     def _run_to_end(self, request_id: str, token_ids: NDArray[np.int32], timeout_seconds: float) -> RequestOutput:
-        self._add(
-            request_id, token_ids, SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False)
-        )
+        self._add(request_id, token_ids, SCORING)
         deadline = time.monotonic() + timeout_seconds
         while request_id not in self._finished:
             if time.monotonic() > deadline:
@@ -140,7 +141,7 @@ class VllmEngine:
     def _alone(self) -> Iterator[None]:
         """Let the scheduler run while the requests that wait are out of its sight. vLLM has no call for this: they are
         all in `waiting`, since `pause` took running ones back to it."""
-        scheduler = self._engine.engine_core.engine_core.scheduler
+        scheduler: Any = self._engine.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
         held, scheduler.waiting = scheduler.waiting, create_request_queue(scheduler.policy)
         self._engine.wake_up(tags=["scheduling"])
         try:
@@ -166,13 +167,15 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
         dtype=settings.dtype,
         generation_config="vllm",
         logprobs_mode="processed_logprobs",
-        max_model_len=settings.max_context_tokens,
+        max_model_len=settings.max_context_tokens,  # type: ignore[arg-type]  # None is vLLM's default
         max_num_seqs=settings.max_sequences,
         tensor_parallel_size=settings.tensor_parallel_size,
         enforce_eager=on_cpu,
         gpu_memory_utilization=CPU_MEMORY_SHARE if on_cpu else settings.gpu_memory_utilization,
         kv_cache_memory_bytes=settings.kv_cache_megabytes * 2**20 if on_cpu else None,
-        weight_transfer_config={"backend": settings.weight_transfer} if settings.weight_transfer else None,
+        weight_transfer_config=WeightTransferConfig(backend=settings.weight_transfer)
+        if settings.weight_transfer
+        else None,
         enable_prefix_caching=True,
         disable_log_stats=True,
         use_tqdm_on_load=False,
@@ -209,7 +212,7 @@ def finished_of(output: RequestOutput) -> Finished:
 
 def _sampled_logprobs(completion: CompletionOutput) -> NDArray[np.float32]:
     flat = completion.logprobs
-    assert flat is not None
+    assert isinstance(flat, FlatLogprobs)
     return np.array(flat.logprobs, dtype=np.float32)[flat.start_indices]
 
 

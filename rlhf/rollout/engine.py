@@ -1,0 +1,200 @@
+"""An engine as the controller sees it: many coroutines ask, few calls go out.
+
+The requests of one tick of the event loop travel in one `submit`, and one `collect` after the other brings back
+whatever has finished, so calls do not grow with the number of samples.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.cluster.worker import Worker
+from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed
+from rlhf.serving.settings import EngineFacts, Finished, Refused, Request
+from rlhf.transfer.init_info import init_info, update_info
+from rlhf.types import Completion, Manifest, PolicyVersion, Prompt, Rendezvous, Sampling
+
+POLL_SECONDS = 1.0
+"""How long one `collect` waits for a first reply."""
+CALL_SECONDS = 30.0
+"""Beyond what a call itself waits for: the way there and back, and a step of the model."""
+
+
+@dataclass(eq=False)
+class _Pending:
+    """A request on its way: `taken` ends when the engine has it, `reply` in a completion or a named error."""
+
+    session: str
+    taken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    reply: asyncio.Future[Completion] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def take(self) -> None:
+        if not self.taken.done():
+            self.taken.set_result(None)
+
+    def finish(self, completion: Completion) -> None:
+        self.take()
+        self.reply.set_result(completion)
+
+    def fail(self, error: BaseException) -> None:
+        self.take()
+        self.reply.set_exception(error)
+
+
+class RemoteEngine:
+    """A `RolloutEngine` and a `PublishTarget` over a worker that runs an `EngineWorker`.
+
+    `generate` raises `GenerateFailed` when this one request cannot be answered, `DeadlinePassed` when it is not
+    answered `generate_timeout_seconds` after the engine had it, `EngineBroken` or `WorkerDied` when the engine will
+    answer nothing any more.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        transfer_ranks: int = 1,
+        start_timeout_seconds: float = 300,
+        generate_timeout_seconds: float = 300,
+        publish_timeout_seconds: float = 120,
+    ) -> None:
+        self.name, self.transfer_ranks = worker.name, transfer_ranks
+        self._worker = worker
+        self._start_seconds, self._generate_seconds = start_timeout_seconds, generate_timeout_seconds
+        self._publish_seconds = publish_timeout_seconds
+        self._ids = itertools.count()
+        self._outbox: list[Request] = []
+        self._pending: dict[str, _Pending] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._collector: asyncio.Task[None] | None = None
+
+    async def start(self) -> EngineFacts:
+        """Load the model; what the engine says of itself."""
+        return EngineFacts(*await self._worker.call("start", timeout_seconds=self._start_seconds))
+
+    async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
+        """One reply; every draw is decided by `seed`."""
+        request_id = f"{session}/{next(self._ids)}"
+        pending = self._pending[request_id] = _Pending(session)
+        self._post(Request(request_id, prompt.token_ids, sampling.temperature, sampling.max_tokens, seed))
+        try:
+            await pending.taken
+            async with asyncio.timeout(self._generate_seconds):
+                return await pending.reply
+        except TimeoutError as error:
+            raise DeadlinePassed(f"{self.name} (session {session})", self._generate_seconds) from error
+        finally:
+            if self._pending.pop(request_id, None):
+                self._spawn(self._abort(request_id))
+
+    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1."""
+        logprobs: NDArray[np.float32] = await self._call("score", token_ids)
+        return logprobs
+
+    async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
+        """Join the transfer group with ranks from `first_rank` on."""
+        await self._phase("connect", init_info(rendezvous, first_rank))
+
+    async def prepare(self, manifest: Manifest) -> None:
+        """Pause sampling and acknowledge the manifest; requests are kept."""
+        await self._phase("prepare", [tensor.name for tensor in manifest.tensors])
+
+    async def receive(self, manifest: Manifest) -> None:
+        """Take the tensors while the learner sends them."""
+        await self._phase("receive", update_info(manifest))
+
+    async def commit(self, version: PolicyVersion) -> None:
+        """Stamp what is sampled from here on with `version`."""
+        await self._phase("commit", version)
+
+    async def resume(self) -> None:
+        """Let sampling go on."""
+        await self._phase("resume")
+
+    async def stop(self) -> None:
+        """Give up what is under way and free the model."""
+        self._fail(EngineBroken(self.name, "it was stopped"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._worker.call("stop", timeout_seconds=CALL_SECONDS)
+
+    async def _phase(self, method: str, *arguments: object) -> None:
+        await self._worker.call(method, *arguments, timeout_seconds=self._publish_seconds)
+
+    def _post(self, request: Request) -> None:
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(lambda: self._spawn(self._submit()))
+        self._outbox.append(request)
+
+    async def _submit(self) -> None:
+        """Send what this tick has gathered, and see that its replies are waited for."""
+        batch, self._outbox = self._outbox, []
+        batch = [request for request in batch if request.id in self._pending]
+        if not batch:
+            return
+        await self._call("submit", batch)
+        for request in batch:
+            if pending := self._pending.get(request.id):
+                pending.take()
+        if self._collector is None or self._collector.done():
+            self._collector = self._spawn(self._collect())
+
+    async def _collect(self) -> None:
+        while self._pending:
+            for reply in await self._call("collect", POLL_SECONDS):
+                self._settle(reply)
+
+    async def _abort(self, request_id: str) -> None:
+        await self._call("abort", [request_id])
+
+    async def _call(self, method: str, argument: object) -> Any:
+        """A call that waits, at worst, for a publish to end."""
+        return await self._worker.call(method, argument, timeout_seconds=self._publish_seconds + CALL_SECONDS)
+
+    def _settle(self, reply: Finished | Refused) -> None:
+        pending = self._pending.pop(reply.id, None)
+        if pending is None:
+            return
+        if isinstance(reply, Finished):
+            pending.finish(completion_of(reply, self.name))
+        elif reply.broken:
+            pending.fail(EngineBroken(self.name, reply.detail))
+        else:
+            pending.fail(GenerateFailed(self.name, pending.session, reply.detail))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A call that failed fails every request that waits: none of them would be answered."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        lost, self._pending = self._pending, {}
+        for pending in lost.values():
+            pending.fail(error)
+
+
+def completion_of(reply: Finished, engine: str) -> Completion:
+    """The reply in the system's words."""
+    return Completion(
+        token_ids=reply.token_ids,
+        logprobs=reply.logprobs,
+        versions=reply.versions,
+        finish_reason=reply.reason,
+        engine=engine,
+    )
