@@ -32,7 +32,7 @@ def check(recipe: Path, overrides: Sequence[str] = ()) -> int:
 
 def print_rows(rows: Sequence[Row]) -> None:
     for label, text in rows:
-        print(f"{label:<14}{text}")
+        print(f"{label:<15}{text}")
 
 
 def parts(recipe: Recipe) -> list[Row]:
@@ -49,31 +49,40 @@ def parts(recipe: Recipe) -> list[Row]:
 def derived(recipe: Recipe) -> list[Row]:
     """The batch numbers that follow from those of the recipe."""
     trainer, tokens = recipe.trainer, recipe.sampling.max_tokens
-    steps = trainer.epochs * trainer.minibatches
     return [
         (
             "an update",
-            f"{trainer.groups_per_update} groups x {trainer.group_size} samples = "
-            f"{trainer.samples_per_update:,} samples of at most {tokens:,} tokens",
+            f"{count(trainer.groups_per_update, 'group')} x {count(trainer.group_size, 'sample')} = "
+            f"{count(trainer.samples_per_update, 'sample')} of at most {count(tokens, 'token')}",
         ),
         (
             "it learns in",
-            f"{trainer.epochs} epochs x {trainer.minibatches} minibatches = {steps} optimizer steps, "
-            f"micro-batches of at most {trainer.tokens_per_microbatch:,} tokens a rank",
+            f"{count(trainer.epochs, 'epoch')} x {count(trainer.minibatches, 'minibatch')} = "
+            f"{count(trainer.epochs * trainer.minibatches, 'optimizer step')}, "
+            f"micro-batches of at most {count(trainer.tokens_per_microbatch, 'token')} a rank",
         ),
         (
             "the run",
-            f"{trainer.updates:,} updates = {trainer.updates * trainer.samples_per_update:,} samples, "
-            f"{trainer.optimizer_steps:,} optimizer steps",
+            f"{count(trainer.updates, 'update')} = {count(trainer.updates * trainer.samples_per_update, 'sample')}, "
+            f"{count(trainer.optimizer_steps, 'optimizer step')}",
         ),
-        ("in flight", f"{trainer.tickets:,} groups at once, at most {trainer.max_staleness} updates stale"),
+        (
+            "in flight",
+            f"{count(trainer.tickets, 'group')} at once, at most {count(trainer.max_staleness, 'update')} stale",
+        ),
         ("evaluation", "before and after" + every(trainer.eval_every) if recipe.data.eval else "none"),
         ("checkpoints", "at the end" + every(trainer.save_every) + f", the newest {trainer.keep_checkpoints} are kept"),
     ]
 
 
+def count(number: int, thing: str) -> str:
+    """`1 batch`, `4,096 batches`."""
+    plural = "" if number == 1 else "es" if thing.endswith("ch") else "s"
+    return f"{number:,} {thing}{plural}"
+
+
 def every(updates: int) -> str:
-    return f", and every {updates} updates" if updates else ""
+    return f", and every {count(updates, 'update')}" if updates else ""
 
 
 def describe_model(model: ModelConfig) -> str:
@@ -81,7 +90,7 @@ def describe_model(model: ModelConfig) -> str:
     if model.tiny is None:
         return f"{model.path}, {model.dtype}"
     tiny = model.tiny
-    warmup = f", warmed up for {model.warmup.updates} updates" if model.warmup else ", not warmed up"
+    warmup = f", warmed up for {count(model.warmup.updates, 'update')}" if model.warmup else ", not warmed up"
     return (
         f"tiny {tiny.architecture}: {tiny.layers} layers of {tiny.hidden_size}, "
         f"context of {tiny.max_position_embeddings} tokens, {model.dtype}{warmup}"

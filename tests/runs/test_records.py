@@ -49,7 +49,7 @@ def segment(kinds: list[TokenKind], first_id: int = 10) -> Segment:
     return Segment(
         token_ids=np.arange(first_id, first_id + len(kinds), dtype=np.int32),
         kinds=np.array(kinds, np.int8),
-        logprobs=np.where(acted, -0.1, 0).astype(np.float32),
+        logprobs=np.where(acted, -0.125, 0).astype(np.float32),
         versions=np.where(acted, 2, -1).astype(np.int32),
     )
 
@@ -94,7 +94,7 @@ def test_a_trained_episode_tells_all_of_its_story():
     assert (record.advantage, record.advantages) == (0.5, None)
     assert record.token_ids == [10, 11, 12]
     assert record.kinds == [0, 1, 1]
-    assert record.engine_logprobs == [None, -0.1, -0.1]
+    assert record.engine_logprobs == [None, -0.125, -0.125]
     assert record.learner_logprobs == [None, -0.25, -0.5]
     assert record.versions == [None, 2, 2]
     assert (record.engine, record.generate_seconds) == ("engine-1", 0.25)
@@ -151,7 +151,7 @@ def test_what_the_end_of_the_run_found_unfinished_is_in_flight():
 
 
 def test_records_come_back_from_the_file_as_they_were(tmp_path: Path):
-    updated = Updated(metrics={}, samples=(trained(0, [0.1, 0.2], [-1e-7, -20.125]),))
+    updated = Updated(metrics={}, samples=(trained(0, [0.25, 0.5], [-1.5, -20.125]),))
     records = records_of_update([group(sound(), UNSCORED, BROKEN)], updated, update=3)
     writer = EpisodeWriter(tmp_path / "episodes.jsonl")
     writer.write(records)
