@@ -54,6 +54,11 @@ class Recipe(Config):
                 f"rollout.max_context_tokens is {self.rollout.max_context_tokens}, longer than the model's context of "
                 f"{tiny.max_position_embeddings} tokens (model.tiny.max_position_embeddings)"
             )
+        if self.model.warmup and not self.data.train.sorting:
+            raise ValueError(
+                "model.warmup needs demonstrations, and only data.train.sorting makes them; for your own data run a "
+                "recipe of kind: sft first and start from its checkpoint (model.path)"
+            )
         if self.kind == "sft" and self.data.train.path and not self.data.train.response_column:
             raise ValueError("data.train.response_column is required by kind: sft: the column with the demonstration")
         for name, dataset in (("train", self.data.train), ("eval", self.data.eval)):

@@ -9,7 +9,7 @@ from rlhf.errors import DeadlinePassed, GenerateFailed
 from rlhf.protocols import RewardFunction, RolloutEngine
 from rlhf.rollout.episode import Renderer, play
 from rlhf.rollout.seeds import request_seed
-from rlhf.types import Failed, Filtered, Group, Sample, Sampling, Scored, Task, Ticket, Trajectory, Unscored
+from rlhf.types import Failed, Filtered, Group, Sample, Sampling, Task, Ticket, Trajectory, Unscored
 
 
 class GroupRollout:
@@ -78,10 +78,12 @@ class GroupRollout:
 
 def describe_losses(group: Group) -> str:
     """What became of the samples that have no number, for instance `3 of 4 lost: timeout x2, engine x1`."""
-    kinds = Counter(
-        sample.trajectory.kind if isinstance(sample.trajectory, Failed) else sample.score.kind
-        for sample in group.samples
-        if isinstance(sample.trajectory, Failed) or not isinstance(sample.score, Scored)
-    )
+    kinds = Counter(kind for sample in group.samples if (kind := _loss_of(sample)))
     lost = ", ".join(f"{kind} x{count}" for kind, count in sorted(kinds.items()))
     return f"{kinds.total()} of {len(group.samples)} lost: {lost}"
+
+
+def _loss_of(sample: Sample) -> str | None:
+    if isinstance(sample.trajectory, Failed):
+        return sample.trajectory.kind
+    return sample.score.kind if isinstance(sample.score, Unscored) else None

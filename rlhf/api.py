@@ -1,0 +1,74 @@
+"""The trainer, from Python."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from pathlib import Path
+
+from rlhf.errors import UserError
+from rlhf.metrics import Clock
+from rlhf.preflight import placement, preflight
+from rlhf.recipe import LoadedRecipe, load_recipe
+from rlhf.rollout.evaluation import Evaluation
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.summary import Summary
+from rlhf.runs.view import View, make_view
+from rlhf.trainer.checkpoint import model_folder
+
+
+class Trainer:
+    """One recipe, run from Python exactly as by `rlhf train`, save that no supervisor stands behind the process.
+
+    >>> trainer = Trainer.from_recipe("recipes/quickstart.yaml", "trainer.updates=5")
+    >>> trainer.fit().eval_reward_end
+    >>> trainer.predict("52431")
+    """
+
+    def __init__(self, loaded: LoadedRecipe, *, clock: Clock | None = None, view: View | None = None) -> None:
+        self.loaded, self.recipe = loaded, loaded.recipe
+        self._clock, self._view = clock, view
+        self._model: str | None = None
+
+    @classmethod
+    def from_recipe(cls, path: str | Path, *overrides: str) -> Trainer:
+        """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`."""
+        return cls(load_recipe(Path(path), overrides))
+
+    def fit(self) -> Summary:
+        """Train to the end of the recipe's budget. Raises the run's first failure; the run folder is complete then too."""
+        preflight(self.recipe)
+        placement(self.recipe)
+        from rlhf.training import train
+
+        folder = RunFolder.create(self.recipe.run_dir)
+        folder.write_recipe(self.recipe, self.loaded.origins)
+        view = self._view or make_view(
+            self.recipe.name, self.recipe.trainer.updates, sys.stdout, live=self.recipe.run.live
+        )
+        summary = asyncio.run(train(self.loaded, folder, self._clock or Clock(), view))
+        self._model = model_folder(str(folder.path))
+        return summary
+
+    def evaluate(self) -> Evaluation:
+        """The trained policy on the recipe's held-out tasks, greedily."""
+        from rlhf.inference import evaluate_model
+
+        return evaluate_model(self.recipe, self._trained)
+
+    def predict(self, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
+        """The trained policy's reply to one user message."""
+        from rlhf.inference import reply
+
+        return reply(self._trained, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the trained policy as a Hugging Face folder."""
+        return Path(shutil.copytree(self._trained, path))
+
+    @property
+    def _trained(self) -> str:
+        if self._model is None:
+            raise UserError("there is no trained policy yet: call fit() first, or use `rlhf eval` on a checkpoint")
+        return self._model

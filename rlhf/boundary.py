@@ -1,0 +1,118 @@
+"""What happens between two updates: numbers are shown and logged, the policy is evaluated, a checkpoint is written."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from rlhf.metrics import Clock, Span, busy_seconds
+from rlhf.rollout.evaluation import Evaluation, Evaluator
+from rlhf.runs.jsonl import JsonlWriter
+from rlhf.runs.loggers import Loggers
+from rlhf.runs.view import UpdateLine, View
+from rlhf.trainer.buffer import TicketBuffer
+from rlhf.trainer.config import TrainerConfig
+from rlhf.types import PolicyVersion, Updated
+
+PHASES = {"generate": "wait", "train": "train", "publish": "publish", "evaluate": "evaluate", "save": "save"}
+"""What people read of an update's time: the seconds the learner waited for groups stand for generation."""
+
+
+class UpdateBoundary:
+    """The loop calls it after every publish: before the first update with no outcome, then once an update."""
+
+    def __init__(
+        self,
+        *,
+        config: TrainerConfig,
+        clock: Clock,
+        view: View,
+        loggers: Loggers,
+        spans: JsonlWriter,
+        buffer: TicketBuffer,
+        evaluator: Evaluator | None,
+        checkpoint: Callable[[PolicyVersion], Awaitable[None]],
+    ) -> None:
+        self._config, self._clock, self._view = config, clock, view
+        self._loggers, self._spans, self._buffer = loggers, spans, buffer
+        self._evaluator, self._checkpoint = evaluator, checkpoint
+        self._update_began = self._learning_began = clock.elapsed_seconds
+        self._first_version: PolicyVersion = 0
+        self.evaluations: list[tuple[PolicyVersion, Evaluation]] = []
+        self.rewards: list[tuple[PolicyVersion, float]] = []
+        self.max_staleness = 0.0
+        self.samples = 0
+
+    async def __call__(self, version: PolicyVersion, updated: Updated | None) -> bool:
+        if updated is None:
+            self._first_version = version
+            await self._evaluate(version)
+            self._learning_began = self._update_began = self._clock.elapsed_seconds
+            return version >= self._config.updates
+        last = version >= self._config.updates
+        evaluated = await self._evaluate(version) if last or due(version, self._config.eval_every) else None
+        if last or due(version, self._config.save_every):
+            self._view.phase("save")
+            await self._checkpoint(version)
+        self._report(version, updated.metrics, evaluated)
+        return last
+
+    async def _evaluate(self, version: PolicyVersion) -> Evaluation | None:
+        if self._evaluator is None:
+            return None
+        self._view.phase("evaluate")
+        with self._clock.span("evaluate", version=version):
+            evaluation = await self._evaluator(version)
+        self.evaluations.append((version, evaluation))
+        self._view.evaluation(version, evaluation.reward, evaluation.problems)
+        return evaluation
+
+    def _report(self, version: PolicyVersion, metrics: Mapping[str, float], evaluated: Evaluation | None) -> None:
+        spans = self._clock.drain()
+        now = self._clock.elapsed_seconds
+        seconds, self._update_began = now - self._update_began, now
+        phases = phase_seconds(spans)
+        accounts = self._buffer.accounts
+        self.rewards.append((version, metrics["reward/mean"]))
+        self.max_staleness = max(self.max_staleness, metrics["staleness/max"])
+        self.samples += int(metrics["samples/trained"])
+        done = version - self._first_version
+        self._view.update(
+            UpdateLine(
+                update=version,
+                updates=self._config.updates,
+                reward=metrics["reward/mean"],
+                eval_reward=evaluated.reward if evaluated else None,
+                staleness=metrics["staleness/mean"],
+                seconds=seconds,
+                phase_seconds=phases,
+                tokens_per_second=metrics["tokens/trained"] / seconds,
+                eta_seconds=(now - self._learning_began) / done * (self._config.updates - version),
+                learning_rate=metrics.get("learning_rate"),
+                kl=metrics.get("approx_kl"),
+                clip_fraction=metrics.get("clip_fraction_low", 0.0) + metrics.get("clip_fraction_high", 0.0),
+                failed=accounts.failed,
+                filtered=accounts.filtered,
+            )
+        )
+        logged = dict(metrics) | {f"seconds/{name}": value for name, value in phases.items()}
+        logged |= {"seconds/update": seconds, "groups/failed": accounts.failed, "groups/filtered": accounts.filtered}
+        if evaluated:
+            logged["eval/reward"] = evaluated.reward
+        self._loggers.log(version, logged)
+        self.write_spans(spans)
+
+    def write_spans(self, spans: list[Span]) -> None:
+        self._spans.write(
+            {"name": s.name, "start": s.start, "seconds": round(s.seconds, 6), **s.attributes} for s in spans
+        )
+
+
+def due(version: PolicyVersion, every: int) -> bool:
+    """Whether something done every so many updates is done after this one; 0 is never."""
+    return every > 0 and version % every == 0
+
+
+def phase_seconds(spans: list[Span]) -> dict[str, float]:
+    """Seconds of wall time by phase, in the order of an update."""
+    busy = busy_seconds(spans)
+    return {phase: busy[name] for phase, name in PHASES.items() if name in busy}

@@ -1,0 +1,38 @@
+"""`rlhf eval`: a checkpoint's held-out reward, on a recipe's evaluation tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlhf.errors import ConfigError
+from rlhf.recipe import load_recipe
+from rlhf.supervisor import supervise
+from rlhf.trainer.checkpoint import model_folder
+
+
+def evaluate(checkpoint: str, recipe: Path, overrides: Sequence[str] = ()) -> int:
+    """Print the evaluation as one JSON object."""
+    loaded = load_recipe(recipe, overrides).recipe
+    if loaded.data.eval is None:
+        raise ConfigError(f"{recipe} has no data.eval: there is nothing to evaluate on")
+    model = model_folder(checkpoint)
+
+    def run() -> int:
+        from rlhf.inference import evaluate_model
+
+        evaluation = evaluate_model(loaded, model)
+        print(
+            json.dumps(
+                {
+                    "checkpoint": checkpoint,
+                    "reward": evaluation.reward,
+                    "problems": evaluation.problems,
+                    "distinct_answers": evaluation.distinct_answers,
+                }
+            )
+        )
+        return 0
+
+    return supervise(run)

@@ -1,0 +1,60 @@
+"""`rlhf train`: one recipe, one run folder. The controller runs under a supervisor, so that nothing outlives it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlhf.errors import RlhfError
+from rlhf.metrics import Clock
+from rlhf.preflight import preflight
+from rlhf.recipe import LoadedRecipe, load_recipe
+from rlhf.supervisor import supervise
+
+
+def train(recipe: Path, overrides: Sequence[str] = ()) -> int:
+    """Check the recipe, then train under supervision. Raises `UserError` before anything has started."""
+    clock = Clock()
+    loaded = load_recipe(recipe, overrides)
+    preflight(loaded.recipe)
+    return supervise(lambda: run(loaded, clock))
+
+
+def run(loaded: LoadedRecipe, clock: Clock) -> int:
+    """The controller's own process: what the heavy imports are made in."""
+    from rlhf.api import Trainer
+    from rlhf.runs.view import make_view
+
+    settings = loaded.recipe
+    view = make_view(settings.name, settings.trainer.updates, sys.stdout, live=settings.run.live)
+    try:
+        summary = Trainer(loaded, clock=clock, view=view).fit()
+    except RlhfError as error:
+        view.close()
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"the logs of every process are in {settings.run_dir / 'logs'}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        view.close()
+        print(f"stopped; what was done so far is in {settings.run_dir}", file=sys.stderr)
+        return 130
+    view.close()
+    print(closing_words(summary.as_json(), settings.run_dir))
+    return 0
+
+
+def closing_words(summary: dict, folder: Path) -> str:
+    """What a person wants to know at the end, in a few lines."""
+    lines = []
+    if summary["eval_reward_end"] is not None:
+        lines.append(
+            f"held-out reward {summary['eval_reward_start']:.3f} → {summary['eval_reward_end']:.3f} "
+            f"on {summary['eval_problems']} problems"
+        )
+    lines.append(
+        f"{summary['updates']} updates, {summary['samples']:,} samples, {summary['wall_seconds']:.0f} s "
+        f"(first update after {summary['seconds_to_first_update'] or 0:.0f} s)"
+    )
+    lines.append(f"everything is in {folder}; for instance {folder / 'reward.png'}")
+    return "\n".join(lines)

@@ -1,0 +1,57 @@
+"""The run's books: one record for every episode, whatever becomes of it, and the group each belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rlhf.runs.episodes import EpisodeWriter
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.records import records_in_flight, records_of_failed, records_of_filtered, records_of_update
+from rlhf.trainer.buffer import TicketBuffer
+from rlhf.types import Failed, Filtered, Group, Task, Ticket, Updated
+
+
+class Ledger:
+    """Knows every ticket that is out, and writes the records of its episodes when their fate is known."""
+
+    def __init__(self, folder: RunFolder, group_size: int) -> None:
+        self._writer = EpisodeWriter(folder.episodes)
+        self._group_size = group_size
+        self._out: dict[int, tuple[Ticket, Task, Group | None]] = {}
+
+    def admitted(self, ticket: Ticket, task: Task) -> None:
+        self._out[ticket.ordinal] = (ticket, task, None)
+
+    def settled(self, ticket: Ticket, outcome: Group | Filtered | Failed, *, kept: bool) -> None:
+        """A group that is kept waits for its update; any other has met its fate."""
+        _, task, _ = self._out.pop(ticket.ordinal)
+        match outcome:
+            case Failed():
+                self._writer.write(records_of_failed(ticket, task, outcome, self._group_size))
+            case Filtered(group=group) if kept:
+                self._out[ticket.ordinal] = (ticket, task, group)
+            case Filtered():
+                self._writer.write(records_of_filtered(outcome))
+            case Group():
+                self._out[ticket.ordinal] = (ticket, task, outcome)
+
+    def trained(self, groups: Sequence[Group], updated: Updated, update: int) -> None:
+        for group in groups:
+            del self._out[group.ticket.ordinal]
+        self._writer.write(records_of_update(groups, updated, update))
+
+    @property
+    def sample_accounts(self) -> dict[str, int]:
+        return self._writer.counts
+
+    def close(self) -> None:
+        """Write what was still out: the end of the run is a fate too."""
+        for ticket, task, group in self._out.values():
+            self._writer.write(records_in_flight(ticket, task, self._group_size, group.samples if group else ()))
+        self._out.clear()
+        self._writer.close()
+
+
+def group_accounts(buffer: TicketBuffer) -> dict[str, int]:
+    return asdict(buffer.accounts)

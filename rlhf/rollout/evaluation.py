@@ -1,0 +1,54 @@
+"""Evaluation: every held-out problem once, greedily. It runs at the boundary and never passes through the buffer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlhf.errors import RlhfError
+from rlhf.rollout.group import GroupRollout, describe_losses
+from rlhf.types import Failed, Filtered, Sample, Task, Ticket
+
+
+class EvaluationFailed(RlhfError):
+    """Some problem of an evaluation has no number: an average over the others would be a different evaluation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Mean reward over `problems` held-out problems with `distinct_answers` different answers."""
+
+    reward: float
+    problems: int
+    distinct_answers: int
+    samples: tuple[Sample, ...]
+
+
+class Evaluator:
+    """Asks one reply for each task. `rollout` plays groups of one, greedily, without a filter."""
+
+    def __init__(self, *, rollout: GroupRollout, tasks: Sequence[Task]) -> None:
+        self._rollout, self._tasks = rollout, tasks
+
+    async def __call__(self, version: int) -> Evaluation:
+        outcomes = await asyncio.gather(
+            *(self._rollout(task, Ticket(ordinal=n, version=version)) for n, task in enumerate(self._tasks))
+        )
+        samples = tuple(_only_sample(task, outcome) for task, outcome in zip(self._tasks, outcomes, strict=True))
+        return Evaluation(
+            reward=sum(sample.score.value for sample in samples) / len(samples),
+            problems=len(samples),
+            distinct_answers=len({task.answer for task in self._tasks}),
+            samples=samples,
+        )
+
+
+def _only_sample(task: Task, outcome: object) -> Sample:
+    match outcome:
+        case Failed():
+            raise EvaluationFailed(f"evaluation: task {task.id}: {outcome.kind}: {outcome.detail}")
+        case Filtered(group=group):
+            return group.samples[0]
+        case _:
+            return outcome.samples[0]

@@ -1,0 +1,196 @@
+"""One run from its recipe to its summary: the parts are started, the loop runs, and the books are closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf.boundary import UpdateBoundary
+from rlhf.cluster.worker import Cluster
+from rlhf.data.order import TaskOrder
+from rlhf.data.sources import load_tasks
+from rlhf.errors import RlhfError, WorkerDied
+from rlhf.ledger import Ledger, group_accounts
+from rlhf.metrics import Clock
+from rlhf.observed import ObservedBuffer, ObservedLearner, ObservedRollout, ObservedWeights
+from rlhf.recipe import LoadedRecipe, Recipe
+from rlhf.roles import ENGINE, LEARNER
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.jsonl import JsonlWriter
+from rlhf.runs.loggers import make_loggers
+from rlhf.runs.plot import plot_rewards
+from rlhf.runs.summary import Summary
+from rlhf.runs.view import View
+from rlhf.trainer.buffer import TicketBuffer
+from rlhf.trainer.checkpoint import prune, write_checkpoint
+from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.learner import RemoteLearner
+from rlhf.trainer.loop import Loop
+from rlhf.trainer.publish import Publisher
+from rlhf.wiring import Serving, learner_settings, make_learner, make_publisher, started_cluster, started_serving, starting_model
+
+
+async def train(loaded: LoadedRecipe, folder: RunFolder, clock: Clock, view: View) -> Summary:
+    """Train what the recipe says; everything is in the run folder when it returns, and when it raises."""
+    recipe = loaded.recipe
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(started_cluster(recipe, (LEARNER, ENGINE), folder.logs, view))
+        return await while_alive(cluster, _train_on(cluster, recipe, folder, clock, view))
+
+
+async def while_alive(cluster: Cluster, work: Awaitable[Summary]) -> Summary:
+    """The work's result, or `WorkerDied` as soon as any worker ends. Of several failures the telling one is raised."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            watcher = tasks.create_task(cluster.watch())
+            summary = await work
+            watcher.cancel()
+            return summary
+    except BaseExceptionGroup as group:
+        raise telling_error(group) from None
+
+
+def telling_error(group: BaseExceptionGroup) -> BaseException:
+    """A death before what followed from it, a failure with a name before any other."""
+    leaves = list(_leaves(group))
+    return min(leaves, key=lambda error: (not isinstance(error, WorkerDied), not isinstance(error, RlhfError)))
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]
+
+
+async def _train_on(cluster: Cluster, recipe: Recipe, folder: RunFolder, clock: Clock, view: View) -> Summary:
+    async with AsyncExitStack() as stack:
+        view.phase("start")
+        workers = await cluster.spawn(LEARNER, lambda index: {"name": f"{LEARNER}-{index}"})
+        model = await starting_model(recipe, workers, view)
+        learner = make_learner(recipe, recipe.trainer, workers)
+        settings = learner_settings(recipe, recipe.trainer, model)
+        with clock.span("start"):
+            starting = asyncio.ensure_future(learner.start(settings))
+            if recipe.cluster.kind == "local":
+                await starting  # one process has one default process group: DeepSpeed makes it, vLLM finds it
+            serving = await stack.enter_async_context(started_serving(recipe, cluster, model, publishes=True))
+            await starting
+            publisher = await make_publisher(recipe, learner, serving)
+        run = RlRun(recipe, folder, clock, view, serving=serving, learner=learner, publisher=publisher)
+        return await run.finish()
+
+
+class RlRun:
+    """A loop with its observers, and the books that are closed however it ends."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        clock: Clock,
+        view: View,
+        *,
+        serving: Serving,
+        learner: RemoteLearner,
+        publisher: Publisher,
+    ) -> None:
+        trainer = recipe.trainer
+        self.recipe, self.folder, self.clock, self.view, self.remote_learner = recipe, folder, clock, view, learner
+        self.buffer = make_buffer(trainer)
+        self.ledger = Ledger(folder, trainer.group_size)
+        self.loggers = make_loggers(recipe.run.loggers, folder, recipe.name, recipe.model_dump(mode="json"))
+        self.spans = JsonlWriter(folder.spans)
+        self.learner = ObservedLearner(learner, clock=clock, ledger=self.ledger, view=view, version=learner.version)
+        self.boundary = UpdateBoundary(
+            config=trainer,
+            clock=clock,
+            view=view,
+            loggers=self.loggers,
+            spans=self.spans,
+            buffer=self.buffer,
+            evaluator=serving.evaluator(recipe),
+            checkpoint=self.checkpoint,
+        )
+        rollout = serving.rollout(
+            recipe, sampling=recipe.sampling.sampling(), group_size=trainer.group_size, purpose="train"
+        )
+        self.loop = Loop(
+            tasks=TaskOrder(load_tasks(recipe.data.train), recipe.seed, recipe.data.shuffle),
+            rollout=ObservedRollout(rollout, clock=clock, ledger=self.ledger),
+            buffer=ObservedBuffer(self.buffer, clock=clock, ledger=self.ledger),
+            learner=self.learner,
+            weights=ObservedWeights(publisher, clock=clock, view=view),
+            boundary=self.boundary,
+            players=recipe.rollout.players or trainer.tickets,
+        )
+
+    async def finish(self) -> Summary:
+        """Run the loop to its end. The summary is written whatever ends it."""
+        outcome = "finished"
+        try:
+            await self.loop.run(self.recipe.trainer.updates)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            outcome = "stopped"
+            raise
+        except BaseException as error:
+            outcome = str(telling_error(error) if isinstance(error, BaseExceptionGroup) else error)
+            raise
+        finally:
+            summary = self.close(outcome)
+        return summary
+
+    def close(self, outcome: str) -> Summary:
+        """Write what is still unwritten."""
+        self.ledger.close()
+        self.boundary.write_spans(self.clock.drain())
+        self.spans.close()
+        self.loggers.close()
+        evaluations = [(version, evaluation.reward) for version, evaluation in self.boundary.evaluations]
+        plot_rewards(self.folder.reward_plot, self.boundary.rewards, evaluations, self.recipe.name)
+        summary = self.summary(outcome)
+        self.folder.write_summary(summary.as_json())
+        return summary
+
+    def summary(self, outcome: str) -> Summary:
+        evaluations = [evaluation for _, evaluation in self.boundary.evaluations]
+        first = evaluations[0] if evaluations else None
+        last = evaluations[-1] if len(evaluations) > 1 else None
+        return Summary(
+            name=self.recipe.name,
+            outcome=outcome,
+            eval_reward_start=first.reward if first else None,
+            eval_reward_end=last.reward if last else None,
+            eval_problems=first.problems if first else 0,
+            eval_distinct_answers=first.distinct_answers if first else 0,
+            updates=self.loop.version,
+            samples=self.boundary.samples,
+            wall_seconds=round(self.clock.elapsed_seconds, 2),
+            seconds_to_first_update=self.learner.seconds_to_first_update,
+            group_accounts=group_accounts(self.buffer),
+            sample_accounts=self.ledger.sample_accounts,
+            max_staleness=int(self.boundary.max_staleness),
+        )
+
+    async def checkpoint(self, version: int) -> None:
+        """Write a checkpoint beside the earlier ones, and drop the oldest."""
+        await write_checkpoint(
+            self.folder.checkpoints,
+            version=version,
+            next_ordinal=self.buffer.next_ordinal,
+            outstanding=self.buffer.outstanding,
+            save=self.learner.save,
+        )
+        prune(self.folder.checkpoints, self.recipe.trainer.keep_checkpoints)
+
+
+def make_buffer(config: TrainerConfig) -> TicketBuffer:
+    return TicketBuffer(
+        groups_per_update=config.groups_per_update,
+        max_staleness=config.max_staleness,
+        updates=config.updates,
+        refill_groups=config.refill_groups,
+        failure_budget=config.failure_budget,
+    )

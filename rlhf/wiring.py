@@ -1,0 +1,214 @@
+"""The composition root: the only module that knows every part. It starts them, joins them, and ends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from rlhf.cluster.worker import Cluster
+from rlhf.cluster.plan import describe
+from rlhf.cluster.worker import Worker
+from rlhf.data.sorting import demonstrations
+from rlhf.data.sources import load_tasks
+from rlhf.models.chat import demonstration
+from rlhf.models.loading import load_tokenizer
+from rlhf.models.start import start_model
+from rlhf.recipe import Recipe
+from rlhf.reward.reward import Reward, make_reward
+from rlhf.roles import ENGINE, LEARNER, engine_device, engine_role, learner_device, roles_of, transfer_backend
+from rlhf.rollout.engine import RemoteEngine
+from rlhf.rollout.evaluation import Evaluator
+from rlhf.rollout.group import GroupRollout
+from rlhf.rollout.renderer import ChatRenderer
+from rlhf.rollout.router import Router
+from rlhf.runs.view import View
+from rlhf.serving.settings import EngineFacts, EngineSettings
+from rlhf.trainer.advantages import group_advantages
+from rlhf.trainer.canary import canary, tolerance_for
+from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.learner import RemoteLearner
+from rlhf.trainer.publish import Publisher
+from rlhf.trainer.settings import LearnerSettings
+from rlhf.trainer.sft import fine_tune, warmup_trainer
+from rlhf.types import Sampling
+
+
+@asynccontextmanager
+async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view: View) -> AsyncIterator[Cluster]:
+    """The recipe's cluster with a place for every worker of `roles`, and its end."""
+    if recipe.cluster.kind == "local":
+        from rlhf.cluster.local import LocalCluster
+
+        cluster: Cluster = LocalCluster()
+    else:
+        from rlhf.cluster.ray_cluster import RayCluster
+
+        cluster = RayCluster(
+            address=recipe.cluster.address, placement_timeout_seconds=recipe.cluster.placement_timeout_seconds
+        )
+    chosen = [role for role in (*roles_of(recipe), engine_role(recipe)) if role.name in roles]
+    unique = tuple({role.name: role for role in chosen}.values())
+    try:
+        view.message(describe(await cluster.start(unique, logs)))
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) -> str:
+    """The folder to start from; a tiny model that is missing is made and warmed up on the learner's own workers."""
+
+    async def warm_up(raw: Path, warm: Path) -> None:
+        config, sorting = recipe.model.warmup, recipe.data.train.sorting
+        assert config is not None
+        assert sorting is not None, "the recipe was checked: only the made task has demonstrations"
+        view.message(f"making the start model: {config.updates} updates of supervised warm-up, kept for the next run")
+        trainer = warmup_trainer(recipe.trainer, config)
+        learner = make_learner(recipe, trainer, workers)
+        await learner.start(learner_settings(recipe, trainer, str(raw)))
+        tokenizer = load_tokenizer(str(raw))
+        pairs = demonstrations(sorting, config.updates * config.batch_size, recipe.seed)
+        await fine_tune(
+            learner,
+            (demonstration(tokenizer, messages, response) for messages, response in pairs),
+            updates=config.updates,
+            batch_size=config.batch_size,
+            watch=lambda update, metrics: announce_warmup(view, update, config.updates, metrics["nll"]),
+        )
+        await learner.export(warm)
+        await learner.stop()
+
+    sorting = recipe.data.train.sorting
+    return await start_model(
+        recipe.model,
+        seed=recipe.seed,
+        demonstrations=sorting.model_dump(mode="json") if sorting else None,
+        warm_up=warm_up,
+    )
+
+
+def announce_warmup(view: View, update: int, updates: int, nll: float) -> None:
+    if update % 50 == 0 or update == updates:
+        view.message(f"warm-up {update}/{updates}  negative log-likelihood {nll:.3f}")
+
+
+def learner_settings(recipe: Recipe, trainer: TrainerConfig, model: str) -> LearnerSettings:
+    return LearnerSettings(
+        model_path=model,
+        model=recipe.model,
+        trainer=trainer,
+        temperature=recipe.sampling.temperature,
+        device=learner_device(recipe),
+    )
+
+
+def make_learner(recipe: Recipe, trainer: TrainerConfig, workers: Sequence[Worker]) -> RemoteLearner:
+    return RemoteLearner(
+        workers,
+        trainer,
+        advantages=partial(group_advantages, normalize_by_std=trainer.normalize_by_std),
+        transfer_backend=transfer_backend(recipe),
+        publish_timeout_seconds=recipe.rollout.publish_timeout_seconds,
+    )
+
+
+def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...], *, publishes: bool) -> EngineSettings:
+    rollout = recipe.rollout
+    return EngineSettings(
+        model=model,
+        dtype=recipe.model.dtype,
+        stop_token_ids=stop_token_ids,
+        max_context_tokens=rollout.max_context_tokens,
+        max_sequences=rollout.max_sequences,
+        tensor_parallel_size=rollout.tensor_parallel_size,
+        kv_cache_megabytes=rollout.kv_cache_megabytes,
+        gpu_memory_utilization=rollout.gpu_memory_utilization,
+        weight_transfer=transfer_backend(recipe) if publishes else None,
+        trust_remote_code=recipe.model.trust_remote_code,
+        device=engine_device(recipe),
+        start_timeout_seconds=rollout.start_timeout_seconds,
+        command_timeout_seconds=rollout.publish_timeout_seconds,
+    )
+
+
+def make_engine(recipe: Recipe, worker: Worker) -> RemoteEngine:
+    rollout = recipe.rollout
+    return RemoteEngine(
+        worker,
+        transfer_ranks=rollout.tensor_parallel_size,
+        start_timeout_seconds=rollout.start_timeout_seconds,
+        generate_timeout_seconds=rollout.generate_timeout_seconds,
+        publish_timeout_seconds=rollout.publish_timeout_seconds,
+    )
+
+
+async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Serving) -> Publisher:
+    """Engines and learner joined for transfers; with the drill, the path between them proved."""
+    tolerance = recipe.trainer.publish.tolerance or tolerance_for(recipe.model.dtype)
+    publisher = Publisher(
+        learner,
+        serving.engines,
+        canary=canary(serving.facts.vocab_size, serving.facts.max_context_tokens, tolerance, seed=recipe.seed),
+        phase_timeout_seconds=recipe.rollout.publish_timeout_seconds,
+    )
+    await publisher.connect()
+    if recipe.trainer.publish.drill:
+        await publisher.drill()
+    return publisher
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Engines that answer, and what is needed to ask them."""
+
+    engines: tuple[RemoteEngine, ...]
+    router: Router
+    renderer: ChatRenderer
+    reward: Reward
+    facts: EngineFacts
+
+    def rollout(self, recipe: Recipe, *, sampling: Sampling, group_size: int, purpose: str) -> GroupRollout:
+        return GroupRollout(
+            engine=self.router,
+            renderer=self.renderer,
+            reward=self.reward,
+            sampling=sampling,
+            group_size=group_size,
+            max_context_tokens=self.facts.max_context_tokens,
+            run_seed=recipe.seed,
+            filter_equal_rewards=recipe.trainer.filter.equal_rewards and purpose == "train",
+            purpose=purpose,
+        )
+
+    def evaluator(self, recipe: Recipe) -> Evaluator | None:
+        """Greedy, every held-out problem once."""
+        if recipe.data.eval is None:
+            return None
+        greedy = Sampling(temperature=0.0, max_tokens=recipe.sampling.max_tokens)
+        rollout = self.rollout(recipe, sampling=greedy, group_size=1, purpose="eval")
+        return Evaluator(rollout=rollout, tasks=load_tasks(recipe.data.eval))
+
+
+@asynccontextmanager
+async def started_serving(
+    recipe: Recipe, cluster: Cluster, model: str, *, publishes: bool, names: Sequence[str] = ()
+) -> AsyncIterator[Serving]:
+    """Engines started on `model`, and the reward's workers."""
+    tokenizer = load_tokenizer(model, trust_remote_code=recipe.model.trust_remote_code)
+    renderer = ChatRenderer(tokenizer)
+    settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
+    workers = await cluster.spawn(
+        ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)}
+    )
+    engines = tuple(make_engine(recipe, worker) for worker in workers)
+    reward = make_reward(recipe.reward)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(reward.close)
+        facts, *_ = await asyncio.gather(*(engine.start() for engine in engines), reward.start())
+        for engine in engines:
+            stack.push_async_callback(engine.stop)
+        yield Serving(engines, Router(engines), renderer, reward, facts)
