@@ -1,0 +1,91 @@
+"""Holds one worker's object and runs its methods; the same for a worker in this process and in a Ray worker."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import traceback
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rlhf import errors
+from rlhf.errors import RlhfError, WorkerFailed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A method's value, or what it raised: the exception's class, last line and traceback as text."""
+
+    value: Any = None
+    error: str = ""
+    message: str = ""
+    detail: str = ""
+    remote_traceback: str = ""
+
+
+class Host:
+    """Constructs `factory` and calls its methods: synchronous ones in `concurrency` threads, others on the event loop."""
+
+    def __init__(self, factory: str, concurrency: int) -> None:
+        self._factory = factory
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix=factory.rpartition(":")[2])
+        self._target: Any = None
+
+    async def construct(self, kwargs: Mapping[str, Any]) -> Answer:
+        """Import the factory and construct it."""
+        return await self._answer(partial(self._construct, kwargs))
+
+    async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Answer:
+        """Run one method of the object."""
+        return await self._answer(partial(self._method(method), *args, **kwargs))
+
+    async def close(self) -> Answer:
+        """Call the object's `close`, if it has one."""
+        if not hasattr(self._target, "close"):
+            return Answer()
+        return await self._answer(self._target.close)
+
+    def _construct(self, kwargs: Mapping[str, Any]) -> None:
+        module, _, name = self._factory.partition(":")
+        self._target = vars(importlib.import_module(module))[name](**kwargs)
+
+    def _method(self, name: str) -> Any:
+        """Looked up when it runs, so that a wrong name is the call's failure and not the host's."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return getattr(self._target, name)(*args, **kwargs)
+
+        found = inspect.getattr_static(self._target, name, None)
+        return getattr(self._target, name) if inspect.iscoroutinefunction(found) else run
+
+    async def _answer(self, function: Any) -> Answer:
+        try:
+            if inspect.iscoroutinefunction(function):
+                return Answer(value=await function())
+            return Answer(value=await asyncio.get_running_loop().run_in_executor(self._threads, function))
+        except Exception as error:  # noqa: BLE001 - whatever the object raises is told to the caller
+            return _failure(error)
+
+
+def value_of(worker: str, method: str, answer: Answer) -> Any:
+    """The value of an answer, or its failure raised."""
+    if not answer.error:
+        return answer.value
+    known = vars(errors).get(answer.error)
+    if isinstance(known, type) and issubclass(known, RlhfError) and _takes_one_message(known):
+        raise known(answer.message)
+    raise WorkerFailed(worker, method, answer.detail, answer.remote_traceback)
+
+
+def _failure(error: Exception) -> Answer:
+    last_line = traceback.format_exception_only(error)[-1].strip()
+    text = "".join(traceback.format_exception(error))
+    return Answer(error=type(error).__name__, message=str(error), detail=last_line, remote_traceback=text)
+
+
+def _takes_one_message(kind: type[RlhfError]) -> bool:
+    return kind.__init__ is Exception.__init__

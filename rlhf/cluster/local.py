@@ -1,0 +1,96 @@
+"""Every worker in this process, without Ray, so that a debugger works."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Never
+
+from rlhf.cluster.host import Host, value_of
+from rlhf.cluster.plan import Placement, Plan, Role, plan, this_machine
+from rlhf.errors import DeadlinePassed, PlacementError
+
+CLOSE_SECONDS = 10.0
+
+
+class LocalWorker:
+    """A worker whose object lives in this process."""
+
+    def __init__(self, name: str, host: Host) -> None:
+        self.name = name
+        self._host = host
+
+    async def call(self, method: str, *args: Any, timeout_seconds: float, **kwargs: Any) -> Any:
+        return await self.answer(method, self._host.call(method, args, kwargs), timeout_seconds)
+
+    async def construct(self, kwargs: Mapping[str, Any], timeout_seconds: float) -> None:
+        await self.answer("start", self._host.construct(kwargs), timeout_seconds)
+
+    async def close(self) -> None:
+        await self.answer("close", self._host.close(), CLOSE_SECONDS)
+
+    async def answer(self, method: str, answering: Any, timeout_seconds: float) -> Any:
+        try:
+            answer = await asyncio.wait_for(answering, timeout_seconds)
+        except TimeoutError:
+            raise DeadlinePassed(f"{self.name}.{method}", timeout_seconds) from None
+        return value_of(self.name, method, answer)
+
+
+class LocalCluster:
+    """The same plan and the same calls as a cluster of processes. A worker cannot die without this process."""
+
+    def __init__(self) -> None:
+        self._roles: dict[str, Role] = {}
+        self._workers: dict[str, list[LocalWorker]] = {}
+
+    async def start(self, roles: Sequence[Role], log_dir: Path) -> Plan:
+        """Plan, and set the roles' environment here. Raises `PlacementError`, also where two roles' variables differ."""
+        planned = plan(roles, [this_machine()])
+        os.environ.update(thread_environment(planned.placements) | shared_environment(roles))
+        self._roles = {role.name: role for role in roles}
+        return planned
+
+    async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> list[LocalWorker]:
+        """Construct the role's objects at once and wait for all of them."""
+        asked = self._roles[role]
+        workers = [LocalWorker(f"{role}-{index}", Host(asked.factory, asked.concurrency)) for index in range(asked.count)]
+        starting = (worker.construct(kwargs_of(i), asked.start_timeout_seconds) for i, worker in enumerate(workers))
+        await asyncio.gather(*starting)
+        self._workers[role] = workers
+        return workers
+
+    def workers(self, role: str) -> list[LocalWorker]:
+        return self._workers[role]
+
+    async def watch(self) -> Never:
+        while True:
+            await asyncio.sleep(3600)
+
+    async def stop(self) -> None:
+        """Close every object that has a `close`; one that cannot close does not keep the others open."""
+        workers = [worker for role in self._workers.values() for worker in role]
+        self._workers.clear()
+        await asyncio.gather(*(worker.close() for worker in workers), return_exceptions=True)
+
+
+def shared_environment(roles: Sequence[Role]) -> dict[str, str]:
+    """One environment for all roles. Raises `PlacementError` naming the variable that two of them set differently."""
+    owners: dict[str, Role] = {}
+    for role in roles:
+        for variable, value in role.env.items():
+            owner = owners.setdefault(variable, role)
+            if owner.env[variable] != value:
+                raise PlacementError(
+                    f"{owner.name} sets {variable}={owner.env[variable]} and {role.name} sets {variable}={value}, "
+                    "which one process cannot hold; use cluster.kind=ray"
+                )
+    return {variable: owner.env[variable] for variable, owner in owners.items()}
+
+
+def thread_environment(placements: Sequence[Placement]) -> dict[str, str]:
+    """Variables that pin a process to the threads of its largest placement; unbound pools are many times slower."""
+    threads = str(max((placement.threads for placement in placements), default=1))
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)

@@ -1,0 +1,181 @@
+"""Workers as Ray actors: a fresh Ray on this machine, or one to join."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Never
+
+from rlhf.cluster.local import thread_environment
+from rlhf.cluster.plan import Placement, Plan, Resources, Role, plan, this_machine
+from rlhf.errors import DeadlinePassed, PlacementError
+from rlhf.scratch import scratch_dir, short_temp_dir
+
+OBJECT_STORE_BYTES = 256 << 20
+CLOSE_SECONDS = 10.0
+SHUTDOWN_SECONDS = 20.0
+PRIVATE_RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
+}
+"""A fresh Ray listens on the machine's address, so only who has this run's token may talk to it; workers that are
+started ahead lack a role's environment and would only cost cores."""
+
+
+class RayCluster:
+    """One Ray actor process for every placement."""
+
+    def __init__(self, address: str | None = None, placement_timeout_seconds: float = 60.0) -> None:
+        self._address = address
+        self._placement_timeout_seconds = placement_timeout_seconds
+        self._temp_dir: Path | None = None
+        self._roles: dict[str, Role] = {}
+        self._workers: dict[str, list[Any]] = {}
+        self._group: Any = None
+
+    async def start(self, roles: Sequence[Role], log_dir: Path) -> Plan:
+        """Start or join Ray, plan, reserve the places and start a process in each.
+
+        A fresh Ray is planned before it is started. Raises `PlacementError`, and `DeadlinePassed` when the cluster
+        does not give the places in time.
+        """
+        planned = None if self._address else plan(roles, [this_machine()])
+        await asyncio.to_thread(self._connect)
+        planned = plan(roles, _nodes())
+        self._roles = {role.name: role for role in roles}
+        await self._reserve(planned)
+        for bundle, placement in enumerate(planned.placements):
+            self._workers.setdefault(placement.role, []).append(self._launch(placement, bundle, log_dir.absolute()))
+        return planned
+
+    async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> list[Any]:
+        """Construct the role's objects at once and wait for all of them, within its `start_timeout_seconds`."""
+        import ray
+
+        here, seconds = ray.get_runtime_context().get_node_id(), self._roles[role].start_timeout_seconds
+        workers = self._workers[role]
+        await asyncio.gather(*(worker.arrive(here, seconds) for worker in workers))
+        await asyncio.gather(*(worker.construct(kwargs_of(i), seconds) for i, worker in enumerate(workers)))
+        return workers
+
+    def workers(self, role: str) -> list[Any]:
+        return self._workers[role]
+
+    async def watch(self) -> Never:
+        """Wait until any worker that was spawned ends, and raise `WorkerDied` naming it and its cause."""
+        watching = [asyncio.ensure_future(worker.until_death()) for worker in self._all()]
+        try:
+            done, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
+            raise next(error for error in (task.exception() for task in done) if error)
+        finally:
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """End every worker and, where it was started here, Ray itself. Bounded; may be called after any failure."""
+        await asyncio.gather(*(worker.end(CLOSE_SECONDS) for worker in self._all()))
+        self._workers.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(_disconnect, self._group), SHUTDOWN_SECONDS)
+        self._group = None
+        if self._temp_dir:
+            shutil.rmtree(self._temp_dir, ignore_errors=True)
+
+    def _all(self) -> list[Any]:
+        return [worker for workers in self._workers.values() for worker in workers]
+
+    def _connect(self) -> None:
+        if self._address is None:
+            self._temp_dir = Path(tempfile.mkdtemp(prefix="ray-", dir=scratch_dir() or short_temp_dir()))
+            start_ray(self._temp_dir)
+        else:
+            join_ray(self._address)
+
+    async def _reserve(self, planned: Plan) -> None:
+        from ray.util.placement_group import placement_group
+
+        self._group = placement_group([_bundle(placement) for placement in planned.placements], strategy="PACK")
+        if not await asyncio.to_thread(self._group.wait, self._placement_timeout_seconds):
+            raise DeadlinePassed("the placement of all workers on the Ray cluster", self._placement_timeout_seconds)
+
+    def _launch(self, placement: Placement, bundle: int, log_dir: Path) -> Any:
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        from rlhf.cluster.ray_host import RayHost
+        from rlhf.cluster.ray_worker import RayWorker
+
+        role = self._roles[placement.role]
+        host = ray.remote(RayHost).options(
+            num_cpus=placement.cpus,
+            num_gpus=placement.gpus,
+            max_concurrency=1000,
+            runtime_env={"env_vars": _environment(role, placement)},
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle),
+        )
+        log_file = log_dir / f"{placement.worker}.log"
+        return RayWorker(placement.worker, host.remote(role.factory, role.concurrency, str(log_file)))
+
+
+def start_ray(temp_dir: Path) -> None:
+    """Start a private Ray on this machine."""
+    os.environ.update(PRIVATE_RAY | {"RAY_AUTH_TOKEN": secrets.token_hex(32)})
+    import ray
+
+    machine = this_machine()
+    ray.init(
+        address="local",
+        num_cpus=int(machine.cpus),
+        num_gpus=int(machine.gpus),
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        _temp_dir=str(temp_dir),
+    )
+
+
+def join_ray(address: str) -> None:
+    """Join a Ray cluster that runs already. Raises `PlacementError` when none answers there."""
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        cause = str(error).strip().partition("\n")[0]
+        raise PlacementError(f"no Ray cluster answers at {address!r} ({cause}); correct cluster.address") from None
+
+
+def _nodes() -> list[Resources]:
+    import ray
+
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    named = [(node["NodeManagerAddress"], node["Resources"]) for node in alive]
+    return [Resources(node=name, cpus=has.get("CPU", 0.0), gpus=has.get("GPU", 0.0)) for name, has in named]
+
+
+def _bundle(placement: Placement) -> dict[str, float]:
+    wanted = {"CPU": placement.cpus, "GPU": placement.gpus, f"node:{placement.node}": 0.001}
+    return {resource: amount for resource, amount in wanted.items() if amount}
+
+
+def _environment(role: Role, placement: Placement) -> dict[str, str]:
+    return thread_environment([placement]) | dict(role.env)
+
+
+def _disconnect(group: Any) -> None:
+    import ray
+    from ray.util.placement_group import remove_placement_group
+
+    if group is not None and ray.is_initialized():
+        remove_placement_group(group)
+    ray.shutdown()

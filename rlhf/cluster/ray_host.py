@@ -1,0 +1,50 @@
+"""The Ray side of a worker: one actor process holding one object. Imported in the worker's process too."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Never
+
+from rlhf.cluster.host import Answer, Host
+
+
+class RayHost:
+    """A `Host` in a process of its own, whose output goes to `<log_dir>/<worker>.log`."""
+
+    def __init__(self, factory: str, concurrency: int, log_file: str) -> None:
+        redirect_output(Path(log_file))
+        self._host = Host(factory, concurrency)
+
+    async def process(self) -> tuple[str, int]:
+        """Ray's id of the node this runs on, and the process id there."""
+        import ray
+
+        return ray.get_runtime_context().get_node_id(), os.getpid()
+
+    async def construct(self, kwargs: Mapping[str, Any]) -> Answer:
+        return await self._host.construct(kwargs)
+
+    async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Answer:
+        return await self._host.call(method, args, kwargs)
+
+    async def close(self) -> Answer:
+        return await self._host.close()
+
+    async def live(self) -> Never:
+        """Never answers: that this call fails is how an idle worker's death is noticed."""
+        while True:
+            await asyncio.sleep(3600)
+
+
+def redirect_output(log_file: Path) -> None:
+    """Send this process's stdout and stderr, those of its C libraries and children included, to one file."""
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with log_file.open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)
+    sys.stderr = open(2, "w", buffering=1, closefd=False)

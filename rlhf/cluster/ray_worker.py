@@ -1,0 +1,99 @@
+"""A worker in a Ray actor, as the controller holds it: calls with deadlines, and deaths with causes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any, Never
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from rlhf.cluster.exits import exit_cause, watch_exit
+from rlhf.cluster.host import value_of
+from rlhf.errors import DeadlinePassed, WorkerDied, WorkerFailed
+
+EXIT_GRACE_SECONDS = 1.0
+"""Ray hears of a broken connection before the kernel has finished the process."""
+
+
+class RayWorker:
+    """A worker process. `name` is its role and index."""
+
+    def __init__(self, name: str, actor: Any) -> None:
+        self.name = name
+        self._actor = actor
+        self._pidfd: int | None = None
+        self._live: Any = None
+
+    async def call(self, method: str, *args: Any, timeout_seconds: float, **kwargs: Any) -> Any:
+        answer = await self._wait(self._actor.call.remote(method, args, kwargs), method, timeout_seconds)
+        return value_of(self.name, method, answer)
+
+    async def arrive(self, this_node: str, timeout_seconds: float) -> None:
+        """Wait for the process to be there; from then on its death is noticed."""
+        node, pid = await self._wait(self._actor.process.remote(), "start", timeout_seconds)
+        self._pidfd = watch_exit(pid) if node == this_node else None
+        self._live = self._actor.live.remote()
+
+    async def construct(self, kwargs: Mapping[str, Any], timeout_seconds: float) -> None:
+        value_of(self.name, "start", await self._wait(self._actor.construct.remote(kwargs), "start", timeout_seconds))
+
+    async def until_death(self) -> Never:
+        """Wait for the process to end, then raise `WorkerDied`."""
+        try:
+            await asyncio.wrap_future(self._live.future())
+        except RayError as error:
+            raise await self._death(error) from None
+        raise WorkerDied(self.name, "its process answered the call that never ends")
+
+    async def end(self, timeout_seconds: float) -> None:
+        """Close the object if it has a `close`, then end the process, whatever it answers."""
+        try:
+            await self._wait(self._actor.close.remote(), "close", timeout_seconds)
+        except (WorkerDied, WorkerFailed, DeadlinePassed):
+            pass
+        ray.kill(self._actor, no_restart=True)
+        if self._pidfd is not None:
+            await _until_readable(self._pidfd, timeout_seconds)
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    async def _wait(self, reference: Any, method: str, timeout_seconds: float) -> Any:
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(reference.future()), timeout_seconds)
+        except TimeoutError:
+            raise DeadlinePassed(f"{self.name}.{method}", timeout_seconds) from None
+        except RayActorError as error:
+            raise await self._death(error) from None
+        except RayError as error:
+            raise WorkerFailed(self.name, method, str(error).strip().splitlines()[-1], str(error)) from None
+
+    async def _death(self, error: RayError) -> WorkerDied:
+        if self._pidfd is not None and await _until_readable(self._pidfd, EXIT_GRACE_SECONDS):
+            cause = exit_cause(self._pidfd)
+            if cause:
+                return WorkerDied(self.name, cause)
+        return WorkerDied(self.name, _first_cause(str(error)))
+
+
+def _first_cause(text: str) -> str:
+    """Ray's own account, without its table of ids."""
+    lines = [line.strip() for line in text.splitlines() if line and not line.startswith("\t")]
+    return lines[-1] if lines else "its process ended"
+
+
+async def _until_readable(descriptor: int, timeout_seconds: float) -> bool:
+    """Wait for a pidfd to tell that its process has ended."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    watched = os.dup(descriptor)
+    loop.add_reader(watched, ended.set)
+    try:
+        await asyncio.wait_for(ended.wait(), timeout_seconds)
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(watched)
+        os.close(watched)
+    return True

@@ -1,0 +1,114 @@
+"""What a tree of processes leaves behind, found through /proc: the processes themselves and their shared memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")
+KILL_SECONDS = 5.0
+LOOKS = 4
+"""How often a new segment's owner is looked for before it counts as someone else's."""
+OWNED_BY_LIBRARIES = ("psm_", "sem.mp-", "torch_", "nccl-", "__KMP_REGISTERED_LIB_", "sem.loky-", "plasma")
+"""Names that Python, torch, NCCL, OpenMP and Ray give; those that appeared meanwhile and nobody holds are nobody's."""
+
+
+class Leftovers:
+    """Remembers which shared memory the descendants of this process hold, and removes all of it at the end."""
+
+    def __init__(self) -> None:
+        self._before = _segments()
+        self._looks: dict[str, int] = {}
+        self._ours: set[str] = set()
+
+    def notice(self) -> None:
+        """Find the owners of segments that appeared since; cheap while there are none."""
+        for name in _segments() - self._before:
+            self._looks[name] = self._looks.get(name, 0) + 1
+        unknown = {name for name, looks in self._looks.items() if looks <= LOOKS} - self._ours
+        if unknown:
+            self._ours |= unknown & _held_by(descendants(os.getpid()))
+
+    def remove(self) -> None:
+        """Kill every descendant and unlink the segments that were theirs and that nobody holds any more."""
+        self.notice()
+        kill_descendants()
+        new = _segments() - self._before
+        gone = {name for name in new if name in self._ours or name.startswith(OWNED_BY_LIBRARIES)}
+        for name in gone - _held_by(_all_processes()) if gone else ():
+            (SHARED_MEMORY / name).unlink(missing_ok=True)
+
+
+def kill_descendants() -> None:
+    """SIGKILL and reap all processes below this one, again while new ones appear, for a bounded time."""
+    deadline = time.monotonic() + KILL_SECONDS
+    while (alive := descendants(os.getpid())) and time.monotonic() < deadline:
+        for pid in alive:
+            _kill(pid)
+        _reap_all()
+        time.sleep(0.02)
+
+
+def descendants(root: int) -> list[int]:
+    """Every process below `root`, zombies included, parents before children."""
+    children: dict[int, list[int]] = {}
+    for pid in _all_processes():
+        children.setdefault(_parent(pid), []).append(pid)
+    found, below = [], [root]
+    while below:
+        below = [child for pid in below for child in children.get(pid, ())]
+        found += below
+    return found
+
+
+def _all_processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def _parent(pid: int) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def _segments() -> set[str]:
+    return set(os.listdir(SHARED_MEMORY)) if SHARED_MEMORY.is_dir() else set()
+
+
+def _held_by(pids: Iterable[int]) -> set[str]:
+    """Names under /dev/shm that these processes map or have open."""
+    return {path.removeprefix(f"{SHARED_MEMORY}/") for pid in pids for path in _shared_paths(pid)}
+
+
+def _shared_paths(pid: int) -> Iterator[str]:
+    mark = f"{SHARED_MEMORY}/"
+    try:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            if mark in line:
+                yield line[line.index(mark) :].removesuffix(" (deleted)")
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            target = os.readlink(link)
+            if target.startswith(mark):
+                yield target.removesuffix(" (deleted)")
+    except OSError:
+        return
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _reap_all() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return

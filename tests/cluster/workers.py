@@ -1,0 +1,72 @@
+"""Classes that the tests of clusters place in workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import threading
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.errors import DataError
+
+
+class Calculator:
+    """Answers, fails, waits and dies as it is told."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+        self._met = threading.Barrier(2)
+
+    def add(self, left: int, right: int = 0) -> int:
+        return left + right
+
+    def double(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
+        return array * 2
+
+    async def later(self, value: str) -> str:
+        await asyncio.sleep(0.01)
+        return value
+
+    def fail(self) -> None:
+        raise KeyError("no such thing")
+
+    def refuse(self) -> None:
+        raise DataError("row 3 has no column 'answer'; give data.train.answer_column")
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def meet(self) -> int:
+        """Returns only when two calls are in it at the same time."""
+        return self._met.wait(timeout=10)
+
+    def variable(self, name: str) -> str | None:
+        return os.environ.get(name)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def say(self, words: str) -> None:
+        print(words)
+        subprocess.run(["echo", f"child: {words}"], check=True)
+
+    def exit(self, code: int) -> None:
+        os._exit(code)
+
+
+class Stubborn:
+    """Cannot be constructed."""
+
+    def __init__(self) -> None:
+        raise DataError("the folder is empty; give model.path")
+
+
+class Unfinished:
+    """Is never constructed."""
+
+    def __init__(self) -> None:
+        time.sleep(60)
