@@ -5,28 +5,28 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rlhf.cluster.plan import Plan, plan, this_machine
 from rlhf.data.config import DatasetConfig
 from rlhf.data.rows import task_from_row
 from rlhf.data.sources import local_files
 from rlhf.errors import ConfigError, DataError, ModelError
 from rlhf.recipe import Recipe
-
-if TYPE_CHECKING:
-    from rlhf.cluster.plan import Plan
+from rlhf.roles import roles_of
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 WEIGHTS = ("*.safetensors", "*.bin")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
-def preflight(recipe: Recipe) -> None:
-    """Check what `recipe` names on this machine. Raises a `UserError` of one line."""
+def preflight(recipe: Recipe) -> Plan | None:
+    """Check what `recipe` names on this machine, and return its `placement`. Raises a `UserError` of one line."""
     check_model(recipe)
     check_dataset(recipe.data.train)
     if recipe.data.eval:
         check_dataset(recipe.data.eval)
+    return placement(recipe)
 
 
 def placement(recipe: Recipe) -> Plan | None:
@@ -36,9 +36,6 @@ def placement(recipe: Recipe) -> Plan | None:
     """
     if recipe.cluster.address:
         return None
-    from rlhf.cluster.plan import plan, this_machine
-    from rlhf.roles import roles_of
-
     return plan(roles_of(recipe), [this_machine()])
 
 

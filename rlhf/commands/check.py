@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlhf.cluster.plan import describe
 from rlhf.data.config import DatasetConfig
 from rlhf.models.config import ModelConfig
-from rlhf.preflight import placement, preflight
+from rlhf.preflight import preflight
 from rlhf.recipe import Recipe, load_recipe
 
 Row = tuple[str, str]
@@ -17,15 +18,12 @@ Row = tuple[str, str]
 def check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     """Validate, and print what is derived and where it would run. Raises `UserError`."""
     loaded = load_recipe(recipe, overrides).recipe
-    preflight(loaded)
-    plan = placement(loaded)
+    plan = preflight(loaded)
     print_rows([("recipe", str(recipe)), *parts(loaded), *(derived(loaded) if loaded.kind == "rl" else [])])
     print()
     if plan is None:
         print(f"placement is planned when the run joins the cluster at {loaded.cluster.address}")
     else:
-        from rlhf.cluster.plan import describe
-
         print(describe(plan))
     return 0
 

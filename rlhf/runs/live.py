@@ -59,7 +59,7 @@ class LiveView:
 
     def _panel(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim", no_wrap=True)
+        table.add_column(style="dim", no_wrap=True, min_width=9)
         table.add_column(no_wrap=True)
         for label, cell in self._rows():
             table.add_row(label, cell)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,24 +23,32 @@ sampling: {max_tokens: 8}
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """How a command ended. `seconds` are of the processor: those on the wall depend on what else runs."""
 
     code: int
     out: str
     err: str
+    seconds: float
 
 
 Command = Callable[..., Ended]
+
+
+def processor_seconds() -> float:
+    """Processor time of all children that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 @pytest.fixture
 def rlhf(tmp_path: Path) -> Command:
     """Run `rlhf …` in an empty folder."""
 
-    def run(*arguments: object, env: dict[str, str] | None = None) -> Ended:
+    def run(*arguments: object) -> Ended:
         words = [str(RLHF), *map(str, arguments)]
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=env)
-        return Ended(ended.returncode, ended.stdout, ended.stderr)
+        before = processor_seconds()
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        return Ended(ended.returncode, ended.stdout, ended.stderr, processor_seconds() - before)
 
     return run
 

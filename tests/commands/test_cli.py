@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 import typer
@@ -20,10 +19,8 @@ COMMANDS = ("train", "eval", "generate", "score", "export", "options", "check", 
 
 
 def test_help_names_every_command_in_half_a_second(rlhf: Command):
-    rlhf("--help")  # the first start on a machine reads the files from disk
-    began = time.monotonic()
     ended = rlhf("--help")
-    assert time.monotonic() - began < 0.5
+    assert ended.seconds < 0.5
     assert all(f"\n  {command} " in ended.out for command in COMMANDS)
 
 
