@@ -119,13 +119,13 @@ class RemoteEngine:
         """Let sampling go on."""
         await self._phase("resume")
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Give up what is under way and free the model."""
-        self._fail(EngineBroken(self.name, "it was stopped"))
+        self._fail(EngineBroken(self.name, "it was closed"))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._worker.call("stop", timeout_seconds=CALL_SECONDS)
+        await self._worker.call("close", timeout_seconds=CALL_SECONDS)
 
     async def _phase(self, method: str, *arguments: object) -> None:
         await self._worker.call(method, *arguments, timeout_seconds=self._publish_seconds)

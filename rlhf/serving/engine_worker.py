@@ -98,7 +98,7 @@ class EngineWorker:
         """Sample again."""
         self._phase("resume", lambda engine: engine.resume())
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End the thread and free the model."""
         self._thread.stop(timeout_seconds=self._seconds)
 

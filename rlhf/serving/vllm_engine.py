@@ -177,6 +177,8 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
         if settings.weight_transfer
         else None,
         enable_prefix_caching=True,
+        # A prompt that vLLM cuts over two steps winds back its generator, which a CPU's cannot: prompts stay whole.
+        enable_chunked_prefill=not on_cpu,
         disable_log_stats=True,
         use_tqdm_on_load=False,
     )

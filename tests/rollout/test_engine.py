@@ -1,0 +1,172 @@
+"""The controller's side of an engine, over a worker that keeps what it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, WorkerDied
+from rlhf.rollout.engine import RemoteEngine
+from rlhf.serving.settings import Finished, Refused, Request
+from rlhf.types import Completion, FinishReason, Manifest, Prompt, Rendezvous, Sampling, TensorSpec
+
+Reply = Finished | Refused
+
+
+def echo(request: Request) -> Reply:
+    length = len(request.token_ids)
+    return Finished(
+        request.id, request.token_ids, np.zeros(length, np.float32), np.full(length, 7, np.int32), FinishReason.STOP
+    )
+
+
+class FakeWorker:
+    """Answers requests by `answer` (None: not at all), and writes down every call."""
+
+    name = "engine-0"
+
+    def __init__(self, answer: Callable[[Request], Reply | None] = echo) -> None:
+        self.answer = answer
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.replies: asyncio.Queue[Reply] = asyncio.Queue()
+        self.dead: WorkerDied | None = None
+        self.take = asyncio.Event()
+        self.take.set()
+
+    async def call(self, method: str, *args: Any, timeout_seconds: float, **kwargs: Any) -> Any:
+        self.calls.append((method, args))
+        if self.dead:
+            raise self.dead
+        if method == "submit":
+            await self.take.wait()
+            for request in args[0]:
+                if reply := self.answer(request):
+                    self.replies.put_nowait(reply)
+        return await self._collect(args[0]) if method == "collect" else None
+
+    async def _collect(self, seconds: float) -> list[Reply]:
+        try:
+            replies = [await asyncio.wait_for(self.replies.get(), seconds)]
+        except TimeoutError:
+            return []
+        while not self.replies.empty():
+            replies.append(self.replies.get_nowait())
+        return replies
+
+    def batches(self) -> list[int]:
+        return [len(args[0]) for method, args in self.calls if method == "submit"]
+
+
+def ask(engine: RemoteEngine, token: int, session: str = "s") -> asyncio.Task[Completion]:
+    prompt = Prompt(token_ids=np.array([token], dtype=np.int32))
+    return asyncio.create_task(engine.generate(prompt, sampling=Sampling(), seed=0, session=session))
+
+
+async def test_the_requests_of_one_tick_travel_together_and_each_gets_its_own_reply() -> None:
+    worker = FakeWorker()
+    engine = RemoteEngine(worker)
+    completions = await asyncio.gather(*(ask(engine, token) for token in range(100)))
+    assert worker.batches() == [100]
+    assert [int(completion.token_ids[0]) for completion in completions] == list(range(100))
+    assert {completion.engine for completion in completions} == {"engine-0"}
+    assert completions[0].versions.tolist() == [7]
+    assert sum(method == "collect" for method, _ in worker.calls) == 1
+
+
+async def test_nothing_is_asked_of_the_worker_when_nobody_waits() -> None:
+    worker = FakeWorker()
+    engine = RemoteEngine(worker)
+    await ask(engine, 1)
+    await asyncio.sleep(0)
+    count = len(worker.calls)
+    await asyncio.sleep(0.05)
+    assert len(worker.calls) == count
+    await ask(engine, 2)
+
+
+async def test_a_refused_request_names_engine_session_and_reason_and_harms_no_other() -> None:
+    engine = RemoteEngine(FakeWorker(lambda r: Refused(r.id, "too long") if r.token_ids[0] == 1 else echo(r)))
+    refused, answered = ask(engine, 1, session="train-3-0"), ask(engine, 2)
+    with pytest.raises(GenerateFailed, match="engine-0 could not answer session train-3-0: too long"):
+        await refused
+    assert (await answered).token_ids.tolist() == [2]
+
+
+async def test_a_broken_engine_is_another_error_than_a_bad_request() -> None:
+    engine = RemoteEngine(FakeWorker(lambda request: Refused(request.id, "a step failed", broken=True)))
+    with pytest.raises(EngineBroken, match="engine-0 is broken and serves no more: a step failed"):
+        await ask(engine, 1)
+
+
+async def test_a_reply_that_does_not_come_passes_its_deadline_by_name_and_is_given_up_on_the_engine() -> None:
+    worker = FakeWorker(lambda request: None)
+    engine = RemoteEngine(worker, generate_timeout_seconds=0.05)
+    with pytest.raises(DeadlinePassed, match=r"engine-0 \(session train-1-2\) did not answer within 0\.05 s"):
+        await ask(engine, 1, session="train-1-2")
+    await asyncio.sleep(0.01)
+    assert "abort" in [method for method, _ in worker.calls]
+
+
+async def test_the_deadline_counts_from_when_the_engine_has_the_request() -> None:
+    worker = FakeWorker()
+    worker.take.clear()
+    engine = RemoteEngine(worker, generate_timeout_seconds=0.05)
+    waiting = ask(engine, 1)
+    await asyncio.sleep(0.15)
+    assert not waiting.done()
+    worker.take.set()
+    await waiting
+
+
+async def test_a_request_that_is_cancelled_is_given_up_on_the_engine() -> None:
+    worker = FakeWorker(lambda request: None)
+    engine = RemoteEngine(worker)
+    waiting = ask(engine, 1, session="gone")
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    await asyncio.sleep(0.01)
+    assert ("abort", (["gone/0"],)) in worker.calls
+    await engine.close()
+
+
+async def test_a_worker_that_died_fails_all_that_wait_and_all_that_come() -> None:
+    worker = FakeWorker(lambda request: None)
+    engine = RemoteEngine(worker)
+    waiting = [ask(engine, token) for token in range(3)]
+    await asyncio.sleep(0.01)
+    worker.dead = WorkerDied("engine-0", "killed by SIGKILL")
+    worker.replies.put_nowait(echo(Request("unknown", np.zeros(1, np.int32), 1, 1, 0)))
+    for task in waiting:
+        with pytest.raises(WorkerDied, match="engine-0 died"):
+            await task
+    with pytest.raises(WorkerDied, match="engine-0 died"):
+        await ask(engine, 9)
+
+
+async def test_closing_gives_up_what_is_under_way() -> None:
+    worker = FakeWorker(lambda request: None)
+    engine = RemoteEngine(worker)
+    waiting = ask(engine, 1)
+    await asyncio.sleep(0.01)
+    await engine.close()
+    with pytest.raises(EngineBroken, match="it was closed"):
+        await waiting
+    assert worker.calls[-1] == ("close", ())
+
+
+async def test_a_publish_asks_the_phases_of_the_worker() -> None:
+    worker = FakeWorker()
+    engine = RemoteEngine(worker, transfer_ranks=2)
+    manifest = Manifest(tensors=(TensorSpec(name="norm.weight", dtype="float32", shape=(4,)),))
+    await engine.connect(Rendezvous(backend="gloo", address="::1", port=1, world_size=3, timeout_seconds=1), 1)
+    await engine.prepare(manifest)
+    await engine.receive(manifest)
+    await engine.commit(4)
+    await engine.resume()
+    assert [method for method, _ in worker.calls] == ["connect", "prepare", "receive", "commit", "resume"]
+    assert worker.calls[1][1] == (["norm.weight"],)
+    assert worker.calls[3][1] == (4,)
