@@ -119,9 +119,9 @@ class RemoteEngine:
         """Let sampling go on."""
         await self._phase("resume")
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Give up what is under way and free the model."""
-        self._fail(EngineBroken(self.name, "it was closed"))
+        self._fail(EngineBroken(self.name, "it was stopped"))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -130,7 +130,7 @@ async def test_a_request_that_is_cancelled_is_given_up_on_the_engine() -> None:
     waiting.cancel()
     await asyncio.sleep(0.01)
     assert ("abort", (["gone/0"],)) in worker.calls
-    await engine.close()
+    await engine.stop()
 
 
 async def test_a_worker_that_died_fails_all_that_wait_and_all_that_come() -> None:
@@ -147,13 +147,13 @@ async def test_a_worker_that_died_fails_all_that_wait_and_all_that_come() -> Non
         await ask(engine, 9)
 
 
-async def test_closing_gives_up_what_is_under_way() -> None:
+async def test_stopping_gives_up_what_is_under_way() -> None:
     worker = FakeWorker(lambda request: None)
     engine = RemoteEngine(worker)
     waiting = ask(engine, 1)
     await asyncio.sleep(0.01)
-    await engine.close()
-    with pytest.raises(EngineBroken, match="it was closed"):
+    await engine.stop()
+    with pytest.raises(EngineBroken, match="it was stopped"):
         await waiting
     assert worker.calls[-1] == ("close", ())
 
