@@ -12,7 +12,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from rlhf.errors import ModelError
 
-disable_progress_bar()
+disable_progress_bar()  # type: ignore[no-untyped-call]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -48,7 +48,7 @@ def load_policy(
     if "attention_dropout" in config.to_dict():
         config.attention_dropout = 0.0
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             path, config=config, dtype=DTYPES[dtype], attn_implementation=attention, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError, ImportError) as error:
@@ -58,7 +58,8 @@ def load_policy(
             module.p = 0.0
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return model.train()
+    model.train()
+    return model
 
 
 def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:

@@ -39,15 +39,13 @@ class Policy(nn.Module):
         return self._head(chosen, token_ids.flatten()[targets], temperature)
 
     def _head(self, hidden: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        head = self.model.get_output_embeddings()
+        head: nn.Module = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
         size = max(1, LOGITS_AT_ONCE // self.model.config.vocab_size)
         if len(hidden) <= size:
             return chosen_logprobs(head(hidden), ids, temperature)
-        parts = [
-            checkpoint(_head_logprobs, head, h, i, temperature, use_reentrant=False)
-            for h, i in zip(hidden.split(size), ids.split(size), strict=True)
-        ]
-        return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+        chunks = zip(torch.split(hidden, size), torch.split(ids, size), strict=True)
+        parts = [checkpoint(_head_logprobs, head, *chunk, temperature, use_reentrant=False) for chunk in chunks]
+        return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropies for _, entropies in parts])
 
 
 def chosen_logprobs(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:

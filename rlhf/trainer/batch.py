@@ -1,7 +1,7 @@
-"""From groups to what the ranks compute on: sequences packed into rows, rows into micro-batches, in equal numbers a rank.
+"""From groups to what the ranks compute on: sequences in rows, rows in micro-batches, in equal numbers a rank.
 
-Numpy only and pure. Every per-token array of an update is flat, `[N]` over the ACTION tokens of all trainable samples in
-order; a micro-batch carries its slices of them and their `places`, so that answers find their way back.
+Numpy only and pure. Every per-token array of an update is flat, `[N]` over the ACTION tokens of all trainable samples
+in order; a micro-batch carries its slices of them and their `places`, so that answers find their way back.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ async def write_checkpoint(
 
 
 def read_checkpoint(path: Path) -> CheckpointManifest:
-    """The manifest of a complete checkpoint. Raises `CheckpointError` for one that is missing, half written or damaged."""
+    """The manifest of a complete checkpoint. Raises `CheckpointError` for one missing, half written or damaged."""
     if not path.is_dir():
         raise CheckpointError(f"{path}: there is no such checkpoint")
     try:
@@ -111,3 +111,17 @@ def _write_durably(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def model_folder(checkpoint: str) -> str:
+    """The Hugging Face folder that `checkpoint` names: itself, a checkpoint's, or the newest one's of a run folder.
+
+    Raises `CheckpointError` when there is no model there, or only a checkpoint that was written half.
+    """
+    path = Path(checkpoint)
+    if (path / "config.json").is_file():
+        return str(path)
+    if (path / "checkpoints").is_dir():
+        path = newest_checkpoint(path / "checkpoints")
+    read_checkpoint(path)
+    return str(path / "huggingface")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.cluster.worker import Worker
-from rlhf.errors import CheckpointError, WorkerDied
+from rlhf.errors import WorkerDied
 from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter
 from rlhf.trainer.batch import Batch, Floats, build_batch, build_minibatches
 from rlhf.trainer.config import TrainerConfig
@@ -88,15 +88,12 @@ class RemoteLearner:
 
     async def save(self, path: Path) -> None:
         """Every rank writes its part of the state into `path`, rank 0 also `path/huggingface`."""
-        state = {"version": self._version, "plan": self._plan}
-        await self._all("save", path, state, seconds=self._seconds)
+        await self._all("save", path, self._version, seconds=self._seconds)
 
     async def load(self, path: Path) -> None:
         """Continue exactly from `save`: weights, optimizer, schedule and version. The plan must be the same."""
-        states = await self._all("load", path, seconds=self._seconds)
-        if states[0]["plan"] != self._plan:
-            raise CheckpointError(f"{path} was written by {states[0]['plan']}, this run has {self._plan}")
-        self._version = int(states[0]["version"])
+        versions = await self._all("load", path, seconds=self._seconds)
+        self._version = versions[0]
 
     async def export(self, path: Path) -> None:
         """Write the policy as a Hugging Face folder with tokenizer and chat template."""
@@ -110,6 +107,7 @@ class RemoteLearner:
             port=port,
             world_size=world_size,
             timeout_seconds=self._publish_seconds,
+            bucket_bytes=int(self._config.publish.bucket_megabytes * 2**20),
         )
 
     async def connect(self, rendezvous: Rendezvous) -> None:
@@ -140,15 +138,11 @@ class RemoteLearner:
     def _seconds(self) -> float:
         return self._config.deepspeed.timeout_seconds
 
-    @property
-    def _plan(self) -> str:
-        return f"{len(self._workers)} rank(s) of ZeRO stage {self._config.deepspeed.zero_stage}"
-
     async def _all(self, method: str, *arguments: Any, seconds: float) -> list[Any]:
         return await self._each(method, [arguments] * len(self._workers), seconds)
 
     async def _each(self, method: str, arguments: Sequence[tuple[Any, ...]], seconds: float) -> list[Any]:
-        """Call all ranks at once, each with its own arguments; the first failure is raised, a death before any other."""
+        """Call all ranks at once, each with its own arguments. The first failure is raised, a death before others."""
         calls = [
             asyncio.ensure_future(worker.call(method, *own, timeout_seconds=seconds))
             for worker, own in zip(self._workers, arguments, strict=True)

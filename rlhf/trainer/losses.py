@@ -1,7 +1,7 @@
 """The losses: tensors in, `(loss, metrics)` out. Pure, importable as a library, no engine and no rank in sight.
 
-All tensors are `[A]` over the ACTION tokens of one micro-batch. The losses of all micro-batches of an optimizer step add
-up to the loss of the step, because each divides by the same global `denominator`.
+All tensors are `[A]` over the ACTION tokens of one micro-batch. The losses of all micro-batches of an optimizer step
+add up to the loss of the step, because each divides by the same global `denominator`.
 """
 
 from __future__ import annotations

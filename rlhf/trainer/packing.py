@@ -1,4 +1,4 @@
-"""Sequence packing: many sequences a row, rows dealt to ranks, a rank's rows cut into micro-batches. Pure arithmetic."""
+"""Sequence packing: many sequences a row, rows dealt to ranks, a rank's rows cut into micro-batches. Pure."""
 
 from __future__ import annotations
 

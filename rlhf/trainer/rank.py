@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.losses import engine_difference, off_policy_metrics, policy_loss, sft_loss, truncated_importance
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.trainer.tally import Tally
-from rlhf.types import Manifest
+from rlhf.transfer.perturbation import perturbed
+from rlhf.transfer.sender import WeightSender, sender_for, walk
+from rlhf.types import Manifest, PolicyVersion, Rendezvous
 
 TAG = "state"
 
@@ -32,10 +35,11 @@ class Rank:
     def __init__(self, rank: int, world_size: int, address: str, port: int, settings: LearnerSettings) -> None:
         self.rank, self.world_size, self.settings = rank, world_size, settings
         self.device = torch.device(settings.device)
-        zero.join(rank, world_size, address, port, settings.device, settings.deepspeed.timeout_seconds)
-        self.policy = _load(settings, gradient_checkpointing=settings.gradient_checkpointing)
+        zero.join(rank, world_size, address, port, settings.device, settings.trainer.deepspeed.timeout_seconds)
+        self.policy = _load(settings, gradient_checkpointing=settings.model.gradient_checkpointing)
         self.reference = _reference(settings)
         self.engine = zero.build_engine(self.policy, settings, world_size)
+        self._sender: WeightSender | None = None
         self._held: list[Tensor] | None = None
 
     def facts(self) -> dict[str, Any]:
@@ -49,33 +53,29 @@ class Rank:
     def score(self, microbatches: Sequence[MicroBatch]) -> RankAnswer:
         tally = Tally()
         for microbatch in microbatches:
-            with torch.no_grad():
+            with zero.scoring(self.engine):
                 tally.keep(microbatch.places, self._forward(self.engine, microbatch)[0])
         return tally.answer()
 
     def score_tokens(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)[None]
         positions = torch.arange(ids.shape[1], device=self.device)
-        with torch.no_grad():
+        with zero.scoring(self.engine):
             logprobs, _ = self.engine(ids, positions[None], positions[1:], 1.0)
-        return logprobs.float().cpu().numpy()
+        scores: NDArray[np.float32] = logprobs.cpu().numpy()
+        return scores
 
     def update(self, minibatches: Sequence[Minibatch], epochs: int) -> RankAnswer:
         tally = Tally()
-        old = self._recomputed(minibatches, epochs)
-        reference = self._scores(self.reference, minibatches) if self.reference else {}
+        # Log-probs before the first step. With a single step they are those of its own pass: nothing to compute.
+        rescore = self.settings.trainer.old_logprobs == "recomputed" and len(minibatches) * epochs > 1
+        old = self._scores(self.engine if rescore else None, minibatches)
+        reference = self._scores(self.reference, minibatches)
         for epoch in range(epochs):
             for step, minibatch in enumerate(minibatches):
                 losses = (
-                    self._policy_loss(
-                        microbatch,
-                        minibatch.denominator,
-                        old.get((step, m)),
-                        reference.get((step, m)),
-                        tally,
-                        epoch == 0,
-                    )
-                    for m, microbatch in enumerate(minibatch.microbatches)
+                    self._policy_loss(micro, minibatch.denominator, before, frozen, tally, first_pass=epoch == 0)
+                    for micro, before, frozen in zip(minibatch.microbatches, old[step], reference[step], strict=True)
                 )
                 self._optimizer_step(losses, len(minibatch.microbatches), tally)
         return tally.answer()
@@ -90,6 +90,18 @@ class Rank:
     def manifest(self) -> Manifest:
         return weights.manifest(self.policy)
 
+    def connect(self, rendezvous: Rendezvous) -> None:
+        if self.rank == 0:
+            self._sender = sender_for(rendezvous.backend)
+            self._sender.connect(rendezvous)
+
+    def send(self) -> None:
+        tensors = weights.walk(self.policy, self.settings.bucket_bytes)
+        if self._sender is None:
+            walk(tensors)
+        else:
+            self._sender.send(tensors, self.manifest())
+
     def perturb(self) -> None:
         self._held = weights.snapshot(self.policy)
         weights.change(self.policy, self.settings.bucket_bytes, perturbed)
@@ -99,31 +111,42 @@ class Rank:
             weights.put_back(self.policy, self._held)
             self._held = None
 
-    def save(self, path: Path, state: dict[str, Any]) -> None:
-        self.engine.save_checkpoint(str(path / "deepspeed"), tag=TAG, client_state={"rlhf": state})
+    def save(self, path: Path, version: PolicyVersion) -> None:
+        self.engine.save_checkpoint(str(path / "deepspeed"), tag=TAG)
         self.export(path / "huggingface")
+        if self.rank == 0:
+            (path / "learner.json").write_text(json.dumps({"version": version, "plan": self._plan}))
 
-    def load(self, path: Path) -> dict[str, Any]:
-        found, client_state = self.engine.load_checkpoint(str(path / "deepspeed"), tag=TAG)
-        if found is None:
-            raise CheckpointError(
-                f"{path}: DeepSpeed finds no state there for this plan (ZeRO stage and number of ranks)"
-            )
-        return dict(client_state["rlhf"])
+    def load(self, path: Path) -> PolicyVersion:
+        try:
+            saved = json.loads((path / "learner.json").read_text())
+        except FileNotFoundError:
+            raise CheckpointError(f"{path} holds no learner's state: it has no learner.json") from None
+        if saved["plan"] != self._plan:
+            raise CheckpointError(f"{path} was written by {saved['plan']}; this run has {self._plan}")
+        self.engine.load_checkpoint(str(path / "deepspeed"), tag=TAG)
+        return int(saved["version"])
 
     def export(self, path: Path) -> None:
         """Collective: all ranks gather, rank 0 writes weights, configuration, tokenizer and chat template."""
         state = weights.whole_state(self.policy, self.settings.bucket_bytes, keep=self.rank == 0)
         if self.rank == 0:
             self.policy.model.save_pretrained(path, state_dict=state)
-            load_tokenizer(self.settings.model_path, trust_remote_code=self.settings.trust_remote_code).save_pretrained(
-                path
+            tokenizer = load_tokenizer(
+                self.settings.model_path, trust_remote_code=self.settings.model.trust_remote_code
             )
+            tokenizer.save_pretrained(path)
         torch.distributed.barrier()
 
     def stop(self) -> None:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+        if self._sender is not None:
+            self._sender.close()
+
+    @property
+    def _plan(self) -> str:
+        """What DeepSpeed's state depends on besides the model."""
+        stage, dtype = self.settings.trainer.deepspeed.zero_stage, self.settings.model.dtype
+        return f"{self.world_size} rank(s) of ZeRO stage {stage} in {dtype}"
 
     def _optimizer_step(self, losses: Iterator[Tensor], count: int, tally: Tally) -> None:
         learning_rate = self.engine.get_lr()[0]
@@ -138,24 +161,26 @@ class Rank:
         old: Tensor | None,
         reference: Tensor | None,
         tally: Tally,
+        *,
         first_pass: bool,
     ) -> Tensor:
         logprobs, entropy = self._forward(self.engine, microbatch)
         behaviour = self._tensor(microbatch.behaviour_logprobs)
-        recompute = self.settings.old_logprobs == "recomputed"
-        if recompute and old is None:
-            old = logprobs.detach()
+        importance = None
+        if self.settings.trainer.old_logprobs == "recomputed":
+            old = logprobs.detach() if old is None else old
+            importance = truncated_importance(old, behaviour, self.settings.trainer.importance_cap)
         loss, metrics = policy_loss(
             logprobs,
             behaviour if old is None else old,
             self._tensor(microbatch.advantages),
             self._tensor(microbatch.weights),
             denominator,
-            clip_low=self.settings.loss.clip_low,
-            clip_high=self.settings.loss.clip_high,
-            importance=truncated_importance(old, behaviour, self.settings.importance_cap) if recompute else None,
+            clip_low=self.settings.trainer.loss.clip_low,
+            clip_high=self.settings.trainer.loss.clip_high,
+            importance=importance,
             reference_logprobs=reference,
-            kl_coefficient=self.settings.loss.kl_coefficient,
+            kl_coefficient=self.settings.trainer.loss.kl_coefficient,
         )
         tally.see(metrics)
         tally.see(off_policy_metrics(logprobs, entropy, behaviour))
@@ -171,28 +196,22 @@ class Rank:
         tally.see(metrics)
         return loss
 
-    def _recomputed(self, minibatches: Sequence[Minibatch], epochs: int) -> dict[tuple[int, int], Tensor]:
-        """Log-probs before the first step. With a single step they are those of its own pass: nothing to compute."""
-        if self.settings.old_logprobs == "behaviour" or len(minibatches) * epochs == 1:
-            return {}
-        return self._scores(self.engine, minibatches)
-
-    def _scores(self, module: nn.Module, minibatches: Sequence[Minibatch]) -> dict[tuple[int, int], Tensor]:
-        """Log-probs of every micro-batch, by step and place in it, without gradients."""
-        with torch.no_grad():
-            return {
-                (step, m): self._forward(module, microbatch)[0]
-                for step, minibatch in enumerate(minibatches)
-                for m, microbatch in enumerate(minibatch.microbatches)
-            }
+    def _scores(self, module: nn.Module | None, minibatches: Sequence[Minibatch]) -> list[list[Tensor | None]]:
+        """Log-probs by step and micro-batch, without gradients; `None` everywhere without a module to ask."""
+        with zero.scoring(self.engine):
+            return [
+                [self._forward(module, microbatch)[0] if module else None for microbatch in minibatch.microbatches]
+                for minibatch in minibatches
+            ]
 
     def _forward(self, module: nn.Module, microbatch: MicroBatch) -> tuple[Tensor, Tensor]:
-        return module(
+        logprobs, entropy = module(
             self._tensor(microbatch.token_ids).long(),
             self._tensor(microbatch.position_ids).long(),
             self._tensor(microbatch.targets),
             self.settings.temperature,
         )
+        return logprobs, entropy
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.tensor(array, device=self.device)
@@ -202,16 +221,16 @@ def _load(settings: LearnerSettings, *, gradient_checkpointing: bool) -> Policy:
     return Policy(
         load_policy(
             settings.model_path,
-            dtype=settings.dtype,
-            attention=settings.attention,
+            dtype=settings.model.dtype,
+            attention=settings.model.attention,
             gradient_checkpointing=gradient_checkpointing,
-            trust_remote_code=settings.trust_remote_code,
+            trust_remote_code=settings.model.trust_remote_code,
         )
     ).to(settings.device)
 
 
 def _reference(settings: LearnerSettings) -> Policy | None:
     """A frozen copy of the start, held whole on every rank, only when the loss has a KL term."""
-    if settings.loss.kl_coefficient == 0:
+    if settings.trainer.loss.kl_coefficient == 0:
         return None
     return _load(settings, gradient_checkpointing=False).requires_grad_(False).eval()

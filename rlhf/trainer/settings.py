@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlhf.trainer.config import DeepSpeedConfig, LossConfig, OptimizerConfig
+from rlhf.models.config import ModelConfig
+from rlhf.trainer.config import TrainerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerSettings:
-    """`model_path` is a Hugging Face folder or hub name; `optimizer_steps` the length of the learning-rate schedule;
-    `temperature` that of the distribution the training tokens were sampled from; `device` is `cpu` or `cuda`."""
+    """`model_path` is the folder or hub name to load (of a made model: where it is kept); `temperature` that of the
+    distribution the training tokens were sampled from; `device` is `cpu` or `cuda`."""
 
     model_path: str
-    optimizer_steps: int
-    optimizer: OptimizerConfig = OptimizerConfig()
-    loss: LossConfig = LossConfig()
-    deepspeed: DeepSpeedConfig = DeepSpeedConfig()
+    model: ModelConfig
+    trainer: TrainerConfig
     temperature: float = 1.0
-    old_logprobs: str = "behaviour"
-    importance_cap: float = 2.0
-    dtype: str = "float32"
-    attention: str = "sdpa"
-    gradient_checkpointing: bool = False
-    trust_remote_code: bool = False
     device: str = "cpu"
-    bucket_bytes: int = 4 << 20
+
+    @property
+    def bucket_bytes(self) -> int:
+        return int(self.trainer.publish.bucket_megabytes * 2**20)

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on the learner's own ranks: demonstrations packed like episodes, loss on the responses only."""
+"""Supervised fine-tuning on the learner's own ranks: demonstrations packed like episodes, loss on responses only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from itertools import islice
 from typing import Protocol
 
 from rlhf.errors import DataError
+from rlhf.models.config import WarmupConfig
 from rlhf.trainer.batch import Batch, Entry, assemble
+from rlhf.trainer.config import LossConfig, OptimizerConfig, TrainerConfig
 from rlhf.types import Segment
 
 Watcher = Callable[[int, Mapping[str, float]], None]
@@ -38,6 +40,15 @@ async def fine_tune(
         metrics = await learner.imitate(demonstration_batch(_take(remaining, batch_size, update)))
         watch(update, metrics)
     return metrics
+
+
+def warmup_trainer(trainer: TrainerConfig, warmup: WarmupConfig) -> TrainerConfig:
+    """The settings of a warm-up: the recipe's ranks, one optimizer step an update, a rate that falls to zero."""
+    optimizer = OptimizerConfig(
+        learning_rate=warmup.learning_rate, schedule="linear", warmup_steps=warmup.updates // 10
+    )
+    changed = {"updates": warmup.updates, "epochs": 1, "minibatches": 1, "optimizer": optimizer, "loss": LossConfig()}
+    return trainer.model_copy(update=changed)
 
 
 def demonstration_batch(demonstrations: Sequence[Segment]) -> Batch:

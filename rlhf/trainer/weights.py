@@ -72,9 +72,12 @@ def gathered(weights: list[nn.Parameter], modify: bool = False) -> AbstractConte
     """Inside, `weights` are whole on every rank; with `modify`, changes (rank 0's) outlive the block."""
     if not any(_partitioned(weight) for weight in weights):
         return nullcontext()
-    from deepspeed.zero import GatheredParameters
+    import deepspeed
 
-    return GatheredParameters(weights, modifier_rank=0 if modify else None)
+    gather: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(
+        weights, modifier_rank=0 if modify else None
+    )
+    return gather
 
 
 def _partitioned(weight: Any) -> bool:
@@ -82,7 +85,8 @@ def _partitioned(weight: Any) -> bool:
 
 
 def _held(weight: Any) -> Tensor:
-    return weight.ds_tensor if _partitioned(weight) else weight
+    held: Tensor = weight.ds_tensor if _partitioned(weight) else weight
+    return held
 
 
 def _shape(weight: Any) -> tuple[int, ...]:
@@ -91,7 +95,7 @@ def _shape(weight: Any) -> tuple[int, ...]:
 
 def _bytes(weight: Any) -> int:
     elements = weight.ds_numel if _partitioned(weight) else weight.numel()
-    return elements * weight.element_size()
+    return int(elements) * int(weight.element_size())
 
 
 def _buckets(named: Named, bucket_bytes: int) -> Iterator[Named]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.types import Manifest, Rendezvous
+from rlhf.types import Manifest, PolicyVersion, Rendezvous
 
 if TYPE_CHECKING:
     from rlhf.trainer.rank import Rank
@@ -82,12 +82,12 @@ class LearnerWorker:
         """Undo `perturb`, bit for bit."""
         self._started.restore()
 
-    def save(self, path: Path, state: dict[str, Any]) -> None:
-        """Write DeepSpeed's state (weights, optimizer, schedule), `state`, and a ready Hugging Face folder."""
-        self._started.save(path, state)
+    def save(self, path: Path, version: PolicyVersion) -> None:
+        """Write DeepSpeed's state (weights, optimizer, schedule), the version, and a ready Hugging Face folder."""
+        self._started.save(path, version)
 
-    def load(self, path: Path) -> dict[str, Any]:
-        """Continue exactly from `save`; returns its `state`."""
+    def load(self, path: Path) -> PolicyVersion:
+        """Continue exactly from `save`; returns its version. Raises `CheckpointError` for another plan's state."""
         return self._started.load(path)
 
     def export(self, path: Path) -> None:
@@ -95,7 +95,8 @@ class LearnerWorker:
         self._started.export(path)
 
     def stop(self) -> None:
-        """Leave the process group."""
+        """Forget the model and its optimizer. The process group stays until the process ends: DeepSpeed keeps handles
+        to it, and a later `start` in this process uses it again."""
         if self._rank is not None:
             self._rank.stop()
             self._rank = None

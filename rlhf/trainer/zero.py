@@ -10,6 +10,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -51,10 +52,10 @@ def build_engine(policy: Policy, settings: LearnerSettings, world_size: int) -> 
     """A DeepSpeed engine around `policy` with AdamW and the recipe's schedule."""
     import deepspeed
 
-    if settings.device == "cpu" and settings.dtype == "float16":
+    if settings.device == "cpu" and settings.model.dtype == "float16":
         raise ModelError("model.dtype=float16 trains on GPUs only; on a CPU use float32 or bfloat16")
     buffers = {name: buffer.clone() for name, buffer in policy.named_buffers()}
-    config = settings.optimizer
+    config = settings.trainer.optimizer
     optimizer = torch.optim.AdamW(
         [parameter for parameter in policy.parameters() if parameter.requires_grad],
         lr=config.learning_rate,
@@ -72,7 +73,7 @@ def build_engine(policy: Policy, settings: LearnerSettings, world_size: int) -> 
                 step,
                 schedule=config.schedule,
                 warmup_steps=config.warmup_steps,
-                total_steps=settings.optimizer_steps,
+                total_steps=settings.trainer.optimizer_steps,
             ),
         ),
         config=deepspeed_config(settings, world_size, sum(p.numel() for p in policy.parameters())),
@@ -86,14 +87,14 @@ def build_engine(policy: Policy, settings: LearnerSettings, world_size: int) -> 
 
 def deepspeed_config(settings: LearnerSettings, world_size: int, parameters: int) -> dict[str, Any]:
     """DeepSpeed's configuration file, as data."""
-    sixteen = settings.dtype != "float32"
+    sixteen = settings.model.dtype != "float32"
     # Stage 0 in 16 bits would add gradients up in 16 bits; stage 1 adds them in float32.
-    stage = max(settings.deepspeed.zero_stage, 1) if sixteen else settings.deepspeed.zero_stage
+    stage = max(settings.trainer.deepspeed.zero_stage, 1 if sixteen else 0)
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "train_batch_size": world_size,
-        "gradient_clipping": settings.optimizer.max_grad_norm,
+        "gradient_clipping": settings.trainer.optimizer.max_grad_norm,
         "zero_optimization": {
             "stage": stage,
             "overlap_comm": False,
@@ -101,8 +102,8 @@ def deepspeed_config(settings: LearnerSettings, world_size: int, parameters: int
             # Small weights that stay gathered would hide a change of their shards (perturb, restore, load).
             "stage3_param_persistence_threshold": 0,
         },
-        "bf16": {"enabled": settings.dtype == "bfloat16"},
-        "fp16": {"enabled": settings.dtype == "float16"},
+        "bf16": {"enabled": settings.model.dtype == "bfloat16"},
+        "fp16": {"enabled": settings.model.dtype == "float16"},
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
         "zero_allow_untested_optimizer": True,
@@ -113,19 +114,19 @@ def deepspeed_config(settings: LearnerSettings, world_size: int, parameters: int
 def accumulate(engine: Any, losses: Iterator[Tensor], count: int, world_size: int) -> Tensor:
     """Backward through `count` micro-batch losses, drawn one by one; gradients are summed over ranks after the last.
     Returns this rank's part of the loss."""
-    total = torch.zeros((), device=engine.device)
+    total: Tensor = torch.zeros((), device=engine.device)
     for index, loss in enumerate(losses):
         engine.set_gradient_accumulation_boundary(index == count - 1)
         engine.backward(loss * world_size, scale_wrt_gas=False)
         if index < count - 1:
             engine.step()
-        total += loss.detach()
+        total = total + loss.detach()
     return total
 
 
 def step(engine: Any) -> float:
     """Clip and apply the accumulated gradients; their norm before clipping. Raises `TrainingDiverged`."""
-    norm = None if engine.zero_optimization() else float(_norm(engine.module.parameters()))
+    norm = None if engine.zero_optimization() else _norm(engine.module.parameters())
     engine.step()
     norm = float(engine.get_global_grad_norm()) if norm is None else norm
     if not engine.fp16_enabled() and not norm < float("inf"):
@@ -133,6 +134,16 @@ def step(engine: Any) -> float:
     return norm
 
 
-def _norm(parameters: Iterator[torch.nn.Parameter]) -> Tensor:
+@contextmanager
+def scoring(engine: Any) -> Iterator[None]:
+    """Forward passes without gradients. ZeRO-3 would keep weights gathered for a backward pass that never comes, and
+    whoever changed their shards afterwards would go unseen."""
+    with torch.no_grad():
+        yield
+    if engine.zero_optimization_partition_weights():
+        engine.optimizer.empty_partition_cache()
+
+
+def _norm(parameters: Iterator[torch.nn.Parameter]) -> float:
     norms = [torch.linalg.vector_norm(p.grad) for p in parameters if p.grad is not None]
-    return torch.linalg.vector_norm(torch.stack(norms))
+    return float(torch.linalg.vector_norm(torch.stack(norms)))

@@ -24,7 +24,8 @@ def changed(folder: Path, target: Path, **values: object) -> str:
 
 def test_a_made_model_comes_back_ready_for_training(folder: Path) -> None:
     model = load_policy(str(folder), dtype="bfloat16")
-    assert model.training and model.dtype == torch.bfloat16
+    assert model.training
+    assert model.dtype == torch.bfloat16
     assert context_length(str(folder)) == 96
     assert "<|im_start|>" in load_tokenizer(str(folder)).chat_template
 
@@ -40,7 +41,8 @@ def test_a_model_with_dropout_is_trained_without_it(folder: Path, tmp_path: Path
 def test_a_missing_folder_is_one_line(path: str) -> None:
     with pytest.raises(ModelError, match="there is no such folder") as raised:
         load_policy(path)
-    assert "\n" not in str(raised.value) and raised.value.exit_code == 2
+    assert "\n" not in str(raised.value)
+    assert raised.value.exit_code == 2
 
 
 def test_a_folder_that_is_no_model_is_one_line(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ def made(model: ModelConfig, warm_up: CountingWarmUp, seed: int = 0) -> Path:
 def test_a_missing_start_model_is_made_once_and_then_found(tmp_path: Path) -> None:
     warm_up = CountingWarmUp()
     first, second = made(config(tmp_path), warm_up), made(config(tmp_path), warm_up)
-    assert first == second and warm_up.calls == 1
+    assert first == second
+    assert warm_up.calls == 1
     assert (first / "config.json").is_file()
     assert [path.name for path in tmp_path.iterdir()] == [first.name]
 
@@ -61,7 +62,8 @@ def test_whatever_decides_the_weights_decides_the_folder(tmp_path: Path) -> None
 def test_without_a_warm_up_the_raw_model_is_the_start(tmp_path: Path) -> None:
     warm_up = CountingWarmUp()
     folder = made(ModelConfig(tiny=TINY, cache_dir=str(tmp_path)), warm_up)
-    assert warm_up.calls == 0 and (folder / "model.safetensors").is_file()
+    assert warm_up.calls == 0
+    assert (folder / "model.safetensors").is_file()
 
 
 def test_a_given_model_is_used_as_it_is(tmp_path: Path) -> None:

@@ -85,7 +85,9 @@ def test_an_empty_micro_batch_costs_nothing_and_still_has_a_gradient() -> None:
     nothing = torch.zeros(0)
     loss, metrics = policy_loss(empty, nothing, nothing, nothing, 5.0, clip_low=0.2, clip_high=0.2)
     loss.backward()
-    assert float(loss.detach()) == 0 and metrics.count == 0 and float(metrics.maxima["ratio_max"]) == 0
+    assert float(loss.detach()) == 0
+    assert metrics.count == 0
+    assert float(metrics.maxima["ratio_max"]) == 0
 
 
 def test_sft_loss_is_the_mean_negative_log_likelihood() -> None:

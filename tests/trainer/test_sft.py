@@ -32,7 +32,8 @@ async def test_every_step_takes_the_next_demonstrations_in_order() -> None:
     last = await fine_tune(learner, given, updates=3, batch_size=2, watch=watch)
     taken = [strand.token_ids for batch in learner.batches for strand in batch.strands]
     assert all(a is segment.token_ids for a, segment in zip(taken, given, strict=True))
-    assert seen == [(1, 1.0), (2, 0.5), (3, 1 / 3)] and last == {"nll": 1 / 3}
+    assert seen == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
+    assert last == {"nll": 1 / 3}
 
 
 async def test_demonstrations_that_run_out_are_an_error_that_says_when() -> None:

@@ -1,0 +1,55 @@
+"""Real learner ranks for tests: one process a rank, driven through their public methods."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from rlhf.trainer.worker import LearnerWorker
+
+_worker = LearnerWorker()
+
+
+def ask(method: str, *arguments: Any, **named: Any) -> Any:
+    """Runs in the rank's process."""
+    return getattr(_worker, method)(*arguments, **named)
+
+
+def inspect(look: Callable[..., Any], *arguments: Any) -> Any:
+    """Runs in the rank's process: `look(rank, …)` at what only tests want to see."""
+    return look(_worker._started, *arguments)
+
+
+class ProcessWorker:
+    """A `Worker` in a process of its own, without a cluster."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        context = multiprocessing.get_context("spawn")
+        self.process = ProcessPoolExecutor(1, mp_context=context)
+
+    async def call(self, method: str, *arguments: Any, timeout_seconds: float, **named: Any) -> Any:
+        future = self.process.submit(ask, method, *arguments, **named)
+        return await asyncio.wait_for(asyncio.wrap_future(future), timeout_seconds)
+
+    def inspect(self, look: Callable[..., Any], *arguments: Any) -> Any:
+        return self.process.submit(inspect, look, *arguments)
+
+
+@contextmanager
+def rank_processes(count: int) -> Iterator[list[ProcessWorker]]:
+    """`count` fresh processes, ended with the block."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    workers = [ProcessWorker(f"learner-{index}") for index in range(count)]
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            for process in (worker.process._processes or {}).values():
+                process.kill()
+            worker.process.shutdown(wait=True, cancel_futures=True)

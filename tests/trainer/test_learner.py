@@ -1,0 +1,88 @@
+import asyncio
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf.errors import WorkerDied, WorkerFailed
+from rlhf.trainer import learner as learner_module
+from rlhf.trainer.advantages import group_advantages
+from rlhf.trainer.answers import RankAnswer
+from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.learner import RemoteLearner
+from rlhf.types import Group
+from tests.trainer.made import made_groups, without_score
+
+
+class EchoWorker:
+    """Answers an update with each token's place as its log-prob, or fails as it is told to."""
+
+    def __init__(self, name: str, error: Exception | None = None, delay_seconds: float = 0.0) -> None:
+        self.name, self.error, self.delay_seconds = name, error, delay_seconds
+        self.calls: list[str] = []
+
+    async def call(self, method: str, *arguments: Any, timeout_seconds: float, **_: Any) -> Any:
+        self.calls.append(method)
+        await asyncio.sleep(self.delay_seconds)
+        if self.error:
+            raise self.error
+        if method == "address":
+            return "127.0.0.1", 5000
+        places = np.concatenate([m.places for minibatch in arguments[0] for m in minibatch.microbatches])
+        return RankAnswer(sums={}, maxima={}, steps={}, places=places, logprobs=-places.astype(np.float32))
+
+
+def remote(*workers: EchoWorker) -> RemoteLearner:
+    config = TrainerConfig(groups_per_update=4, minibatches=2, tokens_per_microbatch=64)
+    return RemoteLearner(workers, config, advantages=partial(group_advantages, normalize_by_std=True))
+
+
+def unscored(group: Group) -> Group:
+    for index in range(len(group.samples)):
+        group = without_score(group, index)
+    return group
+
+
+async def test_an_update_is_one_call_a_rank_and_every_log_prob_finds_its_sample() -> None:
+    workers = [EchoWorker("learner-0"), EchoWorker("learner-1")]
+    groups = made_groups(4)
+    learner = remote(*workers)
+    updated = await learner.update(groups)
+    assert [worker.calls for worker in workers] == [["update"], ["update"]]
+    assert learner.version == 1
+    found = np.concatenate([trained.logprobs for trained in updated.samples])
+    np.testing.assert_array_equal(found, -np.arange(len(found), dtype=np.float32))
+    by_hand = [value for values in group_advantages(groups, normalize_by_std=True) for value in values]
+    assert [float(trained.advantages[0]) for trained in updated.samples] == pytest.approx(by_hand)
+
+
+async def test_groups_without_a_single_score_are_an_update_without_a_step() -> None:
+    worker = EchoWorker("learner-0")
+    learner = remote(worker)
+    updated = await learner.update([unscored(group) for group in made_groups(4)])
+    assert worker.calls == []
+    assert updated.samples == ()
+    assert learner.version == 1
+
+
+async def test_a_dead_rank_is_named_even_when_the_others_complain_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner_module, "DEATH_GRACE_SECONDS", 0.5)
+    complaining = EchoWorker("learner-0", WorkerFailed("learner-0", "update", "connection closed by peer"))
+    dead = EchoWorker("learner-1", WorkerDied("learner-1", "killed by SIGKILL"), delay_seconds=0.05)
+    with pytest.raises(WorkerDied, match="learner-1 died: killed by SIGKILL"):
+        await remote(complaining, dead).update(made_groups(4))
+
+
+async def test_a_rank_that_fails_does_not_wait_for_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner_module, "DEATH_GRACE_SECONDS", 0.05)
+    hanging = EchoWorker("learner-1", delay_seconds=60)
+    failing = EchoWorker("learner-0", WorkerFailed("learner-0", "update", "out of memory"))
+    with pytest.raises(WorkerFailed, match="out of memory"):
+        await asyncio.wait_for(remote(failing, hanging).update(made_groups(4)), 5)
+
+
+async def test_the_transfer_group_meets_at_rank_0_with_the_recipe_s_buckets() -> None:
+    rendezvous = await remote(EchoWorker("learner-0"), EchoWorker("learner-1")).rendezvous(3)
+    assert (rendezvous.address, rendezvous.port, rendezvous.world_size) == ("127.0.0.1", 5000, 3)
+    assert rendezvous.bucket_bytes == 4 * 2**20
