@@ -135,7 +135,7 @@ def phases(seconds: float, by_phase: Mapping[str, float]) -> Text:
 
 
 def learning(line: UpdateLine) -> Text:
-    rate, kl, clipped = number(line.learning_rate, ".1e"), number(line.kl, ".4f"), number(line.clip_fraction, ".1%")
+    rate, kl, clipped = number(line.learning_rate, ".1e"), number(line.kl, ".1e"), number(line.clip_fraction, ".1%")
     return Text(f"rate {rate}   kl {kl}   clipped {clipped}")
 
 

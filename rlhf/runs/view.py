@@ -91,7 +91,7 @@ def plain_line(line: UpdateLine) -> str:
         f"staleness {line.staleness:.2f}",
         f"tokens/s {line.tokens_per_second:>7.0f}",
         f"lr {number(line.learning_rate, '.1e')}",
-        f"kl {number(line.kl, '.4f'):>7}",
+        f"kl {number(line.kl, '.1e'):>7}",
         f"clip {number(line.clip_fraction, '.3f'):>5}",
         f"failed {line.failed}",
         f"filtered {line.filtered}",
