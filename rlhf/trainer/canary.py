@@ -40,7 +40,8 @@ def tolerance_for(dtype: str) -> float:
 
 def difference(one: Scores, other: Scores) -> float:
     """Largest absolute difference, in nats; infinite where a number is not one."""
-    gap = np.abs(np.concatenate(one).astype(np.float64) - np.concatenate(other))
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(np.concatenate(one).astype(np.float64) - np.concatenate(other))
     return float(gap.max()) if np.isfinite(gap).all() else float("inf")
 
 

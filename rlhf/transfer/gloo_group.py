@@ -6,9 +6,11 @@ Two members may live in one process, in two threads (local mode). Every call end
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,31 +31,37 @@ class GlooGroup:
         meeting = f"{rendezvous.address}:{rendezvous.port} as rank {rank} of {rendezvous.world_size}"
         with self._named(f"joining the transfer group at {meeting}"):
             # The store is kept: rank 0's is the server.
-            self._store = open_store(rank, rendezvous)
-            self._group = dist.ProcessGroupGloo(
+            self._store: Any = open_store(rank, rendezvous)
+            self._group: Any = dist.ProcessGroupGloo(
                 self._store, rank, rendezvous.world_size, timedelta(seconds=rendezvous.timeout_seconds)
             )
+        self._started: deque[Any] = deque()
 
-    def start_broadcast(self, buffer: Tensor) -> Callable[[], None]:
-        """Begin to send (rank 0) or receive `buffer` in place; call the result to wait for the end."""
+    def start_broadcast(self, buffer: Tensor) -> None:
+        """Begin to send (rank 0) or receive `buffer` in place."""
         with self._named("a broadcast"):
-            work = self._group.broadcast(buffer, ROOT)
+            self._started.append(self._group.broadcast(buffer, ROOT))
 
-        def wait() -> None:
-            with self._named("a broadcast"):
-                work.wait(timedelta(seconds=self._timeout_seconds))
-
-        return wait
+    def finish_broadcast(self) -> None:
+        """Wait for the end of the oldest broadcast that was started."""
+        with self._named("a broadcast"):
+            self._started.popleft().wait(timedelta(seconds=self._timeout_seconds))
 
     def broadcast(self, buffer: Tensor) -> None:
         """Send (rank 0) or receive `buffer` in place."""
-        self.start_broadcast(buffer)()
+        self.start_broadcast(buffer)
+        self.finish_broadcast()
 
     def meet(self) -> None:
         """Wait until every member is here."""
         with self._named("the barrier at the end"):
             # An all-reduce rather than gloo's barrier, whose deadline is not the group's.
             self._group.allreduce(torch.zeros(1)).wait(timedelta(seconds=self._timeout_seconds))
+
+    def close(self) -> None:
+        """Break the connections, so that peers see it at once, whoever still refers to this object (a traceback)."""
+        self._started.clear()
+        self._group = self._store = None
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
@@ -62,7 +70,7 @@ class GlooGroup:
         except (RuntimeError, OSError) as error:
             first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise TransferError(
-                f"{what} did not succeed within {self._timeout_seconds:g} s: a peer is gone or hangs ({first_line})"
+                f"{what} failed: a peer is gone, or hangs for {self._timeout_seconds:g} s ({first_line})"
             ) from error
 
 

@@ -49,7 +49,9 @@ class GlooReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
         reload.finish()
 
     def shutdown(self) -> None:
-        self._group = None
+        if self._group is not None:
+            self._group.close()
+            self._group = None
 
     def load(self, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> None:
         """Load one bucket's tensors, which are views of `buffer`."""
@@ -76,10 +78,13 @@ class GlooReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
         """Buckets as they arrive; while one is loaded the next is on its way into the other buffer."""
         if not self._buffers or self._buffers[0].numel() < max(bucket.bytes for bucket in buckets):
             self._buffers = buffers_for(buckets, 2)
-        waits = {}
         for index, bucket in enumerate(buckets):
-            for ahead in (index, index + 1):
-                if ahead < len(buckets) and ahead not in waits:
-                    waits[ahead] = group.start_broadcast(self._buffers[ahead % 2][: buckets[ahead].bytes])
-            waits[index]()
+            if index == 0:
+                group.start_broadcast(self._part(buckets, 0))
+            group.finish_broadcast()
+            if index + 1 < len(buckets):
+                group.start_broadcast(self._part(buckets, index + 1))
             yield bucket, self._buffers[index % 2]
+
+    def _part(self, buckets: tuple[Bucket, ...], index: int) -> Tensor:
+        return self._buffers[index % 2][: buckets[index].bytes]

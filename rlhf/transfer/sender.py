@@ -17,6 +17,7 @@ from torch import Tensor
 from rlhf.errors import TransferError
 from rlhf.transfer.buckets import buffers_for, cut, digest, pack
 from rlhf.transfer.gloo_group import ROOT, GlooGroup
+from rlhf.transfer.init_info import engine_backend
 from rlhf.types import Manifest, Rendezvous
 
 
@@ -33,15 +34,12 @@ class WeightSender(Protocol):
 
 def sender_for(backend: str) -> WeightSender:
     """A sender of `gloo`, `nccl` or `ipc`."""
-    if backend == "gloo":
+    if engine_backend(backend) == "gloo":
         return GlooSender()
     # The others speak vLLM's own wire, and importing them imports vLLM.
     from rlhf.transfer.gpu_senders import IpcSender, NcclSender
 
-    senders: dict[str, type[WeightSender]] = {"nccl": NcclSender, "ipc": IpcSender}
-    if backend not in senders:
-        raise TransferError(f"no weight-transfer backend is called {backend!r}; there are gloo, nccl and ipc")
-    return senders[backend]()
+    return NcclSender() if backend == "nccl" else IpcSender()
 
 
 def walk(tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -72,21 +70,22 @@ class GlooSender:
             raise
 
     def close(self) -> None:
-        self._group = None
+        if self._group is not None:
+            self._group.close()
+            self._group = None
 
     def _send(self, group: GlooGroup, tensors: Iterator[tuple[str, Tensor]], manifest: Manifest) -> None:
         group.broadcast(torch.tensor(list(digest(manifest, self._bucket_bytes)), dtype=torch.uint8))
         buckets = cut(manifest, self._bucket_bytes)
         if not self._buffers:
             self._buffers = buffers_for(buckets, 2)
-        sent = None
         for index, bucket in enumerate(buckets):
             packed = pack(bucket, tensors, self._buffers[index % 2])
-            if sent is not None:
-                sent()
-            sent = group.start_broadcast(packed)
-        if sent is not None:
-            sent()
+            if index:
+                group.finish_broadcast()
+            group.start_broadcast(packed)
+        if buckets:
+            group.finish_broadcast()
         # Steps of the iterator after its last tensor are collectives too.
         walk(tensors)
         group.meet()

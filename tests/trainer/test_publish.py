@@ -1,0 +1,242 @@
+"""A publish as a transaction over fakes: phases in order, and a named end, in time, for whatever goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf.errors import PublishError, WorkerDied
+from rlhf.trainer.canary import Canary
+from rlhf.trainer.publish import Publisher
+from rlhf.types import Manifest, Rendezvous, TensorSpec
+
+DEADLINE = 0.15
+PHASES = ("connect", "prepare", "receive", "commit", "canary", "resume")
+MANIFEST = Manifest(tensors=(TensorSpec(name="w", dtype="float32", shape=(1,)),))
+
+
+class Wire:
+    """One weight on its way from the learner to the engines, and what happened in which order."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.weight: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self.faults: dict[tuple[str, str], Callable[[], Any]] = {}
+
+    async def happens(self, who: str, phase: str) -> None:
+        self.log.append(f"{phase} {who}")
+        if fault := self.faults.get((who, phase)):
+            await fault()
+
+
+class FakeLearner:
+    """Its log-probs are its weight."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire, self.weight, self.version = wire, 1.0, 0
+        self.truth: float | None = None
+
+    async def rendezvous(self, world_size: int) -> Rendezvous:
+        return Rendezvous(backend="fake", address="here", port=1, world_size=world_size, timeout_seconds=DEADLINE)
+
+    async def connect(self, rendezvous: Rendezvous) -> None:
+        await self.wire.happens("learner", f"connect of {rendezvous.world_size}")
+
+    async def manifest(self) -> Manifest:
+        self.wire.weight = asyncio.get_running_loop().create_future()
+        return MANIFEST
+
+    async def send(self) -> None:
+        await self.wire.happens("learner", "send")
+        self.wire.weight.set_result(self.weight)
+
+    async def score(self, token_ids: np.ndarray) -> np.ndarray:
+        return np.full(len(token_ids) - 1, self.weight, np.float32)
+
+    async def perturb(self) -> None:
+        self.truth, self.weight = self.weight, self.weight + 5
+
+    async def restore(self) -> None:
+        assert self.truth is not None
+        self.weight, self.truth = self.truth, None
+
+    def update(self, weight: float) -> None:
+        self.weight, self.version = weight, self.version + 1
+
+
+class FakeEngine:
+    def __init__(self, wire: Wire, name: str, transfer_ranks: int = 1) -> None:
+        self.wire, self.name, self.transfer_ranks = wire, name, transfer_ranks
+        self.weight, self.version, self.serving = 0.0, -1, True
+        self.frozen = False
+
+    async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
+        await self.wire.happens(self.name, "connect")
+        self.first_rank = first_rank
+
+    async def prepare(self, manifest: Manifest) -> None:
+        await self.wire.happens(self.name, "prepare")
+        self.serving = False
+
+    async def receive(self, manifest: Manifest) -> None:
+        await self.wire.happens(self.name, "receive")
+        weight = await asyncio.shield(self.wire.weight)
+        self.weight = self.weight if self.frozen else weight
+
+    async def commit(self, version: int) -> None:
+        await self.wire.happens(self.name, "commit")
+        self.version = version
+
+    async def score(self, token_ids: np.ndarray) -> np.ndarray:
+        await self.wire.happens(self.name, "canary")
+        return np.full(len(token_ids) - 1, self.weight, np.float32)
+
+    async def resume(self) -> None:
+        await self.wire.happens(self.name, "resume")
+        self.serving = True
+
+
+class Stage:
+    """A learner, two engines and the publisher between them."""
+
+    def __init__(self) -> None:
+        self.wire = Wire()
+        self.learner = FakeLearner(self.wire)
+        self.engines = [FakeEngine(self.wire, "engine-0", transfer_ranks=2), FakeEngine(self.wire, "engine-1")]
+        canary = Canary(sequences=(np.arange(4, dtype=np.int32),), tolerance=0.1)
+        self.publisher = Publisher(self.learner, self.engines, canary=canary, phase_timeout_seconds=DEADLINE)
+
+    async def connect_and_publish(self) -> None:
+        await self.publisher.connect()
+        await self.publisher.publish()
+
+
+async def test_all_phases_come_in_order_on_every_engine() -> None:
+    stage = Stage()
+    await stage.publisher.connect()
+    assert await stage.publisher.publish() == 0
+    phases = [entry.split()[0] for entry in stage.wire.log if entry.endswith(("0", "1"))]
+    assert phases == [phase for phase in PHASES for _ in stage.engines]
+    assert stage.wire.log.index("send learner") < stage.wire.log.index("commit engine-0")
+    assert all(engine.serving and engine.version == 0 and engine.weight == 1.0 for engine in stage.engines)
+
+
+async def test_engines_follow_the_learner_in_rank_order() -> None:
+    stage = Stage()
+    await stage.publisher.connect()
+    assert "connect of 4 learner" in stage.wire.log
+    assert [engine.first_rank for engine in stage.engines] == [1, 3]
+
+
+async def test_each_publish_brings_the_new_weights_and_their_version() -> None:
+    stage = Stage()
+    await stage.publisher.connect()
+    for version in range(4):
+        assert await stage.publisher.publish() == version
+        assert {(engine.weight, engine.version) for engine in stage.engines} == {(stage.learner.weight, version)}
+        assert stage.publisher.canary_difference == 0
+        stage.learner.update(stage.learner.weight + 1)
+
+
+async def test_the_drill_ends_with_the_real_weights() -> None:
+    stage = Stage()
+    await stage.publisher.connect()
+    assert await stage.publisher.drill() == 0
+    assert stage.wire.log.count("send learner") == 2
+    assert stage.learner.truth is None
+    assert {engine.weight for engine in stage.engines} == {1.0}
+
+
+async def test_the_drill_catches_an_engine_that_holds_the_right_weights_and_does_not_take_new_ones() -> None:
+    stage = Stage()
+    stage.engines[1].weight, stage.engines[1].frozen = 1.0, True
+    await stage.publisher.connect()
+    with pytest.raises(PublishError, match="engine-1 failed in phase 'canary': it does not follow perturbed weights"):
+        await stage.publisher.drill()
+    assert not any(engine.serving for engine in stage.engines)
+
+
+async def test_an_engine_that_stays_behind_is_caught_as_stale() -> None:
+    stage = Stage()
+    await stage.publisher.connect()
+    await stage.publisher.publish()
+    stage.engines[0].frozen = True
+    stage.learner.update(2.0)
+    with pytest.raises(PublishError, match=r"version 1 to engine-0 .* it is stale"):
+        await stage.publisher.publish()
+    assert not any(engine.serving for engine in stage.engines)
+
+
+async def fails() -> None:
+    raise RuntimeError("no such tensor")
+
+
+async def hangs() -> None:
+    await asyncio.sleep(60)
+
+
+async def hangs_and_will_not_be_cancelled() -> None:
+    ends = time.monotonic() + 0.8
+    while time.monotonic() < ends:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.1)
+    raise asyncio.CancelledError
+
+
+async def dies() -> None:
+    await asyncio.sleep(0.05)
+    raise WorkerDied("engine-1", "killed by signal 9")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (fails, "no such tensor"),
+        (hangs, "no answer within 0.15 s"),
+        (hangs_and_will_not_be_cancelled, "no answer within 0.15 s"),
+        (dies, "engine-1 died: killed by signal 9"),
+    ],
+)
+async def test_a_fault_in_any_phase_ends_in_a_named_error_in_time(
+    phase: str, fault: Callable[[], Any], cause: str
+) -> None:
+    stage = Stage()
+    stage.wire.faults["engine-1", phase] = fault
+    stage.learner.version = 7
+    if phase == "receive":
+        # Its partner waits for it, as a broadcast does.
+        stage.wire.faults["learner", "send"] = hangs
+    started = time.monotonic()
+    with pytest.raises(PublishError, match=cause) as caught:
+        await stage.connect_and_publish()
+    assert time.monotonic() - started < DEADLINE + 0.5
+    assert "engine-1" in caught.value.engine
+    assert (caught.value.phase, caught.value.version) == (phase, 7)
+    if phase not in ("connect", "resume"):
+        assert not any(entry.startswith("resume") for entry in stage.wire.log)
+
+
+async def test_a_death_is_blamed_rather_than_the_connections_it_broke() -> None:
+    stage = Stage()
+    stage.wire.faults |= {("engine-0", "receive"): fails, ("engine-1", "receive"): dies, ("learner", "send"): fails}
+    await stage.publisher.connect()
+    with pytest.raises(PublishError) as caught:
+        await stage.publisher.publish()
+    assert caught.value.engine == "engine-1"
+    assert isinstance(caught.value.__cause__, WorkerDied)
+
+
+async def test_a_learner_that_cannot_send_is_named_while_engines_wait_for_it() -> None:
+    stage = Stage()
+    stage.wire.faults["learner", "send"] = fails
+    await stage.publisher.connect()
+    with pytest.raises(PublishError, match="to learner failed in phase 'receive': no such tensor"):
+        await stage.publisher.publish()
+    assert not any(engine.serving for engine in stage.engines)

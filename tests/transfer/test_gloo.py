@@ -1,0 +1,125 @@
+"""The gloo sender against members made of its own parts: whole tensors arrive, and no one waits for ever."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+import torch
+
+from rlhf.errors import TransferError
+from rlhf.transfer.buckets import buffers_for, cut, unpack
+from rlhf.transfer.gloo_group import GlooGroup
+from rlhf.transfer.sender import GlooSender, sender_for, walk
+from rlhf.types import Manifest, Rendezvous, TensorSpec
+from tests.transfer.meeting import at_once, rendezvous, results
+
+SHAPES = {"embedding": (40, 8), "query": (8, 8), "norm": (8,), "head": (40, 8)}
+
+
+def manifest() -> Manifest:
+    return Manifest(
+        tensors=tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in SHAPES.items())
+    )
+
+
+def tensors(seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.rand(shape, generator=generator) for name, shape in SHAPES.items()}
+
+
+def receive(group: GlooGroup, meeting: Rendezvous) -> dict[str, torch.Tensor]:
+    group.broadcast(torch.empty(32, dtype=torch.uint8))
+    received = {}
+    buckets = cut(manifest(), meeting.bucket_bytes)
+    (buffer,) = buffers_for(buckets, 1)
+    for bucket in buckets:
+        group.broadcast(buffer[: bucket.bytes])
+        received |= {name: tensor.clone() for name, tensor in unpack(bucket, buffer)}
+    group.meet()
+    return received
+
+
+def connected(meeting: Rendezvous) -> tuple[GlooSender, list[GlooGroup]]:
+    sender = GlooSender()
+    members = range(1, meeting.world_size)
+    _, *groups = results(
+        at_once(lambda: sender.connect(meeting), *[lambda r=r: GlooGroup(r, meeting) for r in members])
+    )
+    return sender, groups
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 500, 2**20])
+def test_every_member_receives_every_publish(bucket_bytes: int) -> None:
+    meeting = rendezvous(3, bucket_bytes=bucket_bytes)
+    sender, groups = connected(meeting)
+    for seed in range(3):
+        sent = tensors(seed)
+        _, *copies = results(
+            at_once(
+                partial(sender.send, iter(sent.items()), manifest()),
+                *[lambda g=g: receive(g, meeting) for g in groups],
+            )
+        )
+        assert all(torch.equal(copy[name], sent[name]) for copy in copies for name in SHAPES)
+
+
+def test_a_tensor_may_be_overwritten_when_the_next_is_asked_for() -> None:
+    meeting = rendezvous(2, bucket_bytes=2**20)
+    sender, (group,) = connected(meeting)
+
+    def gathered() -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in tensors(0).items():
+            yield name, tensor
+            tensor.fill_(float("nan"))
+
+    _, copy = results(at_once(lambda: sender.send(gathered(), manifest()), lambda: receive(group, meeting)))
+    assert all(torch.equal(copy[name], tensor) for name, tensor in tensors(0).items())
+
+
+def test_ranks_without_a_sender_take_the_same_steps() -> None:
+    steps = []
+    walk((steps.append(name) or name, tensor) for name, tensor in tensors(0).items())
+    assert steps == list(SHAPES)
+
+
+def test_a_member_that_never_comes_ends_the_meeting_in_time() -> None:
+    started = time.monotonic()
+    with pytest.raises(TransferError, match="rank 0 of 2"):
+        GlooSender().connect(rendezvous(2, timeout_seconds=1))
+    assert time.monotonic() - started < 5
+
+
+def test_a_member_that_hangs_ends_the_send_in_time() -> None:
+    sender, groups = connected(rendezvous(2, timeout_seconds=1))
+    started = time.monotonic()
+    with pytest.raises(TransferError, match="a peer is gone, or hangs"):
+        sender.send(iter(tensors(0).items()), manifest())
+    assert time.monotonic() - started < 5
+    assert groups
+
+
+def test_a_member_that_is_gone_ends_the_send_at_once() -> None:
+    sender, groups = connected(rendezvous(2, timeout_seconds=30))
+    groups.clear()
+    started = time.monotonic()
+    with pytest.raises(TransferError, match="a peer is gone, or hangs"):
+        sender.send(iter(tensors(0).items()), manifest())
+    assert time.monotonic() - started < 5
+
+
+def test_after_a_send_that_failed_the_next_one_is_refused() -> None:
+    sender, groups = connected(rendezvous(2))
+    wrong = [("other", torch.zeros(1))]
+    sent, received = at_once(lambda: sender.send(iter(wrong), manifest()), lambda: receive(groups[0], rendezvous(2)))
+    assert "the next tensor is other" in str(sent.exception())
+    assert "a peer is gone" in str(received.exception())
+    with pytest.raises(TransferError, match="after a publish that failed"):
+        sender.send(iter(tensors(0).items()), manifest())
+
+
+def test_an_unknown_backend_is_refused_by_name() -> None:
+    with pytest.raises(TransferError, match="carrier pigeon"):
+        sender_for("carrier pigeon")
