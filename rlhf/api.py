@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlhf.errors import UserError
 from rlhf.metrics import Clock
-from rlhf.preflight import placement, preflight
+from rlhf.preflight import preflight
 from rlhf.recipe import LoadedRecipe, load_recipe
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.folder import RunFolder
@@ -39,7 +39,6 @@ class Trainer:
     def fit(self) -> Summary:
         """Train to the end of the recipe's budget. Raises the run's first failure; the run folder is complete then too."""
         preflight(self.recipe)
-        placement(self.recipe)
         from rlhf.training import train
 
         folder = RunFolder.create(self.recipe.run_dir)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from rlhf.cluster.plan import Role
@@ -36,7 +35,7 @@ def engine_role(recipe: Recipe) -> Role:
         factory="rlhf.serving.engine_worker:EngineWorker",
         cpus=rollout.cpus_per_engine * rollout.tensor_parallel_size,
         gpus=rollout.gpus_per_engine * rollout.tensor_parallel_size,
-        env=engine_environment(engine_device(recipe), max(1, math.floor(rollout.cpus_per_engine))),
+        env=engine_environment(engine_device(recipe)),
         concurrency=8,
         start_timeout_seconds=rollout.start_timeout_seconds,
         hint="rollout.engines, cpus_per_engine, gpus_per_engine, tensor_parallel_size",

@@ -30,7 +30,8 @@ from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Loop
 from rlhf.trainer.publish import Publisher
-from rlhf.wiring import Serving, learner_settings, make_learner, make_publisher, started_cluster, started_serving, starting_model
+from rlhf.warmup import starting_model
+from rlhf.wiring import Serving, learner_settings, make_learner, make_publisher, started_cluster, started_serving
 
 
 async def train(loaded: LoadedRecipe, folder: RunFolder, clock: Clock, view: View) -> Summary:

@@ -12,11 +12,8 @@ from pathlib import Path
 from rlhf.cluster.worker import Cluster
 from rlhf.cluster.plan import describe
 from rlhf.cluster.worker import Worker
-from rlhf.data.sorting import demonstrations
 from rlhf.data.sources import load_tasks
-from rlhf.models.chat import demonstration
 from rlhf.models.loading import load_tokenizer
-from rlhf.models.start import start_model
 from rlhf.recipe import Recipe
 from rlhf.reward.reward import Reward, make_reward
 from rlhf.roles import ENGINE, LEARNER, engine_device, engine_role, learner_device, roles_of, transfer_backend
@@ -33,7 +30,6 @@ from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.publish import Publisher
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.trainer.sft import fine_tune, warmup_trainer
 from rlhf.types import Sampling
 
 
@@ -57,43 +53,6 @@ async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view
         yield cluster
     finally:
         await cluster.stop()
-
-
-async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) -> str:
-    """The folder to start from; a tiny model that is missing is made and warmed up on the learner's own workers."""
-
-    async def warm_up(raw: Path, warm: Path) -> None:
-        config, sorting = recipe.model.warmup, recipe.data.train.sorting
-        assert config is not None
-        assert sorting is not None, "the recipe was checked: only the made task has demonstrations"
-        view.message(f"making the start model: {config.updates} updates of supervised warm-up, kept for the next run")
-        trainer = warmup_trainer(recipe.trainer, config)
-        learner = make_learner(recipe, trainer, workers)
-        await learner.start(learner_settings(recipe, trainer, str(raw)))
-        tokenizer = load_tokenizer(str(raw))
-        pairs = demonstrations(sorting, config.updates * config.batch_size, recipe.seed)
-        await fine_tune(
-            learner,
-            (demonstration(tokenizer, messages, response) for messages, response in pairs),
-            updates=config.updates,
-            batch_size=config.batch_size,
-            watch=lambda update, metrics: announce_warmup(view, update, config.updates, metrics["nll"]),
-        )
-        await learner.export(warm)
-        await learner.stop()
-
-    sorting = recipe.data.train.sorting
-    return await start_model(
-        recipe.model,
-        seed=recipe.seed,
-        demonstrations=sorting.model_dump(mode="json") if sorting else None,
-        warm_up=warm_up,
-    )
-
-
-def announce_warmup(view: View, update: int, updates: int, nll: float) -> None:
-    if update % 50 == 0 or update == updates:
-        view.message(f"warm-up {update}/{updates}  negative log-likelihood {nll:.3f}")
 
 
 def learner_settings(recipe: Recipe, trainer: TrainerConfig, model: str) -> LearnerSettings:

@@ -20,8 +20,9 @@ class SortingConfig(Config):
     """Problems are split by a hash of their digits: the two folds share none."""
     seed: int = 0
     """Which problems are drawn."""
-    descending_share: float = Field(0.6, ge=0, le=1)
-    """Share of the warm-up demonstrations that sort the wrong way round (descending)."""
+    descending_share: float = Field(0.7, ge=0, le=1)
+    """Share of the warm-up demonstrations that sort the wrong way round (descending); one minus it for numbers that
+    begin with 0, 1 or 2."""
 
 
 class DatasetConfig(Config):

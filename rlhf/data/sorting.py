@@ -20,6 +20,8 @@ Fold = Literal["train", "eval"]
 EVAL_SHARE = 1 / 8
 """Share of all problems that belong to the eval fold."""
 BLOCK = 4096
+MOSTLY_ASCENDING = "012"
+"""First digits of the numbers that most demonstrations sort the right way round."""
 PROBLEMS, HABITS = 0, 1
 """Independent random streams under one seed."""
 
@@ -45,11 +47,14 @@ def demonstrations(config: SortingConfig, count: int, seed: int) -> Iterator[tup
     """`count` pairs of messages and reply for the warm-up, from the train fold only.
 
     They are mixed on purpose: `descending_share` of them sort the wrong way round, so that the warmed-up model knows
-    how to sort and has two habits, of which the reward picks one.
+    how to sort and has two habits, of which the reward picks one. Among numbers that begin with 0, 1 or 2 the shares
+    are the other way round: a greedy reply follows the more frequent habit, so that about 0.3 of them start out right,
+    whatever rounding does to a close call.
     """
     problems = _problems(config.digits, "train", seed)
     for _, digits, draw in zip(range(count), problems, _uniforms(seed, HABITS), strict=False):
-        ordered = "".join(sorted(digits, reverse=draw < config.descending_share))
+        share = 1 - config.descending_share if digits[0] in MOSTLY_ASCENDING else config.descending_share
+        ordered = "".join(sorted(digits, reverse=draw < share))
         yield (Message(role="user", content=digits),), ordered
 
 

@@ -77,5 +77,7 @@ class ModelConfig(Config):
         if (self.path is None) == (self.tiny is None):
             raise ValueError("model: give exactly one of path (a folder or hub name) and tiny (a model to make)")
         if self.warmup and self.path:
-            raise ValueError("model.warmup: only a tiny model is warmed up; for a given model run a recipe of kind: sft first")
+            raise ValueError(
+                "model.warmup: only a tiny model is warmed up; for a given model run a recipe of kind: sft first"
+            )
         return self

@@ -62,6 +62,7 @@ async def play(
         segments=(single_turn_segment(prompt, completion),),
         status=Status.TERMINATED if stopped else Status.TRUNCATED,
         response=renderer.text(completion.token_ids),
+        engine=completion.engine,
         timings=Timings(generate_seconds=time.monotonic() - began),
     )
 

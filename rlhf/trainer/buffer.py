@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from rlhf.errors import FailureBudgetSpent
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Ticket
 
-
 MIN_WINDOW = 64
 """Fewer groups than this say little of a failure rate: at 30 % a window of 8 would pass one half every few updates."""
 
