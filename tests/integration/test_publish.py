@@ -1,0 +1,175 @@
+"""Real vLLM takes what a learner sends, and a publish is refused when it does not take all of it.
+
+One engine for each pair of model and precision; faults are put into its receiver's load step and taken out again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from rlhf.errors import PublishError
+from rlhf.models.config import TinyModelConfig
+from rlhf.models.tiny import save_tiny
+from rlhf.serving.environment import engine_environment
+from rlhf.trainer.canary import canary, tolerance_for
+from rlhf.trainer.publish import Publisher
+from tests.integration.torch_learner import ThreadedEngine, TorchLearner
+
+pytestmark = pytest.mark.engine
+
+MODELS = {
+    "llama": TinyModelConfig(architecture="llama", tie_word_embeddings=False),
+    "qwen2": TinyModelConfig(architecture="qwen2", tie_word_embeddings=True),
+    "qwen3": TinyModelConfig(architecture="qwen3", tie_word_embeddings=True),
+}
+CASES = [("llama", "float32"), ("qwen2", "float32"), ("qwen3", "float32"), ("llama", "bfloat16"), ("qwen2", "bfloat16")]
+CLASSES = {
+    "embedding": "embed_tokens",
+    "head": "lm_head",
+    "attention": "self_attn",
+    "mlp": "mlp",
+    "norm": "norm",
+}
+Loaded = Iterator[tuple[str, Tensor]]
+
+
+class Pair:
+    """A learner and an engine that started from the same folder."""
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        self.folder, self.dtype, self.tied = folder, dtype, MODELS[folder.name].tie_word_embeddings
+        self.engine = ThreadedEngine(folder, dtype)
+
+    async def publisher(self) -> tuple[TorchLearner, Publisher]:
+        """A new learner at the start, connected to the engine."""
+        learner = TorchLearner(self.folder, self.dtype)
+        publisher = Publisher(
+            learner,
+            [self.engine],
+            canary=canary(256, 256, tolerance_for(self.dtype)),
+            phase_timeout_seconds=30,
+        )
+        await publisher.connect()
+        return learner, publisher
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, str], Pair]]:
+    """Engines by model and precision, one at a time: two share no process well."""
+    os.environ.update(engine_environment("cpu"))
+    made: dict[tuple[str, str], Pair] = {}
+
+    def pair(model: str, dtype: str) -> Pair:
+        if (model, dtype) not in made:
+            for other in made.values():
+                other.engine.stop()
+            made.clear()
+            folder = save_tiny(MODELS[model], 0, tmp_path_factory.mktemp("models", numbered=True) / model)
+            made[model, dtype] = Pair(folder, dtype)
+        return made[model, dtype]
+
+    yield pair
+    for other in made.values():
+        other.engine.stop()
+
+
+@pytest.fixture(scope="module", params=CASES, ids=["-".join(case) for case in CASES])
+def pair(request: pytest.FixtureRequest, pairs: Callable[[str, str], Pair]) -> Pair:
+    return pairs(*request.param)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, spoiled: Callable[[Loaded, dict[str, Tensor]], Loaded]) -> None:
+    """Let the receiver load `spoiled(tensors that arrived, the engine's first tensors)`."""
+    from rlhf.transfer.gloo_receiver import GlooReceiver
+
+    load = GlooReceiver.load
+    first: dict[str, Tensor] = {}
+
+    def load_spoiled(receiver: GlooReceiver, tensors: Loaded, buffer: Tensor) -> None:
+        arrived = [(name, tensor) for name, tensor in tensors]
+        for name, tensor in arrived:
+            first.setdefault(name, tensor.clone())
+        load(receiver, spoiled(iter(arrived), first), buffer)
+
+    monkeypatch.setattr(GlooReceiver, "load", load_spoiled)
+
+
+async def test_after_every_publish_the_engine_computes_what_the_learner_does(pair: Pair) -> None:
+    learner, publisher = await pair.publisher()
+    await publisher.drill()
+    for version in range(1, 6):
+        learner.update(1e-2)
+        assert await publisher.publish() == version
+        assert publisher.canary_difference <= tolerance_for(pair.dtype)
+
+
+@pytest.mark.parametrize("frozen", CLASSES)
+async def test_the_drill_catches_a_frozen_class(pair: Pair, frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, publisher = await pair.publisher()
+    await publisher.publish()
+    freeze(monkeypatch, pair, frozen)
+    # The weights that were there are the right ones: only the drill can tell.
+    await publisher.publish()
+    with pytest.raises(PublishError, match="it does not follow perturbed weights"):
+        await publisher.drill()
+
+
+@pytest.mark.parametrize("frozen", CLASSES)
+async def test_the_canary_catches_a_class_that_freezes_later(
+    pair: Pair, frozen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, publisher = await pair.publisher()
+    await publisher.drill()
+    freeze(monkeypatch, pair, frozen)
+    with pytest.raises(PublishError, match="in phase 'canary'"):
+        await publish_until_it_shows(learner, publisher)
+
+
+async def test_the_drill_catches_two_tensors_that_changed_places(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, publisher = await pair.publisher()
+    spoil(monkeypatch, swapped)
+    with pytest.raises(PublishError, match="it does not follow perturbed weights"):
+        await publisher.drill()
+
+
+async def test_the_canary_catches_an_engine_that_applies_nothing_later(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, publisher = await pair.publisher()
+    await publisher.drill()
+    spoil(monkeypatch, lambda arrived, first: ((name, first[name]) for name, _ in arrived))
+    await publisher.publish()
+    with pytest.raises(PublishError, match="it is stale|differ from the learner's"):
+        await publish_until_it_shows(learner, publisher)
+
+
+async def publish_until_it_shows(learner: TorchLearner, publisher: Publisher) -> None:
+    """Updates until the learner's canary has moved by many tolerances; a healthy engine takes them all."""
+    for _ in range(20):
+        learner.update(2e-2)
+        await publisher.publish()
+
+
+def freeze(monkeypatch: pytest.MonkeyPatch, pair: Pair, name: str) -> None:
+    """Let one class of the engine's tensors stay as it is now. A tied head is a packed copy that is not renewed."""
+    if name == "head" and pair.tied:
+        monkeypatch.setattr("rlhf.transfer.reload.repack_tied_heads", lambda model: None)
+        return
+    pattern = CLASSES[name]
+    spoil(
+        monkeypatch,
+        lambda arrived, first: ((name, first[name] if pattern in name else tensor) for name, tensor in arrived),
+    )
+
+
+def swapped(arrived: Loaded, first: dict[str, Tensor]) -> Loaded:
+    """Gate and up projections, which have one shape, in each other's place."""
+    places = {"gate_proj": "up_proj", "up_proj": "gate_proj"}
+    for name, tensor in arrived:
+        kind = name.split(".")[-2]
+        yield name.replace(kind, places.get(kind, kind)), tensor

@@ -1,0 +1,121 @@
+"""A learner that is a plain transformers model, and a real engine as a publish sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModelForCausalLM
+
+from rlhf.serving.engine_worker import EngineWorker
+from rlhf.transfer.init_info import init_info, update_info
+from rlhf.transfer.perturbation import perturbed
+from rlhf.transfer.sender import GlooSender
+from rlhf.types import Manifest, PolicyVersion, Rendezvous, TensorSpec
+from tests.transfer.meeting import rendezvous
+
+
+class TorchLearner:
+    """A `WeightSource` over a Hugging Face folder."""
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+        self.dtype, self._version = dtype, 0
+        self.sender = GlooSender()
+        self._held: dict[str, torch.Tensor] = {}
+
+    @property
+    def version(self) -> PolicyVersion:
+        return self._version
+
+    async def rendezvous(self, world_size: int) -> Rendezvous:
+        # Buckets of 64 KiB end between q, k and v of these small models.
+        return rendezvous(world_size, bucket_bytes=2**16)
+
+    async def connect(self, rendezvous: Rendezvous) -> None:
+        await asyncio.to_thread(self.sender.connect, rendezvous)
+
+    async def manifest(self) -> Manifest:
+        return Manifest(
+            tensors=tuple(
+                TensorSpec(name=name, dtype=self.dtype, shape=tuple(weight.shape))
+                for name, weight in self.model.named_parameters()
+            )
+        )
+
+    async def send(self) -> None:
+        await asyncio.to_thread(self.sender.send, self.model.named_parameters(), await self.manifest())
+
+    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        ids = torch.tensor(token_ids, dtype=torch.long)[None]
+        with torch.no_grad():
+            logprobs = self.model(ids).logits.float().log_softmax(-1)
+        return logprobs[0, :-1].gather(-1, ids[0, 1:, None])[:, 0].numpy()
+
+    async def perturb(self) -> None:
+        self._held = {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
+        self._set({name: perturbed(name, weight) for name, weight in self._held.items()})
+
+    async def restore(self) -> None:
+        self._set(self._held)
+
+    def update(self, size: float) -> None:
+        """An optimizer step of `size` in every element, as Adam's first ones are."""
+        self._version += 1
+        generator = torch.Generator().manual_seed(self._version)
+        self._set(
+            {
+                name: weight + size * torch.randn(weight.shape, generator=generator).sign().to(weight.dtype)
+                for name, weight in self.model.named_parameters()
+            }
+        )
+
+    def _set(self, values: dict[str, torch.Tensor]) -> None:
+        with torch.no_grad():
+            for name, weight in self.model.named_parameters():
+                weight.copy_(values[name])
+
+
+class ThreadedEngine:
+    """A `PublishTarget` over an `EngineWorker` in this process."""
+
+    transfer_ranks = 1
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        self.name = "engine-0"
+        self.worker = EngineWorker(
+            self.name,
+            {
+                "model": str(folder),
+                "dtype": dtype,
+                "weight_transfer": "gloo",
+                "kv_cache_megabytes": 16,
+                "max_sequences": 8,
+                "command_timeout_seconds": 60,
+            },
+        )
+        self.worker.start()
+
+    async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
+        await asyncio.to_thread(self.worker.connect, init_info(rendezvous, first_rank))
+
+    async def prepare(self, manifest: Manifest) -> None:
+        await asyncio.to_thread(self.worker.prepare, [spec.name for spec in manifest.tensors])
+
+    async def receive(self, manifest: Manifest) -> None:
+        await asyncio.to_thread(self.worker.receive, update_info(manifest))
+
+    async def commit(self, version: PolicyVersion) -> None:
+        await asyncio.to_thread(self.worker.commit, version)
+
+    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        return await asyncio.to_thread(self.worker.score, token_ids)
+
+    async def resume(self) -> None:
+        await asyncio.to_thread(self.worker.resume)
+
+    def stop(self) -> None:
+        self.worker.close()
