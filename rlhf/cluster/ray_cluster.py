@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,14 +22,15 @@ from rlhf.scratch import scratch_dir, short_temp_dir
 OBJECT_STORE_BYTES = 256 << 20
 CLOSE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 20.0
+KNOCK_SECONDS = 5.0
 PRIVATE_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_prestart_worker_first_driver": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
-"""A fresh Ray listens on the machine's address, so only who has this run's token may talk to it; workers that are
-started ahead lack a role's environment and would only cost cores."""
+"""A fresh Ray listens on the machine's address, so only who has this run's token may talk to it. Workers started ahead
+lack a role's environment and would only cost cores. What Ray prints of a dead worker, `WorkerDied` says in one line."""
 
 
 class RayCluster:
@@ -48,7 +51,7 @@ class RayCluster:
         does not give the places in time.
         """
         planned = None if self._address else plan(roles, [this_machine()])
-        await asyncio.to_thread(self._connect)
+        await self._in_time("Ray's start", self._connect)
         planned = plan(roles, _nodes())
         self._roles = {role.name: role for role in roles}
         await self._reserve(planned)
@@ -70,7 +73,7 @@ class RayCluster:
         return self._workers[role]
 
     async def watch(self) -> Never:
-        """Wait until any worker that was spawned ends, and raise `WorkerDied` naming it and its cause."""
+        """Wait until any worker ends, and raise `WorkerDied` naming it and its cause."""
         watching = [asyncio.ensure_future(worker.until_death()) for worker in self._all()]
         try:
             done, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
@@ -107,6 +110,12 @@ class RayCluster:
         if not await asyncio.to_thread(self._group.wait, self._placement_timeout_seconds):
             raise DeadlinePassed("the placement of all workers on the Ray cluster", self._placement_timeout_seconds)
 
+    async def _in_time(self, awaited: str, blocking: Callable[[], None]) -> None:
+        try:
+            await asyncio.wait_for(asyncio.to_thread(blocking), self._placement_timeout_seconds)
+        except TimeoutError:
+            raise DeadlinePassed(awaited, self._placement_timeout_seconds) from None
+
     def _launch(self, placement: Placement, bundle: int, log_dir: Path) -> Any:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -129,8 +138,7 @@ class RayCluster:
 def start_ray(temp_dir: Path) -> None:
     """Start a private Ray on this machine."""
     os.environ.update(PRIVATE_RAY | {"RAY_AUTH_TOKEN": secrets.token_hex(32)})
-    import ray
-
+    ray = _quiet_ray()
     machine = this_machine()
     ray.init(
         address="local",
@@ -146,13 +154,27 @@ def start_ray(temp_dir: Path) -> None:
 
 def join_ray(address: str) -> None:
     """Join a Ray cluster that runs already. Raises `PlacementError` when none answers there."""
-    import ray
-
     try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        _knock(address)
+        _quiet_ray().init(address=address, log_to_driver=False, configure_logging=False)
+    except (OSError, RuntimeError, ValueError) as error:
         cause = str(error).strip().partition("\n")[0]
         raise PlacementError(f"no Ray cluster answers at {address!r} ({cause}); correct cluster.address") from None
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries a dead address for minutes. `auto` and `ray://…` are for Ray to find."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+
+
+def _quiet_ray() -> Any:
+    """Ray, imported after its environment is set; its warnings are about itself."""
+    import ray
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    return ray
 
 
 def _nodes() -> list[Resources]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +19,7 @@ class RayHost:
 
     def __init__(self, factory: str, concurrency: int, log_file: str) -> None:
         redirect_output(Path(log_file))
+        end_at_once_on_sigterm()
         self._host = Host(factory, concurrency)
 
     async def process(self) -> tuple[str, int]:
@@ -38,6 +41,14 @@ class RayHost:
         """Never answers: that this call fails is how an idle worker's death is noticed."""
         while True:
             await asyncio.sleep(3600)
+
+
+def end_at_once_on_sigterm() -> None:
+    """Ray's own handler waits for pending calls, of which `live` never ends. Actors may be made outside the main
+    thread, where Python sets no handlers, hence the C library's."""
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+    libc.signal(signal.SIGTERM, None)
 
 
 def redirect_output(log_file: Path) -> None:

@@ -25,17 +25,16 @@ class RayWorker:
         self.name = name
         self._actor = actor
         self._pidfd: int | None = None
-        self._live: Any = None
+        self._live = actor.live.remote()
 
     async def call(self, method: str, *args: Any, timeout_seconds: float, **kwargs: Any) -> Any:
         answer = await self._wait(self._actor.call.remote(method, args, kwargs), method, timeout_seconds)
         return value_of(self.name, method, answer)
 
     async def arrive(self, this_node: str, timeout_seconds: float) -> None:
-        """Wait for the process to be there; from then on its death is noticed."""
+        """Wait for the process to be there; from then on the cause of its death is known."""
         node, pid = await self._wait(self._actor.process.remote(), "start", timeout_seconds)
         self._pidfd = watch_exit(pid) if node == this_node else None
-        self._live = self._actor.live.remote()
 
     async def construct(self, kwargs: Mapping[str, Any], timeout_seconds: float) -> None:
         value_of(self.name, "start", await self._wait(self._actor.construct.remote(kwargs), "start", timeout_seconds))

@@ -66,7 +66,7 @@ class Stubborn:
 
 
 class Unfinished:
-    """Is never constructed."""
+    """Takes longer to construct than its role allows."""
 
-    def __init__(self) -> None:
-        time.sleep(60)
+    def __init__(self, seconds: float) -> None:
+        time.sleep(seconds)

@@ -1,0 +1,73 @@
+"""A plan is a pure function: these are the tables people see and the one line they get when it does not fit."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from rlhf.cluster.plan import Placement, Resources, Role, describe, plan, this_machine
+from rlhf.errors import PlacementError
+
+LAPTOP = Resources(node="laptop", cpus=2)
+
+
+def engines(count: int, cpus: float, **more: float) -> Role:
+    return Role(name="engine", count=count, cpus=cpus, factory="m:E", hint="rollout.engines or rollout.cpus_per_engine", **more)
+
+
+def ranks(count: int, cpus: float) -> Role:
+    return Role(name="rank", count=count, cpus=cpus, factory="m:R", hint="trainer.deepspeed.ranks")
+
+
+def test_two_engines_and_two_ranks_share_a_laptop() -> None:
+    table = describe(plan([engines(2, 0.5), ranks(2, 0.5)], [LAPTOP]))
+    assert table.splitlines() == [
+        "worker    node    cores  threads  GPUs",
+        "engine-0  laptop    0.5        1     -",
+        "engine-1  laptop    0.5        1     -",
+        "rank-0    laptop    0.5        1     -",
+        "rank-1    laptop    0.5        1     -",
+    ]
+
+
+def test_workers_go_to_the_first_node_that_still_has_room() -> None:
+    nodes = [Resources(node="a", cpus=4, gpus=1), Resources(node="b", cpus=4, gpus=2)]
+    placed = plan([engines(2, 2, gpus=1), ranks(2, 2)], nodes)
+    assert [(p.worker, p.node) for p in placed.placements] == [("engine-0", "a"), ("engine-1", "b"), ("rank-0", "a"), ("rank-1", "b")]
+    assert placed.of("engine")[1] == Placement(worker="engine-1", role="engine", index=1, node="b", cpus=2, gpus=1, threads=2)
+
+
+def test_threads_are_the_floor_of_the_cores_and_at_least_one() -> None:
+    placed = plan([engines(1, 0.2), ranks(1, 3.9)], [Resources(node="n", cpus=8)])
+    assert [p.threads for p in placed.placements] == [1, 3]
+
+
+def test_shares_that_only_rounding_makes_too_much_still_fit() -> None:
+    assert len(plan([engines(20, 0.1)], [LAPTOP]).placements) == 20
+
+
+def test_four_cores_asked_of_two_are_refused_in_one_line_that_says_what_to_change() -> None:
+    with pytest.raises(PlacementError) as refused:
+        plan([engines(2, 1), ranks(2, 1)], [LAPTOP])
+    assert str(refused.value) == (
+        "2 engine × 1 core and 2 rank × 1 core: 4 cores asked, this machine has 2; "
+        "lower rollout.engines or rollout.cpus_per_engine or trainer.deepspeed.ranks"
+    )
+    assert refused.value.exit_code == 2
+
+
+def test_a_gpu_asked_of_a_laptop_names_only_the_role_that_asks() -> None:
+    with pytest.raises(PlacementError, match=r"^1 engine × 1 GPU: 1 GPU asked, this machine has 0; lower rollout\.engines or"):
+        plan([engines(1, 0.5, gpus=1), ranks(1, 0.5)], [LAPTOP])
+
+
+def test_a_worker_that_no_single_node_can_hold_is_refused() -> None:
+    nodes = [Resources(node="a", cpus=2), Resources(node="b", cpus=2)]
+    with pytest.raises(PlacementError, match="engine-0 needs 3 cores on one node, and the 2 nodes have no node with so much left"):
+        plan([engines(1, 3)], nodes)
+
+
+def test_this_machine_counts_the_cores_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert this_machine("here") == Resources(node="here", cpus=len(os.sched_getaffinity(0)), gpus=0)

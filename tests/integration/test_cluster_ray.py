@@ -1,0 +1,116 @@
+"""The contract of clusters over a real Ray, and what happens to workers that die."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from rlhf.cluster.plan import Role
+from rlhf.cluster.ray_cluster import RayCluster
+from rlhf.errors import PlacementError, WorkerDied
+from tests.cluster.contract import CALCULATORS, STUBBORN, UNFINISHED, WORKERS, Contract
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+
+ROOT = Path(__file__).parents[2]
+PATH = {"PYTHONPATH": str(ROOT)}
+VICTIMS = Role(name="victim", count=4, cpus=0.1, factory=f"{WORKERS}:Calculator")
+
+
+@pytest.fixture(scope="module")
+def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(log_dir: Path) -> AsyncIterator[RayCluster]:
+    cluster = RayCluster()
+    roles = [CALCULATORS, VICTIMS, STUBBORN, UNFINISHED]
+    await cluster.start([replace(role, env={**role.env, **PATH}) for role in roles], log_dir)
+    await cluster.spawn("calculator", lambda index: {"index": index})
+    await cluster.spawn("victim", lambda index: {"index": index})
+    yield cluster
+    await cluster.stop()
+
+
+class TestRayCluster(Contract):
+    hang_seconds = 60.0
+
+
+async def test_what_a_worker_and_its_children_print_is_in_its_log(cluster: RayCluster, log_dir: Path) -> None:
+    await cluster.workers("calculator")[1].call("say", "good morning", timeout_seconds=10)
+    assert (log_dir / "calculator-1.log").read_text().splitlines()[-2:] == ["good morning", "child: good morning"]
+
+
+async def test_a_worker_killed_while_idle_is_named_with_its_signal(cluster: RayCluster) -> None:
+    watching = asyncio.ensure_future(cluster.watch())
+    pid = await cluster.workers("victim")[0].call("pid", timeout_seconds=10)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerDied, match=r"^victim-0 died: killed by SIGKILL$"):
+        await asyncio.wait_for(watching, 5)
+
+
+async def test_a_call_that_is_pending_on_a_killed_worker_fails_at_once(cluster: RayCluster) -> None:
+    victim = cluster.workers("victim")[1]
+    pid = await victim.call("pid", timeout_seconds=10)
+    pending = asyncio.ensure_future(victim.call("sleep", 60, timeout_seconds=60))
+    await asyncio.sleep(0.3)
+    began = time.monotonic()
+    os.kill(pid, signal.SIGSEGV)
+    with pytest.raises(WorkerDied, match=r"^victim-1 died: killed by SIGSEGV$"):
+        await pending
+    assert time.monotonic() - began < 5
+
+
+async def test_a_worker_that_leaves_is_named_with_its_exit_code(cluster: RayCluster) -> None:
+    with pytest.raises(WorkerDied, match=r"^victim-2 died: exited with code 3$"):
+        await cluster.workers("victim")[2].call("exit", 3, timeout_seconds=10)
+
+
+async def test_a_call_of_a_dead_worker_names_the_cause_again(cluster: RayCluster) -> None:
+    victim = cluster.workers("victim")[3]
+    os.kill(await victim.call("pid", timeout_seconds=10), signal.SIGTERM)
+    await asyncio.sleep(1)
+    with pytest.raises(WorkerDied, match=r"^victim-3 died: killed by SIGTERM$"):
+        await victim.call("add", 1, timeout_seconds=10)
+
+
+async def test_after_stop_no_process_no_shared_memory_and_no_private_folder_is_left(
+    cluster: RayCluster, private_temp: Path
+) -> None:
+    assert children(), "a running Ray has processes"
+    began = time.monotonic()
+    await cluster.stop()
+    assert time.monotonic() - began < 30
+    assert children() == []
+    assert not list(private_temp.glob("ray-*"))
+
+
+async def test_an_address_where_no_ray_answers_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(PlacementError, match=r"no Ray cluster answers at '127\.0\.0\.1:1' .*; correct cluster\.address"):
+        await RayCluster(address="127.0.0.1:1").start([CALCULATORS], tmp_path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def private_temp() -> Iterator[Path]:
+    """A folder of this module's own for Ray's sockets, short enough for them."""
+    folder = Path("/tmp") / f"t{os.getpid()}"
+    folder.mkdir()
+    before, os.environ["RLHF_SCRATCH"] = os.environ.get("RLHF_SCRATCH"), str(folder)
+    yield folder
+    os.environ.pop("RLHF_SCRATCH") if before is None else os.environ.update(RLHF_SCRATCH=before)
+    folder.rmdir()
+
+
+def children() -> list[str]:
+    alive = psutil.Process().children(recursive=True)
+    return [child.name() for child in alive if child.status() != psutil.STATUS_ZOMBIE]
