@@ -8,12 +8,14 @@ from typing import Literal
 def engine_environment(device: Literal["cpu", "cuda"]) -> dict[str, str]:
     """For the process of one engine; its threads are the cluster's business.
 
-    The engine runs inside its worker's process: a child process of vLLM's own costs half a minute of imports more, and
-    dies unseen. On a CPU the compiler is off: it takes 10 s for the first sampled token and saves nothing after.
+    The engine runs inside its worker's process: a child process of vLLM's own costs half a minute of imports more,
+    and dies unseen. On a CPU the compiler is off, for it takes 10 s for the first sampled token and saves nothing
+    after; and tensor-parallel processes keep the threads they are given, for vLLM would want a NUMA node for each.
     """
     environment = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    return environment | {"TORCH_COMPILE_DISABLE": "1"} if device == "cpu" else environment
+    on_cpu = {"TORCH_COMPILE_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    return environment | on_cpu if device == "cpu" else environment

@@ -23,6 +23,7 @@ from vllm.v1.core.sched.request_queue import create_request_queue
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from rlhf.errors import DeadlinePassed, TransferError
+from rlhf.serving.leftovers import shared_segments
 from rlhf.serving.names import unknown_and_missing
 from rlhf.serving.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, Request
 from rlhf.types import FinishReason, PolicyVersion
@@ -116,8 +117,19 @@ class VllmEngine:
 
     def close(self) -> None:
         """Free the model. A process group that was here before the engine outlives it: vLLM would destroy it."""
+        segments = shared_segments(self._child_pids)
         if self._owns_process_group:
             self._engine.engine_core.shutdown()
+        for segment in segments:
+            segment.unlink(missing_ok=True)
+
+    @property
+    def _child_pids(self) -> list[int]:
+        """Processes that vLLM started, one a tensor-parallel rank; none where there is one rank."""
+        if self._settings.tensor_parallel_size == 1:
+            return []
+        executor: Any = self._engine.model_executor
+        return [worker.proc.pid for worker in executor.workers]
 
     def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams) -> None:
         self._engine.add_request(request_id, tokens_input(token_ids.tolist()), params)
