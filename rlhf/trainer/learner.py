@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlhf.cluster.worker import Worker
 from rlhf.errors import WorkerDied
 from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter
-from rlhf.trainer.batch import Batch, Floats, build_batch, build_minibatches
+from rlhf.trainer.batch import ROW_TOKENS, Batch, Floats, build_batch, build_minibatches
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.types import Group, Manifest, PolicyVersion, Rendezvous, TrainedSample, Updated
@@ -34,7 +34,7 @@ class RemoteLearner:
         advantages: AdvantageFunction,
         transfer_backend: str = "gloo",
         publish_timeout_seconds: float = 120.0,
-        row_tokens: int = 512,
+        row_tokens: int = ROW_TOKENS,
     ) -> None:
         self._workers, self._config, self._advantages = list(workers), config, advantages
         self._transfer_backend, self._publish_seconds = transfer_backend, publish_timeout_seconds

@@ -7,12 +7,14 @@ from itertools import islice
 from typing import Protocol
 
 from rlhf.errors import DataError
-from rlhf.models.config import WarmupConfig
 from rlhf.trainer.batch import Batch, Entry, assemble
-from rlhf.trainer.config import LossConfig, OptimizerConfig, TrainerConfig
 from rlhf.types import Segment
 
 Watcher = Callable[[int, Mapping[str, float]], None]
+
+
+def ignore(update: int, metrics: Mapping[str, float]) -> None:
+    """Watches nothing."""
 
 
 class Imitator(Protocol):
@@ -27,7 +29,7 @@ async def fine_tune(
     *,
     updates: int,
     batch_size: int,
-    watch: Watcher = lambda update, metrics: None,
+    watch: Watcher = ignore,
 ) -> dict[str, float]:
     """Take `updates` optimizer steps on batches of `batch_size` demonstrations, in the order they come.
 
@@ -40,15 +42,6 @@ async def fine_tune(
         metrics = await learner.imitate(demonstration_batch(_take(remaining, batch_size, update)))
         watch(update, metrics)
     return metrics
-
-
-def warmup_trainer(trainer: TrainerConfig, warmup: WarmupConfig) -> TrainerConfig:
-    """The settings of a warm-up: the recipe's ranks, one optimizer step an update, a rate that falls to zero."""
-    optimizer = OptimizerConfig(
-        learning_rate=warmup.learning_rate, schedule="linear", warmup_steps=warmup.updates // 10
-    )
-    changed = {"updates": warmup.updates, "epochs": 1, "minibatches": 1, "optimizer": optimizer, "loss": LossConfig()}
-    return trainer.model_copy(update=changed)
 
 
 def demonstration_batch(demonstrations: Sequence[Segment]) -> Batch:

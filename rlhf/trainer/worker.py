@@ -6,6 +6,7 @@ collective. torch, transformers and DeepSpeed are imported by `start`, so that c
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Sequence
@@ -39,10 +40,17 @@ class LearnerWorker:
             return host, free.getsockname()[1]
 
     def start(self, rank: int, world_size: int, address: str, port: int, settings: LearnerSettings) -> dict[str, Any]:
-        """Join the other ranks and load the model. Returns facts: parameters, context length, seconds."""
+        """Join the other ranks and load the model. Returns facts: parameters, context length, seconds.
+
+        A worker that has started can be started again, with other settings but the same ranks.
+        """
         began = time.monotonic()
+        if settings.device == "cpu":
+            # Read when DeepSpeed is imported, which transformers may do.
+            os.environ.setdefault("DS_ACCELERATOR", "cpu")
         from rlhf.trainer.rank import Rank
 
+        self._rank = None  # frees a former model before the next one is loaded
         self._rank = Rank(rank, world_size, address, port, settings)
         return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}
 

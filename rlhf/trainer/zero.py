@@ -32,8 +32,6 @@ def join(rank: int, world_size: int, address: str, port: int, device: str, timeo
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
     }
-    if device == "cpu":
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
 
     # A shared-memory collective that would be compiled here (47 s) and that training never calls.

@@ -13,18 +13,22 @@ import pytest
 import torch
 
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
-from rlhf.models.config import ModelConfig, TinyModelConfig
+from rlhf.models.config import ModelConfig, TinyModelConfig, WarmupConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.policy import chosen_logprobs
 from rlhf.models.tiny import save_tiny
 from rlhf.trainer import weights, zero
 from rlhf.trainer.advantages import group_advantages
 from rlhf.trainer.batch import build_batch, build_minibatches
-from rlhf.trainer.config import DeepSpeedConfig, LossConfig, OptimizerConfig, TrainerConfig
+from rlhf.trainer.config import DeepSpeedConfig, LossConfig, OptimizerConfig, PublishConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.rank import Rank
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.trainer.sft import fine_tune
+from rlhf.trainer.warmup import warm_up
+from rlhf.transfer.buckets import cut, digest, unpack
+from rlhf.transfer.gloo_group import GlooGroup
+from rlhf.types import Manifest, Message, Rendezvous
 from tests.integration.learner_ranks import ProcessWorker, rank_processes
 from tests.trainer.made import made_groups, made_segment
 
@@ -271,6 +275,39 @@ def test_what_a_publish_sends_is_what_the_manifest_says(
     assert "lm_head.weight" not in sent  # tied to the embedding, which is sent
 
 
+def received(rendezvous: Rendezvous, manifest: Manifest) -> dict[str, torch.Tensor]:
+    """What an engine gets: joins the transfer group as its second member and takes one publish."""
+    group = GlooGroup(1, rendezvous)
+    digested = torch.empty(len(digest(manifest, rendezvous.bucket_bytes)), dtype=torch.uint8)
+    group.broadcast(digested)
+    found: dict[str, torch.Tensor] = {}
+    for bucket in cut(manifest, rendezvous.bucket_bytes):
+        buffer = torch.empty(bucket.bytes, dtype=torch.uint8)
+        group.broadcast(buffer)
+        found |= {name: tensor.clone() for name, tensor in unpack(bucket, buffer)}
+    group.meet()
+    return found
+
+
+async def publish_to_this_process(learner: RemoteLearner) -> dict[str, torch.Tensor]:
+    manifest, rendezvous = await learner.manifest(), await learner.rendezvous(2)
+    engine = asyncio.create_task(asyncio.to_thread(received, rendezvous, manifest))
+    await learner.connect(rendezvous)
+    await learner.send()
+    return await engine
+
+
+@pytest.mark.parametrize(("ranks", "stage", "dtype"), [(1, 0, "float32"), (2, 3, "float32"), (2, 3, "bfloat16")])
+def test_an_engine_receives_every_weight_bit_for_bit(
+    request: pytest.FixtureRequest, folder: str, ranks: int, stage: int, dtype: str
+) -> None:
+    workers = ranks_of(request, ranks)
+    config = trainer(ranks, stage, publish=PublishConfig(bucket_megabytes=0.1))
+    learner = start(workers, folder, config, dtype)
+    train(learner, 1)
+    assert same(asyncio.run(publish_to_this_process(learner)), look(workers, whole_weights))
+
+
 def test_log_probs_come_back_to_their_samples_at_the_sampling_temperature(
     pair: list[ProcessWorker], folder: str
 ) -> None:
@@ -326,6 +363,30 @@ def test_supervised_fine_tuning_learns_its_demonstrations(pair: list[ProcessWork
     )
     assert losses[0] > 5
     assert losses[-1] < 2
+
+
+def test_a_made_model_is_warmed_up_on_the_ranks_that_go_on_to_train_it(
+    single: list[ProcessWorker], folder: str, tmp_path: Path
+) -> None:
+    config = trainer(1, 0)
+    settings = LearnerSettings(model_path="", model=ModelConfig(path=folder), trainer=config)
+    lessons = [((Message(role="user", content=str(n)),), str(n)[::-1]) for n in range(1000, 1200)]
+    losses: list[float] = []
+    asyncio.run(
+        warm_up(
+            Path(folder),
+            tmp_path / "warm",
+            workers=single,
+            settings=settings,
+            warmup=WarmupConfig(updates=25, batch_size=8),
+            demonstrations=lessons,
+            watch=lambda _, seen: losses.append(seen["nll"]),
+        )
+    )
+    assert losses[-1] < losses[0] / 2
+    learner = start(single, str(tmp_path / "warm"), config)
+    assert asyncio.run(learner.update(GROUPS)).metrics["trained_samples"] == 96
+    assert learner.version == 1
 
 
 def test_gradients_that_are_no_numbers_end_the_run_by_name(single: list[ProcessWorker], folder: str) -> None:

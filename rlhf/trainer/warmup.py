@@ -1,0 +1,51 @@
+"""A made model's first lessons: demonstrations of the task, by the recipe's own learner, before RL begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+from rlhf.cluster.worker import Worker
+from rlhf.models.config import WarmupConfig
+from rlhf.trainer.advantages import group_advantages
+from rlhf.trainer.config import LossConfig, OptimizerConfig, TrainerConfig
+from rlhf.trainer.learner import RemoteLearner
+from rlhf.trainer.settings import LearnerSettings
+from rlhf.trainer.sft import Watcher, fine_tune, ignore
+from rlhf.types import Message
+
+
+async def warm_up(
+    raw: Path,
+    warm: Path,
+    *,
+    workers: Sequence[Worker],
+    settings: LearnerSettings,
+    warmup: WarmupConfig,
+    demonstrations: Iterable[tuple[Sequence[Message], str]],
+    watch: Watcher = ignore,
+) -> None:
+    """Train the model in `raw` on `(messages, response)` pairs and write the result into `warm`.
+
+    `settings` are those of the run that follows; the workers can be started anew for it afterwards.
+    """
+    from rlhf.models.chat import demonstration
+    from rlhf.models.loading import load_tokenizer
+
+    tokenizer = load_tokenizer(str(raw))
+    trainer = warmup_trainer(settings.trainer, warmup)
+    learner = RemoteLearner(workers, trainer, advantages=partial(group_advantages, normalize_by_std=True))
+    await learner.start(
+        LearnerSettings(model_path=str(raw), model=settings.model, trainer=trainer, device=settings.device)
+    )
+    segments = (demonstration(tokenizer, messages, response) for messages, response in demonstrations)
+    await fine_tune(learner, segments, updates=warmup.updates, batch_size=warmup.batch_size, watch=watch)
+    await learner.export(warm)
+
+
+def warmup_trainer(trainer: TrainerConfig, warmup: WarmupConfig) -> TrainerConfig:
+    """The settings of a warm-up: the recipe's ranks, one optimizer step an update, a rate that falls to zero."""
+    optimizer = OptimizerConfig(learning_rate=warmup.learning_rate, schedule="linear")
+    changed = {"updates": warmup.updates, "epochs": 1, "minibatches": 1, "optimizer": optimizer, "loss": LossConfig()}
+    return trainer.model_copy(update=changed)
