@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rlhf.cluster.worker import Cluster
 from rlhf.cluster.plan import describe
 from rlhf.cluster.worker import Worker
@@ -24,13 +27,13 @@ from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
 from rlhf.runs.view import View
 from rlhf.serving.settings import EngineFacts, EngineSettings
-from rlhf.trainer.advantages import group_advantages
+from rlhf.trainer.advantages import group_advantages, shuffled_rewards
 from rlhf.trainer.canary import canary, tolerance_for
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.publish import Publisher
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.types import Sampling
+from rlhf.types import Group, Sampling
 
 
 @asynccontextmanager
@@ -69,10 +72,16 @@ def make_learner(recipe: Recipe, trainer: TrainerConfig, workers: Sequence[Worke
     return RemoteLearner(
         workers,
         trainer,
-        advantages=partial(group_advantages, normalize_by_std=trainer.normalize_by_std),
+        advantages=partial(advantages_of, recipe.seed, trainer),
         transfer_backend=transfer_backend(recipe),
         publish_timeout_seconds=recipe.rollout.publish_timeout_seconds,
     )
+
+
+def advantages_of(seed: int, trainer: TrainerConfig, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
+    """The recipe's advantages of a batch."""
+    scored = shuffled_rewards(groups, seed=seed + groups[0].ticket.ordinal) if trainer.shuffle_rewards else groups
+    return group_advantages(scored, normalize_by_std=trainer.normalize_by_std)
 
 
 def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...], *, publishes: bool) -> EngineSettings:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.types import Group
+from rlhf.types import Group, Sample, Scored
 
 STD_EPSILON = 1e-6
 
@@ -33,3 +34,18 @@ def group_advantages(groups: Sequence[Group], *, normalize_by_std: bool) -> list
         ).astype(np.float32)
         for group in groups
     ]
+
+
+def shuffled_rewards(groups: Sequence[Group], *, seed: int) -> list[Group]:
+    """The same groups with their scores dealt anew among all trainable samples of the batch: a control, from which
+    nothing can be learnt but what training does on its own."""
+    scores = [score for group in groups for _, _, score in group.trainable]
+    dealt = iter(np.random.default_rng(seed).permutation(len(scores)).tolist())
+    return [
+        replace(group, samples=tuple(_with_score(sample, scores, dealt) for sample in group.samples))
+        for group in groups
+    ]
+
+
+def _with_score(sample: Sample, scores: Sequence[Scored], dealt: Iterator[int]) -> Sample:
+    return replace(sample, score=scores[next(dealt)]) if sample.trainable else sample

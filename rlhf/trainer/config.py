@@ -104,6 +104,8 @@ class TrainerConfig(Config):
     """Largest importance weight with recomputed log-probs."""
     normalize_by_std: bool = True
     """Divide group-relative advantages by the group's standard deviation (GRPO, arXiv 2402.03300)."""
+    shuffle_rewards: bool = False
+    """A control experiment: deal the rewards of a batch anew among its samples, so that they teach nothing."""
     failure_budget: float = Field(0.5, ge=0, le=1)
     """Share of recent groups that may fail before the run ends with an error."""
     eval_every: int = Field(0, ge=0)

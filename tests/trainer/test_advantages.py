@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf.trainer.advantages import group_advantages, group_relative
+from rlhf.trainer.advantages import group_advantages, group_relative, shuffled_rewards
 from rlhf.types import Failed, Group, Sample, Scored, Status, Task, Ticket, Trajectory, Unscored
 
 rewards = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=16)
@@ -43,3 +43,20 @@ def test_samples_without_a_score_have_no_part_in_the_statistics() -> None:
     group = Group(ticket=Ticket(ordinal=0, version=0), task=task, samples=samples)
     [advantages] = group_advantages([group], normalize_by_std=False)
     assert advantages.tolist() == [0.5, -0.5]
+
+
+def test_shuffled_rewards_keep_every_reward_and_move_them_between_groups() -> None:
+    task = Task(id="t", messages=())
+    played = Trajectory(task=task, segments=(), status=Status.TERMINATED)
+
+    def group(ordinal: int, rewards: list[float]) -> Group:
+        samples = [Sample(trajectory=played, score=Scored(value=value)) for value in rewards]
+        lost = Sample(trajectory=played, score=Unscored(kind="timeout"))
+        return Group(ticket=Ticket(ordinal=ordinal, version=0), task=task, samples=(lost, *samples))
+
+    groups = [group(0, [1.0, 2.0, 3.0]), group(1, [4.0, 5.0, 6.0])]
+    shuffled = shuffled_rewards(groups, seed=1)
+    values = [[score.value for _, _, score in group.trainable] for group in shuffled]
+    assert sorted(values[0] + values[1]) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert sorted(values[0]) != [1.0, 2.0, 3.0]
+    assert all(isinstance(group.samples[0].score, Unscored) for group in shuffled)

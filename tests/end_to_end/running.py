@@ -1,0 +1,81 @@
+"""Runs of the real command in processes of their own, and what they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf.runs.records import EpisodeRecord, read_episodes
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "recipes" / "quickstart.yaml"
+RUN_SECONDS = 240
+SMALL = ("trainer.groups_per_update=8", "trainer.group_size=4", "trainer.eval_every=0", "data.eval.sorting.rows=32")
+"""Overrides of the quickstart for tests that look at the machinery and not at what is learnt."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished `rlhf train`."""
+
+    folder: Path
+    process: subprocess.CompletedProcess[str]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return json.loads((self.folder / "summary.json").read_text())
+
+    @property
+    def episodes(self) -> list[EpisodeRecord]:
+        return list(read_episodes(self.folder / "episodes.jsonl"))
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+    @property
+    def model(self) -> Path:
+        return max((self.folder / "checkpoints").glob("version-*")) / "huggingface"
+
+
+def command(*arguments: str) -> list[str]:
+    return [str(Path(sys.executable).parent / "rlhf"), *arguments]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def train(folder: Path, cache: Path, *overrides: str, recipe: Path = QUICKSTART, expect: int = 0) -> Run:
+    """Run `rlhf train` to its end; its exit code is `expect`."""
+    places = (f"run.dir={folder}", f"model.cache_dir={cache}")
+    process = subprocess.run(
+        command("train", str(recipe), *places, *overrides),
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=RUN_SECONDS,
+    )  # fmt: skip
+    assert process.returncode == expect, f"{process.stdout[-2000:]}\n{process.stderr[-4000:]}\n{logs(folder)}"
+    return Run(folder, process)
+
+
+def logs(folder: Path) -> str:
+    """The ends of the workers' logs, for a failure's message."""
+    return "\n".join(f"== {log.name}\n{log.read_text()[-1500:]}" for log in sorted((folder / "logs").glob("*.log")))
+
+
+def largest_difference(episodes: Sequence[EpisodeRecord]) -> float:
+    """Largest |engine - learner| log-prob over every sampled token that was trained."""
+    gaps = [
+        abs(engine - learner)
+        for episode in episodes
+        if episode.engine_logprobs and episode.learner_logprobs
+        for engine, learner in zip(episode.engine_logprobs, episode.learner_logprobs, strict=True)
+        if engine is not None and learner is not None
+    ]
+    assert gaps, "no trained token was recorded"
+    return max(gaps)

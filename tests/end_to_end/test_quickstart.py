@@ -1,0 +1,108 @@
+"""The quickstart as a newcomer runs it: it learns, its books are complete, and its export is what was trained."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf.data.sorting import tasks
+from rlhf.data.config import SortingConfig
+from tests.end_to_end.running import QUICKSTART, ROOT, Run, command, environment, largest_difference, train
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
+    return train(tmp_path_factory.mktemp("runs") / "quickstart", cache)
+
+
+def test_the_held_out_reward_rises_from_a_minority_to_nearly_all(quickstart: Run) -> None:
+    summary = quickstart.summary
+    assert summary["eval_problems"] >= 256
+    assert summary["eval_distinct_answers"] >= 50
+    assert 0.1 <= summary["eval_reward_start"] <= 0.5
+    assert summary["eval_reward_end"] >= 0.9
+
+
+def test_training_problems_and_held_out_problems_are_disjoint(quickstart: Run) -> None:
+    trained = {episode.task.rpartition("/")[2] for episode in quickstart.episodes}
+    held_out = {task.row["question"] for task in tasks(SortingConfig(rows=256, fold="eval"))}
+    assert len(trained) > 256
+    assert not trained & held_out
+
+
+def test_every_episode_is_recorded_and_the_accounts_balance(quickstart: Run) -> None:
+    summary, episodes = quickstart.summary, quickstart.episodes
+    accounts = summary["sample_accounts"]
+    assert len(episodes) == accounts.pop("admitted") == sum(accounts.values())
+    groups = summary["group_accounts"]
+    assert groups.pop("admitted") == sum(groups.values())
+    assert len({(episode.ordinal, episode.sample) for episode in episodes}) == len(episodes)
+    assert summary["samples"] == accounts["trained"]
+
+
+def test_engine_and_learner_agree_on_every_sampled_token_of_the_run(quickstart: Run) -> None:
+    assert len(quickstart.metrics) >= 20, "a publish after each of at least 20 updates"
+    assert largest_difference(quickstart.episodes) <= 1e-4
+
+
+def test_at_staleness_0_every_token_is_sampled_by_the_weights_it_trains(quickstart: Run) -> None:
+    for episode in quickstart.episodes:
+        assert {version for version in episode.versions or [] if version is not None} == {episode.update - 1}
+
+
+def test_plain_transformers_score_the_exported_folder_the_same(quickstart: Run) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(quickstart.model)
+    model = AutoModelForCausalLM.from_pretrained(quickstart.model)
+    held_out = tasks(SortingConfig(rows=256, fold="eval"))
+    prompts = [
+        tokenizer.apply_chat_template(
+            [{"role": m.role, "content": m.content} for m in task.messages],
+            add_generation_prompt=True,
+            return_dict=False,
+        )
+        for task in held_out
+    ]
+    with torch.no_grad():
+        replies = model.generate(torch.tensor(prompts), max_new_tokens=8, do_sample=False)[:, len(prompts[0]) :]
+    texts = tokenizer.batch_decode(replies, skip_special_tokens=True)
+    reward = sum(text == task.answer for text, task in zip(texts, held_out, strict=True)) / len(held_out)
+    assert reward == pytest.approx(quickstart.summary["eval_reward_end"], abs=1 / 256)
+
+
+def test_the_run_folder_has_everything(quickstart: Run) -> None:
+    folder = quickstart.folder
+    for name in ("recipe.yaml", "metrics.jsonl", "spans.jsonl", "summary.json", "reward.png"):
+        assert (folder / name).stat().st_size > 0, name
+    assert any((folder / "tensorboard").iterdir())
+    assert {log.name for log in (folder / "logs").iterdir()} >= {"engine-0.log", "learner-0.log"}
+    assert "# override" in (folder / "recipe.yaml").read_text()
+
+
+def test_the_checkpoint_evaluates_and_answers_from_the_command_line(quickstart: Run) -> None:
+    evaluated = run("eval", str(quickstart.folder), "--recipe", str(QUICKSTART), "cluster.kind=local")
+    assert json.loads(evaluated.splitlines()[-1])["reward"] == quickstart.summary["eval_reward_end"]
+    right = next(task for task in tasks(SortingConfig(rows=1, fold="eval")))
+    assert run("generate", str(quickstart.folder), right.row["question"]).strip().splitlines()[-1].isdigit()
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run(
+        command(*arguments), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("control", ["trainer.optimizer.learning_rate=0", "trainer.shuffle_rewards=true"])
+def test_without_a_reward_to_learn_from_the_held_out_reward_does_not_rise(
+    tmp_path: Path, cache: Path, quickstart: Run, control: str
+) -> None:
+    run = train(tmp_path / "run", cache, "cluster.kind=local", "trainer.eval_every=0", control)
+    assert run.summary["eval_reward_end"] - run.summary["eval_reward_start"] < 0.1
