@@ -19,6 +19,7 @@ from rlhf.models.policy import chosen_logprobs
 from rlhf.models.tiny import save_tiny
 from rlhf.trainer import weights, zero
 from rlhf.trainer.advantages import group_advantages
+from rlhf.trainer.answers import scatter
 from rlhf.trainer.batch import build_batch, build_minibatches
 from rlhf.trainer.config import DeepSpeedConfig, LossConfig, OptimizerConfig, PublishConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
@@ -326,6 +327,22 @@ def test_log_probs_come_back_to_their_samples_at_the_sampling_temperature(
     )
     assert updated.metrics["logprob_difference_max"] == pytest.approx(np.abs(difference).max(), rel=1e-4)
     assert updated.metrics["trained_tokens"] == len(difference)
+
+
+def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[ProcessWorker], folder: str) -> None:
+    learner = start(pair, folder, trainer(2, 3))
+    batch = build_batch(GROUPS, ADVANTAGES(GROUPS))
+    parts = build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=4096)
+
+    async def scored() -> list[Any]:
+        calls = zip(pair, parts, strict=True)
+        return await asyncio.gather(
+            *(worker.call("score", part[0].microbatches, timeout_seconds=60) for worker, part in calls)
+        )
+
+    found = batch.per_sample(scatter(asyncio.run(scored()), len(batch.advantages)))
+    for sample, logprobs in zip(asyncio.run(learner.update(GROUPS)).samples, found, strict=True):
+        np.testing.assert_array_equal(sample.logprobs, logprobs)
 
 
 def test_several_steps_an_update_use_the_log_probs_from_before_the_first(
