@@ -25,9 +25,10 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from rlhf.leftovers import Leftovers
-from rlhf.scratch import SCRATCH_VARIABLE, short_temp_dir
+from rlhf.scratch import LONGEST_SCRATCH_PARENT, socket_folder
 
 GRACE_SECONDS = 20.0
 """What a program has to end after SIGTERM or Ctrl-C, before it is killed."""
@@ -42,13 +43,12 @@ SI_KERNEL = 0x80
 def supervise(main: Callable[[], int]) -> int:
     """Run `main` in a process of its own and return its exit code, 128 + n when signal n ended it.
 
-    SIGTERM, SIGHUP and Ctrl-C reach `main`, which has `GRACE_SECONDS` to end. A folder for private files exists while
-    it runs (`scratch_dir`).
+    SIGTERM, SIGHUP and Ctrl-C reach `main`, which has `GRACE_SECONDS` to end. Temporary files of `main` and all below
+    it (`TMPDIR`) go to a folder that is removed at the end.
     """
-    scratch = tempfile.mkdtemp(prefix="rlhf-", dir=short_temp_dir())
-    os.environ[SCRATCH_VARIABLE] = scratch
-    outermost = Guard(Path(scratch), role="supervisor")
-    return outermost.run(lambda: Guard(Path(scratch), role="controller", overseen=True).run(main))
+    scratch = socket_folder("rlhf-", LONGEST_SCRATCH_PARENT)
+    outermost = Guard(scratch, role="supervisor")
+    return outermost.run(lambda: Guard(scratch, role="controller", overseen=True).run(main))
 
 
 class Guard:
@@ -70,7 +70,7 @@ class Guard:
         guard = os.getpid()
         child = os.fork()
         if child == 0:
-            _become_child(guard, main, mask, signal.SIGTERM if not self._overseen else signal.SIGKILL)
+            _become_child(guard, main, self._scratch, mask, signal.SIGKILL if self._overseen else signal.SIGTERM)
         status = self._until_end(child)
         self._leftovers.remove()
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -100,7 +100,7 @@ class Guard:
             os.kill(child, signal.SIGINT)
 
     def _interrupt_is_only_ours(self, event: signal.struct_siginfo) -> bool:
-        """A Ctrl-C reaches the child by itself, as it reaches the whole group; `kill -INT` of the outermost does not."""
+        """A Ctrl-C reaches the child too, as it reaches the whole group; `kill -INT` of the outermost does not."""
         if not self._overseen:
             return event.si_code != SI_KERNEL
         if event.si_pid != self._parent:
@@ -120,12 +120,15 @@ class Guard:
         return 128 + number
 
 
-def _become_child(guard: int, main: Callable[[], int], mask: set[signal.Signals], death_signal: signal.Signals) -> None:
+def _become_child(
+    guard: int, main: Callable[[], int], scratch: Path, mask: set[int | signal.Signals], death_signal: signal.Signals
+) -> NoReturn:
     """Run `main` to its exit code and end the process; never returns into the guard's frames."""
     _prctl(PR_SET_PDEATHSIG, death_signal)
     if os.getppid() != guard:
         os._exit(1)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
     code = _code_of(main)
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -28,7 +28,7 @@ class Answer:
 
 
 class Host:
-    """Constructs `factory` and calls its methods: synchronous ones in `concurrency` threads, others on the event loop."""
+    """Constructs `factory` and calls its methods: plain ones in `concurrency` threads, coroutines on the event loop."""
 
     def __init__(self, factory: str, concurrency: int) -> None:
         self._factory = factory

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Never
 
 from rlhf.cluster.host import Host, value_of
-from rlhf.cluster.plan import Placement, Plan, Role, plan, this_machine
+from rlhf.cluster.plan import Placement, Plan, Role, plan, this_machine, worker_name
 from rlhf.errors import DeadlinePassed, PlacementError
 
 CLOSE_SECONDS = 10.0
@@ -47,7 +47,7 @@ class LocalCluster:
         self._workers: dict[str, list[LocalWorker]] = {}
 
     async def start(self, roles: Sequence[Role], log_dir: Path) -> Plan:
-        """Plan, and set the roles' environment here. Raises `PlacementError`, also where two roles' variables differ."""
+        """Plan, and set the roles' environment here. Raises `PlacementError`, also where two roles' variables clash."""
         planned = plan(roles, [this_machine()])
         os.environ.update(thread_environment(planned.placements) | shared_environment(roles))
         self._roles = {role.name: role for role in roles}
@@ -56,7 +56,8 @@ class LocalCluster:
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> list[LocalWorker]:
         """Construct the role's objects at once and wait for all of them."""
         asked = self._roles[role]
-        workers = [LocalWorker(f"{role}-{index}", Host(asked.factory, asked.concurrency)) for index in range(asked.count)]
+        names = [worker_name(role, index) for index in range(asked.count)]
+        workers = [LocalWorker(name, Host(asked.factory, asked.concurrency)) for name in names]
         starting = (worker.construct(kwargs_of(i), asked.start_timeout_seconds) for i, worker in enumerate(workers))
         await asyncio.gather(*starting)
         self._workers[role] = workers

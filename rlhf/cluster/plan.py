@@ -86,7 +86,7 @@ def plan(roles: Sequence[Role], nodes: Sequence[Resources]) -> Plan:
 def describe(plan: Plan) -> str:
     """The plan as a small table, one line a worker."""
     header = ("worker", "node", "cores", "threads", "GPUs")
-    rows = [(p.worker, p.node, f"{p.cpus:g}", str(p.threads), f"{p.gpus:g}" if p.gpus else "-") for p in plan.placements]
+    rows = [_cells(placement) for placement in plan.placements]
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     return "\n".join(_line(row, widths) for row in (header, *rows))
 
@@ -115,17 +115,19 @@ def _check_totals(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
     ):
         if asked > there + ROUNDING:
             asking = [role for role in roles if (role.cpus if unit == "core" else role.gpus) > 0]
-            raise PlacementError(f"{_shares(asking, unit)}: {_count(asked, unit)} asked, {_where(nodes)} {there:g}{_lower(asking)}")
+            shortage = f"{_count(asked, unit)} asked, {_where(nodes)} {there:g}"
+            raise PlacementError(f"{_shares(asking, unit)}: {shortage}{_lower(asking)}")
 
 
 def _shares(roles: Sequence[Role], unit: str) -> str:
     amounts = [(role, role.cpus if unit == "core" else role.gpus) for role in roles]
-    return " and ".join(f"{role.count} {role.name} × {_count(amount, unit)}" for role, amount in amounts)
+    return " and ".join(f"{role.count} {role.name} x {_count(amount, unit)}" for role, amount in amounts)
 
 
 def _no_node(role: Role, index: int, nodes: Sequence[Resources]) -> str:
     asked = _count(role.cpus, "core") + (f" and {_count(role.gpus, 'GPU')}" if role.gpus else "")
-    return f"{worker_name(role.name, index)} needs {asked} on one node, and {_where(nodes)} no node with so much left{_lower([role])}"
+    left = f"{_where(nodes)} no node with so much left{_lower([role])}"
+    return f"{worker_name(role.name, index)} needs {asked} on one node, and {left}"
 
 
 def _where(nodes: Sequence[Resources]) -> str:
@@ -142,17 +144,25 @@ def _count(amount: float, unit: str) -> str:
 
 
 def _first_fit(role: Role, free: Mapping[str, Sequence[float]]) -> str | None:
-    fits = (name for name, (cpus, gpus) in free.items() if role.cpus <= cpus + ROUNDING and role.gpus <= gpus + ROUNDING)
-    return next(fits, None)
+    for name, (cpus, gpus) in free.items():
+        if role.cpus <= cpus + ROUNDING and role.gpus <= gpus + ROUNDING:
+            return name
+    return None
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    words = [cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width) in enumerate(zip(cells, widths, strict=True))]
-    return "  ".join(words).rstrip()
+    words = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
+    numbers = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
+    return "  ".join(words + numbers)
+
+
+def _cells(placed: Placement) -> tuple[str, ...]:
+    gpus = f"{placed.gpus:g}" if placed.gpus else "-"
+    return placed.worker, placed.node, f"{placed.cpus:g}", str(placed.threads), gpus
 
 
 def _visible_gpus() -> int:
-    """NVIDIA's driver lists one folder a GPU; CUDA_VISIBLE_DEVICES may hide some (`-1` hides itself and what follows)."""
+    """NVIDIA's driver lists one folder a GPU; CUDA_VISIBLE_DEVICES may hide some (`-1` hides what follows)."""
     driver = Path("/proc/driver/nvidia/gpus")
     present = len(list(driver.iterdir())) if driver.is_dir() else 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

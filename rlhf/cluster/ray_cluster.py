@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import socket
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
@@ -17,7 +16,7 @@ from typing import Any, Never
 from rlhf.cluster.local import thread_environment
 from rlhf.cluster.plan import Placement, Plan, Resources, Role, plan, this_machine
 from rlhf.errors import DeadlinePassed, PlacementError
-from rlhf.scratch import scratch_dir, short_temp_dir
+from rlhf.scratch import socket_folder
 
 OBJECT_STORE_BYTES = 256 << 20
 CLOSE_SECONDS = 10.0
@@ -98,7 +97,7 @@ class RayCluster:
 
     def _connect(self) -> None:
         if self._address is None:
-            self._temp_dir = Path(tempfile.mkdtemp(prefix="ray-", dir=scratch_dir() or short_temp_dir()))
+            self._temp_dir = socket_folder("ray-")
             start_ray(self._temp_dir)
         else:
             join_ray(self._address)
@@ -180,7 +179,8 @@ def _quiet_ray() -> Any:
 def _nodes() -> list[Resources]:
     import ray
 
-    alive = [node for node in ray.nodes() if node["Alive"]]
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    alive = [node for node in nodes if node["Alive"]]
     named = [(node["NodeManagerAddress"], node["Resources"]) for node in alive]
     return [Resources(node=name, cpus=has.get("CPU", 0.0), gpus=has.get("GPU", 0.0)) for name, has in named]
 

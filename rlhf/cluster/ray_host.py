@@ -57,5 +57,5 @@ def redirect_output(log_file: Path) -> None:
     with log_file.open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    sys.stdout = open(1, "w", buffering=1, closefd=False)
-    sys.stderr = open(2, "w", buffering=1, closefd=False)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - for the life of the process
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115

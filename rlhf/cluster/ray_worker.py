@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any, Never
@@ -49,10 +50,8 @@ class RayWorker:
 
     async def end(self, timeout_seconds: float) -> None:
         """Close the object if it has a `close`, then end the process, whatever it answers."""
-        try:
+        with contextlib.suppress(WorkerDied, WorkerFailed, DeadlinePassed):
             await self._wait(self._actor.close.remote(), "close", timeout_seconds)
-        except (WorkerDied, WorkerFailed, DeadlinePassed):
-            pass
         ray.kill(self._actor, no_restart=True)
         if self._pidfd is not None:
             await _until_readable(self._pidfd, timeout_seconds)

@@ -29,7 +29,7 @@ class Worker(Protocol):
 
 
 class Cluster(Protocol):
-    """`start` plans and places, `spawn` constructs a role's objects, `watch` ends when a worker does, `stop` ends all."""
+    """`start` plans and places, `spawn` constructs a role's objects, `watch` raises when one dies, `stop` ends all."""
 
     async def start(self, roles: Sequence[Role], log_dir: Path) -> Plan: ...
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> Sequence[Worker]: ...

@@ -89,5 +89,5 @@ class Contract:
 
     async def test_more_than_there_is_is_refused_before_anything_starts(self, cluster: Cluster, tmp_path: Path) -> None:
         greedy = Role(name="greedy", count=1, cpus=4096, factory=f"{WORKERS}:Calculator", hint="its size")
-        with pytest.raises(PlacementError, match="4096 cores asked, this machine has .*; lower its size"):
+        with pytest.raises(PlacementError, match=r"4096 cores asked, this machine has .*; lower its size"):
             await type(cluster)().start([greedy], tmp_path)

@@ -30,5 +30,6 @@ class TestLocalCluster(Contract):
 
 async def test_two_roles_that_set_one_variable_differently_are_refused_by_name(tmp_path: Path) -> None:
     other = replace(CALCULATORS, name="painter", env={"RLHF_TEST_COLOUR": "red"})
-    with pytest.raises(PlacementError, match="calculator sets RLHF_TEST_COLOUR=green and painter sets RLHF_TEST_COLOUR=red"):
+    clash = "calculator sets RLHF_TEST_COLOUR=green and painter sets RLHF_TEST_COLOUR=red"
+    with pytest.raises(PlacementError, match=clash):
         await LocalCluster().start([CALCULATORS, other], tmp_path)
