@@ -263,13 +263,13 @@ def test_settings_that_vllm_refuses_are_the_users_to_put_right(make_engine: Call
 
 
 @pytest.mark.slow
-def test_two_tensor_parallel_processes_sample_and_score_as_one_model_and_leave_no_shared_memory(tmp_path: Path) -> None:
+def test_two_tensor_parallel_processes_sample_and_score_as_one_model_and_leave_no_segment(tmp_path: Path) -> None:
     save_tiny(TinyModelConfig(hidden_size=128, heads=2, kv_heads=2), 0, tmp_path)
-    before = set(Path("/dev/shm").iterdir())
+    before = set(Path("/dev/shm").glob("vllm_dist_*"))
     settings = {"model": str(tmp_path), "kv_cache_megabytes": 32, "tensor_parallel_size": 2}
     pair = Served(EngineWorker("engine-2", settings), AutoModelForCausalLM.from_pretrained(tmp_path))
     pair.worker.start()
     for n, reply in enumerate(pair.answer(*(request(f"r{n}", seed=n) for n in range(4)))):
         pair.assert_logprobs_of(tokens(n), reply, 1.0)
     pair.worker.close()
-    assert set(Path("/dev/shm").iterdir()) <= before
+    assert set(Path("/dev/shm").glob("vllm_dist_*")) <= before
