@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
 from rlhf.errors import TransferError
 from rlhf.types import Rendezvous
@@ -32,7 +32,7 @@ class GlooGroup:
         with self._named(f"joining the transfer group at {meeting}"):
             # The store is kept: rank 0's is the server.
             self._store: Any = open_store(rank, rendezvous)
-            self._group: Any = dist.ProcessGroupGloo(
+            self._group: Any = ProcessGroupGloo(
                 self._store, rank, rendezvous.world_size, timedelta(seconds=rendezvous.timeout_seconds)
             )
         self._started: deque[Any] = deque()
@@ -74,14 +74,14 @@ class GlooGroup:
             ) from error
 
 
-def open_store(rank: int, rendezvous: Rendezvous) -> dist.TCPStore:
+def open_store(rank: int, rendezvous: Rendezvous) -> TCPStore:
     """The key-value store where members meet; rank 0 hosts it. The others wait for it until the deadline."""
     address, port, timeout = rendezvous.address, rendezvous.port, timedelta(seconds=rendezvous.timeout_seconds)
     if rank != ROOT:
-        return dist.TCPStore(address, port, is_master=False, timeout=timeout)
+        return TCPStore(address, port, is_master=False, timeout=timeout)
     # A socket of our own, because the store's would listen on every interface.
     listening = socket.create_server((address, port), backlog=1024)
-    return dist.TCPStore(
+    return TCPStore(
         address,
         port,
         is_master=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from vllm.distributed.weight_transfer.nccl_common import trainer_init
 from vllm.distributed.weight_transfer.packed_tensor import packed_ipc_producer, packed_nccl_broadcast_producer
 
 from rlhf.errors import TransferError
+from rlhf.transfer.buckets import cut
 from rlhf.transfer.gloo_group import ROOT
 from rlhf.transfer.handles import HandleDesk
 from rlhf.transfer.init_info import NCCL_BUFFERS
@@ -91,7 +91,7 @@ class IpcSender:
                 }
             )
         self._desk.end()
-        torch.cuda.ipc_collect()
+        torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         self._desk = None
@@ -103,4 +103,4 @@ def _copy(item: tuple[str, Tensor]) -> Tensor:
 
 
 def _largest(manifest: Manifest) -> int:
-    return max(math.prod(spec.shape) * vars(torch)[spec.dtype].itemsize for spec in manifest.tensors)
+    return max((bucket.bytes for bucket in cut(manifest, 1)), default=1)

@@ -26,7 +26,7 @@ class HandleDesk:
 
     def offer(self, update: dict[str, Any] | None) -> None:
         """Lay out one update info and wait until every worker has loaded it."""
-        self._store.set(f"{self._count}/update", pickle.dumps(update))
+        self._store.set(f"{self._count}/update", pickle.dumps(update))  # type: ignore[arg-type]
         self._wait(f"{self._count}/taken")
         self._count += 1
 
@@ -47,7 +47,7 @@ class HandleDesk:
 
     def _take(self) -> None:
         if self._store.add(f"{self._count}/members", 1) == self._rendezvous.world_size - 1:
-            self._store.set(f"{self._count}/taken", b"")
+            self._store.set(f"{self._count}/taken", "")
         self._count += 1
 
     def _wait(self, key: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from vllm.distributed.weight_transfer.base import WeightTransferEngine
 from vllm.distributed.weight_transfer.ipc_engine import (
     IPCWeightTransferEngine,
     IPCWeightTransferInitInfo,
@@ -13,8 +16,8 @@ from rlhf.transfer.handles import HandleDesk
 from rlhf.transfer.infos import ManifestInfo, MeetingInfo
 
 
-class IpcReceiver(IPCWeightTransferEngine):
-    """vLLM's `ipc` engine, fetching handles itself: a publish is one call here, however many chunks it has.
+class IpcReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
+    """vLLM's `ipc` engine with a desk to fetch handles from: a publish is one call here, however many chunks it has.
 
     The manifest it is given is what the chunks repeat, piece by piece. *Untested.*
     """
@@ -22,14 +25,27 @@ class IpcReceiver(IPCWeightTransferEngine):
     init_info_cls = MeetingInfo
     update_info_cls = ManifestInfo
 
-    _desk: HandleDesk | None = None
+    def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
+        super().__init__(config, vllm_config, device, model)
+        self._ipc = IPCWeightTransferEngine(config, vllm_config, device, model)
+        self._desk: HandleDesk | None = None
 
     def init_transfer_engine(self, init_info: MeetingInfo) -> None:
-        super().init_transfer_engine(IPCWeightTransferInitInfo(packed=True))
+        self._ipc.init_transfer_engine(IPCWeightTransferInitInfo(packed=True))
         self._desk = HandleDesk(init_info.first_rank + self.parallel_config.rank, init_info.rendezvous)
+
+    def start_weight_update(self) -> None:
+        self._ipc.start_weight_update()
 
     def receive_weights(self, update_info: ManifestInfo) -> None:
         if self._desk is None:
             raise TransferError("receive_weights came before init_transfer_engine")
         for chunk in self._desk.updates():
-            super().receive_weights(IPCWeightTransferUpdateInfo(**chunk))
+            self._ipc.receive_weights(IPCWeightTransferUpdateInfo(**chunk))
+
+    def finish_weight_update(self) -> None:
+        self._ipc.finish_weight_update()
+
+    def shutdown(self) -> None:
+        self._ipc.shutdown()
+        self._desk = None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
-from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
@@ -17,7 +17,8 @@ class Reload:
     """One reload of all weights of a live vLLM model: construct, `load` each bucket, `finish`."""
 
     def __init__(self, model: nn.Module, model_config: Any) -> None:
-        self._model, self._model_config = model, model_config
+        self._model: Any = model
+        self._model_config = model_config
         self._awaited = {name for name, _ in model.named_parameters()}
         initialize_layerwise_reload(model)
 
@@ -28,7 +29,7 @@ class Reload:
 
     def finish(self) -> None:
         """Put the model back in service. Raises `TransferError` naming weights that no tensor reached."""
-        finalize_layerwise_reload(self._model, self._model_config)
+        finalize_layerwise_reload(self._model, self._model_config)  # type: ignore[no-untyped-call]
         repack_tied_heads(self._model)
         if self._awaited:
             names = sorted(self._awaited)
@@ -38,17 +39,12 @@ class Reload:
 def repack_tied_heads(model: nn.Module) -> None:
     """On a CPU vLLM multiplies by a packed copy of the head. The reload renews the copy of layers that were loaded, and
     a tied head is not: its weight is the embedding's. Without this the engine serves the old head, silently."""
-    heads = [module for module in model.modules() if isinstance(module, ParallelLMHead)]
-    shared = {id(module.weight) for module in _embeddings(model)}
+    # A head is an embedding too, in vLLM's classes.
+    embeddings = [module for module in model.modules() if isinstance(module, VocabParallelEmbedding)]
+    heads = [module for module in embeddings if isinstance(module, ParallelLMHead)]
     for head in heads:
-        if id(head.weight) in shared:
+        if any(head.weight is other.weight for other in embeddings if other is not head):
             head.quant_method.process_weights_after_loading(head)
-
-
-def _embeddings(model: nn.Module) -> Iterator[Any]:
-    for module in model.modules():
-        if not isinstance(module, ParallelLMHead) and isinstance(module, ParallelLMHead.__mro__[1]):
-            yield module
 
 
 def _leave(buffer: Tensor, model: nn.Module) -> None:

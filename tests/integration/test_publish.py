@@ -144,7 +144,7 @@ async def test_the_canary_catches_an_engine_that_applies_nothing_later(
     await publisher.drill()
     spoil(monkeypatch, lambda arrived, first: ((name, first[name]) for name, _ in arrived))
     await publisher.publish()
-    with pytest.raises(PublishError, match="it is stale|differ from the learner's"):
+    with pytest.raises(PublishError, match=r"it is stale|differ from the learner's"):
         await publish_until_it_shows(learner, publisher)
 
 

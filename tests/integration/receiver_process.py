@@ -1,0 +1,63 @@
+"""An engine's worker that is only its receiver: a process with vLLM's engine class around a model that remembers."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from rlhf.transfer.init_info import engine_backend, init_info, update_info
+from rlhf.types import Manifest, Rendezvous
+
+
+def serve(pipe: Connection, backend: str) -> None:
+    """Answer `connect rendezvous` and `receive manifest` until it is killed; a failure is answered as its text."""
+    receiver, model = _receiver(backend)
+    pipe.send("ready")
+    while True:
+        try:
+            pipe.send(_obey(receiver, model, *pipe.recv()))
+        except Exception as error:  # noqa: BLE001 - whatever it is belongs to the other side
+            pipe.send(error.with_traceback(None))
+
+
+def _obey(receiver: Any, model: Any, verb: str, argument: Rendezvous | Manifest) -> dict[str, np.ndarray]:
+    if verb == "connect":
+        receiver.init_transfer_engine(receiver.parse_init_info(init_info(argument, 1)))
+        return {}
+    model.loaded.clear()
+    receiver.start_weight_update()
+    receiver.receive_weights(receiver.parse_update_info(update_info(argument)))
+    receiver.finish_weight_update()
+    return dict(model.loaded)
+
+
+def _receiver(backend: str) -> tuple[Any, Any]:
+    import torch
+    from vllm.config import WeightTransferConfig
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    from rlhf.transfer.plugin import register
+
+    class Memory(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.loaded: dict[str, np.ndarray] = {}
+
+        def load_weights(self, weights: Any) -> set[str]:
+            self.loaded |= {name: weight.float().cpu().numpy().copy() for name, weight in weights}
+            return set(self.loaded)
+
+    register()
+    register()
+    # The last GPU: nccl refuses two members on one.
+    device = torch.device("cpu" if backend == "gloo" else f"cuda:{torch.cuda.device_count() - 1}")
+    if device.type == "cuda":
+        torch.cuda.set_device(device if backend == "nccl" else 0)
+    parallel = SimpleNamespace(rank=0, world_size=1, data_parallel_index=0)
+    config = SimpleNamespace(parallel_config=parallel, model_config=None)
+    transfer = WeightTransferConfig(backend=engine_backend(backend))
+    model = Memory()
+    return WeightTransferEngineFactory.create_engine(transfer, config, device, model), model

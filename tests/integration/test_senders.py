@@ -1,0 +1,115 @@
+"""One contract for every backend: what a sender sends, vLLM's engine class in another process receives.
+
+nccl needs two GPUs, ipc one; gloo needs none.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf.errors import TransferError
+from rlhf.transfer.sender import WeightSender, sender_for
+from rlhf.types import Manifest, TensorSpec
+from tests.integration.receiver_process import serve
+from tests.transfer.meeting import rendezvous
+
+pytestmark = pytest.mark.engine
+
+SHAPES = {"embedding": (100, 16), "bias": (16,), "scalar": (), "projection": (16, 3, 16), "head": (100, 16)}
+BACKENDS = ["gloo", pytest.param("nccl", marks=pytest.mark.gpu), pytest.param("ipc", marks=pytest.mark.gpu)]
+
+
+class Wire:
+    """A connected sender here and its receiver in another process."""
+
+    def __init__(self, backend: str) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self.device = "cpu" if backend == "gloo" else "cuda:0"
+        self.pipe, theirs = spawn.Pipe()
+        self.process = spawn.Process(target=serve, args=(theirs, backend), daemon=True)
+        self.process.start()
+        self.answer(timeout_seconds=120)
+        self.backend = backend
+        self.connect()
+
+    def connect(self) -> None:
+        # Buckets of 4 kB: the embedding alone is larger.
+        meeting = rendezvous(2, backend=self.backend, bucket_bytes=4000, timeout_seconds=20)
+        self.sender: WeightSender = sender_for(self.backend)
+        self.pipe.send(("connect", meeting))
+        self.sender.connect(meeting)
+        self.answer()
+
+    def answer(self, timeout_seconds: float = 30) -> Any:
+        assert self.pipe.poll(timeout_seconds), "the receiver does not answer"
+        answer = self.pipe.recv()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def publish(self, tensors: dict[str, torch.Tensor], told: Manifest | None = None) -> dict[str, np.ndarray]:
+        self.pipe.send(("receive", told or manifest_of(tensors)))
+        with ThreadPoolExecutor(1) as threads:
+            sent = threads.submit(self.sender.send, fleeting(tensors), manifest_of(tensors))
+            received = self.answer()
+            sent.result(timeout=30)
+        return received
+
+    def tensors(self, seed: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return {n: torch.rand(s, generator=generator).to(self.device, dtype) for n, s in SHAPES.items()}
+
+    def stop(self) -> None:
+        self.sender.close()
+        self.process.kill()
+        self.process.join(10)
+
+
+def manifest_of(tensors: dict[str, torch.Tensor]) -> Manifest:
+    return Manifest(
+        tensors=tuple(
+            TensorSpec(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
+            for name, tensor in tensors.items()
+        )
+    )
+
+
+def fleeting(tensors: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors that are gone when the next one is asked for, as under ZeRO-3."""
+    for name, tensor in tensors.items():
+        gathered = tensor.clone()
+        yield name, gathered
+        gathered.fill_(float("nan"))
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
+    wire = Wire(request.param)
+    yield wire
+    wire.stop()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_publish_arrives_whole_and_exact(wire: Wire, dtype: torch.dtype) -> None:
+    for seed in range(3):
+        tensors = wire.tensors(seed, dtype)
+        received = wire.publish(tensors)
+        assert list(received) == list(tensors)
+        for name, tensor in tensors.items():
+            np.testing.assert_array_equal(received[name], tensor.float().cpu().numpy())
+
+
+@pytest.mark.parametrize("wire", ["gloo"], indirect=True)
+def test_gloo_refuses_a_manifest_that_the_engine_was_not_told(wire: Wire) -> None:
+    tensors = wire.tensors(0, torch.float32)
+    with pytest.raises(TransferError, match="sends another manifest"):
+        wire.publish(tensors, told=Manifest(tensors=manifest_of(tensors).tensors[::-1]))
+    wire.connect()
+    assert list(wire.publish(tensors)) == list(tensors)

@@ -1,0 +1,75 @@
+"""The drill's noise is large enough to show any kind of tensor that stays behind, and small enough for rounding."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+from rlhf.models.config import TinyModelConfig
+from rlhf.models.tiny import byte_tokenizer, tiny_model
+from rlhf.transfer.perturbation import perturbation, perturbed
+
+TOLERANCE = 0.1
+"""Of the canary in 16 bits; in float32 it is a thousand times smaller."""
+MODELS = {
+    "llama": TinyModelConfig(architecture="llama", tie_word_embeddings=False),
+    "qwen2": TinyModelConfig(architecture="qwen2", tie_word_embeddings=True),
+    "qwen3": TinyModelConfig(architecture="qwen3", tie_word_embeddings=True),
+    "deep": TinyModelConfig(architecture="llama", layers=24, hidden_size=64, intermediate_size=128),
+}
+CLASSES = (
+    "embed_tokens",
+    "self_attn",
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "mlp",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+)
+NORMS = ("norm", "model.norm", "input_layernorm", "post_attention_layernorm")
+ONLY = {"llama": ("lm_head",), "qwen2": ("bias",), "qwen3": ("q_norm", "k_norm"), "deep": ()}
+
+
+@cache
+def drilled(name: str, frozen: str | None = None, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Log-probs of a canary after the perturbation, with one class of tensors as it was."""
+    model = tiny_model(MODELS[name], byte_tokenizer(), seed=0).to(dtype)
+    ids = torch.randint(0, 256, (4, 24), generator=torch.Generator().manual_seed(0))
+    touched = [(n, w) for n, w in model.named_parameters() if frozen is None or frozen not in n]
+    assert frozen is None or len(touched) < len(list(model.named_parameters()))
+    with torch.no_grad():
+        for parameter, weight in touched:
+            weight.copy_(perturbed(parameter, weight))
+        logprobs = model(ids).logits.float().log_softmax(-1)
+    return logprobs[:, :-1].gather(-1, ids[:, 1:, None])
+
+
+@pytest.mark.parametrize(
+    ("model", "frozen"), [(model, kind) for model in MODELS for kind in (*CLASSES, *NORMS, *ONLY[model])]
+)
+def test_a_class_that_stays_behind_is_off_by_ten_tolerances(model: str, frozen: str) -> None:
+    assert (drilled(model, frozen) - drilled(model)).abs().max() >= 10 * TOLERANCE
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_rounding_alone_stays_within_two_tolerances(model: str) -> None:
+    assert (drilled(model) - drilled(model, dtype=torch.float32)).abs().max() <= 2 * TOLERANCE
+
+
+def test_noise_depends_on_name_and_seed_only() -> None:
+    one = perturbation("layers.0.mlp.weight", (4, 4))
+    assert torch.equal(one, perturbation("layers.0.mlp.weight", (4, 4)))
+    assert not torch.equal(one, perturbation("layers.1.mlp.weight", (4, 4)))
+    assert not torch.equal(one, perturbation("layers.0.mlp.weight", (4, 4), seed=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_tensor_keeps_its_dtype_and_stays_itself(dtype: torch.dtype) -> None:
+    weight = torch.ones(8, 8, dtype=dtype)
+    assert perturbed("w", weight).dtype == dtype
+    assert torch.equal(weight, torch.ones(8, 8, dtype=dtype))
