@@ -1,4 +1,4 @@
-"""What a supervised program's end looks like from outside, without Ray (integration/test_clean_end has the real one)."""
+"""What the end of a supervised program looks like from outside, without Ray; integration/test_clean_end has the rest."""
 
 from __future__ import annotations
 
