@@ -1,4 +1,4 @@
-"""What the end of a supervised program looks like from outside, without Ray; integration/test_clean_end has the rest."""
+"""What the end of a supervised program looks like from outside, without Ray (test_clean_end is with it)."""
 
 from __future__ import annotations
 
