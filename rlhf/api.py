@@ -37,7 +37,7 @@ class Trainer:
         return cls(load_recipe(Path(path), overrides))
 
     def fit(self) -> Summary:
-        """Train to the end of the recipe's budget. Raises the run's first failure; the run folder is complete then too."""
+        """Train to the end of the budget. Raises the run's first failure; the run folder is complete then too."""
         preflight(self.recipe)
         from rlhf.training import train
 

@@ -46,6 +46,7 @@ class UpdateBoundary:
         if updated is None:
             self._first_version = version
             await self._evaluate(version)
+            self.write_spans(self._clock.drain())
             self._learning_began = self._update_began = self._clock.elapsed_seconds
             return version >= self._config.updates
         last = version >= self._config.updates
@@ -71,40 +72,58 @@ class UpdateBoundary:
         now = self._clock.elapsed_seconds
         seconds, self._update_began = now - self._update_began, now
         phases = phase_seconds(spans)
-        accounts = self._buffer.accounts
         self.rewards.append((version, metrics["reward/mean"]))
         self.max_staleness = max(self.max_staleness, metrics["staleness/max"])
         self.samples += int(metrics["samples/trained"])
-        done = version - self._first_version
-        self._view.update(
-            UpdateLine(
-                update=version,
-                updates=self._config.updates,
-                reward=metrics["reward/mean"],
-                eval_reward=evaluated.reward if evaluated else None,
-                staleness=metrics["staleness/mean"],
-                seconds=seconds,
-                phase_seconds=phases,
-                tokens_per_second=metrics["tokens/trained"] / seconds,
-                eta_seconds=(now - self._learning_began) / done * (self._config.updates - version),
-                learning_rate=metrics.get("learning_rate"),
-                kl=metrics.get("approx_kl"),
-                clip_fraction=metrics.get("clip_fraction_low", 0.0) + metrics.get("clip_fraction_high", 0.0),
-                failed=accounts.failed,
-                filtered=accounts.filtered,
-            )
-        )
-        logged = dict(metrics) | {f"seconds/{name}": value for name, value in phases.items()}
-        logged |= {"seconds/update": seconds, "groups/failed": accounts.failed, "groups/filtered": accounts.filtered}
-        if evaluated:
-            logged["eval/reward"] = evaluated.reward
-        self._loggers.log(version, logged)
+        self._view.update(self._line(version, metrics, evaluated, seconds, phases))
+        self._loggers.log(version, self._logged(metrics, evaluated, seconds, phases))
         self.write_spans(spans)
+
+    def _line(
+        self,
+        version: PolicyVersion,
+        metrics: Mapping[str, float],
+        evaluated: Evaluation | None,
+        seconds: float,
+        phases: Mapping[str, float],
+    ) -> UpdateLine:
+        accounts = self._buffer.accounts
+        per_update = (self._update_began - self._learning_began) / (version - self._first_version)
+        return UpdateLine(
+            update=version,
+            updates=self._config.updates,
+            reward=metrics["reward/mean"],
+            eval_reward=evaluated.reward if evaluated else None,
+            staleness=metrics["staleness/mean"],
+            seconds=seconds,
+            phase_seconds=phases,
+            tokens_per_second=metrics["tokens/trained"] / seconds,
+            eta_seconds=per_update * (self._config.updates - version),
+            learning_rate=metrics.get("learning_rate"),
+            kl=metrics.get("approx_kl"),
+            clip_fraction=metrics.get("clip_fraction_low", 0.0) + metrics.get("clip_fraction_high", 0.0),
+            failed=accounts.failed,
+            filtered=accounts.filtered,
+        )
+
+    def _logged(
+        self,
+        metrics: Mapping[str, float],
+        evaluated: Evaluation | None,
+        seconds: float,
+        phases: Mapping[str, float],
+    ) -> dict[str, float]:
+        accounts = self._buffer.accounts
+        counts = {"groups/failed": float(accounts.failed), "groups/filtered": float(accounts.filtered)}
+        times = {f"seconds/{name}": value for name, value in phases.items()} | {"seconds/update": seconds}
+        evaluation = {"eval/reward": evaluated.reward} if evaluated else {}
+        return dict(metrics) | times | counts | evaluation
 
     def write_spans(self, spans: list[Span]) -> None:
         self._spans.write(
             {"name": s.name, "start": s.start, "seconds": round(s.seconds, 6), **s.attributes} for s in spans
         )
+        self._spans.flush()
 
 
 def due(version: PolicyVersion, every: int) -> bool:

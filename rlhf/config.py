@@ -44,7 +44,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Split `a.b=value` into its dotted key and its value, read as YAML (so `1e-3`, `true`, `[1, 2]` and `null` work)."""
+    """Split `a.b=value` into its dotted key and its value, read as YAML: `1e-3`, `true`, `[1, 2]`, `null`."""
     key, equals, raw = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"override {text!r} is not of the form key=value, for instance trainer.updates=10")

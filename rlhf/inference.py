@@ -22,9 +22,7 @@ def evaluate_model(recipe: Recipe, model: str) -> Evaluation:
     async def run() -> Evaluation:
         async with AsyncExitStack() as stack:
             logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            cluster = await stack.enter_async_context(
-                started_cluster(recipe, (ENGINE,), logs, PlainView(StringIO()))
-            )
+            cluster = await stack.enter_async_context(started_cluster(recipe, (ENGINE,), logs, PlainView(StringIO())))
             serving = await stack.enter_async_context(started_serving(recipe, cluster, model, publishes=False))
             evaluator = serving.evaluator(recipe)
             assert evaluator is not None
@@ -46,9 +44,7 @@ def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float 
     async def run() -> str:
         async with AsyncExitStack() as stack:
             logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            cluster = await stack.enter_async_context(
-                started_cluster(recipe, (ENGINE,), logs, PlainView(StringIO()))
-            )
+            cluster = await stack.enter_async_context(started_cluster(recipe, (ENGINE,), logs, PlainView(StringIO())))
             serving = await stack.enter_async_context(started_serving(recipe, cluster, model, publishes=False))
             tokens = serving.renderer.prompt((Message(role="user", content=prompt),))
             room = max(1, min(max_tokens, serving.facts.max_context_tokens - len(tokens.token_ids)))

@@ -40,6 +40,7 @@ class Ledger:
         for group in groups:
             del self._out[group.ticket.ordinal]
         self._writer.write(records_of_update(groups, updated, update))
+        self._writer.flush()
 
     @property
     def sample_accounts(self) -> dict[str, int]:

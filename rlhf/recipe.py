@@ -40,9 +40,7 @@ class Recipe(Config):
     @model_validator(mode="after")
     def _parts_agree(self) -> Recipe:
         if self.cluster.kind == "local":
-            for key, value in (("rollout.engines", self.rollout.engines), ("trainer.deepspeed.ranks", self.trainer.deepspeed.ranks)):
-                if value != 1:
-                    raise ValueError(f"{key} is {value}, but cluster.kind: local runs one engine and one rank in one process; use cluster.kind=ray")
+            self._fit_one_process()
         tiny = self.model.tiny
         if tiny and self.sampling.max_tokens >= tiny.max_position_embeddings:
             raise ValueError(
@@ -69,6 +67,15 @@ class Recipe(Config):
                 )
         return self
 
+    def _fit_one_process(self) -> None:
+        counts = {"rollout.engines": self.rollout.engines, "trainer.deepspeed.ranks": self.trainer.deepspeed.ranks}
+        for key, count in counts.items():
+            if count != 1:
+                raise ValueError(
+                    f"{key} is {count}, but cluster.kind: local runs one engine and one rank in one process; "
+                    "use cluster.kind=ray"
+                )
+
     @property
     def run_dir(self) -> Path:
         return Path(self.run.dir) if self.run.dir else Path("runs") / self.name
@@ -87,9 +94,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`."""
     file_values = read_yaml(path)
     name = {} if "name" in file_values else {"name": path.stem}
-    values, origins = merge(
-        ("file name", name), (str(path), file_values), *(("override", {k: v}) for k, v in map(parse_override, overrides))
-    )
+    layers = [("override", {key: value}) for key, value in map(parse_override, overrides)]
+    values, origins = merge(("file name", name), (str(path), file_values), *layers)
     return LoadedRecipe(build(Recipe, values), origins, path)
 
 

@@ -19,9 +19,9 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
         factory="rlhf.trainer.worker:LearnerWorker",
         cpus=recipe.trainer.deepspeed.cpus_per_rank,
         gpus=recipe.trainer.deepspeed.gpus_per_rank,
-        env={"TOKENIZERS_PARALLELISM": "false"} | ({"DS_ACCELERATOR": "cpu"} if learner_device(recipe) == "cpu" else {}),
+        env={"DS_ACCELERATOR": "cpu"} if learner_device(recipe) == "cpu" else {},
         start_timeout_seconds=recipe.trainer.deepspeed.start_timeout_seconds,
-        hint="trainer.deepspeed.ranks, cpus_per_rank, gpus_per_rank",
+        hint="trainer.deepspeed.ranks, trainer.deepspeed.cpus_per_rank or trainer.deepspeed.gpus_per_rank",
     )
     return (learner,) if recipe.kind == "sft" else (learner, engine_role(recipe))
 
@@ -38,7 +38,7 @@ def engine_role(recipe: Recipe) -> Role:
         env=engine_environment(engine_device(recipe)),
         concurrency=8,
         start_timeout_seconds=rollout.start_timeout_seconds,
-        hint="rollout.engines, cpus_per_engine, gpus_per_engine, tensor_parallel_size",
+        hint="rollout.engines, rollout.cpus_per_engine or rollout.gpus_per_engine",
     )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from pathlib import Path
 
 from rlhf.boundary import UpdateBoundary
 from rlhf.cluster.worker import Cluster
@@ -71,8 +69,8 @@ async def _train_on(cluster: Cluster, recipe: Recipe, folder: RunFolder, clock: 
         view.phase("start")
         workers = await cluster.spawn(LEARNER, lambda index: {"name": f"{LEARNER}-{index}"})
         model = await starting_model(recipe, workers, view)
-        learner = make_learner(recipe, recipe.trainer, workers)
-        settings = learner_settings(recipe, recipe.trainer, model)
+        learner = make_learner(recipe, workers)
+        settings = learner_settings(recipe, model)
         with clock.span("start"):
             starting = asyncio.ensure_future(learner.start(settings))
             if recipe.cluster.kind == "local":

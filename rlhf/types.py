@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-
 PolicyVersion = int
 """Updates behind the weights; 0 is the start."""
 
@@ -117,7 +116,8 @@ class Segment:
 
     @property
     def action_mask(self) -> NDArray[np.bool_]:
-        return self.kinds == TokenKind.ACTION
+        mask: NDArray[np.bool_] = self.kinds == TokenKind.ACTION
+        return mask
 
 
 class Status(StrEnum):

@@ -12,14 +12,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.cluster.worker import Cluster
 from rlhf.cluster.plan import describe
-from rlhf.cluster.worker import Worker
+from rlhf.cluster.worker import Cluster, Worker
 from rlhf.data.sources import load_tasks
 from rlhf.models.loading import load_tokenizer
 from rlhf.recipe import Recipe
 from rlhf.reward.reward import Reward, make_reward
-from rlhf.roles import ENGINE, LEARNER, engine_device, engine_role, learner_device, roles_of, transfer_backend
+from rlhf.roles import ENGINE, engine_device, engine_role, learner_device, roles_of, transfer_backend
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.evaluation import Evaluator
 from rlhf.rollout.group import GroupRollout
@@ -33,6 +32,7 @@ from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.publish import Publisher
 from rlhf.trainer.settings import LearnerSettings
+from rlhf.transfer.init_info import engine_backend
 from rlhf.types import Group, Sampling
 
 
@@ -58,21 +58,21 @@ async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view
         await cluster.stop()
 
 
-def learner_settings(recipe: Recipe, trainer: TrainerConfig, model: str) -> LearnerSettings:
+def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
     return LearnerSettings(
         model_path=model,
         model=recipe.model,
-        trainer=trainer,
+        trainer=recipe.trainer,
         temperature=recipe.sampling.temperature,
         device=learner_device(recipe),
     )
 
 
-def make_learner(recipe: Recipe, trainer: TrainerConfig, workers: Sequence[Worker]) -> RemoteLearner:
+def make_learner(recipe: Recipe, workers: Sequence[Worker]) -> RemoteLearner:
     return RemoteLearner(
         workers,
-        trainer,
-        advantages=partial(advantages_of, recipe.seed, trainer),
+        recipe.trainer,
+        advantages=partial(advantages_of, recipe.seed, recipe.trainer),
         transfer_backend=transfer_backend(recipe),
         publish_timeout_seconds=recipe.rollout.publish_timeout_seconds,
     )
@@ -95,7 +95,7 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
         tensor_parallel_size=rollout.tensor_parallel_size,
         kv_cache_megabytes=rollout.kv_cache_megabytes,
         gpu_memory_utilization=rollout.gpu_memory_utilization,
-        weight_transfer=transfer_backend(recipe) if publishes else None,
+        weight_transfer=engine_backend(transfer_backend(recipe)) if publishes else None,
         trust_remote_code=recipe.model.trust_remote_code,
         device=engine_device(recipe),
         start_timeout_seconds=rollout.start_timeout_seconds,
@@ -169,14 +169,14 @@ async def started_serving(
     tokenizer = load_tokenizer(model, trust_remote_code=recipe.model.trust_remote_code)
     renderer = ChatRenderer(tokenizer)
     settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
-    workers = await cluster.spawn(
-        ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)}
-    )
+    workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})
     engines = tuple(make_engine(recipe, worker) for worker in workers)
     reward = make_reward(recipe.reward)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(reward.close)
-        facts, *_ = await asyncio.gather(*(engine.start() for engine in engines), reward.start())
+        starting = asyncio.gather(*(engine.start() for engine in engines))
+        await reward.start()
+        facts = (await starting)[0]
         for engine in engines:
             stack.push_async_callback(engine.stop)
         yield Serving(engines, Router(engines), renderer, reward, facts)

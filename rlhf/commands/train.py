@@ -10,6 +10,7 @@ from rlhf.errors import RlhfError
 from rlhf.metrics import Clock
 from rlhf.preflight import preflight
 from rlhf.recipe import LoadedRecipe, load_recipe
+from rlhf.runs.summary import Summary
 from rlhf.supervisor import supervise
 
 
@@ -40,21 +41,21 @@ def run(loaded: LoadedRecipe, clock: Clock) -> int:
         print(f"stopped; what was done so far is in {settings.run_dir}", file=sys.stderr)
         return 130
     view.close()
-    print(closing_words(summary.as_json(), settings.run_dir))
+    print(closing_words(summary, settings.run_dir))
     return 0
 
 
-def closing_words(summary: dict, folder: Path) -> str:
+def closing_words(summary: Summary, folder: Path) -> str:
     """What a person wants to know at the end, in a few lines."""
     lines = []
-    if summary["eval_reward_end"] is not None:
+    if summary.eval_reward_start is not None and summary.eval_reward_end is not None:
         lines.append(
-            f"held-out reward {summary['eval_reward_start']:.3f} → {summary['eval_reward_end']:.3f} "
-            f"on {summary['eval_problems']} problems"
+            f"held-out reward {summary.eval_reward_start:.3f} → {summary.eval_reward_end:.3f} "
+            f"on {summary.eval_problems} problems"
         )
     lines.append(
-        f"{summary['updates']} updates, {summary['samples']:,} samples, {summary['wall_seconds']:.0f} s "
-        f"(first update after {summary['seconds_to_first_update'] or 0:.0f} s)"
+        f"{summary.updates} updates, {summary.samples:,} samples, {summary.wall_seconds:.0f} s "
+        f"(first update after {summary.seconds_to_first_update or 0:.0f} s)"
     )
     lines.append(f"everything is in {folder}; for instance {folder / 'reward.png'}")
     return "\n".join(lines)

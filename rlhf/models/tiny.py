@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import pre_tokenizers
@@ -27,7 +28,7 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-ARCHITECTURES = {
+ARCHITECTURES: dict[str, tuple[Any, Any]] = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
@@ -45,7 +46,7 @@ def byte_tokenizer() -> PreTrainedTokenizerBase:
         merges=[],
         pad_token=PAD,
         eos_token=END,
-        unk_token=None,
+        unk_token=None,  # type: ignore[arg-type]  # every byte has a token: nothing is unknown
         additional_special_tokens=[START],
         clean_up_tokenization_spaces=False,
     )
@@ -57,7 +58,7 @@ def tiny_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase, seed
     """A float32 model with random weights that depend only on `config` and `seed`."""
     config_class, model_class = ARCHITECTURES[config.architecture]
     torch.manual_seed(seed)
-    return model_class(
+    model: PreTrainedModel = model_class(
         config_class(
             vocab_size=-(-len(tokenizer) // 32) * 32,
             hidden_size=config.hidden_size,
@@ -73,6 +74,7 @@ def tiny_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase, seed
             bos_token_id=None,
         )
     )
+    return model
 
 
 def save_tiny(config: TinyModelConfig, seed: int, folder: Path) -> Path:

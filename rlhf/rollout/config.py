@@ -22,8 +22,8 @@ REFUSED = {
 class SamplingConfig(Config):
     """The distribution that training samples from; the learner's log-softmax uses the same."""
 
-    temperature: float = Field(1.0, gt=0, le=10)
-    """Softmax temperature."""
+    temperature: float = Field(1.0, ge=0.01, le=10)
+    """Softmax temperature. vLLM samples no colder than 0.01."""
     max_tokens: int = Field(16, ge=1)
     """Longest reply in tokens."""
 
@@ -50,7 +50,7 @@ class RolloutConfig(Config):
     tensor_parallel_size: int = Field(1, ge=1)
     """GPUs (or CPU processes) an engine is cut over."""
     cpus_per_engine: float = Field(0.5, gt=0)
-    """Cores an engine takes. A share below 1 lets engines and learner ranks take turns on one core; threads are its floor, at least 1."""
+    """Cores an engine takes; threads are its floor, at least 1. Shares below 1 let engines and ranks take turns."""
     gpus_per_engine: float = Field(0, ge=0)
     """GPUs an engine takes, for each tensor-parallel rank."""
     kv_cache_megabytes: int = Field(256, ge=8)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf.errors import RlhfError
-from rlhf.rollout.group import GroupRollout, describe_losses
-from rlhf.types import Failed, Filtered, Sample, Task, Ticket
+from rlhf.rollout.group import GroupRollout
+from rlhf.types import Failed, Filtered, Group, Sample, Task, Ticket
 
 
 class EvaluationFailed(RlhfError):
@@ -35,20 +35,17 @@ class Evaluator:
         outcomes = await asyncio.gather(
             *(self._rollout(task, Ticket(ordinal=n, version=version)) for n, task in enumerate(self._tasks))
         )
-        samples = tuple(_only_sample(task, outcome) for task, outcome in zip(self._tasks, outcomes, strict=True))
+        groups = [_played(task, outcome) for task, outcome in zip(self._tasks, outcomes, strict=True)]
+        rewards = [score.value for group in groups for _, _, score in group.trainable]
         return Evaluation(
-            reward=sum(sample.score.value for sample in samples) / len(samples),
-            problems=len(samples),
+            reward=sum(rewards) / len(rewards),
+            problems=len(rewards),
             distinct_answers=len({task.answer for task in self._tasks}),
-            samples=samples,
+            samples=tuple(sample for group in groups for sample in group.samples),
         )
 
 
-def _only_sample(task: Task, outcome: object) -> Sample:
-    match outcome:
-        case Failed():
-            raise EvaluationFailed(f"evaluation: task {task.id}: {outcome.kind}: {outcome.detail}")
-        case Filtered(group=group):
-            return group.samples[0]
-        case _:
-            return outcome.samples[0]
+def _played(task: Task, outcome: Group | Filtered | Failed) -> Group:
+    if isinstance(outcome, Failed):
+        raise EvaluationFailed(f"evaluation: task {task.id}: {outcome.kind}: {outcome.detail}")
+    return outcome.group if isinstance(outcome, Filtered) else outcome

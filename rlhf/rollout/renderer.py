@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,14 @@ from rlhf.types import Message, Prompt
 
 
 class Tokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that rendering needs."""
+    """The part of a Hugging Face tokenizer that rendering needs; its own signatures depend on its arguments."""
 
     eos_token_id: int | None
 
-    def apply_chat_template(self, conversation: list[dict[str, str]], **arguments: object) -> list[int]: ...
-    def decode(self, token_ids: list[int], **arguments: object) -> str: ...
+    @property
+    def apply_chat_template(self) -> Callable[..., Any]: ...
+    @property
+    def decode(self) -> Callable[..., Any]: ...
 
 
 class ChatRenderer:
@@ -41,8 +43,8 @@ class ChatRenderer:
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
         """What people and rewards read of sampled tokens: without special tokens such as the end of the turn."""
-        return self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True)
+        return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))
 
     def markup(self, token_ids: NDArray[np.int32]) -> str:
         """Tokens as text with every special token shown, for the records."""
-        return self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=False)
+        return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=False))

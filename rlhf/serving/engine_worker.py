@@ -149,8 +149,9 @@ class EngineWorker:
 
 
 def _build(settings: EngineSettings) -> VllmEngine:
-    from rlhf.serving.process import undisturbed_process
+    from rlhf.serving.process import quieten_imports, undisturbed_process
 
+    quieten_imports()
     with undisturbed_process():
         from rlhf.serving.vllm_engine import VllmEngine
 

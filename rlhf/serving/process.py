@@ -1,8 +1,10 @@
-"""What starting vLLM changes for a whole process, put back: a learner may live in the same one."""
+"""What starting vLLM does to a whole process, put right: a learner, or a person at a terminal, may share it."""
 
 from __future__ import annotations
 
+import logging
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,3 +26,9 @@ def undisturbed_process() -> Iterator[None]:
         torch.set_rng_state(states[2])
         torch.set_default_dtype(dtype)
         torch.set_num_threads = set_num_threads
+
+
+def quieten_imports() -> None:
+    """Leave out what torch and vLLM remark at every start on a CPU: no Triton, and a name that torch will drop."""
+    logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.reduce_op` is deprecated", FutureWarning)

@@ -22,16 +22,16 @@ def group_relative(rewards: Sequence[float], *, normalize_by_std: bool) -> NDArr
     values = np.asarray(rewards, dtype=np.float64)
     if values.size < 2 or np.all(values == values[0]):
         return np.zeros_like(values)
-    centred = values - values.mean()
-    return centred / (values.std(ddof=1) + STD_EPSILON) if normalize_by_std else centred
+    centred: NDArray[np.float64] = values - values.mean()
+    return centred / (float(values.std(ddof=1)) + STD_EPSILON) if normalize_by_std else centred
 
 
 def group_advantages(groups: Sequence[Group], *, normalize_by_std: bool) -> list[NDArray[np.float32]]:
     """One advantage for every trainable sample of every group, in order. Samples without a score are not there."""
     return [
-        group_relative(
-            [score.value for _, _, score in group.trainable], normalize_by_std=normalize_by_std
-        ).astype(np.float32)
+        group_relative([score.value for _, _, score in group.trainable], normalize_by_std=normalize_by_std).astype(
+            np.float32
+        )
         for group in groups
     ]
 

@@ -42,10 +42,13 @@ async def warm_up(
     segments = (demonstration(tokenizer, messages, response) for messages, response in demonstrations)
     await fine_tune(learner, segments, updates=warmup.updates, batch_size=warmup.batch_size, watch=watch)
     await learner.export(warm)
+    await learner.stop()
 
 
 def warmup_trainer(trainer: TrainerConfig, warmup: WarmupConfig) -> TrainerConfig:
-    """The settings of a warm-up: the recipe's ranks, one optimizer step an update, a rate that falls to zero."""
-    optimizer = OptimizerConfig(learning_rate=warmup.learning_rate, schedule="linear")
+    """The recipe's ranks, one optimizer step an update, and a rate that rises for a tenth and falls to zero."""
+    optimizer = OptimizerConfig(
+        learning_rate=warmup.learning_rate, schedule="linear", warmup_steps=warmup.updates // 10
+    )
     changed = {"updates": warmup.updates, "epochs": 1, "minibatches": 1, "optimizer": optimizer, "loss": LossConfig()}
     return trainer.model_copy(update=changed)

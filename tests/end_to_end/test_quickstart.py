@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlhf.data.sorting import tasks
 from rlhf.data.config import SortingConfig
+from rlhf.data.sorting import tasks
 from tests.end_to_end.running import QUICKSTART, ROOT, Run, command, environment, largest_difference, train
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
@@ -93,9 +93,7 @@ def test_the_checkpoint_evaluates_and_answers_from_the_command_line(quickstart: 
 
 
 def run(*arguments: str) -> str:
-    done = subprocess.run(
-        command(*arguments), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run(command(*arguments), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
