@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from rlhf.cluster.plan import describe
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.data.sources import load_tasks
-from rlhf.models.loading import load_tokenizer
 from rlhf.recipe import Recipe
 from rlhf.reward.reward import Reward, make_reward
 from rlhf.roles import ENGINE, engine_device, engine_role, learner_device, roles_of, transfer_backend
@@ -161,13 +160,17 @@ class Serving:
         return Evaluator(rollout=rollout, tasks=load_tasks(recipe.data.eval))
 
 
+def load_renderer(recipe: Recipe, model: str) -> ChatRenderer:
+    """Imports transformers: seconds in which learner and engines start, when this has a thread of its own."""
+    from rlhf.models.loading import load_tokenizer
+
+    return ChatRenderer(load_tokenizer(model, trust_remote_code=recipe.model.trust_remote_code))
+
+
 @asynccontextmanager
-async def started_serving(
-    recipe: Recipe, cluster: Cluster, model: str, *, publishes: bool, names: Sequence[str] = ()
-) -> AsyncIterator[Serving]:
+async def started_serving(recipe: Recipe, cluster: Cluster, model: str, *, publishes: bool) -> AsyncIterator[Serving]:
     """Engines started on `model`, and the reward's workers."""
-    tokenizer = load_tokenizer(model, trust_remote_code=recipe.model.trust_remote_code)
-    renderer = ChatRenderer(tokenizer)
+    renderer = await asyncio.to_thread(load_renderer, recipe, model)
     settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
     workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})
     engines = tuple(make_engine(recipe, worker) for worker in workers)

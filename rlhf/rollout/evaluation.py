@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rlhf.errors import RlhfError
 from rlhf.rollout.group import GroupRollout
@@ -22,7 +22,7 @@ class Evaluation:
     reward: float
     problems: int
     distinct_answers: int
-    samples: tuple[Sample, ...]
+    samples: tuple[Sample, ...] = field(repr=False)
 
 
 class Evaluator:
