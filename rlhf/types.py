@@ -227,7 +227,7 @@ class Filtered:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainedSample:
-    """What an update did with one trajectory: its advantage and the learner's log-probs before the step.
+    """What an update did with one trajectory: its advantage and the learner's log-probs in the pass of its first step.
 
     `advantages` and `logprobs` are `float32 [A]` over the ACTION tokens of all segments in order.
     """

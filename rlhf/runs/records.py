@@ -91,7 +91,7 @@ class EpisodeRecord:
     engine_logprobs: list[float | None] | None = None
     """Log-probs of the distribution sampled from, by the engine."""
     learner_logprobs: list[float | None] | None = None
-    """The learner's, before the update's first step."""
+    """The learner's, in the pass of the episode's first optimizer step; an update of one step has not moved by then."""
     versions: list[int | None] | None = None
     """Policy version that sampled each token."""
 

@@ -74,7 +74,15 @@ class Rank:
         for epoch in range(epochs):
             for step, minibatch in enumerate(minibatches):
                 losses = (
-                    self._policy_loss(micro, minibatch.denominator, before, frozen, tally, first_pass=epoch == 0)
+                    self._policy_loss(
+                        micro,
+                        minibatch.denominator,
+                        before,
+                        frozen,
+                        tally,
+                        first_pass=epoch == 0,
+                        untouched=epoch == step == 0,
+                    )
                     for micro, before, frozen in zip(minibatch.microbatches, old[step], reference[step], strict=True)
                 )
                 self._optimizer_step(losses, len(minibatch.microbatches), tally)
@@ -163,7 +171,10 @@ class Rank:
         tally: Tally,
         *,
         first_pass: bool,
+        untouched: bool,
     ) -> Tensor:
+        """The loss of one micro-batch. `untouched` weights have taken no step of this update yet: only their distance
+        from the engine says something about the engine."""
         logprobs, entropy = self._forward(self.engine, microbatch)
         behaviour = self._tensor(microbatch.behaviour_logprobs)
         importance = None
@@ -186,7 +197,8 @@ class Rank:
         tally.see(off_policy_metrics(logprobs, entropy, behaviour))
         if first_pass:
             before = logprobs.detach() if old is None else old
-            tally.see(engine_difference(before, behaviour))
+            if old is not None or untouched:
+                tally.see(engine_difference(before, behaviour))
             tally.keep(microbatch.places, before)
         return loss
 

@@ -1,0 +1,125 @@
+"""The same run on every plan: engines, ranks, ZeRO stages, temperatures, architectures, staleness."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf.models.config import TinyModelConfig
+from rlhf.models.tiny import save_tiny
+from rlhf.runs.records import EpisodeRecord
+from tests.end_to_end.running import SMALL, Run, largest_difference, train
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+
+RAW = (
+    *SMALL,
+    "model.warmup=null",
+    "reward.kind=function",
+    "reward.function=tests.end_to_end.rewards:varied",
+    "trainer.optimizer.learning_rate=1e-3",
+)
+"""A random model and a reward that varies: nothing is learnt, and every update moves the weights."""
+LOCAL = "cluster.kind=local"
+HOSTILE = {"do_sample": True, "top_k": 1, "temperature": 0.1, "repetition_penalty": 2.0, "eos_token_id": [2, 65, 66]}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(
+            ("rollout.engines=2", "trainer.deepspeed.ranks=2", "trainer.deepspeed.zero_stage=3",
+             "model.tiny.architecture=llama", "model.tiny.tie_word_embeddings=false", "sampling.temperature=1.5"),
+            id="2-engines-2-ranks-zero3-llama-untied-hot",
+        ),
+        pytest.param(
+            ("trainer.deepspeed.ranks=2", "trainer.deepspeed.zero_stage=2", "model.tiny.architecture=qwen3",
+             "sampling.temperature=0.6"),
+            id="2-ranks-zero2-qwen3-tied-cold",
+        ),
+        pytest.param(
+            (LOCAL, "trainer.deepspeed.zero_stage=1", "model.tiny.tie_word_embeddings=false",
+             "sampling.temperature=0.6", "trainer.loss.kl_coefficient=0.01"),
+            id="local-zero1-qwen2-untied-cold",
+        ),
+    ],
+)  # fmt: skip
+def test_engine_and_learner_agree_on_every_token_after_every_publish(
+    tmp_path: Path, cache: Path, plan: tuple[str, ...]
+) -> None:
+    run = train(tmp_path / "run", cache, *RAW, "trainer.updates=3", *plan)
+    assert largest_difference(run.episodes) <= 1e-4
+    assert weights_moved(run)
+
+
+def test_a_hostile_generation_config_decides_nothing(tmp_path: Path, cache: Path) -> None:
+    model = save_tiny(TinyModelConfig(hidden_size=64, heads=2, kv_heads=1), 0, tmp_path / "model")
+    (model / "generation_config.json").write_text(json.dumps(HOSTILE))
+    run = train(tmp_path / "run", cache, *RAW, "trainer.updates=2", LOCAL, f"model.path={model}", "model.tiny=null")
+    assert largest_difference(run.episodes) <= 1e-4
+    sampled = {token for episode in run.episodes for token in (episode.token_ids or [])[-8:]}
+    assert len(sampled) > 50, "top_k=1 would sample few tokens"
+    assert {65, 66} <= sampled, "these would end a reply"
+
+
+@pytest.mark.parametrize(
+    ("staleness", "plan"),
+    [
+        pytest.param(1, (LOCAL,), id="1-update-1-engine"),
+        pytest.param(4, (LOCAL,), id="4-updates-1-engine"),
+        pytest.param(1, ("rollout.engines=2",), id="1-update-2-engines"),
+        pytest.param(4, ("rollout.engines=2",), id="4-updates-2-engines"),
+    ],
+)
+def test_staleness_stays_within_its_bound_and_nothing_is_lost(
+    tmp_path: Path, cache: Path, staleness: int, plan: tuple[str, ...]
+) -> None:
+    run = train(
+        tmp_path / "run", cache, *RAW, "trainer.updates=8", f"trainer.max_staleness={staleness}",
+        "sampling.max_tokens=48", *plan,
+    )  # fmt: skip
+    episodes = run.episodes
+    assert {episode.fate for episode in episodes} == {"trained"}, "no group is discarded for being slow"
+    measured = {episode.update - 1 - version for episode in episodes for version in versions(episode)}
+    assert max(measured) == staleness
+    assert min(measured) >= 0
+    assert_books_balance(run)
+
+
+def test_requests_in_flight_go_on_across_a_publish_with_a_version_for_every_token(tmp_path: Path, cache: Path) -> None:
+    run = train(
+        tmp_path / "run", cache, *RAW, "trainer.updates=8", "trainer.max_staleness=4", LOCAL, "sampling.max_tokens=120"
+    )
+    mixed = [episode for episode in run.episodes if len(set(versions(episode))) > 1]
+    assert mixed, "some episode was sampled by two versions"
+    for episode in mixed:
+        assert versions(episode) == sorted(versions(episode)), "versions only grow within an episode"
+
+
+def test_a_run_with_spoiled_groups_finishes_and_its_books_balance(tmp_path: Path, cache: Path) -> None:
+    run = train(
+        tmp_path / "run", cache, *RAW, "trainer.updates=6", "trainer.max_staleness=1", LOCAL,
+        "reward.function=tests.end_to_end.rewards:moody", "trainer.filter.equal_rewards=true", "data.eval=null",
+    )  # fmt: skip
+    groups = run.summary["group_accounts"]
+    assert groups["failed"] > 0
+    assert groups["filtered"] > 0
+    assert groups["trained"] == 6 * 8, "every update was whole"
+    assert_books_balance(run)
+
+
+def versions(episode: EpisodeRecord) -> list[int]:
+    return [version for version in episode.versions or [] if version is not None]
+
+
+def weights_moved(run: Run) -> bool:
+    return all(metrics["grad_norm"] > 0 for metrics in run.metrics)
+
+
+def assert_books_balance(run: Run) -> None:
+    groups, samples = run.summary["group_accounts"], run.summary["sample_accounts"]
+    assert groups["admitted"] == sum(count for fate, count in groups.items() if fate != "admitted")
+    assert samples["admitted"] == sum(count for fate, count in samples.items() if fate != "admitted")
+    assert samples["admitted"] == len(run.episodes) == 4 * groups["admitted"]
