@@ -11,6 +11,7 @@ from benchmarks.end_to_end.workload import SAMPLES_PER_UPDATE, Precision
 
 PHASES = ("generate", "publish", "train", "wait", "controller")
 """Where an update's seconds go. `generate` may overlap the rest; without it they add up to the update."""
+RATIOS: Mapping[str, Precision] = {"ratio_fp32": "float32", "ratio_bf16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +58,10 @@ def table(summary: Sequence[Measurement]) -> str:
 
 def result(summary: Sequence[Measurement], facts: Mapping[str, Any]) -> dict[str, Any]:
     """What the RESULT line holds."""
-    rounded = [asdict(m) | {"samples_per_second": round(m.samples_per_second, 2)} for m in summary]
-    return {
-        "benchmark": "end_to_end",
-        **{
-            name: round(ratio(summary, precision), 3)
-            for name, precision in (("ratio_fp32", "float32"), ("ratio_bf16", "bfloat16"))
-            if any(m.precision == precision for m in summary)
-        },
-        "sides": rounded,
-        **facts,
-    }
+    measured = {measurement.precision for measurement in summary}
+    ratios = {name: round(ratio(summary, which), 3) for name, which in RATIOS.items() if which in measured}
+    sides = [asdict(m) | {"samples_per_second": round(m.samples_per_second, 2)} for m in summary]
+    return {"benchmark": "end_to_end", **ratios, "sides": sides, **facts}
 
 
 def _median(same: Sequence[Measurement]) -> Measurement:

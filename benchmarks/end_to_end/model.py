@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,11 +32,11 @@ def save_start_model(folder: Path) -> int:
 
 
 @torch.no_grad()
-def silence(model: torch.nn.Module, token_id: int) -> None:
+def silence(model: Any, token_id: int) -> None:
     """Make a token impossible to sample, in the weights: neither side needs a rule that bans it.
 
-    Channel 0 of the residual stream holds a constant that no layer writes to. All tokens read it alike, except that one,
-    whose logit it pushes down by about 40.
+    Channel 0 of the residual stream holds a constant that no layer writes to. All tokens read it alike, except that
+    one, whose logit it pushes down by about 40.
     """
     embedding = model.get_input_embeddings().weight
     embedding[:, 0] = 0.5

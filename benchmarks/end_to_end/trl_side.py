@@ -1,26 +1,27 @@
 """TRL's side, run by TRL's own virtualenv: `python trl_side.py '{"model": …}'`. The last line is `RESULT {json}`.
 
-Every choice is TRL's fastest on two cores (docs/benchmarks.md has the alternatives that were measured).
+Every choice is the fastest for TRL on two cores of those in docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import load_dataset
+from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from workload import COMPLETION_TOKENS, LEARNING_RATE, SAMPLES_PER_PROMPT, SAMPLES_PER_UPDATE, reward
 
 
-def letters(completions: Sequence[list[dict[str, str]]], **columns: Any) -> list[float]:
+def score(completions: Sequence[list[dict[str, str]]], **columns: Any) -> list[float]:
+    """The workload's reward, as TRL calls one."""
     return [reward(completion[0]["content"], {}) for completion in completions]
 
 
@@ -34,10 +35,12 @@ class Stopwatch(TrainerCallback):
         self.ends.append(time.perf_counter())
 
 
-class TimedTrainer(GRPOTrainer):
+class TimedTrainer(GRPOTrainer):  # type: ignore[misc]
     """`GRPOTrainer` that notes how long it samples and scores; the rest of an update is training."""
 
-    generate_seconds: list[float]
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.generate_seconds: list[float] = []
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         began = time.perf_counter()
@@ -48,7 +51,7 @@ class TimedTrainer(GRPOTrainer):
         return outputs
 
 
-def configuration(folder: str, updates: int, microbatch: int, bf16: bool, extra: dict[str, Any]) -> GRPOConfig:
+def configuration(folder: str, *, updates: int, microbatch: int, bf16: bool) -> GRPOConfig:
     """One optimizer step an update over all samples, no reference model, nothing saved or reported."""
     return GRPOConfig(
         output_dir=folder,
@@ -68,43 +71,35 @@ def configuration(folder: str, updates: int, microbatch: int, bf16: bool, extra:
         report_to=[],
         disable_tqdm=True,
         model_init_kwargs={"dtype": "float32"},
-        **extra,
     )
 
 
+def tasks(prompts: str) -> Dataset:
+    """The prompts as conversations, so that the tokenizer's chat template is applied as on our side."""
+    questions = [json.loads(line)["question"] for line in Path(prompts).read_text().splitlines()]
+    return Dataset.from_dict({"prompt": [[{"role": "user", "content": question}] for question in questions]})
+
+
 def measure(
-    *,
-    model: str,
-    prompts: str,
-    precision: str,
-    threads: int,
-    warmup: int,
-    updates: int,
-    microbatch: int,
-    extra: dict[str, Any],
+    *, model: str, prompts: str, precision: str, threads: int, warmup: int, updates: int, microbatch: int
 ) -> dict[str, Any]:
+    """Seconds an update, and by phase, of the updates after the first `warmup`."""
     torch.set_num_threads(threads)
-    dataset = load_dataset("json", data_files=prompts, split="train", cache_dir=tempfile.mkdtemp())
-    dataset = dataset.map(lambda row: {"prompt": [{"role": "user", "content": row["question"]}]})
     stopwatch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
         trainer = TimedTrainer(
             model=model,
-            args=configuration(folder, warmup + updates, microbatch, precision == "bfloat16", extra),
-            train_dataset=dataset,
-            reward_funcs=letters,
+            args=configuration(folder, updates=warmup + updates, microbatch=microbatch, bf16=precision == "bfloat16"),
+            train_dataset=tasks(prompts),
+            reward_funcs=score,
             callbacks=[stopwatch],
         )
-        trainer.generate_seconds = []
         trainer.train()
-    seconds = stopwatch.ends[-1] - stopwatch.ends[warmup - 1]
-    generate = sum(trainer.generate_seconds[warmup:])
-    usage = resource.getrusage(resource.RUSAGE_SELF)
+    update_seconds = (stopwatch.ends[-1] - stopwatch.ends[warmup - 1]) / updates
+    generate = sum(trainer.generate_seconds[warmup:]) / updates
     return {
-        "cpu": usage.ru_utime + usage.ru_stime,
-        "samples_per_second": updates * SAMPLES_PER_UPDATE / seconds,
-        "update_seconds": seconds / updates,
-        "phase_seconds": {"generate": generate / updates, "train": (seconds - generate) / updates},
+        "update_seconds": update_seconds,
+        "phase_seconds": {"generate": generate, "train": update_seconds - generate},
     }
 
 
