@@ -120,9 +120,7 @@ class UpdateBoundary:
         return dict(metrics) | times | counts | evaluation
 
     def write_spans(self, spans: list[Span]) -> None:
-        self._spans.write(
-            {"name": s.name, "start": s.start, "seconds": round(s.seconds, 6), **s.attributes} for s in spans
-        )
+        self._spans.write(span.record for span in spans)
         self._spans.flush()
 
 

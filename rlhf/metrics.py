@@ -22,6 +22,11 @@ class Span:
     seconds: float
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
 
+    @property
+    def record(self) -> dict[str, Attribute]:
+        """The span as a line of `spans.jsonl`."""
+        return {"name": self.name, "start": self.start, "seconds": round(self.seconds, 6), **self.attributes}
+
 
 class Clock:
     """Collects spans. Parts are wrapped with it from outside, where they are wired."""

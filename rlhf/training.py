@@ -11,6 +11,7 @@ from rlhf.cluster.worker import Cluster
 from rlhf.data.order import TaskOrder
 from rlhf.data.sources import load_tasks
 from rlhf.errors import RlhfError, WorkerDied
+from rlhf.fine_tuning import fine_tune_on
 from rlhf.ledger import Ledger, group_accounts
 from rlhf.metrics import Clock
 from rlhf.observed import ObservedBuffer, ObservedLearner, ObservedRollout, ObservedWeights
@@ -36,8 +37,9 @@ async def train(loaded: LoadedRecipe, folder: RunFolder, clock: Clock, view: Vie
     """Train what the recipe says; everything is in the run folder when it returns, and when it raises."""
     recipe = loaded.recipe
     async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(started_cluster(recipe, (LEARNER, ENGINE), folder.logs, view))
-        return await while_alive(cluster, _train_on(cluster, recipe, folder, clock, view))
+        roles, work = ((LEARNER, ENGINE), _train_on) if recipe.kind == "rl" else ((LEARNER,), fine_tune_on)
+        cluster = await stack.enter_async_context(started_cluster(recipe, roles, folder.logs, view))
+        return await while_alive(cluster, work(cluster, recipe, folder, clock, view))
 
 
 async def while_alive(cluster: Cluster, work: Awaitable[Summary]) -> Summary:

@@ -57,5 +57,6 @@ def closing_words(summary: Summary, folder: Path) -> str:
         f"{summary.updates} updates, {summary.samples:,} samples, {summary.wall_seconds:.0f} s "
         f"(first update after {summary.seconds_to_first_update or 0:.0f} s)"
     )
-    lines.append(f"everything is in {folder}; for instance {folder / 'reward.png'}")
+    picture = folder / "reward.png"
+    lines.append(f"everything is in {folder}" + (f"; for instance {picture}" if picture.exists() else ""))
     return "\n".join(lines)

@@ -86,13 +86,20 @@ class LiveView:
     def _rows(self) -> list[tuple[str, RenderableType]]:
         line = self._last
         rows: list[tuple[str, RenderableType]] = [("now", self._now(self._phase))] if self._phase else []
+        if line is None or line.nll is None:
+            return rows + self._reinforced(line)
+        rate = f"nll {line.nll:.3f}   rate {number(line.learning_rate, '.1e')}"
+        return [*rows, ("learning", Text(rate)), ("an update", phases(line.seconds, line.phase_seconds)), speed(line)]
+
+    def _reinforced(self, line: UpdateLine | None) -> list[tuple[str, RenderableType]]:
+        rows: list[tuple[str, RenderableType]] = []
         if line is not None:
             rows.append(("reward", reward(line.reward, self._rewards)))
         if self._evaluations:
             rows.append(("held out", held_out(self._evaluations)))
         if line is not None:
             rows.append(("an update", phases(line.seconds, line.phase_seconds)))
-            rows.append(("speed", Text(f"{line.tokens_per_second:,.0f} tokens/s   staleness {line.staleness:.2f}")))
+            rows.append(speed(line, f"   staleness {line.staleness:.2f}"))
             rows.append(("learning", learning(line)))
             rows.append(("groups", groups(line)))
         return rows
@@ -132,6 +139,10 @@ def phases(seconds: float, by_phase: Mapping[str, float]) -> Text:
     for name, spent in by_phase.items():
         text.append(f"  {name} ", "dim").append(f"{spent:.2f}", PHASE_COLOURS.get(name, ""))
     return text
+
+
+def speed(line: UpdateLine, more: str = "") -> tuple[str, RenderableType]:
+    return "speed", Text(f"{line.tokens_per_second:,.0f} tokens/s{more}")
 
 
 def learning(line: UpdateLine) -> Text:

@@ -17,6 +17,8 @@ class UpdateLine:
     """Budget of updates."""
     reward: float | None
     """Mean reward of the episodes trained; None when none had a number."""
+    nll: float | None = None
+    """Of an update that imitated demonstrations: mean negative log-likelihood of their tokens, in nats."""
     eval_reward: float | None = None
     """Latest held-out reward, if it was evaluated at this update."""
     staleness: float = 0.0
@@ -84,8 +86,26 @@ def plain_line(line: UpdateLine) -> str:
     """The update as one line of text."""
     width = len(str(line.updates))
     phases = " ".join(f"{name} {seconds:.2f}" for name, seconds in line.phase_seconds.items())
+    learnt = _imitated(line) if line.nll is not None else _reinforced(line)
     columns = [
         f"update {line.update:>{width}}/{line.updates}",
+        *learnt,
+        f"eta {duration(line.eta_seconds):>5}",
+        f"seconds {line.seconds:.2f}" + (f" ({phases})" if phases else ""),
+    ]
+    return "  ".join(columns)
+
+
+def _imitated(line: UpdateLine) -> list[str]:
+    return [
+        f"nll {number(line.nll, '.3f'):>6}",
+        f"tokens/s {line.tokens_per_second:>7.0f}",
+        f"lr {number(line.learning_rate, '.1e')}",
+    ]
+
+
+def _reinforced(line: UpdateLine) -> list[str]:
+    return [
         f"reward {number(line.reward, '.3f'):>6}",
         f"eval {number(line.eval_reward, '.3f'):>5}",
         f"staleness {line.staleness:.2f}",
@@ -95,10 +115,7 @@ def plain_line(line: UpdateLine) -> str:
         f"clip {number(line.clip_fraction, '.3f'):>5}",
         f"failed {line.failed}",
         f"filtered {line.filtered}",
-        f"eta {duration(line.eta_seconds):>5}",
-        f"seconds {line.seconds:.2f}" + (f" ({phases})" if phases else ""),
     ]
-    return "  ".join(columns)
 
 
 def number(value: float | None, form: str) -> str:
