@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rlhf.commands.failures import tell
 from rlhf.errors import RlhfError
 
 app = typer.Typer(
@@ -117,7 +118,6 @@ def main() -> None:
     try:
         app()
     except RlhfError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        sys.exit(tell(error))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from io import StringIO
 from pathlib import Path
 
+from rlhf.errors import UserError
 from rlhf.recipe import Recipe, recipe_from
 from rlhf.roles import ENGINE
 from rlhf.rollout.evaluation import Evaluation
@@ -32,7 +33,7 @@ def evaluate_model(recipe: Recipe, model: str) -> Evaluation:
 
 
 def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
-    """One reply to one user message, by one engine in this process."""
+    """One reply to one user message, by one engine in this process. Raises `UserError` for a prompt without room."""
     recipe = recipe_from(
         {
             "model": {"path": model},
@@ -47,7 +48,12 @@ def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float 
             cluster = await stack.enter_async_context(started_cluster(recipe, (ENGINE,), logs, PlainView(StringIO())))
             serving = await stack.enter_async_context(started_serving(recipe, cluster, model, publishes=False))
             tokens = serving.renderer.prompt((Message(role="user", content=prompt),))
-            room = max(1, min(max_tokens, serving.facts.max_context_tokens - len(tokens.token_ids)))
+            room = min(max_tokens, serving.facts.max_context_tokens - len(tokens.token_ids))
+            if room < 1:
+                raise UserError(
+                    f"the prompt has {len(tokens.token_ids)} tokens and the model's context "
+                    f"{serving.facts.max_context_tokens}: there is no room for a reply; shorten it"
+                )
             completion = await serving.router.generate(
                 tokens, sampling=Sampling(temperature=temperature, max_tokens=room), seed=seed, session="generate"
             )

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlhf.commands.failures import telling
 from rlhf.errors import ConfigError
 from rlhf.recipe import load_recipe
 from rlhf.supervisor import supervise
@@ -35,4 +36,4 @@ def evaluate(checkpoint: str, recipe: Path, overrides: Sequence[str] = ()) -> in
         )
         return 0
 
-    return supervise(run)
+    return supervise(telling(run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlhf.commands.failures import telling
 from rlhf.supervisor import supervise
 from rlhf.trainer.checkpoint import model_folder
 
@@ -16,4 +17,4 @@ def generate(checkpoint: str, prompt: str, max_tokens: int, temperature: float, 
         print(reply(model, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed))
         return 0
 
-    return supervise(run)
+    return supervise(telling(run))

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlhf.commands.failures import tell
 from rlhf.errors import RlhfError
 from rlhf.metrics import Clock
 from rlhf.preflight import preflight
@@ -33,9 +34,9 @@ def run(loaded: LoadedRecipe, clock: Clock) -> int:
         summary = Trainer(loaded, clock=clock, view=view).fit()
     except RlhfError as error:
         view.close()
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        code = tell(error)
         print(f"the logs of every process are in {settings.run_dir / 'logs'}", file=sys.stderr)
-        return error.exit_code
+        return code
     except KeyboardInterrupt:
         view.close()
         print(f"stopped; what was done so far is in {settings.run_dir}", file=sys.stderr)
