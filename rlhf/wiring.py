@@ -26,6 +26,7 @@ from rlhf.rollout.router import Router
 from rlhf.runs.view import View
 from rlhf.serving.settings import EngineFacts, EngineSettings
 from rlhf.trainer.advantages import group_advantages, shuffled_rewards
+from rlhf.trainer.batch import ROW_TOKENS
 from rlhf.trainer.canary import canary, tolerance_for
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
@@ -74,6 +75,8 @@ def make_learner(recipe: Recipe, workers: Sequence[Worker]) -> RemoteLearner:
         advantages=partial(advantages_of, recipe.seed, recipe.trainer),
         transfer_backend=transfer_backend(recipe),
         publish_timeout_seconds=recipe.rollout.publish_timeout_seconds,
+        # Flash attention takes no mask: there a sequence has a row alone. Untested.
+        row_tokens=1 if recipe.model.attention == "flash_attention_2" else ROW_TOKENS,
     )
 
 

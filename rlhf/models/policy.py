@@ -22,18 +22,22 @@ class Policy(nn.Module):
         self.model = model
 
     def forward(
-        self, token_ids: Tensor, position_ids: Tensor, targets: Tensor, temperature: float
+        self, token_ids: Tensor, position_ids: Tensor, sources: Tensor, targets: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies, both `float32 [A]`, of the tokens at flat positions `targets` `int64 [A]` of
-        `token_ids` `[R, L]`, given what precedes them in their sequence.
+        `token_ids` `[R, L]`, given what precedes them in their sequence, which ends at the flat position `sources`.
 
         Rows hold several sequences; `position_ids` restarts at 0 in each. That, with no mask and no cache, is what
-        tells transformers where sequences end: a mask of ones or a cache would silently join them.
+        tells transformers where sequences end: a mask of ones or a cache would silently join them. Where sequences
+        share their beginning there is a mask, see `branch_mask`.
         """
         hidden = self.model.base_model(
-            input_ids=token_ids, position_ids=position_ids, attention_mask=None, use_cache=False
+            input_ids=token_ids,
+            position_ids=position_ids,
+            attention_mask=branch_mask(position_ids, self.model.dtype),
+            use_cache=False,
         ).last_hidden_state
-        chosen = hidden.flatten(0, 1)[targets - 1]
+        chosen = hidden.flatten(0, 1)[sources]
         # Without targets this is empty but still hangs on every weight: a padding micro-batch runs the same backward
         # pass as any other, because ranks must meet in every collective.
         return self._head(chosen, token_ids.flatten()[targets], temperature)
@@ -46,6 +50,27 @@ class Policy(nn.Module):
         chunks = zip(torch.split(hidden, size), torch.split(ids, size), strict=True)
         parts = [checkpoint(_head_logprobs, head, *chunk, temperature, use_reentrant=False) for chunk in chunks]
         return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropies for _, entropies in parts])
+
+
+def branch_mask(position_ids: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """What is added to attention scores, `[R, 1, L, L]`: 0 where a token of `position_ids` `[R, L]` may look, the
+    smallest number elsewhere. `None` when no sequences share their beginning.
+
+    A run is a stretch of rising positions. One that starts at 0 begins a sequence; one that starts at p > 0 is another
+    branch of the same sequence, which sees that sequence's first p tokens and itself.
+    """
+    index = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
+    breaks = torch.ones_like(position_ids, dtype=torch.bool)
+    breaks[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
+    starts = position_ids - (index - torch.where(breaks, index, 0).cummax(1).values)
+    if not bool(starts.any()):
+        return None
+    runs, sequences = breaks.cumsum(1), (breaks & (position_ids == 0)).cumsum(1)
+    same_run = runs[:, :, None] == runs[:, None]
+    shared = (sequences[:, :, None] == sequences[:, None]) & (position_ids[:, None] < starts[:, :, None])
+    seen = (same_run | shared) & (index[:, None] <= index[:, :, None])
+    mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+    return mask.masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 
 
 def chosen_logprobs(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.trainer.bundle import Bundle, Strand, bundled, laid_out
 from rlhf.trainer.packing import Row, cut, deal, pack
 from rlhf.types import Group, Segment
 
@@ -21,16 +22,6 @@ Ints = NDArray[np.int64]
 ROW_TOKENS = 128
 """Attention over a row costs the square of its length, while rows of a micro-batch share every matrix product: on 64
 sequences of 40 tokens, rows of 128 take 0.165 s a step and rows of 480 take 0.195 s."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Strand:
-    """One context to compute on: `token_ids` `int32 [T]`, the positions of its ACTION tokens `int64 [A]`, and the
-    `place` of the first of them in the flat arrays of the batch."""
-
-    token_ids: NDArray[np.int32]
-    actions: Ints
-    place: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,13 +48,15 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MicroBatch:
-    """One forward and backward pass: `token_ids`, `position_ids` `int32 [R, L]`, several sequences a row, positions
+    """One forward and backward pass: `token_ids`, `position_ids` `int32 [R, L]`, several bundles a row, positions
     starting at 0 in each. The rest is `[A]` over its ACTION tokens: `targets` their index in the flattened `[R * L]`,
-    `places` their index in the batch's flat arrays. One without action tokens is padding, computed like any other.
+    `sources` that of the token before each in its sequence, `places` their index in the batch's flat arrays. One
+    without action tokens is padding, computed like any other.
     """
 
     token_ids: NDArray[np.int32]
     position_ids: NDArray[np.int32]
+    sources: Ints
     targets: Ints
     places: Ints
     behaviour_logprobs: Floats
@@ -163,37 +156,42 @@ def _step(batch: Batch, groups: set[int], ranks: int, microbatch_tokens: int, ro
         return []
     owned = np.concatenate([np.arange(s.place, s.place + len(s.actions)) for s in chosen])
     denominator = float(np.round(batch.weights[owned].astype(np.float64).sum()))
-    rows = pack([len(strand.token_ids) for strand in chosen], min(row_tokens, microbatch_tokens))
+    row_tokens = min(row_tokens, microbatch_tokens)
+    bundles = bundled(chosen, row_tokens)
+    rows = pack([bundle.tokens for bundle in bundles], row_tokens)
     shares = [cut(share, microbatch_tokens) for share in deal(rows, ranks)]
     count = max(len(share) for share in shares)
     return [
         Minibatch(
-            microbatches=tuple(_microbatch(batch, chosen, part) for part in share + [[]] * (count - len(share))),
+            microbatches=tuple(_microbatch(batch, bundles, part) for part in share + [[]] * (count - len(share))),
             denominator=denominator,
         )
         for share in shares
     ]
 
 
-def _microbatch(batch: Batch, strands: Sequence[Strand], rows: Sequence[Row]) -> MicroBatch:
+def _microbatch(batch: Batch, bundles: Sequence[Bundle], rows: Sequence[Row]) -> MicroBatch:
     length = max((row.tokens for row in rows), default=1)
     token_ids = np.zeros((max(len(rows), 1), length), np.int32)
     # Position 0 for every pad: each is a sequence of its own, seen by nobody.
     position_ids = np.zeros_like(token_ids)
-    targets, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    empty = np.zeros(0, np.int64)
+    sources, targets, places = [empty], [empty], [empty]
     for r, row in enumerate(rows):
         start = 0
-        for strand in (strands[index] for index in row.members):
-            stop = start + len(strand.token_ids)
-            token_ids[r, start:stop] = strand.token_ids
-            position_ids[r, start:stop] = np.arange(stop - start)
-            targets.append(r * length + start + strand.actions)
-            places.append(strand.place + np.arange(len(strand.actions)))
+        for layout in (laid_out(bundles[index]) for index in row.members):
+            stop = start + len(layout.token_ids)
+            token_ids[r, start:stop] = layout.token_ids
+            position_ids[r, start:stop] = layout.position_ids
+            sources.append(r * length + start + layout.sources)
+            targets.append(r * length + start + layout.targets)
+            places.append(layout.places)
             start = stop
     flat = np.concatenate(places)
     return MicroBatch(
         token_ids=token_ids,
         position_ids=position_ids,
+        sources=np.concatenate(sources),
         targets=np.concatenate(targets),
         places=flat,
         behaviour_logprobs=batch.behaviour_logprobs[flat],

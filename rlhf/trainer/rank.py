@@ -61,7 +61,7 @@ class Rank:
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)[None]
         positions = torch.arange(ids.shape[1], device=self.device)
         with zero.scoring(self.engine):
-            logprobs, _ = self.engine(ids, positions[None], positions[1:], 1.0)
+            logprobs, _ = self.engine(ids, positions[None], positions[:-1], positions[1:], 1.0)
         scores: NDArray[np.float32] = logprobs.cpu().numpy()
         return scores
 
@@ -220,6 +220,7 @@ class Rank:
         logprobs, entropy = module(
             self._tensor(microbatch.token_ids).long(),
             self._tensor(microbatch.position_ids).long(),
+            self._tensor(microbatch.sources),
             self._tensor(microbatch.targets),
             self.settings.temperature,
         )

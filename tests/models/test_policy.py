@@ -11,7 +11,7 @@ from rlhf.models.policy import Policy, chosen_logprobs
 from rlhf.models.tiny import save_tiny
 from rlhf.trainer.advantages import group_advantages
 from rlhf.trainer.batch import MicroBatch, build_batch, build_minibatches
-from tests.trainer.made import made_groups
+from tests.trainer.made import made_groups, with_one_prompt
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
@@ -36,6 +36,7 @@ def forward(policy: Policy, micro: MicroBatch) -> torch.Tensor:
     logprobs, _ = policy(
         torch.tensor(micro.token_ids).long(),
         torch.tensor(micro.position_ids).long(),
+        torch.tensor(micro.sources),
         torch.tensor(micro.targets),
         0.7,
     )
@@ -85,6 +86,7 @@ def test_a_sequence_does_not_see_its_neighbours_in_the_row(policy: Policy) -> No
     changed = MicroBatch(
         token_ids=changed_ids,
         position_ids=micro.position_ids,
+        sources=micro.sources,
         targets=micro.targets,
         places=micro.places,
         behaviour_logprobs=micro.behaviour_logprobs,
@@ -121,3 +123,23 @@ def test_a_padding_micro_batch_reaches_every_weight_with_zero(policy: Policy) ->
     policy.zero_grad()
     forward(policy, padding).sum().backward()
     assert all(p.grad is not None and not p.grad.any() for p in policy.parameters())
+
+
+def test_samples_that_share_their_prompt_are_as_if_each_were_alone(policy: Policy) -> None:
+    groups = [with_one_prompt(group) for group in made_groups()]
+    batch = build_batch(groups, group_advantages(groups, normalize_by_std=True))
+    results = []
+    for row_tokens in (128, 1):
+        (steps,) = build_minibatches(
+            batch, minibatches=1, ranks=1, tokens_per_microbatch=4 * row_tokens, row_tokens=row_tokens
+        )
+        policy.zero_grad()
+        flat = np.zeros(len(batch.advantages))
+        for micro in steps[0].microbatches:
+            logprobs = forward(policy, micro)
+            flat[micro.places] = logprobs.detach()
+            (logprobs * torch.tensor(np.cos(micro.places), dtype=torch.float32)).sum().backward()
+        results.append((flat, torch.cat([p.grad.double().flatten() for p in policy.parameters()])))
+    (together, gradient), (alone, expected) = results
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
+    assert float((gradient - expected).norm() / expected.norm()) <= 1e-6

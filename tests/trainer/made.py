@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from rlhf.types import Group, Sample, Scored, Segment, Status, Task, Ticket, TokenKind, Trajectory, Unscored
@@ -39,3 +41,18 @@ def without_score(group: Group, index: int) -> Group:
     samples = list(group.samples)
     samples[index] = Sample(trajectory=samples[index].trajectory, score=Unscored(kind="timeout"))
     return Group(ticket=group.ticket, task=group.task, samples=tuple(samples))
+
+
+def with_one_prompt(group: Group) -> Group:
+    """The same group, every sample with the first one's prompt."""
+    first = group.samples[0].trajectory.segments[0]
+    prompt = first.token_ids[first.kinds == TokenKind.PROMPT]
+    return replace(group, samples=tuple(_with_prompt(sample, prompt) for sample in group.samples))
+
+
+def _with_prompt(sample: Sample, prompt: np.ndarray) -> Sample:
+    (segment,) = sample.trajectory.segments
+    token_ids = np.where(segment.action_mask, segment.token_ids, 0)
+    token_ids[: len(prompt)] = prompt
+    changed = replace(segment, token_ids=token_ids.astype(np.int32))
+    return replace(sample, trajectory=replace(sample.trajectory, segments=(changed,)))

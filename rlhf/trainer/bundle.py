@@ -1,0 +1,91 @@
+"""Sequences that begin alike, computed together: the samples of a group share their prompt, and it is computed once.
+
+A bundle is laid out as its shared tokens, then one branch a sequence. Positions of a branch go on from the shared
+tokens', which is all that the attention needs to know: see `rlhf.models.policy.branch_mask`. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Strand:
+    """One context to compute on: `token_ids` `int32 [T]`, the positions of its ACTION tokens `int64 [A]`, and the
+    `place` of the first of them in the flat arrays of the batch."""
+
+    token_ids: NDArray[np.int32]
+    actions: Ints
+    place: int
+
+    @property
+    def context(self) -> NDArray[np.int32]:
+        """What precedes the first ACTION token."""
+        return self.token_ids[: self.actions[0]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bundle:
+    """Strands with the same context of `shared` tokens, at least one strand."""
+
+    strands: tuple[Strand, ...]
+
+    @property
+    def shared(self) -> int:
+        return len(self.strands[0].context)
+
+    @property
+    def tokens(self) -> int:
+        return self.shared + sum(len(strand.token_ids) - self.shared for strand in self.strands)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layout:
+    """A bundle's tokens in a row: `token_ids` and `position_ids` `int32 [T]`. Over its ACTION tokens, `int64 [A]`:
+    `targets` their index in the row, `sources` the index of the token before each in its sequence, and `places`."""
+
+    token_ids: NDArray[np.int32]
+    position_ids: NDArray[np.int32]
+    sources: Ints
+    targets: Ints
+    places: Ints
+
+
+def bundled(strands: Sequence[Strand], row_tokens: int) -> list[Bundle]:
+    """Strands with equal contexts together, in order, as many as fit into `row_tokens`: wider rows cost more attention
+    than they save."""
+    found: dict[bytes, list[list[Strand]]] = {}
+    for strand in strands:
+        alike = found.setdefault(strand.context.tobytes(), [[]])
+        if alike[-1] and Bundle(strands=(*alike[-1], strand)).tokens > row_tokens:
+            alike.append([])
+        alike[-1].append(strand)
+    return [Bundle(strands=tuple(members)) for alike in found.values() for members in alike]
+
+
+def laid_out(bundle: Bundle) -> Layout:
+    """The shared tokens once, then each strand's own."""
+    shared, stop = bundle.shared, bundle.shared
+    token_ids, position_ids = [bundle.strands[0].context], [np.arange(shared)]
+    sources, targets, places = [], [], []
+    for strand in bundle.strands:
+        shift = stop - shared
+        token_ids.append(strand.token_ids[shared:])
+        position_ids.append(np.arange(shared, len(strand.token_ids)))
+        targets.append(strand.actions + shift)
+        sources.append(np.where(strand.actions == shared, shared, strand.actions + shift) - 1)
+        places.append(strand.place + np.arange(len(strand.actions)))
+        stop += len(strand.token_ids) - shared
+    return Layout(
+        token_ids=np.concatenate(token_ids).astype(np.int32),
+        position_ids=np.concatenate(position_ids).astype(np.int32),
+        sources=np.concatenate(sources),
+        targets=np.concatenate(targets),
+        places=np.concatenate(places),
+    )
