@@ -99,7 +99,7 @@ class RlRun:
         publisher: Publisher,
     ) -> None:
         trainer = recipe.trainer
-        self.recipe, self.folder, self.clock, self.view, self.remote_learner = recipe, folder, clock, view, learner
+        self.recipe, self.folder, self.clock = recipe, folder, clock
         self.buffer = make_buffer(trainer)
         self.ledger = Ledger(folder, trainer.group_size)
         self.loggers = make_loggers(recipe.run.loggers, folder, recipe.name, recipe.model_dump(mode="json"))
