@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -39,6 +40,8 @@ from rlhf.types import Group, Sampling
 @asynccontextmanager
 async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view: View) -> AsyncIterator[Cluster]:
     """The recipe's cluster with a place for every worker of `roles`, and its end."""
+    # Read when torch is imported, which this process does after its workers: an engine may come to live here later.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if recipe.cluster.kind == "local":
         from rlhf.cluster.local import LocalCluster
 

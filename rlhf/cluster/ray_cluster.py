@@ -10,6 +10,7 @@ import secrets
 import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Never
 
@@ -134,9 +135,15 @@ class RayCluster:
         return RayWorker(placement.worker, host.remote(role.factory, role.concurrency, str(log_file)))
 
 
+@cache
+def private_token() -> str:
+    """A secret for every Ray that this process starts: a process reads its token once."""
+    return secrets.token_hex(32)
+
+
 def start_ray(temp_dir: Path) -> None:
     """Start a private Ray on this machine."""
-    os.environ.update(PRIVATE_RAY | {"RAY_AUTH_TOKEN": secrets.token_hex(32)})
+    os.environ.update(PRIVATE_RAY | {"RAY_AUTH_TOKEN": private_token()})
     ray = _quiet_ray()
     machine = this_machine()
     ray.init(

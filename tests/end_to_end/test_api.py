@@ -1,0 +1,41 @@
+"""The trainer from Python: everything after `fit` works in the same process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.running import QUICKSTART, ROOT, RUN_SECONDS, SMALL, environment
+
+pytestmark = pytest.mark.engine
+
+PROGRAM = """
+import json, sys
+from rlhf import Trainer
+
+recipe, folder, *overrides = sys.argv[1:]
+trainer = Trainer.from_recipe(recipe, f"run.dir={folder}/run", *overrides)
+summary = trainer.fit()
+evaluation, reply, saved = trainer.evaluate(), trainer.predict("52431"), trainer.save(f"{folder}/saved")
+answers = {"fit": summary.eval_reward_end, "evaluate": evaluation.reward, "reply": reply, "saved": str(saved)}
+print(json.dumps(answers))
+"""
+
+
+def test_fit_evaluate_predict_and_save(cache: Path, tmp_path: Path) -> None:
+    """`evaluate` starts Ray a second time; `predict` starts an engine in this process."""
+    overrides = (f"model.cache_dir={cache}", "trainer.updates=2", *SMALL)
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(QUICKSTART), str(tmp_path), *overrides],
+        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=RUN_SECONDS,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    answers = json.loads(ended.stdout.splitlines()[-1])
+    assert answers["evaluate"] == answers["fit"]
+    assert sorted(answers["reply"]) == sorted("52431")
+    assert (Path(answers["saved"]) / "model.safetensors").is_file()
+    assert ended.stderr == ""
