@@ -4,59 +4,62 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Coroutine
 from io import StringIO
 from pathlib import Path
+from typing import Any, TypeVar
 
+from rlhf.cluster.worker import Cluster
 from rlhf.errors import UserError
 from rlhf.recipe import Recipe, recipe_from
 from rlhf.roles import ENGINE
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.view import PlainView
 from rlhf.types import Message, Sampling
-from rlhf.wiring import started_cluster, started_serving
+from rlhf.vigil import while_alive
+from rlhf.wiring import Serving, started_cluster, started_serving
+
+T = TypeVar("T")
 
 
 def evaluate_model(recipe: Recipe, model: str) -> Evaluation:
     """Every held-out task of the recipe once, greedily, by the model in a Hugging Face folder."""
 
-    async def run() -> Evaluation:
-        async with AsyncExitStack() as stack:
-            logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            cluster = await stack.enter_async_context(started_cluster(recipe, (ENGINE,), logs, PlainView(StringIO())))
-            serving = await stack.enter_async_context(started_serving(recipe, cluster, model, publishes=False))
-            evaluator = serving.evaluator(recipe)
-            assert evaluator is not None
-            return await evaluator(version=0)
+    async def evaluate(serving: Serving) -> Evaluation:
+        evaluator = serving.evaluator(recipe)
+        assert evaluator is not None
+        return await evaluator(version=0)
 
-    return asyncio.run(run())
+    return asyncio.run(_served(recipe, model, evaluate))
 
 
 def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
     """One reply to one user message, by one engine in this process. Raises `UserError` for a prompt without room."""
-    recipe = recipe_from(
-        {
-            "model": {"path": model},
-            "data": {"train": {"sorting": {}}},
-            "cluster": {"kind": "local"},
-        }
-    ).recipe
+    one_process = {"model": {"path": model}, "data": {"train": {"sorting": {}}}, "cluster": {"kind": "local"}}
 
-    async def run() -> str:
-        async with AsyncExitStack() as stack:
-            logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            cluster = await stack.enter_async_context(started_cluster(recipe, (ENGINE,), logs, PlainView(StringIO())))
-            serving = await stack.enter_async_context(started_serving(recipe, cluster, model, publishes=False))
-            tokens = serving.renderer.prompt((Message(role="user", content=prompt),))
-            room = min(max_tokens, serving.facts.max_context_tokens - len(tokens.token_ids))
-            if room < 1:
-                raise UserError(
-                    f"the prompt has {len(tokens.token_ids)} tokens and the model's context "
-                    f"{serving.facts.max_context_tokens}: there is no room for a reply; shorten it"
-                )
-            completion = await serving.router.generate(
-                tokens, sampling=Sampling(temperature=temperature, max_tokens=room), seed=seed, session="generate"
+    async def answer(serving: Serving) -> str:
+        tokens = serving.renderer.prompt((Message(role="user", content=prompt),))
+        room = min(max_tokens, serving.facts.max_context_tokens - len(tokens.token_ids))
+        if room < 1:
+            raise UserError(
+                f"the prompt has {len(tokens.token_ids)} tokens and the model's context "
+                f"{serving.facts.max_context_tokens}: there is no room for a reply; shorten it"
             )
-            return serving.renderer.text(completion.token_ids)
+        completion = await serving.router.generate(
+            tokens, sampling=Sampling(temperature=temperature, max_tokens=room), seed=seed, session="generate"
+        )
+        return serving.renderer.text(completion.token_ids)
 
-    return asyncio.run(run())
+    return asyncio.run(_served(recipe_from(one_process).recipe, model, answer))
+
+
+async def _served(recipe: Recipe, model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
+    """The work's result on engines that serve `model`; their logs are not kept."""
+
+    async def serve_and_work(cluster: Cluster) -> T:
+        async with started_serving(recipe, cluster, model, publishes=False) as serving:
+            return await work(serving)
+
+    with tempfile.TemporaryDirectory() as logs:
+        async with started_cluster(recipe, (ENGINE,), Path(logs), PlainView(StringIO())) as cluster:
+            return await while_alive(cluster, serve_and_work(cluster))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 
 from rlhf.boundary import UpdateBoundary
 from rlhf.cluster.worker import Cluster
 from rlhf.data.order import TaskOrder
 from rlhf.data.sources import load_tasks
-from rlhf.errors import RlhfError, WorkerDied
 from rlhf.fine_tuning import fine_tune_on
 from rlhf.ledger import Ledger, group_accounts
 from rlhf.metrics import Clock
@@ -29,6 +27,7 @@ from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Loop
 from rlhf.trainer.publish import Publisher
+from rlhf.vigil import telling_error, while_alive
 from rlhf.warmup import starting_model
 from rlhf.wiring import Serving, learner_settings, make_learner, make_publisher, started_cluster, started_serving
 
@@ -40,30 +39,6 @@ async def train(loaded: LoadedRecipe, folder: RunFolder, clock: Clock, view: Vie
         roles, work = ((LEARNER, ENGINE), _train_on) if recipe.kind == "rl" else ((LEARNER,), fine_tune_on)
         cluster = await stack.enter_async_context(started_cluster(recipe, roles, folder.logs, view))
         return await while_alive(cluster, work(cluster, recipe, folder, clock, view))
-
-
-async def while_alive(cluster: Cluster, work: Awaitable[Summary]) -> Summary:
-    """The work's result, or `WorkerDied` as soon as any worker ends. Of several failures the telling one is raised."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            watcher = tasks.create_task(cluster.watch())
-            summary = await work
-            watcher.cancel()
-            return summary
-    except BaseExceptionGroup as group:
-        raise telling_error(group) from None
-
-
-def telling_error(group: BaseExceptionGroup) -> BaseException:
-    """A death before what followed from it, a failure with a name before any other."""
-    leaves = list(_leaves(group))
-    return min(leaves, key=lambda error: (not isinstance(error, WorkerDied), not isinstance(error, RlhfError)))
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]
 
 
 async def _train_on(cluster: Cluster, recipe: Recipe, folder: RunFolder, clock: Clock, view: View) -> Summary:
@@ -137,7 +112,7 @@ class RlRun:
             outcome = "stopped"
             raise
         except BaseException as error:
-            outcome = str(telling_error(error) if isinstance(error, BaseExceptionGroup) else error)
+            outcome = str(telling_error(error))
             raise
         finally:
             summary = self.close(outcome)

@@ -1,0 +1,45 @@
+"""Work beside a watch: who is heard when several fail at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rlhf.errors import DeadlinePassed, WorkerDied
+from rlhf.vigil import telling_error, while_alive
+
+
+class Cluster:
+    """Its watch ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.death: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def watch(self):
+        await self.death
+
+
+async def test_work_that_ends_ends_the_watch() -> None:
+    async def work() -> int:
+        return 7
+
+    assert await while_alive(Cluster(), work()) == 7
+
+
+async def test_a_death_interrupts_the_work_and_is_what_is_raised() -> None:
+    cluster = Cluster()
+
+    async def work() -> None:
+        asyncio.get_running_loop().call_soon(cluster.death.set_exception, WorkerDied("engine-0", "killed by SIGKILL"))
+        await asyncio.sleep(60)
+
+    with pytest.raises(WorkerDied, match="engine-0 died: killed by SIGKILL"):
+        await while_alive(cluster, work())
+
+
+def test_a_death_is_told_before_a_named_failure_before_any_other() -> None:
+    death, late, other = WorkerDied("learner-0", "x"), DeadlinePassed("engine-0", 3), ValueError("y")
+    assert telling_error(ExceptionGroup("", [other, ExceptionGroup("", [late, death])])) is death
+    assert telling_error(ExceptionGroup("", [other, late])) is late
+    assert telling_error(other) is other
