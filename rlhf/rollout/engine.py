@@ -29,7 +29,8 @@ CALL_SECONDS = 30.0
 
 @dataclass(eq=False)
 class _Pending:
-    """A request on its way: `taken` ends when the engine has it, `reply` in a completion or a named error."""
+    """A request on its way: `taken` ends when the engine has it, `reply` in a completion or a named error. Whoever
+    asked may have been cancelled in this very tick: then nobody waits for either."""
 
     session: str
     taken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -41,11 +42,13 @@ class _Pending:
 
     def finish(self, completion: Completion) -> None:
         self.take()
-        self.reply.set_result(completion)
+        if not self.reply.done():
+            self.reply.set_result(completion)
 
     def fail(self, error: BaseException) -> None:
         self.take()
-        self.reply.set_exception(error)
+        if not self.reply.done():
+            self.reply.set_exception(error)
 
 
 class RemoteEngine:

@@ -133,6 +133,18 @@ async def test_a_request_that_is_cancelled_is_given_up_on_the_engine() -> None:
     await engine.stop()
 
 
+async def test_a_reply_in_the_tick_of_its_cancellation_harms_no_other() -> None:
+    worker = FakeWorker(lambda request: None)
+    engine = RemoteEngine(worker)
+    waiting, other = ask(engine, 1, session="gone"), ask(engine, 2, session="other")
+    await asyncio.sleep(0.01)
+    waiting.cancel()  # its future ends now, and its request is given up one tick later
+    engine._settle(echo(Request("gone/0", np.ones(1, np.int32), 1, 1, 0)))
+    worker.replies.put_nowait(echo(Request("other/1", np.array([2], np.int32), 1, 1, 0)))
+    assert (await other).token_ids.tolist() == [2]
+    assert waiting.cancelled()
+
+
 async def test_a_worker_that_died_fails_all_that_wait_and_all_that_come() -> None:
     worker = FakeWorker(lambda request: None)
     engine = RemoteEngine(worker)
