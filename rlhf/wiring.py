@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rlhf.cluster.plan import describe
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.data.sources import load_tasks
+from rlhf.errors import RlhfError
 from rlhf.recipe import Recipe
 from rlhf.reward.reward import Reward, make_reward
 from rlhf.roles import ENGINE, engine_device, engine_role, learner_device, roles_of, transfer_backend
@@ -184,8 +185,13 @@ async def started_serving(recipe: Recipe, cluster: Cluster, model: str, *, publi
     async with AsyncExitStack() as stack:
         stack.push_async_callback(reward.close)
         starting = asyncio.gather(*(engine.start() for engine in engines))
-        await reward.start()
-        facts = (await starting)[0]
+        await asyncio.gather(starting, reward.start())
         for engine in engines:
-            stack.push_async_callback(engine.stop)
-        yield Serving(engines, Router(engines), renderer, reward, facts)
+            stack.push_async_callback(stop_engine, engine)
+        yield Serving(engines, Router(engines), renderer, reward, starting.result()[0])
+
+
+async def stop_engine(engine: RemoteEngine) -> None:
+    """One that is dead or hangs is left to the cluster's end: its error would hide the one that ended the run."""
+    with suppress(RlhfError):
+        await engine.stop()
