@@ -50,10 +50,10 @@ class UpdateBoundary:
             self._learning_began = self._update_began = self._clock.elapsed_seconds
             return version >= self._config.updates
         last = version >= self._config.updates
-        evaluated = await self._evaluate(version) if last or due(version, self._config.eval_every) else None
-        if last or due(version, self._config.save_every):
+        if last or due(version, self._config.save_every):  # first of all: an evaluation may fail
             self._view.phase("save")
             await self._checkpoint(version)
+        evaluated = await self._evaluate(version) if last or due(version, self._config.eval_every) else None
         self._report(version, updated.metrics, evaluated)
         return last
 
