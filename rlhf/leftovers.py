@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -39,7 +40,8 @@ class Leftovers:
         new = _segments() - self._before
         gone = {name for name in new if name in self._ours or name.startswith(OWNED_BY_LIBRARIES)}
         for name in gone - _held_by(_all_processes()) if gone else ():
-            (SHARED_MEMORY / name).unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # gone meanwhile, or another user's
+                (SHARED_MEMORY / name).unlink()
 
 
 def kill_descendants() -> None:
