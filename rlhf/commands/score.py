@@ -56,7 +56,7 @@ def score(recipe: Path, rows: Path, overrides: list[str], output: Path | None) -
     for _ in _recorded(rows, settings):
         pass
     started = time.monotonic()
-    with _writer(output) as target:
+    with _writer(output, rows) as target:
         tally = asyncio.run(_score_all(settings, rows, target))
     print(tally.summary(time.monotonic() - started), file=sys.stderr)
     return 0
@@ -78,7 +78,7 @@ async def _score_all(settings: Recipe, rows: Path, target: TextIO) -> Tally:
         await reward.start()
         async for recorded, outcome in _scored(reward, _recorded(rows, settings), ahead):
             tally.add(outcome)
-            target.write(json.dumps(recorded.row | _verdict(outcome), ensure_ascii=False) + "\n")
+            target.write(json.dumps(judged(recorded.row, outcome), ensure_ascii=False) + "\n")
     finally:
         await reward.close()
     return tally
@@ -119,15 +119,19 @@ def _record(line: str, where: str, columns: DatasetConfig, needs_answer: bool) -
     return Recorded(row, Task(id=where, messages=(), answer=answer, row=row), row["response"])
 
 
-def _verdict(outcome: Scored | Unscored) -> dict[str, Any]:
+def judged(row: dict[str, Any], outcome: Scored | Unscored) -> dict[str, Any]:
+    """The row with `reward` or `error`, and without what an earlier scoring left there."""
+    kept = {key: value for key, value in row.items() if key not in ("reward", "error")}
     if isinstance(outcome, Scored):
-        return {"reward": outcome.value}
-    return {"error": f"{outcome.kind}: {outcome.detail}"}
+        return kept | {"reward": outcome.value}
+    return kept | {"error": f"{outcome.kind}: {outcome.detail}"}
 
 
-def _writer(output: Path | None) -> AbstractContextManager[TextIO]:
+def _writer(output: Path | None, rows: Path) -> AbstractContextManager[TextIO]:
     if output is None:
         return nullcontext(sys.stdout)
+    if output.exists() and output.samefile(rows):
+        raise DataError(f"{output}: this file is being scored; name another one to write")
     if not output.parent.is_dir():
         raise DataError(f"{output}: there is no folder {output.parent}; make it first")
     return output.open("w", encoding="utf-8")
