@@ -55,7 +55,7 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="The user's message.")],
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply in tokens.")] = 128,
     temperature: Annotated[float, typer.Option(min=0.0, help="Softmax temperature; 0 is greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Decides every draw.")] = 0,
 ) -> None:
     """Reply to one message with a checkpoint."""
     from rlhf.commands.generate import generate as run

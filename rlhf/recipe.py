@@ -26,7 +26,7 @@ class Recipe(Config):
     """Name of the run and of its folder."""
     kind: Literal["rl", "sft"] = "rl"
     """Reinforcement learning, or supervised fine-tuning with the same learner."""
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     """Decides the order of tasks and every draw."""
     model: ModelConfig
     data: DataConfig
@@ -78,7 +78,7 @@ class Recipe(Config):
 
     @property
     def run_dir(self) -> Path:
-        return Path(self.run.dir) if self.run.dir else Path("runs") / self.name
+        return Path(self.run.dir).expanduser() if self.run.dir else Path("runs") / self.name
 
 
 @dataclass(frozen=True, slots=True)

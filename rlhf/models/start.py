@@ -28,7 +28,7 @@ def start_folder(config: ModelConfig, *, seed: int, demonstrations: Any) -> Path
         "format": FORMAT,
         "seed": seed,
         "tiny": config.tiny and config.tiny.model_dump(mode="json"),
-        "warmup": config.warmup and config.warmup.model_dump(mode="json"),
+        "warmup": config.warmup and config.warmup.model_dump(mode="json") | {"dtype": config.dtype},
         "demonstrations": demonstrations if config.warmup else None,
     }
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
@@ -41,7 +41,7 @@ async def start_model(config: ModelConfig, *, seed: int, demonstrations: Any, wa
     It appears in the cache whole or not at all; two runs that make it at once end with one of them.
     """
     if config.tiny is None:
-        return str(config.path)
+        return os.path.expanduser(str(config.path))
     finished = start_folder(config, seed=seed, demonstrations=demonstrations)
     if not finished.is_dir():
         making = finished.with_name(f"{finished.name}.making-{os.getpid()}")

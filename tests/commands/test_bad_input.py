@@ -99,6 +99,10 @@ def test_a_model_folder_that_lacks_a_part_names_it(
     assert f"no {missing}" in refusal(rlhf, recipe, "model.tiny=null", f"model.path={model_folder}")
 
 
+def test_a_negative_seed_is_refused(rlhf: Command, recipe: Path):
+    assert "seed" in refusal(rlhf, recipe, "seed=-1")
+
+
 @pytest.mark.parametrize(
     "arguments", [[], ["check"], ["train"], ["eval", "checkpoint"], ["generate", "a"], ["export", "a"], ["nonsense"]]
 )

@@ -54,8 +54,9 @@ def test_whatever_decides_the_weights_decides_the_folder(tmp_path: Path) -> None
         start_folder(base, seed=0, demonstrations={"digits": 6}),
         start_folder(config(tmp_path, updates=4), seed=0, demonstrations={"digits": 5}),
         start_folder(ModelConfig(tiny=TINY, cache_dir=str(tmp_path)), seed=0, demonstrations={"digits": 5}),
+        start_folder(base.model_copy(update={"dtype": "bfloat16"}), seed=0, demonstrations={"digits": 5}),
     }
-    assert len(folders) == 5
+    assert len(folders) == 6
     assert start_folder(base, seed=0, demonstrations={"digits": 5}) in folders
 
 
@@ -68,3 +69,7 @@ def test_without_a_warm_up_the_raw_model_is_the_start(tmp_path: Path) -> None:
 
 def test_a_given_model_is_used_as_it_is(tmp_path: Path) -> None:
     assert made(ModelConfig(path="somebody/model"), CountingWarmUp()) == Path("somebody/model")
+
+
+def test_a_given_model_may_be_under_the_home_folder() -> None:
+    assert made(ModelConfig(path="~/model"), CountingWarmUp()) == Path.home() / "model"
