@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from rlhf.errors import UserError
@@ -14,8 +14,8 @@ from rlhf.recipe import LoadedRecipe, load_recipe
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.summary import Summary
-from rlhf.runs.view import View, make_view
-from rlhf.trainer.checkpoint import model_folder
+from rlhf.runs.view import make_view
+from rlhf.trainer.checkpoint import export_model, model_folder
 
 
 class Trainer:
@@ -26,9 +26,9 @@ class Trainer:
     >>> trainer.predict("52431")
     """
 
-    def __init__(self, loaded: LoadedRecipe, *, clock: Clock | None = None, view: View | None = None) -> None:
+    def __init__(self, loaded: LoadedRecipe, *, clock: Clock | None = None) -> None:
         self.loaded, self.recipe = loaded, loaded.recipe
-        self._clock, self._view = clock, view
+        self._clock = clock
         self._model: str | None = None
 
     @classmethod
@@ -43,10 +43,9 @@ class Trainer:
 
         folder = RunFolder.create(self.recipe.run_dir)
         folder.write_recipe(self.recipe, self.loaded.origins)
-        view = self._view or make_view(
-            self.recipe.name, self.recipe.trainer.updates, sys.stdout, live=self.recipe.run.live
-        )
-        summary = asyncio.run(train(self.loaded, folder, self._clock or Clock(), view))
+        updates, live = self.recipe.trainer.updates, self.recipe.run.live
+        with closing(make_view(self.recipe.name, updates, sys.stdout, live=live)) as view:
+            summary = asyncio.run(train(self.loaded, folder, self._clock or Clock(), view))
         self._model = model_folder(str(folder.path))
         return summary
 
@@ -63,8 +62,8 @@ class Trainer:
         return reply(self._trained, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
 
     def save(self, path: str | Path) -> Path:
-        """Write the trained policy as a Hugging Face folder."""
-        return Path(shutil.copytree(self._trained, path))
+        """Write the trained policy as a Hugging Face folder. Raises `UserError` when `path` holds something already."""
+        return export_model(self._trained, Path(path))
 
     @property
     def _trained(self) -> str:

@@ -26,23 +26,18 @@ def train(recipe: Path, overrides: Sequence[str] = ()) -> int:
 def run(loaded: LoadedRecipe, clock: Clock) -> int:
     """The controller's own process: what the heavy imports are made in."""
     from rlhf.api import Trainer
-    from rlhf.runs.view import make_view
 
-    settings = loaded.recipe
-    view = make_view(settings.name, settings.trainer.updates, sys.stdout, live=settings.run.live)
+    folder = loaded.recipe.run_dir
     try:
-        summary = Trainer(loaded, clock=clock, view=view).fit()
+        summary = Trainer(loaded, clock=clock).fit()
     except RlhfError as error:
-        view.close()
         code = tell(error)
-        print(f"the logs of every process are in {settings.run_dir / 'logs'}", file=sys.stderr)
+        print(f"the logs of every process are in {folder / 'logs'}", file=sys.stderr)
         return code
     except KeyboardInterrupt:
-        view.close()
-        print(f"stopped; what was done so far is in {settings.run_dir}", file=sys.stderr)
+        print(f"stopped; what was done so far is in {folder}", file=sys.stderr)
         return 130
-    view.close()
-    print(closing_words(summary, settings.run_dir))
+    print(closing_words(summary, folder))
     return 0
 
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlhf.errors import CheckpointError
+from rlhf.errors import CheckpointError, UserError
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -125,3 +125,10 @@ def model_folder(checkpoint: str) -> str:
         path = newest_checkpoint(path / "checkpoints")
     read_checkpoint(path)
     return str(path / "huggingface")
+
+
+def export_model(model: str, output: Path) -> Path:
+    """Copy a Hugging Face folder to `output`. Raises `UserError` when that holds something already."""
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UserError(f"{output} exists already; name a folder that does not")
+    return Path(shutil.copytree(model, output, dirs_exist_ok=True))
