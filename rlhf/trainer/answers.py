@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rlhf.metrics import Sums, reduce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -15,7 +16,7 @@ class RankAnswer:
     """`sums` are `(sum, count)` pairs and `maxima` largest values, over this rank's tokens; `steps` are values that all
     ranks agree on, one a step. `places` `[A]` and `logprobs` `float32 [A]` are what the first pass computed."""
 
-    sums: Mapping[str, tuple[float, float]]
+    sums: Sums
     maxima: Mapping[str, float]
     steps: Mapping[str, tuple[float, ...]]
     places: NDArray[np.int64]
@@ -25,12 +26,7 @@ class RankAnswer:
 def reduce_metrics(answers: Iterable[RankAnswer]) -> dict[str, float]:
     """Means over all ranks' tokens, largest values, and the mean over steps of what is counted by steps."""
     answers = list(answers)
-    totals: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for answer in answers:
-        for name, (total, count) in answer.sums.items():
-            totals[name][0] += total
-            totals[name][1] += count
-    metrics = {name: total / count for name, (total, count) in totals.items() if count}
+    metrics = reduce(answer.sums for answer in answers)
     for name in {name for answer in answers for name in answer.maxima}:
         metrics[name] = max(answer.maxima[name] for answer in answers if name in answer.maxima)
     for first in answers[:1]:
