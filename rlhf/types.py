@@ -129,7 +129,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Seconds an episode spent in each place; queueing is counted apart from work."""
+    """Seconds an episode spent in each place, waiting for its turn there included."""
 
     generate_seconds: float = 0.0
     environment_seconds: float = 0.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rlhf.errors import RlhfError
 from rlhf.rollout.group import GroupRollout
-from rlhf.types import Failed, Filtered, Group, Sample, Task, Ticket
+from rlhf.types import Failed, Filtered, Group, Task, Ticket
 
 
 class EvaluationFailed(RlhfError):
@@ -22,7 +22,6 @@ class Evaluation:
     reward: float
     problems: int
     distinct_answers: int
-    samples: tuple[Sample, ...] = field(repr=False)
 
 
 class Evaluator:
@@ -41,7 +40,6 @@ class Evaluator:
             reward=sum(rewards) / len(rewards),
             problems=len(rewards),
             distinct_answers=len({task.answer for task in self._tasks}),
-            samples=tuple(sample for group in groups for sample in group.samples),
         )
 
 

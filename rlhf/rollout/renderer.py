@@ -44,7 +44,3 @@ class ChatRenderer:
     def text(self, token_ids: NDArray[np.int32]) -> str:
         """What people and rewards read of sampled tokens: without special tokens such as the end of the turn."""
         return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))
-
-    def markup(self, token_ids: NDArray[np.int32]) -> str:
-        """Tokens as text with every special token shown, for the records."""
-        return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=False))
