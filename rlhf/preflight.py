@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from rlhf.data.rows import task_from_row
 from rlhf.data.sources import local_files
 from rlhf.errors import ConfigError, DataError, ModelError
 from rlhf.recipe import Recipe
-from rlhf.roles import roles_of
+from rlhf.roles import engine_device, learner_device, roles_of
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -22,6 +23,8 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 def preflight(recipe: Recipe) -> Plan | None:
     """Check what `recipe` names on this machine, and return its `placement`. Raises a `UserError` of one line."""
+    check_devices(recipe)
+    check_loggers(recipe)
     check_model(recipe)
     check_dataset(recipe.data.train)
     if recipe.data.eval:
@@ -37,6 +40,25 @@ def placement(recipe: Recipe) -> Plan | None:
     if recipe.cluster.address:
         return None
     return plan(roles_of(recipe), [this_machine()])
+
+
+def check_devices(recipe: Recipe) -> None:
+    """What only GPUs can do is not asked of a CPU. Raises `ConfigError`."""
+    backend = recipe.trainer.publish.backend
+    if recipe.kind == "rl" and backend in ("nccl", "ipc") and "cpu" in (engine_device(recipe), learner_device(recipe)):
+        raise ConfigError(
+            f"trainer.publish.backend is {backend}, but not every engine and rank has a GPU (rollout.gpus_per_engine, "
+            "trainer.deepspeed.gpus_per_rank); use auto or gloo"
+        )
+    if recipe.model.dtype == "float16" and learner_device(recipe) == "cpu":
+        raise ConfigError("model.dtype is float16, which trains on GPUs only; on a CPU use float32 or bfloat16")
+
+
+def check_loggers(recipe: Recipe) -> None:
+    """The loggers by name are installed. Raises `ConfigError`."""
+    for name in recipe.run.loggers:
+        if find_spec(name) is None:
+            raise ConfigError(f"run.loggers names {name}, which is not installed: pip install {name}, or leave it out")
 
 
 def check_model(recipe: Recipe) -> None:

@@ -103,6 +103,18 @@ def test_a_negative_seed_is_refused(rlhf: Command, recipe: Path):
     assert "seed" in refusal(rlhf, recipe, "seed=-1")
 
 
+@pytest.mark.parametrize("override", ["trainer.publish.backend=nccl", "model.dtype=float16"])
+def test_what_needs_a_gpu_is_refused_on_a_cpu(rlhf: Command, recipe: Path, override: str):
+    key, _, value = override.partition("=")
+    error = refusal(rlhf, recipe, override)
+    assert key in error
+    assert value in error
+
+
+def test_a_logger_that_is_not_installed_is_named(rlhf: Command, recipe: Path):
+    assert "wandb, which is not installed" in refusal(rlhf, recipe, "run.loggers=[wandb]")
+
+
 @pytest.mark.parametrize(
     "arguments", [[], ["check"], ["train"], ["eval", "checkpoint"], ["generate", "a"], ["export", "a"], ["nonsense"]]
 )
