@@ -99,6 +99,12 @@ def test_a_model_folder_that_lacks_a_part_names_it(
     assert f"no {missing}" in refusal(rlhf, recipe, "model.tiny=null", f"model.path={model_folder}")
 
 
+def test_held_out_problems_of_the_training_fold_are_refused(rlhf: Command, recipe: Path):
+    made = ("data.train.path=null", "data.train.sorting.digits=5", "data.eval.sorting.digits=5")
+    error = refusal(rlhf, recipe, *made)
+    assert "data.eval.sorting.fold" in error
+
+
 def test_a_negative_seed_is_refused(rlhf: Command, recipe: Path):
     assert "seed" in refusal(rlhf, recipe, "seed=-1")
 

@@ -90,13 +90,13 @@ def test_a_killed_worker_is_named_with_its_cause_and_nothing_is_left(tmp_path: P
 
 def test_after_sigkill_of_the_controller_nothing_is_left(tmp_path: Path, cache: Path) -> None:
     folder = tmp_path / "run"
-    segments = set(os.listdir("/dev/shm"))
     with long_run(folder, cache) as process:
+        segments = {segment for left in marked(folder) for segment in shared_memory(left)}
         ports = {connection.laddr.port for left in marked(folder) for connection in listening(left)}
         assert ports, "Ray listens while it runs"
         process.kill()
         assert until(lambda: not marked(folder), END_SECONDS), marked(folder)
-        assert until(lambda: set(os.listdir("/dev/shm")) <= segments, END_SECONDS)
+        assert until(lambda: not any(segment.exists() for segment in segments), END_SECONDS)
         open_ports = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
         assert not ports & open_ports
 
@@ -116,3 +116,11 @@ def listening(process: psutil.Process) -> list[psutil._common.pconn]:
         return [c for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return []
+
+
+def shared_memory(process: psutil.Process) -> set[Path]:
+    """The files of /dev/shm that the process maps."""
+    try:
+        return {Path(region.path) for region in process.memory_maps() if region.path.startswith("/dev/shm/")}
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return set()
