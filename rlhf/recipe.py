@@ -59,6 +59,7 @@ class Recipe(Config):
             )
         if self.kind == "sft" and self.data.train.path and not self.data.train.response_column:
             raise ValueError("data.train.response_column is required by kind: sft: the column with the demonstration")
+        self._hold_problems_out()
         for name, dataset in (("train", self.data.train), ("eval", self.data.eval)):
             if self.kind == "rl" and self.reward.needs_answer and dataset and dataset.answer_column is None:
                 raise ValueError(
@@ -75,6 +76,14 @@ class Recipe(Config):
                     f"{key} is {count}, but cluster.kind: local runs one engine and one rank in one process; "
                     "use cluster.kind=ray"
                 )
+
+    def _hold_problems_out(self) -> None:
+        train, held_out = self.data.train.sorting, self.data.eval and self.data.eval.sorting
+        if train and held_out and train.fold == held_out.fold:
+            raise ValueError(
+                f"data.eval.sorting.fold is {held_out.fold}, as is that of data.train: held-out problems come from "
+                "the other fold"
+            )
 
     @property
     def run_dir(self) -> Path:
