@@ -21,12 +21,12 @@ lint: setup
 test-fast: lint
 	$(PY) -m pytest -q -m "not engine and not slow and not gpu"
 
-# Everything that a change must keep, on real parts; two files at a time, for much of it is waiting for processes to start.
+# Everything that a change must keep, on real parts. One test at a time: several Rays on one machine take each other's ports.
 test: lint
-	$(PY) -m pytest -q -m "not slow and not gpu" -n 2 --dist loadfile
+	$(PY) -m pytest -q -m "not slow and not gpu"
 
 test-all: lint
-	$(PY) -m pytest -q -m "not gpu" -n 2 --dist loadfile
+	$(PY) -m pytest -q -m "not gpu"
 
 benchmark: setup
 	$(PY) -m benchmarks end_to_end

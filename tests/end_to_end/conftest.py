@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,4 @@ import pytest
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.getbasetemp()
-    # Test processes side by side (xdist) have folders of their own under one parent.
-    return (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "models"
+    return tmp_path_factory.mktemp("models")
