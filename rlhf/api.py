@@ -43,7 +43,8 @@ class Trainer:
 
         folder = RunFolder.create(self.recipe.run_dir)
         folder.write_recipe(self.recipe, self.loaded.origins)
-        updates, live = self.recipe.trainer.updates, self.recipe.run.live
+        updates = self.recipe.trainer.updates
+        live = self.recipe.run.live and self.recipe.cluster.kind != "local"  # a debugger wants the terminal for itself
         with closing(make_view(self.recipe.name, updates, sys.stdout, live=live)) as view:
             summary = asyncio.run(train(self.loaded, folder, self._clock or Clock(), view))
         self._model = model_folder(str(folder.path))

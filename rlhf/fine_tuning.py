@@ -14,7 +14,6 @@ from rlhf.data.sources import load_tasks
 from rlhf.errors import DataError
 from rlhf.metrics import Clock
 from rlhf.recipe import Recipe
-from rlhf.roles import LEARNER
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import make_loggers
@@ -25,7 +24,7 @@ from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.sft import demonstration_batch
 from rlhf.types import Message, Segment
 from rlhf.warmup import starting_model
-from rlhf.wiring import learner_settings, make_learner
+from rlhf.wiring import learner_settings, make_learner, spawn_learners
 
 Demonstration = tuple[tuple[Message, ...], str]
 """What is asked, and the reply to imitate."""
@@ -35,7 +34,7 @@ async def fine_tune_on(cluster: Cluster, recipe: Recipe, folder: RunFolder, cloc
     """Start the ranks, imitate `trainer.groups_per_update` demonstrations an update, and leave a checkpoint."""
     view.phase("start")
     recipe = one_step_an_update(recipe)
-    workers = await cluster.spawn(LEARNER, lambda index: {"name": f"{LEARNER}-{index}"})
+    workers = await spawn_learners(recipe, cluster)
     model = await starting_model(recipe, workers, view)
     learner = make_learner(recipe, workers)
     with clock.span("start"):
@@ -107,8 +106,8 @@ class SftRun:
         try:
             for version in range(1, self.recipe.trainer.updates + 1):
                 await self.update(version)
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            outcome = "stopped"
+        except (asyncio.CancelledError, KeyboardInterrupt) as error:
+            outcome = str(error) or "stopped"  # a death cancels with its words, a person without any
             raise
         except BaseException as error:
             outcome = str(error)
@@ -161,9 +160,6 @@ class SftRun:
 
     def close(self, outcome: str) -> Summary:
         """Write what is still unwritten."""
-        self.spans.write(span.record for span in self.clock.drain())
-        self.spans.close()
-        self.loggers.close()
         summary = Summary(
             name=self.recipe.name,
             outcome=outcome,
@@ -173,4 +169,7 @@ class SftRun:
             seconds_to_first_update=self.began,
         )
         self.folder.write_summary(summary.as_json())
+        self.spans.write(span.record for span in self.clock.drain())
+        self.spans.close()
+        self.loggers.close()
         return summary

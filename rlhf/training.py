@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from rlhf.boundary import UpdateBoundary
@@ -27,9 +28,18 @@ from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Loop
 from rlhf.trainer.publish import Publisher
+from rlhf.types import Task
 from rlhf.vigil import telling_error, while_alive
 from rlhf.warmup import starting_model
-from rlhf.wiring import Serving, learner_settings, make_learner, make_publisher, started_cluster, started_serving
+from rlhf.wiring import (
+    Serving,
+    learner_settings,
+    make_learner,
+    make_publisher,
+    spawn_learners,
+    started_cluster,
+    started_serving,
+)
 
 
 async def train(loaded: LoadedRecipe, folder: RunFolder, clock: Clock, view: View) -> Summary:
@@ -44,18 +54,19 @@ async def train(loaded: LoadedRecipe, folder: RunFolder, clock: Clock, view: Vie
 async def _train_on(cluster: Cluster, recipe: Recipe, folder: RunFolder, clock: Clock, view: View) -> Summary:
     async with AsyncExitStack() as stack:
         view.phase("start")
-        workers = await cluster.spawn(LEARNER, lambda index: {"name": f"{LEARNER}-{index}"})
+        tasks = await asyncio.to_thread(load_tasks, recipe.data.train)
+        workers = await spawn_learners(recipe, cluster)
         model = await starting_model(recipe, workers, view)
         learner = make_learner(recipe, workers)
-        settings = learner_settings(recipe, model)
         with clock.span("start"):
-            starting = asyncio.ensure_future(learner.start(settings))
+            starting = asyncio.ensure_future(learner.start(learner_settings(recipe, model)))
+            stack.callback(starting.cancel)
             if recipe.cluster.kind == "local":
                 await starting  # one process has one default process group: DeepSpeed makes it, vLLM finds it
             serving = await stack.enter_async_context(started_serving(recipe, cluster, model, publishes=True))
             await starting
             publisher = await make_publisher(recipe, learner, serving)
-        run = RlRun(recipe, folder, clock, view, serving=serving, learner=learner, publisher=publisher)
+        run = RlRun(recipe, folder, clock, view, tasks=tasks, serving=serving, learner=learner, publisher=publisher)
         return await run.finish()
 
 
@@ -69,6 +80,7 @@ class RlRun:
         clock: Clock,
         view: View,
         *,
+        tasks: Sequence[Task],
         serving: Serving,
         learner: RemoteLearner,
         publisher: Publisher,
@@ -94,7 +106,7 @@ class RlRun:
             recipe, sampling=recipe.sampling.sampling(), group_size=trainer.group_size, purpose="train"
         )
         self.loop = Loop(
-            tasks=TaskOrder(load_tasks(recipe.data.train), recipe.seed, recipe.data.shuffle),
+            tasks=TaskOrder(tasks, recipe.seed, recipe.data.shuffle),
             rollout=ObservedRollout(rollout, clock=clock, ledger=self.ledger),
             buffer=ObservedBuffer(self.buffer, clock=clock, ledger=self.ledger),
             learner=self.learner,
@@ -108,8 +120,8 @@ class RlRun:
         outcome = "finished"
         try:
             await self.loop.run(self.recipe.trainer.updates)
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            outcome = "stopped"
+        except (asyncio.CancelledError, KeyboardInterrupt) as error:
+            outcome = str(error) or "stopped"  # a death cancels with its words, a person without any
             raise
         except BaseException as error:
             outcome = str(telling_error(error))
@@ -119,15 +131,15 @@ class RlRun:
         return summary
 
     def close(self, outcome: str) -> Summary:
-        """Write what is still unwritten."""
+        """Write what is still unwritten, the summary before what a third party's code has a hand in."""
         self.ledger.close()
+        summary = self.summary(outcome)
+        self.folder.write_summary(summary.as_json())
         self.boundary.write_spans(self.clock.drain())
         self.spans.close()
         self.loggers.close()
         evaluations = [(version, evaluation.reward) for version, evaluation in self.boundary.evaluations]
         plot_rewards(self.folder.reward_plot, self.boundary.rewards, evaluations, self.recipe.name)
-        summary = self.summary(outcome)
-        self.folder.write_summary(summary.as_json())
         return summary
 
     def summary(self, outcome: str) -> Summary:

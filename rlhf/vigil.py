@@ -13,20 +13,33 @@ T = TypeVar("T")
 
 
 async def while_alive(cluster: Cluster, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result, or `WorkerDied` as soon as any worker ends."""
+    """The work's result, or `WorkerDied` as soon as any worker ends; the work is then cancelled with the death's words.
+
+    What else raises is raised as its telling error.
+    """
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(cluster.watch())
     try:
-        async with asyncio.TaskGroup() as tasks:
-            watcher = tasks.create_task(cluster.watch())
-            result = await work
-            watcher.cancel()
-            return result
-    except BaseExceptionGroup as group:
-        raise telling_error(group) from None
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            working.cancel(str(watching.exception()))
+            await asyncio.wait((working,))
+        failures = [error for task in (watching, working) if (error := _failure(task))]
+        if failures:
+            raise telling_error(BaseExceptionGroup("", failures)) from None
+        return working.result()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
 
 
 def telling_error(error: BaseException) -> BaseException:
     """A death before what followed from it, a failure with a name before any other."""
     return min(_leaves(error), key=lambda leaf: (not isinstance(leaf, WorkerDied), not isinstance(leaf, RlhfError)))
+
+
+def _failure(task: asyncio.Future[Any]) -> BaseException | None:
+    return task.exception() if task.done() and not task.cancelled() else None
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

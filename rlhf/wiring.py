@@ -19,7 +19,7 @@ from rlhf.data.sources import load_tasks
 from rlhf.errors import RlhfError
 from rlhf.recipe import Recipe
 from rlhf.reward.reward import Reward, make_reward
-from rlhf.roles import ENGINE, engine_device, engine_role, learner_device, roles_of, transfer_backend
+from rlhf.roles import ENGINE, LEARNER, engine_device, engine_role, learner_device, roles_of, transfer_backend
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.evaluation import Evaluator
 from rlhf.rollout.group import GroupRollout
@@ -60,6 +60,12 @@ async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view
         yield cluster
     finally:
         await cluster.stop()
+
+
+async def spawn_learners(recipe: Recipe, cluster: Cluster) -> Sequence[Worker]:
+    """The ranks' workers. On a Ray that was started here they meet on loopback."""
+    alone = recipe.cluster.address is None
+    return await cluster.spawn(LEARNER, lambda index: {"name": f"{LEARNER}-{index}", "loopback": alone})
 
 
 def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
@@ -114,6 +120,7 @@ def make_engine(recipe: Recipe, worker: Worker) -> RemoteEngine:
     return RemoteEngine(
         worker,
         transfer_ranks=rollout.tensor_parallel_size,
+        max_sequences=rollout.max_sequences,
         start_timeout_seconds=rollout.start_timeout_seconds,
         generate_timeout_seconds=rollout.generate_timeout_seconds,
         publish_timeout_seconds=rollout.publish_timeout_seconds,

@@ -43,3 +43,27 @@ def test_a_death_is_told_before_a_named_failure_before_any_other() -> None:
     assert telling_error(ExceptionGroup("", [other, ExceptionGroup("", [late, death])])) is death
     assert telling_error(ExceptionGroup("", [other, late])) is late
     assert telling_error(other) is other
+
+
+async def test_work_that_a_death_interrupts_is_cancelled_with_its_words() -> None:
+    cluster, heard = Cluster(), []
+
+    async def work() -> None:
+        asyncio.get_running_loop().call_soon(cluster.death.set_exception, WorkerDied("engine-0", "killed by SIGKILL"))
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError as error:
+            heard.append(str(error))
+            raise
+
+    with pytest.raises(WorkerDied):
+        await while_alive(cluster, work())
+    assert heard == ["engine-0 died: killed by SIGKILL"]
+
+
+async def test_what_the_work_raises_is_raised_as_its_telling_error() -> None:
+    async def work() -> None:
+        raise ExceptionGroup("", [ValueError("y"), DeadlinePassed("engine-0", 3)])
+
+    with pytest.raises(DeadlinePassed, match="engine-0"):
+        await while_alive(Cluster(), work())

@@ -9,19 +9,23 @@ import os
 import secrets
 import shutil
 import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, Never, TypeVar
 
 from rlhf.cluster.local import thread_environment
 from rlhf.cluster.plan import Placement, Plan, Resources, Role, plan, this_machine
 from rlhf.errors import DeadlinePassed, PlacementError
 from rlhf.scratch import socket_folder
 
+T = TypeVar("T")
 OBJECT_STORE_BYTES = 256 << 20
 CLOSE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 20.0
+GRACE_SECONDS = 5.0
+"""Beyond what Ray itself waits for."""
 KNOCK_SECONDS = 5.0
 PRIVATE_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -50,8 +54,9 @@ class RayCluster:
         A fresh Ray is planned before it is started. Raises `PlacementError`, and `DeadlinePassed` when the cluster
         does not give the places in time.
         """
-        planned = None if self._address else plan(roles, [this_machine()])
-        await self._in_time("Ray's start", self._connect)
+        if self._address is None:
+            plan(roles, [this_machine()])
+        await in_time("Ray's start", self._connect, self._placement_timeout_seconds)
         planned = plan(roles, _nodes())
         self._roles = {role.name: role for role in roles}
         await self._reserve(planned)
@@ -85,10 +90,10 @@ class RayCluster:
 
     async def stop(self) -> None:
         """End every worker and, where it was started here, Ray itself. Bounded; may be called after any failure."""
-        await asyncio.gather(*(worker.end(CLOSE_SECONDS) for worker in self._all()))
+        await asyncio.gather(*(worker.end(CLOSE_SECONDS) for worker in self._all()), return_exceptions=True)
         self._workers.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.to_thread(_disconnect, self._group), SHUTDOWN_SECONDS)
+        with contextlib.suppress(DeadlinePassed):
+            await in_time("the end of Ray", lambda: _disconnect(self._group), SHUTDOWN_SECONDS)
         self._group = None
         if self._temp_dir:
             shutil.rmtree(self._temp_dir, ignore_errors=True)
@@ -107,14 +112,9 @@ class RayCluster:
         from ray.util.placement_group import placement_group
 
         self._group = placement_group([_bundle(placement) for placement in planned.placements], strategy="PACK")
-        if not await asyncio.to_thread(self._group.wait, self._placement_timeout_seconds):
-            raise DeadlinePassed("the placement of all workers on the Ray cluster", self._placement_timeout_seconds)
-
-    async def _in_time(self, awaited: str, blocking: Callable[[], None]) -> None:
-        try:
-            await asyncio.wait_for(asyncio.to_thread(blocking), self._placement_timeout_seconds)
-        except TimeoutError:
-            raise DeadlinePassed(awaited, self._placement_timeout_seconds) from None
+        seconds = self._placement_timeout_seconds
+        if not await in_time("Ray's placement group", lambda: self._group.wait(seconds), seconds + GRACE_SECONDS):
+            raise DeadlinePassed("the placement of all workers on the Ray cluster", seconds)
 
     def _launch(self, placement: Placement, bundle: int, log_dir: Path) -> Any:
         import ray
@@ -139,6 +139,30 @@ class RayCluster:
 def private_token() -> str:
     """A secret for every Ray that this process starts: a process reads its token once."""
     return secrets.token_hex(32)
+
+
+async def in_time(awaited: str, blocking: Callable[[], T], seconds: float) -> T:
+    """The result of a call that blocks, or `DeadlinePassed`. Its thread is a daemon: an executor's would be joined at
+    the end of the program, however long it hangs."""
+    loop, outcome = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+    def settle(set_outcome: Callable[[Any], None], value: object) -> None:
+        if not outcome.done():
+            set_outcome(value)
+
+    def work() -> None:
+        try:
+            result = blocking()
+        except Exception as error:  # noqa: BLE001 - the awaiting coroutine raises it
+            loop.call_soon_threadsafe(settle, outcome.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(settle, outcome.set_result, result)
+
+    threading.Thread(target=work, name=awaited, daemon=True).start()
+    try:
+        return await asyncio.wait_for(outcome, seconds)
+    except TimeoutError:
+        raise DeadlinePassed(awaited, seconds) from None
 
 
 def start_ray(temp_dir: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ def run(loaded: LoadedRecipe, clock: Clock) -> int:
     from rlhf.api import Trainer
 
     folder = loaded.recipe.run_dir
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, as_ctrl_c)
     try:
         summary = Trainer(loaded, clock=clock).fit()
     except RlhfError as error:
@@ -39,6 +42,11 @@ def run(loaded: LoadedRecipe, clock: Clock) -> int:
         return 130
     print(closing_words(summary, folder))
     return 0
+
+
+def as_ctrl_c(*_: object) -> None:
+    """Clusters end a job by SIGTERM: it is given the time to close its books too."""
+    signal.raise_signal(signal.SIGINT)
 
 
 def closing_words(summary: Summary, folder: Path) -> str:

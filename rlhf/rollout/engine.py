@@ -64,6 +64,7 @@ class RemoteEngine:
         worker: Worker,
         *,
         transfer_ranks: int = 1,
+        max_sequences: int = 256,
         start_timeout_seconds: float = 300,
         generate_timeout_seconds: float = 300,
         publish_timeout_seconds: float = 120,
@@ -72,6 +73,8 @@ class RemoteEngine:
         self._worker = worker
         self._start_seconds, self._generate_seconds = start_timeout_seconds, generate_timeout_seconds
         self._publish_seconds = publish_timeout_seconds
+        # A request that vLLM would let wait for a place waits here instead, where its deadline does not run yet.
+        self._places = asyncio.Semaphore(max_sequences)
         self._ids = itertools.count()
         self._outbox: list[Request] = []
         self._pending: dict[str, _Pending] = {}
@@ -84,6 +87,10 @@ class RemoteEngine:
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
         """One reply; every draw is decided by `seed`."""
+        async with self._places:
+            return await self._generate(prompt, sampling=sampling, seed=seed, session=session)
+
+    async def _generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
         request_id = f"{session}/{next(self._ids)}"
         pending = self._pending[request_id] = _Pending(session)
         self._post(Request(request_id, prompt.token_ids, sampling.temperature, sampling.max_tokens, seed))

@@ -87,8 +87,8 @@ class TrainerConfig(Config):
     """Budget of updates."""
     groups_per_update: int = Field(32, ge=1)
     """Groups (tasks) an update trains on."""
-    group_size: int = Field(8, ge=1)
-    """Samples (episodes) of one task."""
+    group_size: int = Field(8, ge=2)
+    """Samples (episodes) of one task; they are compared with one another, so at least two."""
     epochs: int = Field(1, ge=1)
     """Passes over the batch of one update."""
     minibatches: int = Field(1, ge=1)

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 class LearnerWorker:
     """Answers for one rank. `start` comes first; `address` may come before it."""
 
-    def __init__(self, name: str = "learner-0") -> None:
-        self.name = name
+    def __init__(self, name: str = "learner-0", *, loopback: bool = False) -> None:
+        """With `loopback` all that meet this worker are on its machine, and nobody else can."""
+        self.name, self._loopback = name, loopback
         self._rank: Rank | None = None
 
     def address(self) -> tuple[str, int]:
         """Where the others can meet this worker: its host's address and a port that is free now."""
-        host = _own_address()
+        host = "127.0.0.1" if self._loopback else _own_address()
         with socket.socket() as free:
             free.bind((host, 0))
             return host, free.getsockname()[1]

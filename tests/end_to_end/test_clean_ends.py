@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -85,7 +86,7 @@ def test_a_killed_worker_is_named_with_its_cause_and_nothing_is_left(tmp_path: P
         assert until(lambda: not marked(folder), END_SECONDS)
     message = (tmp_path / "output.txt").read_text()
     assert f"error: {worker} died: killed by SIGKILL" in message
-    assert (folder / "summary.json").exists()
+    assert json.loads((folder / "summary.json").read_text())["outcome"] == f"{worker} died: killed by SIGKILL"
 
 
 def test_after_sigkill_of_the_controller_nothing_is_left(tmp_path: Path, cache: Path) -> None:
@@ -101,10 +102,13 @@ def test_after_sigkill_of_the_controller_nothing_is_left(tmp_path: Path, cache: 
         assert not ports & open_ports
 
 
-def test_ctrl_c_ends_cleanly_and_keeps_what_was_done(tmp_path: Path, cache: Path) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_cleanly_and_keep_what_was_done(
+    tmp_path: Path, cache: Path, ending: signal.Signals
+) -> None:
     folder = tmp_path / "run"
     with long_run(folder, cache, "cluster.kind=local") as process:
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, ending)
         assert process.wait(timeout=30) == 130
         assert until(lambda: not marked(folder), END_SECONDS)
     assert '"outcome": "stopped"' in (folder / "summary.json").read_text()
