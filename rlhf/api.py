@@ -14,7 +14,7 @@ from rlhf.recipe import LoadedRecipe, load_recipe
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.summary import Summary
-from rlhf.runs.view import make_view
+from rlhf.runs.view import BothViews, PlainView, make_view
 from rlhf.trainer.checkpoint import export_model, model_folder
 
 
@@ -45,8 +45,10 @@ class Trainer:
         folder.write_recipe(self.recipe, self.loaded.origins)
         updates = self.recipe.trainer.updates
         live = self.recipe.run.live and self.recipe.cluster.kind != "local"  # a debugger wants the terminal for itself
-        with closing(make_view(self.recipe.name, updates, sys.stdout, live=live)) as view:
-            summary = asyncio.run(train(self.loaded, folder, self._clock or Clock(), view))
+        with (folder.logs / "controller.log").open("w") as log:
+            shown = make_view(self.recipe.name, updates, sys.stdout, live=live)
+            with closing(BothViews(shown, PlainView(log))) as view:
+                summary = asyncio.run(train(self.loaded, folder, self._clock or Clock(), view))
         self._model = model_folder(str(folder.path))
         return summary
 

@@ -56,10 +56,12 @@ def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float 
 async def _served(recipe: Recipe, model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
     """The work's result on engines that serve `model`; their logs are not kept."""
 
-    async def serve_and_work(cluster: Cluster) -> T:
-        async with started_serving(recipe, cluster, model, publishes=False) as serving:
-            return await work(serving)
+    with tempfile.TemporaryDirectory() as folder:
+        logs = Path(folder)
 
-    with tempfile.TemporaryDirectory() as logs:
-        async with started_cluster(recipe, (ENGINE,), Path(logs), PlainView(StringIO())) as cluster:
+        async def serve_and_work(cluster: Cluster) -> T:
+            async with started_serving(recipe, cluster, model, logs=logs, publishes=False) as serving:
+                return await work(serving)
+
+        async with started_cluster(recipe, (ENGINE,), logs, PlainView(StringIO())) as cluster:
             return await while_alive(cluster, serve_and_work(cluster))

@@ -63,7 +63,9 @@ async def _train_on(cluster: Cluster, recipe: Recipe, folder: RunFolder, clock: 
             stack.callback(starting.cancel)
             if recipe.cluster.kind == "local":
                 await starting  # one process has one default process group: DeepSpeed makes it, vLLM finds it
-            serving = await stack.enter_async_context(started_serving(recipe, cluster, model, publishes=True))
+            serving = await stack.enter_async_context(
+                started_serving(recipe, cluster, model, logs=folder.logs, publishes=True)
+            )
             await starting
             publisher = await make_publisher(recipe, learner, serving)
         run = RlRun(recipe, folder, clock, view, tasks=tasks, serving=serving, learner=learner, publisher=publisher)

@@ -182,13 +182,15 @@ def load_renderer(recipe: Recipe, model: str) -> ChatRenderer:
 
 
 @asynccontextmanager
-async def started_serving(recipe: Recipe, cluster: Cluster, model: str, *, publishes: bool) -> AsyncIterator[Serving]:
+async def started_serving(
+    recipe: Recipe, cluster: Cluster, model: str, *, logs: Path, publishes: bool
+) -> AsyncIterator[Serving]:
     """Engines started on `model`, and the reward's workers."""
     renderer = await asyncio.to_thread(load_renderer, recipe, model)
     settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
     workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})
     engines = tuple(make_engine(recipe, worker) for worker in workers)
-    reward = make_reward(recipe.reward)
+    reward = make_reward(recipe.reward, logs / "scorers.log")
     async with AsyncExitStack() as stack:
         stack.push_async_callback(reward.close)
         starting = asyncio.gather(*(engine.start() for engine in engines))

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from rlhf.errors import ConfigError, DeadlinePassed
@@ -34,11 +35,12 @@ class ScorerPool:
 
     The deadline of a response starts when a worker has it. Waiting for a free worker does not count, and ends because
     every response before it does. A worker that passes the deadline is killed with everything it started, and the next
-    response gets a fresh one. Workers die with this process. Any event loop may call; `close` before the process ends.
+    response gets a fresh one. Workers die with this process. What they print is appended to `log`, or goes to standard
+    error. Any event loop may call; `close` before the process ends.
     """
 
-    def __init__(self, function: str, workers: int, timeout_seconds: float) -> None:
-        self._function, self._timeout_seconds = function, timeout_seconds
+    def __init__(self, function: str, workers: int, timeout_seconds: float, log: Path | None = None) -> None:
+        self._function, self._timeout_seconds, self._log = function, timeout_seconds, log
         # A worker's parent, as the kernel sees it, is the thread that started it; these live as long as the pool.
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix=f"scorer {function}")
         self._slots: queue.SimpleQueue[ScorerProcess | None] = queue.SimpleQueue()
@@ -88,7 +90,7 @@ class ScorerPool:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the scorer pool is closed")
-            worker = ScorerProcess(self._function)
+            worker = ScorerProcess(self._function, self._log)
             self._started = [known for known in self._started if known.alive] + [worker]
         worker.wait_until_ready(START_TIMEOUT_SECONDS)
         return worker
@@ -106,15 +108,18 @@ class ScorerPool:
 class ScorerProcess:
     """One worker and the socket to it. Not for several threads at once, except `kill`."""
 
-    def __init__(self, function: str) -> None:
+    def __init__(self, function: str, log: Path | None = None) -> None:
         self._function = function
         self._channel, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as stack:
+            # What a scorer prints is not our output.
+            output = stack.enter_context(log.open("ab")) if log else sys.stderr.fileno()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rlhf.reward.worker", function, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what a scorer prints is not our output
+                stdout=output,
+                stderr=output,
                 env={"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # Ctrl-C is for the controller; and a group of its own can be killed whole
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf.reward.config import RewardConfig
@@ -65,17 +66,18 @@ class ExactScorer:
         pass
 
 
-def make_reward(config: RewardConfig) -> Reward:
-    """The reward that `config` names. Nothing is started before `start` or the first score."""
+def make_reward(config: RewardConfig, log: Path | None = None) -> Reward:
+    """The reward that `config` names. Nothing is started before `start` or the first score. `log` is for what the
+    scorers of a function print."""
     if config.kind == "function":
         function = str(config.function)
         name = function.partition(":")[2]
-        return Reward(name, _pool(config, function), lambda task: task.row, needs_answer=False)
-    scorer = ExactScorer() if config.kind == "exact" else _pool(config, IN_WORKERS[config.kind])
+        return Reward(name, _pool(config, function, log), lambda task: task.row, needs_answer=False)
+    scorer = ExactScorer() if config.kind == "exact" else _pool(config, IN_WORKERS[config.kind], log)
     return Reward(
         config.kind, scorer, lambda task: {"answer": task.answer, "pattern": config.pattern}, config.needs_answer
     )
 
 
-def _pool(config: RewardConfig, function: str) -> ScorerPool:
-    return ScorerPool(function, config.workers, config.timeout_seconds)
+def _pool(config: RewardConfig, function: str, log: Path | None) -> ScorerPool:
+    return ScorerPool(function, config.workers, config.timeout_seconds, log)

@@ -82,6 +82,33 @@ class PlainView:
         self._stream.flush()
 
 
+class BothViews:
+    """The same run shown in two places: to a person, and in a log."""
+
+    def __init__(self, one: View, other: View) -> None:
+        self._views = (one, other)
+
+    def phase(self, name: str) -> None:
+        for view in self._views:
+            view.phase(name)
+
+    def update(self, line: UpdateLine) -> None:
+        for view in self._views:
+            view.update(line)
+
+    def evaluation(self, update: int, reward: float, problems: int) -> None:
+        for view in self._views:
+            view.evaluation(update, reward, problems)
+
+    def message(self, text: str) -> None:
+        for view in self._views:
+            view.message(text)
+
+    def close(self) -> None:
+        for view in self._views:
+            view.close()
+
+
 def plain_line(line: UpdateLine) -> str:
     """The update as one line of text."""
     width = len(str(line.updates))

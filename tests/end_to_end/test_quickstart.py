@@ -81,7 +81,8 @@ def test_the_run_folder_has_everything(quickstart: Run) -> None:
     for name in ("recipe.yaml", "metrics.jsonl", "spans.jsonl", "summary.json", "reward.png"):
         assert (folder / name).stat().st_size > 0, name
     assert any((folder / "tensorboard").iterdir())
-    assert {log.name for log in (folder / "logs").iterdir()} >= {"engine-0.log", "learner-0.log"}
+    assert {log.name for log in (folder / "logs").iterdir()} >= {"controller.log", "engine-0.log", "learner-0.log"}
+    assert "update 24/24" in (folder / "logs" / "controller.log").read_text()
     assert "# override" in (folder / "recipe.yaml").read_text()
 
 

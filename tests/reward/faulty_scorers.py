@@ -56,3 +56,9 @@ BEHAVIOURS: dict[str, Any] = {
     "tell its memory rank": lambda row: float(Path("/proc/self/oom_score_adj").read_text()),
     "nap": nap,
 }
+
+
+def talk(response: str, row: dict[str, Any]) -> float:
+    """Prints what it is asked."""
+    print(f"scoring {response}", flush=True)
+    return 1.0

@@ -167,3 +167,10 @@ def gone(pid: int, seconds: float = 5.0) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+async def test_what_a_scorer_prints_is_in_the_log(tmp_path: Path) -> None:
+    pool = ScorerPool(f"{FAULTS}:talk", workers=1, timeout_seconds=DEADLINE, log=tmp_path / "scorers.log")
+    assert await pool.score("a reply", {}) == Scored(value=1.0)
+    await pool.close()
+    assert (tmp_path / "scorers.log").read_text() == "scoring a reply\n"
