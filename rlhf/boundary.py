@@ -31,10 +31,12 @@ class UpdateBoundary:
         buffer: TicketBuffer,
         evaluator: Evaluator | None,
         checkpoint: Callable[[PolicyVersion], Awaitable[None]],
+        canary_difference: Callable[[], float],
     ) -> None:
         self._config, self._clock, self._view = config, clock, view
         self._loggers, self._spans, self._buffer = loggers, spans, buffer
         self._evaluator, self._checkpoint = evaluator, checkpoint
+        self._canary_difference = canary_difference
         self._update_began = self._learning_began = clock.elapsed_seconds
         self._first_version: PolicyVersion = 0
         self.evaluations: list[tuple[PolicyVersion, Evaluation]] = []
@@ -117,7 +119,8 @@ class UpdateBoundary:
         counts = {"groups/failed": float(accounts.failed), "groups/filtered": float(accounts.filtered)}
         times = {f"seconds/{name}": value for name, value in phases.items()} | {"seconds/update": seconds}
         evaluation = {"eval/reward": evaluated.reward} if evaluated else {}
-        return dict(metrics) | times | counts | evaluation
+        proof = {"publish/canary_difference": self._canary_difference()}
+        return dict(metrics) | times | counts | proof | evaluation
 
     def write_spans(self, spans: list[Span]) -> None:
         self._spans.write(span.record for span in spans)

@@ -103,6 +103,7 @@ class RlRun:
             buffer=self.buffer,
             evaluator=serving.evaluator(recipe),
             checkpoint=self.checkpoint,
+            canary_difference=lambda: publisher.canary_difference,
         )
         rollout = serving.rollout(
             recipe, sampling=recipe.sampling.sampling(), group_size=trainer.group_size, purpose="train"

@@ -36,6 +36,7 @@ async def test_the_last_weights_are_saved_even_if_their_evaluation_fails(tmp_pat
         buffer=TicketBuffer(groups_per_update=1, max_staleness=0, updates=3, refill_groups=0, failure_budget=1.0),
         evaluator=fails,
         checkpoint=save,
+        canary_difference=lambda: 0.0,
     )
     with pytest.raises(EvaluationFailed):
         await boundary(3, Updated(metrics={}, samples=()))
