@@ -1,4 +1,4 @@
-"""From rewards to advantages. Pure functions; group statistics in float64; equal rewards give exactly zero."""
+"""From played groups to advantages. Samples without a score have no part in it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.trainer.advantages.relative import group_relative
 from rlhf.types import Group, Sample, Scored
-
-STD_EPSILON = 1e-6
-
-
-def group_relative(rewards: Sequence[float], *, normalize_by_std: bool) -> NDArray[np.float64]:
-    """Each reward's distance from its group's mean, `float64 [n]`.
-
-    With `normalize_by_std` it is divided by the sample standard deviation plus 1e-6 (GRPO, arXiv 2402.03300); without,
-    this is Dr. GRPO's estimator (arXiv 2503.20783). A group of one, and a group of equal rewards, is all zeros.
-    """
-    values = np.asarray(rewards, dtype=np.float64)
-    if values.size < 2 or np.all(values == values[0]):
-        return np.zeros_like(values)
-    centred: NDArray[np.float64] = values - values.mean()
-    return centred / (float(values.std(ddof=1)) + STD_EPSILON) if normalize_by_std else centred
 
 
 def group_advantages(groups: Sequence[Group], *, normalize_by_std: bool) -> list[NDArray[np.float32]]:

@@ -1,0 +1,48 @@
+"""From rewards to advantages. Pure functions of numpy arrays; statistics in float64; equal rewards give exactly zero.
+
+`[B, T]` arrays hold one episode a row; `mask` is 1 on ACTION tokens, and what stands elsewhere changes nothing.
+"""
+
+from rlhf.trainer.advantages.gae import Estimates, gae, gae_over_segments, gae_per_turn, length_adaptive_lambda
+from rlhf.trainer.advantages.groups import group_advantages, shuffled_rewards
+from rlhf.trainer.advantages.relative import best_of_group, group_relative, leave_one_out, length_weighted, per_group
+from rlhf.trainer.advantages.returns import (
+    outcome_rewards,
+    over_tokens,
+    reinforce_plus_plus,
+    reinforce_plus_plus_baseline,
+    remax,
+    rewards_to_go,
+)
+from rlhf.trainer.advantages.shaping import kl_penalised, overlong_penalty
+from rlhf.trainer.advantages.vtrace import VTrace, vtrace
+from rlhf.trainer.advantages.whitening import Moments, masked, masked_moments, whiten
+
+__all__ = [
+    "Estimates",
+    "Moments",
+    "VTrace",
+    "best_of_group",
+    "gae",
+    "gae_over_segments",
+    "gae_per_turn",
+    "group_advantages",
+    "group_relative",
+    "kl_penalised",
+    "leave_one_out",
+    "length_adaptive_lambda",
+    "length_weighted",
+    "masked",
+    "masked_moments",
+    "outcome_rewards",
+    "over_tokens",
+    "overlong_penalty",
+    "per_group",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "remax",
+    "rewards_to_go",
+    "shuffled_rewards",
+    "vtrace",
+    "whiten",
+]

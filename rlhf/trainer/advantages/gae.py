@@ -1,0 +1,120 @@
+"""Generalised advantage estimation (arXiv 1506.02438) over the actions of an episode.
+
+An action is a token, or a whole turn. What the environment wrote between two actions is not a step: the next action is
+the next step, with one discount between them, however long the tool's reply was. All arrays are `[B, T]`, one episode a
+row, and positions with mask 0 are ignored completely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rlhf.trainer.advantages.whitening import masked
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Estimates:
+    """`advantages` and the critic's targets `returns` (advantages plus values), `float64 [B, T]`, 0 where masked."""
+
+    advantages: Floats
+    returns: Floats
+
+
+def gae(
+    rewards: ArrayLike,
+    values: ArrayLike,
+    mask: ArrayLike,
+    *,
+    gamma: float,
+    lam: ArrayLike,
+    bootstrap: ArrayLike | None = None,
+) -> Estimates:
+    """Advantages of every action token, `A_t = delta_t + gamma lam A_next`, `delta_t = r_t + gamma V_next - V_t`.
+
+    `rewards`, `values`, `mask` are `[B, T]`; `lam` a number or `[B]` (see `length_adaptive_lambda`). `bootstrap [B]` is
+    the value of what would have followed the last action: the critic's estimate for a *truncated* episode, 0 for a
+    *terminated* one. Without it all episodes count as terminated.
+    """
+    live = np.asarray(mask) > 0
+    reward, value = masked(rewards, live), masked(values, live)
+    decay = gamma * np.asarray(lam, dtype=np.float64)
+    running = np.zeros(live.shape[0])
+    following = np.zeros(live.shape[0]) if bootstrap is None else np.asarray(bootstrap, dtype=np.float64)
+    advantages = np.zeros(live.shape)
+    for t in reversed(range(live.shape[1])):
+        step = live[:, t]
+        delta = reward[:, t] + gamma * following - value[:, t]
+        running = np.where(step, delta + decay * running, running)
+        following = np.where(step, value[:, t], following)
+        advantages[:, t] = np.where(step, running, 0.0)
+    return Estimates(advantages, np.where(live, advantages + value, 0.0))
+
+
+def gae_over_segments(
+    rewards: Sequence[ArrayLike],
+    values: Sequence[ArrayLike],
+    masks: Sequence[ArrayLike],
+    *,
+    gamma: float,
+    lam: float,
+    bootstrap: float = 0.0,
+) -> list[Estimates]:
+    """`gae` of one episode whose context was rewritten on the way: segment after segment, each `[T_s]`.
+
+    The last action of a segment is followed by the first of the next, as if nothing lay between them.
+    """
+    flat = [np.concatenate([np.asarray(part) for part in parts])[None] for parts in (rewards, values, masks)]
+    whole = gae(*flat, gamma=gamma, lam=lam, bootstrap=[bootstrap])
+    cuts = np.cumsum([np.asarray(part).size for part in masks])[:-1]
+    pieces = zip(np.split(whole.advantages[0], cuts), np.split(whole.returns[0], cuts), strict=True)
+    return [Estimates(advantages, returns) for advantages, returns in pieces]
+
+
+def gae_per_turn(
+    rewards: ArrayLike,
+    values: ArrayLike,
+    mask: ArrayLike,
+    turns: ArrayLike,
+    *,
+    gamma: float,
+    lam: float,
+    bootstrap: ArrayLike | None = None,
+) -> Estimates:
+    """`gae` with a whole turn as one action: `turns [B, T]` numbers the turn of each token, growing along a row.
+
+    A turn's value is that of its first action token (what the critic thought before it spoke), its reward the sum over
+    its action tokens; all of them get the turn's advantage and return. Discounts count turns, not tokens.
+    """
+    live, turn = np.asarray(mask) > 0, np.asarray(turns)
+    reward, value = masked(rewards, live), masked(values, live)
+    firsts = np.zeros_like(live)
+    totals, starts = np.zeros(live.shape), np.zeros(live.shape, dtype=np.int64)
+    for row, place in _turn_places(live, turn):
+        firsts[row, place[0]] = True
+        totals[row, place[0]] = reward[row, place].sum()
+        starts[row, place] = place[0]
+    per_turn = gae(totals, value, firsts, gamma=gamma, lam=lam, bootstrap=bootstrap)
+    spread = [np.take_along_axis(part, starts, axis=1) for part in (per_turn.advantages, per_turn.returns)]
+    return Estimates(masked(spread[0], live), masked(spread[1], live))
+
+
+def length_adaptive_lambda(lengths: ArrayLike, *, alpha: float) -> Floats:
+    """`1 - 1 / (alpha length)` within [0, 1], `float64 [B]`: long answers carry the outcome further back (VAPO, arXiv
+    2504.05118). `lengths [B]` are action tokens. VAPO's critic learns from `gae(..., lam=1).returns` all the same."""
+    scaled = np.maximum(alpha * np.asarray(lengths, dtype=np.float64), 1.0)
+    return np.clip(1.0 - 1.0 / scaled, 0.0, 1.0)
+
+
+def _turn_places(live: NDArray[np.bool_], turn: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+    """Row and action positions of every turn that has any."""
+    return [
+        (row, np.flatnonzero(live[row] & (turn[row] == number)))
+        for row in range(live.shape[0])
+        for number in np.unique(turn[row][live[row]])
+    ]

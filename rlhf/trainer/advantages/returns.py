@@ -1,0 +1,56 @@
+"""Monte-Carlo returns and the critic-free estimators made of them. All arrays `[B, T]`, masked positions ignored."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rlhf.trainer.advantages.relative import group_relative, per_group
+from rlhf.trainer.advantages.whitening import masked, whiten
+
+Floats = NDArray[np.float64]
+
+
+def rewards_to_go(rewards: ArrayLike, mask: ArrayLike, *, gamma: float = 1.0) -> Floats:
+    """Discounted sum of the rewards from each action on, `G_t = r_t + gamma G_next`, 0 where masked.
+
+    The environment's tokens are no steps: what an action earns after a tool's reply reaches it, discounted once.
+    """
+    live = np.asarray(mask) > 0
+    reward = masked(rewards, live)
+    running, returns = np.zeros(live.shape[0]), np.zeros(live.shape)
+    for t in reversed(range(live.shape[1])):
+        running = np.where(live[:, t], reward[:, t] + gamma * running, running)
+        returns[:, t] = np.where(live[:, t], running, 0.0)
+    return returns
+
+
+def outcome_rewards(scores: ArrayLike, mask: ArrayLike) -> Floats:
+    """Token rewards `[B, T]` of outcome scores `[B]`: the score at a row's last action, 0 elsewhere. A row without
+    actions earns nothing."""
+    live = np.asarray(mask) > 0
+    is_last = live & (np.cumsum(live[:, ::-1], axis=1)[:, ::-1] == 1)
+    return masked(np.broadcast_to(np.asarray(scores, dtype=np.float64)[:, None], live.shape), is_last)
+
+
+def over_tokens(advantages: ArrayLike, mask: ArrayLike) -> Floats:
+    """One advantage a sequence `[B]` on each of its action tokens, `[B, T]`."""
+    return masked(np.broadcast_to(np.asarray(advantages, dtype=np.float64)[:, None], np.shape(mask)), mask)
+
+
+def reinforce_plus_plus(rewards: ArrayLike, mask: ArrayLike, *, gamma: float = 1.0, ddof: int = 1) -> Floats:
+    """Rewards to go, whitened over all action tokens of the batch (REINFORCE++, arXiv 2501.03262)."""
+    return whiten(rewards_to_go(rewards, mask, gamma=gamma), mask, ddof=ddof)
+
+
+def reinforce_plus_plus_baseline(scores: ArrayLike, groups: ArrayLike, mask: ArrayLike, *, ddof: int = 1) -> Floats:
+    """Distance from the group's mean, whitened over all action tokens of the batch (REINFORCE++-baseline, arXiv
+    2501.03262): the batch's spread divides, not that of a group of a few. `scores` and `groups` are `[B]`."""
+    centred = per_group(lambda rewards: group_relative(rewards, normalize_by_std=False), groups, scores)
+    return whiten(over_tokens(centred, mask), mask, ddof=ddof)
+
+
+def remax(rewards: ArrayLike, baseline: ArrayLike, mask: ArrayLike) -> Floats:
+    """Rewards to go less the reward of the greedy answer to the same prompt, `baseline [B]` (ReMax, arXiv
+    2310.10505)."""
+    return rewards_to_go(rewards, mask) - over_tokens(baseline, mask)

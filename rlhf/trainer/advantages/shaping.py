@@ -1,0 +1,25 @@
+"""Rewards before they become advantages: the price of length and of leaving the reference policy."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rlhf.trainer.advantages.whitening import masked
+
+Floats = NDArray[np.float64]
+
+
+def overlong_penalty(lengths: ArrayLike, *, max_tokens: int, buffer_tokens: int, factor: float = 1.0) -> Floats:
+    """What is added to the reward of an answer of `lengths` tokens, any shape (DAPO, arXiv 2503.14476, equation 13).
+
+    0 up to `max_tokens - buffer_tokens`, then falling in a line to `-factor` at `max_tokens`, and no lower beyond.
+    """
+    into_buffer = np.asarray(lengths, dtype=np.float64) - (max_tokens - buffer_tokens)
+    return -factor * np.clip(into_buffer / buffer_tokens, 0.0, 1.0)
+
+
+def kl_penalised(rewards: ArrayLike, kl: ArrayLike, mask: ArrayLike, *, coefficient: float) -> Floats:
+    """Token rewards less `coefficient` times each token's KL estimate in nats, `[B, T]`, 0 where masked (KL in the
+    reward, arXiv 1909.08593). It is a number to the policy gradient: no gradient runs through it."""
+    return masked(rewards, mask) - coefficient * masked(kl, mask)

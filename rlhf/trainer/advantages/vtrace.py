@@ -1,0 +1,65 @@
+"""V-trace (arXiv 1802.01561): values and advantages from episodes that another policy played."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rlhf.trainer.advantages.whitening import masked
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VTrace:
+    """The critic's `targets` (v_s of the paper) and the `advantages` of the policy gradient, `float64 [B, T]`. The
+    importance weight is *in* the advantage already: the loss is `-advantage * logprob`, without a ratio."""
+
+    targets: Floats
+    advantages: Floats
+
+
+def vtrace(
+    logprobs: ArrayLike,
+    behaviour_logprobs: ArrayLike,
+    rewards: ArrayLike,
+    values: ArrayLike,
+    mask: ArrayLike,
+    *,
+    discounts: ArrayLike,
+    bootstrap: ArrayLike | None = None,
+    rho_bar: float | None = 1.0,
+    c_bar: float = 1.0,
+    policy_rho_bar: float | None = 1.0,
+) -> VTrace:
+    """Equation 1 of the paper, as its backward recursion over the action tokens.
+
+    All arrays are `[B, T]`, masked positions are ignored completely and are no steps. `discounts` is gamma, or gamma
+    per token `[B, T]` with 0 where an episode ends inside a row. `bootstrap [B]` is the value behind the last action,
+    as in `gae`. `rho_bar` decides which policy the values are of (`None`: the target policy itself, with all its
+    variance), `c_bar` how far corrections travel, `policy_rho_bar` caps the weight of the policy gradient.
+    """
+    live = np.asarray(mask) > 0
+    reward, value = masked(rewards, live), masked(values, live)
+    discount = masked(np.broadcast_to(discounts, live.shape), live)
+    weight = np.exp(masked(logprobs, live) - masked(behaviour_logprobs, live))
+    rho, c, policy_rho = (_capped(weight, bar) for bar in (rho_bar, c_bar, policy_rho_bar))
+    next_value = np.zeros(live.shape[0]) if bootstrap is None else np.asarray(bootstrap, dtype=np.float64)
+    next_target = next_value
+    targets, advantages = np.zeros(live.shape), np.zeros(live.shape)
+    for t in reversed(range(live.shape[1])):
+        step = live[:, t]
+        error = reward[:, t] + discount[:, t] * next_value - value[:, t]
+        carried = discount[:, t] * c[:, t] * (next_target - next_value)
+        gain = reward[:, t] + discount[:, t] * next_target - value[:, t]
+        advantages[:, t] = np.where(step, policy_rho[:, t] * gain, 0.0)
+        targets[:, t] = np.where(step, value[:, t] + rho[:, t] * error + carried, 0.0)
+        next_target = np.where(step, targets[:, t], next_target)
+        next_value = np.where(step, value[:, t], next_value)
+    return VTrace(targets, advantages)
+
+
+def _capped(weight: Floats, bar: float | None) -> Floats:
+    return weight if bar is None else np.minimum(weight, bar)

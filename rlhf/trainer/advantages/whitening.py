@@ -1,0 +1,50 @@
+"""Statistics over the trained tokens of a batch, and whitening by them. All in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+VARIANCE_EPSILON = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Mean and variance of `count` values; the variance of fewer values than it needs is 0."""
+
+    count: int
+    mean: float
+    variance: float
+
+
+def masked(values: ArrayLike, mask: ArrayLike) -> Floats:
+    """`values` as float64 with exactly 0 where `mask` is 0, whatever stood there (NaN and infinity included)."""
+    chosen: Floats = np.where(np.asarray(mask) > 0, np.asarray(values, dtype=np.float64), 0.0)
+    return chosen
+
+
+def masked_moments(values: ArrayLike, mask: ArrayLike, *, ddof: int = 1) -> Moments:
+    """Moments of `values` where `mask` is not 0, any shape. `ddof` 1 is the sample variance, 0 the population's."""
+    chosen = np.asarray(values, dtype=np.float64)[np.asarray(mask) > 0]
+    if chosen.size == 0:
+        return Moments(0, 0.0, 0.0)
+    if chosen.size <= ddof or np.all(chosen == chosen[0]):
+        return Moments(chosen.size, float(chosen[0] if np.all(chosen == chosen[0]) else chosen.mean()), 0.0)
+    return Moments(chosen.size, float(chosen.mean()), float(chosen.var(ddof=ddof)))
+
+
+def whiten(values: ArrayLike, mask: ArrayLike, *, ddof: int = 1, shift_mean: bool = True) -> Floats:
+    """`(values - mean) / sqrt(variance + 1e-8)` over the positions where `mask` is not 0, and 0 elsewhere; any shape.
+
+    The variance is the sample's (`ddof` 1), as of a group's rewards: a batch is a sample of what the policy does.
+    `ddof` 0 is the population's, with which the authors of REINFORCE++ (arXiv 2501.03262) trained. Without `shift_mean`
+    the mean is kept: rewards are scaled and not moved. Equal values become exactly zero (or stay, with their mean).
+    """
+    moments = masked_moments(values, mask, ddof=ddof)
+    scale = 1.0 / np.sqrt(moments.variance + VARIANCE_EPSILON)
+    kept = 0.0 if shift_mean else moments.mean
+    return masked((masked(values, mask) - moments.mean) * scale + kept, mask)

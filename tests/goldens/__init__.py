@@ -1,0 +1,1 @@
+"""Recorded outputs of other implementations against this library: `python -m tests.goldens DIR`."""

@@ -1,0 +1,74 @@
+"""What this library does not do, and why: the entries of `declined.toml` and the conditions they may name."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from tests.goldens.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """Arrays of a family that match the three globs, for inputs on which the condition `when` holds."""
+
+    family: str
+    peer: str
+    variant: str
+    reason: str
+    quantity: str = "*"
+    when: str = "always"
+
+    def covers(self, record: Record, quantity: str) -> bool:
+        return (
+            self.family == record.family
+            and fnmatchcase(record.peer, self.peer)
+            and fnmatchcase(record.variant, self.variant)
+            and fnmatchcase(quantity, self.quantity)
+            and CONDITIONS[self.when](record)
+        )
+
+
+@cache
+def declined() -> tuple[Declined, ...]:
+    """All entries of `declined.toml`."""
+    text = Path(__file__).with_name("declined.toml").read_text(encoding="utf-8")
+    return tuple(Declined(**entry) for entry in tomllib.loads(text)["declined"])
+
+
+def interior_gaps(record: Record) -> bool:
+    """Some row of the mask has a masked token before a trained one."""
+    mask = record.inputs["mask"] > 0
+    return bool((~mask[:, :-1] & mask[:, 1:]).any())
+
+
+def empty_rows(record: Record) -> bool:
+    """Some row of the mask is all zeros."""
+    return bool((record.inputs["mask"].sum(-1) == 0).any())
+
+
+def singletons(record: Record) -> bool:
+    """Some group has one member."""
+    return bool((np.unique(record.inputs["index"], return_counts=True)[1] == 1).any())
+
+
+def equal_groups(record: Record) -> bool:
+    """Some group of several members has one score."""
+    index, scores = record.inputs["index"], record.inputs["scores"]
+    members = [scores[index == group] for group in np.unique(index)]
+    return any(group.size > 1 and np.ptp(group) == 0 for group in members)
+
+
+CONDITIONS: dict[str, Callable[[Record], bool]] = {
+    "always": lambda record: True,
+    "interior_gaps": interior_gaps,
+    "empty_rows": empty_rows,
+    "singletons": singletons,
+    "equal_groups": equal_groups,
+}

@@ -1,0 +1,1 @@
+"""One module a family of arrays; each answers a `Record` with calls of the library's own functions."""
