@@ -65,10 +65,16 @@ def equal_groups(record: Record) -> bool:
     return any(group.size > 1 and np.ptp(group) == 0 for group in members)
 
 
+def beyond_maximum(record: Record) -> bool:
+    """Some answer is longer than the maximum."""
+    return record.params is not None and bool((record.inputs["lengths"] > record.params["max_len"]).any())
+
+
 CONDITIONS: dict[str, Callable[[Record], bool]] = {
     "always": lambda record: True,
     "interior_gaps": interior_gaps,
     "empty_rows": empty_rows,
     "singletons": singletons,
     "equal_groups": equal_groups,
+    "beyond_maximum": beyond_maximum,
 }

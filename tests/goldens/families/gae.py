@@ -1,0 +1,79 @@
+"""GAE on token rewards and values, and whitening with its statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.trainer.advantages import (
+    Estimates,
+    gae,
+    length_adaptive_lambda,
+    masked_moments,
+    outcome_rewards,
+    whiten,
+)
+from tests.goldens.records import Answer, Record
+
+WHITENED_ATOL = 5e-6
+
+
+def answer(record: Record) -> Mapping[str, Answer]:
+    if record.peer == "ref":
+        return {}
+    return _whitening(record) if "x" in record.inputs else _estimates(record)
+
+
+def _estimates(record: Record) -> Mapping[str, Answer]:
+    inputs, mask = record.inputs, record.inputs["mask"]
+    outcome_only = record.peer == "nemo"
+    rewards = outcome_rewards(inputs["score"], mask) if outcome_only else inputs["rewards"]
+    estimates = _gae(rewards, inputs["values"], mask, record.params)
+    advantages = Answer(estimates.advantages, mask)
+    if _whitens(record.params):
+        advantages = Answer(whiten(estimates.advantages, mask), mask, atol=WHITENED_ATOL)
+    return {
+        "adv": advantages,
+        "adv_raw": Answer(estimates.advantages, mask, atol=WHITENED_ATOL),
+        "returns": Answer(estimates.returns, mask),
+    }
+
+
+def _gae(rewards: NDArray[Any], values: NDArray[Any], mask: NDArray[Any], params: Mapping[str, Any]) -> Estimates:
+    """With `lambda_value` (VAPO) the critic has a lambda of its own and the policy's follows the length."""
+    gamma = params["gamma"]
+    if "lambda_value" not in params:
+        return gae(rewards, values, mask, gamma=gamma, lam=params["lam"])
+    adaptive = length_adaptive_lambda(mask.sum(-1), alpha=params["alpha"])
+    policy = gae(rewards, values, mask, gamma=gamma, lam=adaptive)
+    critic = gae(rewards, values, mask, gamma=gamma, lam=params["lambda_value"])
+    return Estimates(policy.advantages, critic.returns)
+
+
+def _whitens(params: Mapping[str, Any]) -> bool:
+    return bool(params.get("normalize", params.get("whiten", "none") != "none"))
+
+
+def _whitening(record: Record) -> Mapping[str, Answer]:
+    values, mask = record.inputs["x"], record.inputs["mask"]
+    sample, population = (masked_moments(values, mask, ddof=ddof) for ddof in (1, 0))
+    row_means = [masked_moments(*row).mean for row in zip(values, mask, strict=True)]
+    return {
+        "y": Answer(_whitened(record, values, mask), mask, atol=WHITENED_ATOL),
+        "mean": Answer(sample.mean),
+        "var": Answer(sample.variance),
+        "var_biased": Answer(population.variance),
+        "mean_all": Answer(sample.mean),
+        "mean_rows": Answer(row_means),
+    }
+
+
+def _whitened(record: Record, values: NDArray[Any], mask: NDArray[Any]) -> NDArray[np.float64]:
+    params = record.params
+    ddof = int(params.get("ddof", params.get("unbiased", 1)))
+    if "row" in record.variant:
+        return np.stack([whiten(*row, ddof=ddof) for row in zip(values, mask, strict=True)])
+    return whiten(values, mask, ddof=ddof, shift_mean=params.get("shift_mean", True))

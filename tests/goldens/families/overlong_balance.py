@@ -1,0 +1,44 @@
+"""DAPO's price of length, and dealing sequences to ranks and rows.
+
+A partition is not a formula: of the balance of ranks only the `quality` is compared, and ours may be better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rlhf.trainer.advantages import overlong_penalty
+from rlhf.trainer.packing import Row, deal, pack
+from tests.goldens.records import Answer, Record
+
+
+def answer(record: Record) -> Mapping[str, Answer]:
+    if "buffer" in record.params:
+        return _overlong(record)
+    if "capacity" in record.params:
+        return _packing(record)
+    return _balance(record) if "k" in record.params else {}
+
+
+def _overlong(record: Record) -> Mapping[str, Answer]:
+    lengths, params = record.inputs["lengths"], record.params
+    penalty = overlong_penalty(
+        lengths, max_tokens=params["max_len"], buffer_tokens=params["buffer"], factor=params["factor"]
+    )
+    return {"rewards": Answer(record.inputs["rewards"] + penalty), "n": Answer(int(np.count_nonzero(penalty)))}
+
+
+def _packing(record: Record) -> Mapping[str, Answer]:
+    capacity = record.params["capacity"]
+    rows = pack(record.inputs["lengths"].tolist(), capacity)
+    return {"nbins": Answer(len(rows)), "max_sum": Answer(rows[0].tokens), "capacity": Answer(capacity)}
+
+
+def _balance(record: Record) -> Mapping[str, Answer]:
+    lengths, ranks = record.inputs["lengths"].tolist(), record.params["k"]
+    longest_first = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    shares = deal([Row((index,), lengths[index]) for index in longest_first], ranks)
+    sums = [sum(row.tokens for row in share) for share in shares]
+    return {"quality": Answer(max(sums) * ranks / sum(lengths), at_most=True), "sums": Answer(sorted(sums))}
