@@ -70,8 +70,24 @@ def beyond_maximum(record: Record) -> bool:
     return record.params is not None and bool((record.inputs["lengths"] > record.params["max_len"]).any())
 
 
+def wide_ratios(record: Record) -> bool:
+    """Some log-ratio of two policies is beyond the +-20 at which some clamp it."""
+    names = [name for name in ("logp", "old_logp", "rollout_logp") if name in record.inputs]
+    logprobs = [record.inputs[name][record.inputs["mask"] > 0] for name in names]
+    return any(np.abs(one - other).max() > 20 for one in logprobs for other in logprobs)
+
+
+def wide_kl(record: Record) -> bool:
+    """Some estimate of the divergence to the reference is beyond the 10 at which some clamp it."""
+    log_ratio = record.inputs["ref_logp"].astype(np.float64) - record.inputs["logp"]
+    estimates = (np.abs(log_ratio), log_ratio**2 / 2, np.expm1(log_ratio) - log_ratio)
+    return max(estimate.max() for estimate in estimates) > 10
+
+
 CONDITIONS: dict[str, Callable[[Record], bool]] = {
     "always": lambda record: True,
+    "wide_ratios": wide_ratios,
+    "wide_kl": wide_kl,
     "interior_gaps": interior_gaps,
     "empty_rows": empty_rows,
     "singletons": singletons,

@@ -1,0 +1,41 @@
+"""What a policy loss reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Actions:
+    """Tokens that were sampled, one sequence a row, all `[B, T]`. Where `mask` is false nothing is read: whatever
+    stands there, NaN included, is replaced by 0 and gets no gradient."""
+
+    logprobs: Tensor
+    """Of the policy being trained, in nats; the gradient flows here."""
+    old_logprobs: Tensor
+    """Of the policy that the ratio is taken to (the proximal policy)."""
+    advantages: Tensor
+    mask: Tensor
+    """`bool`: true at ACTION tokens."""
+
+    def __post_init__(self) -> None:
+        for name in ("logprobs", "old_logprobs", "advantages"):
+            object.__setattr__(self, name, zeroed(getattr(self, name), self.mask))
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """log pi(token) / pi_old(token), `[B, T]`."""
+        return self.logprobs - self.old_logprobs
+
+
+def zeroed(values: Tensor, mask: Tensor) -> Tensor:
+    """`values` where `mask`, 0 elsewhere. Not a product: NaN times 0 is NaN."""
+    return torch.where(mask, values, 0.0)
+
+
+def row_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of each row over `mask`, `[B, 1]`; 0 for a row without any."""
+    return zeroed(values, mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)

@@ -1,0 +1,102 @@
+"""Distance to a reference policy, token by token, and what holds it in bounds.
+
+Of KL(policy, reference) on samples of the policy, with `d = log policy - log reference` (Schulman, "Approximating KL
+divergence", 2020):
+
+| estimator | value            | of the expectation          | its own gradient, d/d log policy |
+|-----------|------------------|-----------------------------|----------------------------------|
+| k1        | d                | unbiased, may be negative   | 1: expectation 0, teaches nothing |
+| k2        | d² / 2           | biased, never negative      | d: the gradient of KL, on-policy  |
+| k3        | exp(-d) - 1 + d  | unbiased, never negative    | 1 - exp(-d): of KL(reference, policy), on-policy |
+
+So in a *reward*, where only values count, take k1 or k3; in a *loss* take k2, or k3 with `exact_gradient`. Nothing is
+clamped: a penalty that is cut off pulls least where the policy has gone farthest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Estimator = Literal["k1", "k2", "k3"]
+
+
+def k1(log_ratio: Tensor) -> Tensor:
+    """Estimate `-x` of KL(p, q) with `x = log q - log p` on samples of p: unbiased, of high variance."""
+    return -log_ratio
+
+
+def k2(log_ratio: Tensor) -> Tensor:
+    """Estimate `x² / 2` of KL(p, q) with `x = log q - log p` on samples of p: biased, and its gradient is KL's."""
+    return log_ratio.square() / 2
+
+
+def k3(log_ratio: Tensor) -> Tensor:
+    """Per-token estimate `exp(x) - x - 1` of KL(p, q) with `x = log q - log p` on samples of p: unbiased, never
+    negative (Schulman, "Approximating KL divergence", 2020)."""
+    return torch.expm1(log_ratio) - log_ratio
+
+
+ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
+
+
+def kl_penalty(
+    logprobs: Tensor, reference_logprobs: Tensor, estimator: Estimator, *, exact_gradient: bool = False
+) -> Tensor:
+    """Estimate of KL(policy, reference) at every token, in nats, the shape of `logprobs`.
+
+    With `exact_gradient` the value is the estimator's and the gradient is k2's, whose expectation on-policy is the
+    gradient of KL (arXiv 2506.09477).
+    """
+    log_ratio = reference_logprobs - logprobs
+    value = ESTIMATORS[estimator](log_ratio)
+    if not exact_gradient:
+        return value
+    carrier = k2(log_ratio)
+    return value.detach() + carrier - carrier.detach()
+
+
+def penalized_rewards(
+    rewards: Tensor,
+    logprobs: Tensor,
+    reference_logprobs: Tensor,
+    mask: Tensor,
+    coefficient: float,
+    estimator: Estimator,
+) -> Tensor:
+    """Token rewards `[B, T]` less `coefficient` times the estimate: KL in the reward (arXiv 1909.08593), no gradient.
+
+    0 where `mask` `bool [B, T]` is false.
+    """
+    penalty = kl_penalty(logprobs.detach(), reference_logprobs, estimator)
+    return torch.where(mask, rewards - coefficient * penalty, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedKL:
+    """A KL coefficient that stays."""
+
+    coefficient: float
+
+    def after(self, kl: float, samples: int) -> FixedKL:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveKL:
+    """A KL coefficient that follows its target (arXiv 1909.08593): each update multiplies it by
+    `1 + clip(kl / target - 1, -0.2, 0.2) * samples / horizon`."""
+
+    coefficient: float
+    target: float
+    """KL aimed at, in nats, in the unit of what `after` is told (of a token, or of a sequence)."""
+    horizon: float
+    """Samples over which the coefficient may change by a fifth."""
+
+    def after(self, kl: float, samples: int) -> AdaptiveKL:
+        """The controller of the next update, after `samples` samples with mean divergence `kl`."""
+        error = min(max(kl / self.target - 1, -0.2), 0.2)
+        return AdaptiveKL(self.coefficient * (1 + error * samples / self.horizon), self.target, self.horizon)

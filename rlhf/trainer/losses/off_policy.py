@@ -1,0 +1,79 @@
+"""Tokens of another policy than the one that learns: weights, rejection, and how far apart the two are.
+
+Three policies: *behaviour* sampled (the engine, in its precision, at its version), *proximal* is the learner's before
+the update, *current* is being trained. Here the weight is proximal over behaviour, a constant to the gradient.
+
+Methods are sentences of three words, *ratio*, *truncated*, *kept*:
+
+    TIS      truncated(ratio(…, level), high=2)                       weights above the bound are cut to it
+    IcePop   r * kept(r, low=0.5, high=2)  with  r = ratio(…, "token")  tokens outside are dropped (arXiv 2510.18855)
+    MIS      the same at "sequence" or "geometric" level: whole sequences are dropped
+    mixed    ratio(…, "token") * kept(ratio(…, "geometric"), 0.9, 1.1)  sequences dropped, tokens weighted
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rlhf.trainer.losses.actions import row_mean, zeroed
+from rlhf.trainer.losses.kl import k1, k3
+from rlhf.trainer.losses.metrics import Metrics, largest
+
+Level = Literal["token", "sequence", "geometric"]
+"""`token`: each token's ratio. `sequence`: the product of the row's, unbiased and of a variance that grows with its
+length. `geometric`: their geometric mean, comparable between lengths."""
+
+
+def ratio(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, mask: Tensor, level: Level) -> Tensor:
+    """Proximal over behaviour probability at `level`, without gradient, `[B, T]`; 0 where `mask` `bool` is false."""
+    log_ratio = zeroed(proximal_logprobs.detach() - behaviour_logprobs, mask)
+    if level == "sequence":
+        log_ratio = log_ratio.sum(-1, keepdim=True)
+    elif level == "geometric":
+        log_ratio = row_mean(log_ratio, mask)
+    return zeroed(torch.exp(log_ratio).expand(mask.shape), mask)
+
+
+def truncated(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -> Tensor:
+    """Weights held in `[low, high]`. A lower bound makes no estimate better and is 0 unless asked for."""
+    return ratios.clamp(low, high)
+
+
+def kept(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -> Tensor:
+    """`bool`: ratios in `[low, high]`. As a factor it rejects; the denominator of the loss stays what it was."""
+    return (ratios >= low) & (ratios <= high)
+
+
+def masked(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -> Tensor:
+    """Ratios in `[low, high]` as they are, 0 elsewhere (also an infinite one)."""
+    return zeroed(ratios, kept(ratios, low=low, high=high))
+
+
+def effective_sample_size(weights: Tensor, mask: Tensor) -> Tensor:
+    """`(Σ w)² / (n Σ w²)` over `mask` `bool`, in (0, 1]: the share of the samples that the weights leave (Kish 1965).
+
+    In float64. NaN of no sample, or of weights that are all 0.
+    """
+    chosen = weights[mask].double()
+    return chosen.sum().square() / (chosen.numel() * chosen.square().sum())
+
+
+def mismatch(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, mask: Tensor, high: float) -> Metrics:
+    """How far the learner is from the engine, on the engine's samples, `[B, T]`: k1 and k3 estimates of KL(behaviour,
+    proximal), the largest difference of log-probs, the tokens whose ratio is above `high`; and the sums of weights and
+    of their squares, from which the effective sample size of any number of pieces follows."""
+    log_ratio = (proximal_logprobs.detach() - behaviour_logprobs)[mask]
+    weights = torch.exp(log_ratio)
+    bounded = weights.clamp(max=high)
+    sums = {
+        "mismatch_k1": k1(log_ratio).sum(),
+        "mismatch_k3": k3(log_ratio).sum(),
+        "importance": bounded.sum(),
+        "importance_squared": bounded.square().sum(),
+        "importance_clipped": (weights > high).float().sum(),
+    }
+    return Metrics(log_ratio.numel(), sums, {"mismatch_max": largest(log_ratio.abs())})

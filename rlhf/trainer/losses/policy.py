@@ -1,0 +1,111 @@
+"""Policy losses: `Actions` in, `(loss of every token [B, T], metrics)` out; `aggregate` makes one number of them.
+
+No log-ratio is clamped before `exp`, as in the papers: a clamp would silently cut the gradient of the very tokens that
+are worst off. A ratio that overflows makes the loss infinite, and a loss that is no number ends the run by name.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rlhf.trainer.losses.actions import Actions, row_mean
+from rlhf.trainer.losses.metrics import Metrics, largest
+
+
+def policy_gradient(actions: Actions) -> tuple[Tensor, Metrics]:
+    """`-A log pi` (REINFORCE, Williams 1992): right only for the policy that sampled."""
+    return -actions.advantages * actions.logprobs, Metrics(int(actions.mask.sum()))
+
+
+def ppo(
+    actions: Actions, *, clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> tuple[Tensor, Metrics]:
+    """PPO's clipped surrogate (arXiv 1707.06347), `-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)`.
+
+    Two bounds: clip-higher (DAPO, arXiv 2503.14476). `dual_clip` `c > 1` caps the loss of a token of negative advantage
+    at `-c A` (arXiv 1912.09729), which bounds what one token that became likelier can do.
+    """
+    ratio = torch.exp(actions.log_ratio)
+    return clipped(ratio, actions.advantages, clip_low, clip_high, dual_clip), clip_metrics(
+        ratio, actions, clip_low, clip_high, dual_clip
+    )
+
+
+def decoupled_ppo(
+    actions: Actions, importance: Tensor, *, clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> tuple[Tensor, Metrics]:
+    """PPO whose ratio is to a proximal policy, not to the one that sampled (arXiv 2110.00641, 2505.24298).
+
+    `importance` `[B, T]`, without gradient, is proximal over behaviour policy, bounded as in `off_policy`; a token that
+    was rejected there has weight 0 and still counts in the denominator, so rejecting tokens never makes others louder.
+    """
+    per_token, metrics = ppo(actions, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
+    return per_token * torch.where(actions.mask, importance, 0.0), metrics
+
+
+def gspo(actions: Actions, *, clip_low: float, clip_high: float) -> tuple[Tensor, Metrics]:
+    """PPO with one ratio a sequence, the geometric mean of its tokens' ratios (arXiv 2507.18071).
+
+    In the paper's GSPO-token form: the value is the sequence's, the gradient reaches a token through its own log-prob
+    and its own advantage. With one advantage a sequence it is GSPO to the digit; with an advantage a token (PPO with a
+    critic, process rewards) the credit stays with the token that earned it.
+    """
+    sequence = row_mean(actions.log_ratio, actions.mask).detach()
+    ratio = torch.exp(sequence + actions.logprobs - actions.logprobs.detach())
+    return clipped(ratio, actions.advantages, clip_low, clip_high), clip_metrics(ratio, actions, clip_low, clip_high)
+
+
+def cispo(actions: Actions, *, clip_low: float, clip_high: float) -> tuple[Tensor, Metrics]:
+    """REINFORCE weighted by the clipped ratio, held constant: `-sg(clip(r)) A log pi` (arXiv 2506.13585).
+
+    No token loses its gradient, unlike PPO. Bounds are relative as everywhere, `[1 - clip_low, 1 + clip_high]`.
+    """
+    ratio = torch.exp(actions.log_ratio.detach())
+    weight = ratio.clamp(1 - clip_low, 1 + clip_high)
+    sums = {
+        "clip_fraction_low": (actions.mask & (ratio < 1 - clip_low)).float().sum(),
+        "clip_fraction_high": (actions.mask & (ratio > 1 + clip_high)).float().sum(),
+    }
+    metrics = Metrics(int(actions.mask.sum()), sums, {"ratio_max": _ratio_max(ratio, actions)})
+    return -weight * actions.advantages * actions.logprobs, metrics
+
+
+def sapo(actions: Actions, *, temperature_positive: float, temperature_negative: float) -> tuple[Tensor, Metrics]:
+    """A soft gate instead of the clip: `-(4 / t) sigmoid(t (r - 1)) A`, `t` by the sign of A (arXiv 2511.20347)."""
+    ratio = torch.exp(actions.log_ratio)
+    positive, negative = (torch.full_like(ratio, t) for t in (temperature_positive, temperature_negative))
+    temperature = torch.where(actions.advantages > 0, positive, negative)
+    gate = torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature
+    return -gate * actions.advantages, Metrics(
+        int(actions.mask.sum()), maxima={"ratio_max": _ratio_max(ratio, actions)}
+    )
+
+
+def clipped(
+    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> Tensor:
+    """The negative of PPO's surrogate, any shape."""
+    bounded = ratio.clamp(1 - clip_low, 1 + clip_high)
+    loss = -torch.minimum(ratio * advantages, bounded * advantages)
+    if dual_clip is None:
+        return loss
+    return torch.where(advantages < 0, torch.minimum(loss, -dual_clip * advantages), loss)
+
+
+def clip_metrics(
+    ratio: Tensor, actions: Actions, clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> Metrics:
+    """Tokens whose gradient the clip takes away, on either side, and by the dual clip; and the largest ratio."""
+    negative, positive = actions.mask & (actions.advantages < 0), actions.mask & (actions.advantages > 0)
+    sums = {
+        "clip_fraction_low": (negative & (ratio < 1 - clip_low)).float().sum(),
+        "clip_fraction_high": (positive & (ratio > 1 + clip_high)).float().sum(),
+    }
+    if dual_clip is not None:
+        sums["clip_fraction_dual"] = (negative & (ratio > dual_clip)).float().sum()
+    return Metrics(int(actions.mask.sum()), sums, {"ratio_max": _ratio_max(ratio, actions)})
+
+
+def _ratio_max(ratio: Tensor, actions: Actions) -> Tensor:
+    return largest(ratio.detach()[actions.mask])

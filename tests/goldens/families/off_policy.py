@@ -1,0 +1,208 @@
+"""Off-policy corrections: a peer's correction is a ratio at some level, truncated or kept within bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlhf.trainer.losses import Actions, aggregate
+from rlhf.trainer.losses.off_policy import Level, effective_sample_size, kept, masked, ratio, truncated
+from rlhf.trainer.losses.policy import cispo, decoupled_ppo, gspo, policy_gradient
+from tests.goldens.families.aggregations import COUNTS_EVERY_ROW, aggregated
+from tests.goldens.families.policy_loss import bounds
+from tests.goldens.records import Answer, Record
+from tests.goldens.tensors import gradient, leaf, numbers, tensor
+
+Params = Mapping[str, Any]
+
+
+def answer(record: Record) -> Mapping[str, Answer]:
+    rule = next((rule for prefix, rule in RULES.items() if record.variant.startswith(prefix)), None)
+    return {} if rule is None else rule(record)
+
+
+def _ratio(record: Record, level: Level) -> Tensor:
+    mask = tensor(record.inputs["mask"]) > 0
+    return ratio(tensor(record.inputs["old_logp"]), tensor(record.inputs["rollout_logp"]), mask, level)
+
+
+def _interval(params: Params) -> dict[str, float]:
+    """The bounds of a correction by any of the peers' names; absent ones do not bind."""
+    if "threshold" in params:
+        low, _, high = params["threshold"].rpartition("_")
+        return {"low": float(low or 0), "high": float(high)}
+    low = next((params[name] for name in ("low", "lower", "clip_min", "min") if params.get(name) is not None), 0.0)
+    names = ("high", "upper", "clip_max", "max", "cap")
+    return {"low": low, "high": next((params[name] for name in names if params.get(name) is not None), math.inf)}
+
+
+def _weights(record: Record, weights: Tensor) -> Mapping[str, Answer]:
+    """Weights where the peer has one a token, or one a row; compared on the tokens of the mask."""
+    mask = record.inputs["mask"]
+    if record.outputs["weights"].shape != mask.shape:
+        weights, where = weights.amax(-1, keepdim=True), mask.any(-1, keepdims=True)
+    else:
+        where = mask
+    ess = effective_sample_size(weights, tensor(np.broadcast_to(where, weights.shape)) > 0)
+    return {"weights": Answer(numbers(weights), where=where, rtol=_rtol(record)), "ess": Answer(numbers(ess))}
+
+
+def _level(record: Record) -> Level:
+    return "sequence" if "sequence" in record.variant else "token"
+
+
+def _truncated(record: Record) -> Mapping[str, Answer]:
+    if record.params.get("batch_normalize"):
+        return {}
+    return _weights(record, truncated(_ratio(record, _level(record)), **_interval(record.params)))
+
+
+def _masked(record: Record) -> Mapping[str, Answer]:
+    if record.params.get("batch_normalize"):
+        return {}
+    return _weights(record, masked(_ratio(record, _level(record)), **_interval(record.params)))
+
+
+def _rejection(record: Record) -> Mapping[str, Answer]:
+    """verl's k1 statistics are log-ratios turned round: kept where behaviour over proximal is within the bounds."""
+    mode = record.params["mode"]
+    levels: dict[str, Level] = {"token_k1": "token", "seq_sum_k1": "sequence", "seq_mean_k1": "geometric"}
+    if mode not in levels:
+        return {}
+    interval = _interval(record.params)
+    keep = kept(_ratio(record, levels[mode]), low=1 / interval["high"], high=1 / interval["low"])
+    mask = record.inputs["mask"] > 0
+    left = numbers(keep) & mask
+    return {"mask": Answer(left), "masked_frac": Answer(1 - left.sum() / mask.sum())}
+
+
+def _keep(record: Record) -> Mapping[str, Answer]:
+    """SkyRL's masks: of tokens, or of rows by the product or the geometric mean."""
+    levels: dict[str, Level] = {"seqmask_geometric": "geometric", "seqmask_product": "sequence", "token_mask": "token"}
+    keep, mask = kept(_ratio(record, levels[record.variant]), **_interval(record.params)), record.inputs["mask"] > 0
+    if record.outputs["keep"].shape != mask.shape:
+        rows = (numbers(keep) & mask).any(-1, keepdims=True)
+        return {"keep": Answer(rows, where=mask.any(-1, keepdims=True))}
+    return {"keep": Answer(numbers(keep), where=mask)}
+
+
+def _decoupled(record: Record) -> Mapping[str, Answer]:
+    """AReaL: the loss, the surviving mask and the weights."""
+    params, level = record.params, record.params["level"]
+    levels = {"mean": "geometric", "sum": "sequence"}
+    if params["metric"] not in ("ratio", "kl_k1") or (level == "sequence" and params["agg"] not in levels):
+        return {}
+    interval = _interval(params)
+    if params["metric"] == "kl_k1":
+        interval = {name: math.exp(bound) for name, bound in interval.items()}
+    judged = _ratio(record, "token" if level == "token" else levels[params["agg"]])
+    ratios = _ratio(record, "token" if level == "token" else "geometric")
+    clamps = params["action"] == "clamp"
+    weights = truncated(ratios, **interval) if clamps else ratios * kept(judged, **interval)
+    mask = record.inputs["mask"] > 0
+    survivors = mask if clamps else mask & numbers(kept(judged, **interval))
+    return {
+        **_loss(record, weights),
+        "mask": Answer(survivors),
+        "weights": Answer(numbers(weights), where=survivors, rtol=_rtol(record)),
+    }
+
+
+def _corrected_ppo(record: Record) -> Mapping[str, Answer]:
+    """PPO with weights: the words of the variant (or of the type) say which."""
+    kind = record.params.get("type", record.params.get("mode", "tis"))
+    interval = _interval(record.params)
+    if kind == "seq-mask-tis":
+        return _loss(record, _ratio(record, "token") * kept(_ratio(record, "geometric"), **interval))
+    level: Level = "sequence" if "sequence" in kind else "token"
+    bounded = masked if kind == "icepop" or kind.endswith("_mask") else truncated
+    if record.peer == "trl":
+        interval = {"low": 0.5 if bounded is masked else 0.0, "high": 2.0}
+    return _loss(record, bounded(_ratio(record, level), **interval))
+
+
+def _loss(record: Record, weights: Tensor) -> Mapping[str, Answer]:
+    logprobs, mask = leaf(record.inputs["logp"]), tensor(record.inputs["mask"]) > 0
+    advantages = tensor(record.inputs["adv"])
+    if record.peer == "trl":
+        advantages = tensor(record.inputs["adv_seq"])[:, None].expand(mask.shape)
+    actions = Actions(logprobs, tensor(record.inputs["old_logp"]), advantages, mask)
+    dual = record.params.get("dual_c")
+    per_token, _ = decoupled_ppo(actions, weights, **bounds(record.params), dual_clip=dual)
+    return _answers(record, per_token, logprobs)
+
+
+def _answers(record: Record, per_token: Tensor, logprobs: Tensor) -> dict[str, Answer]:
+    rtol, loss = _rtol(record), aggregated(per_token, tensor(record.inputs["mask"]) > 0, record)
+    return {
+        "loss": Answer(numbers(loss), rtol=rtol),
+        "grad": Answer(gradient(loss, logprobs), rtol=rtol),
+    }
+
+
+def _to_behaviour(record: Record) -> tuple[Actions, Tensor]:
+    """Losses whose ratio is to the behaviour policy directly."""
+    logprobs, mask = leaf(record.inputs["logp"]), tensor(record.inputs["mask"]) > 0
+    return Actions(logprobs, tensor(record.inputs["rollout_logp"]), tensor(record.inputs["adv"]), mask), logprobs
+
+
+def _cispo(record: Record) -> Mapping[str, Answer]:
+    actions, logprobs = _to_behaviour(record)
+    return _answers(record, cispo(actions, **bounds(record.params))[0], logprobs)
+
+
+def _gspo(record: Record) -> Mapping[str, Answer]:
+    """OpenRLHF takes the ratio to the behaviour policy, NeMo to the proximal one and weights the sequence."""
+    actions, logprobs = _to_behaviour(record)
+    weights = torch.ones_like(actions.advantages)
+    if record.variant == "gspo_seqis":
+        actions = Actions(logprobs, tensor(record.inputs["old_logp"]), actions.advantages, actions.mask)
+        weights = _ratio(record, "sequence")
+    per_token = gspo(actions, **bounds(record.params))[0] * weights
+    whole = float(len(actions.mask)) if record.peer in COUNTS_EVERY_ROW else None
+    loss, rtol = aggregate(per_token, actions.mask, "sequence_mean", whole), _rtol(record)
+    return {"loss": Answer(numbers(loss), rtol=rtol), "grad": Answer(gradient(loss, logprobs), rtol=rtol)}
+
+
+def _reinforce(record: Record) -> Mapping[str, Answer]:
+    actions, logprobs = _to_behaviour(record)
+    ratios = ratio(actions.logprobs, actions.old_logprobs, actions.mask, "token")
+    if record.variant == "rollout_is":
+        low, high = bounds(record.params).values()
+        weights = masked(ratios, low=1 - low, high=1 + high)
+    else:
+        weights = truncated(ratios, **_interval(record.params))
+    answers = _answers(record, policy_gradient(actions)[0] * weights, logprobs)
+    return answers | {"weights": Answer(numbers(weights), where=record.inputs["mask"])}
+
+
+def _rtol(record: Record) -> float:
+    names = ("logp", "old_logp", "rollout_logp")
+    logprobs = [torch.where(tensor(record.inputs["mask"]) > 0, tensor(record.inputs[name]), 0.0) for name in names]
+    return 1e-4 if max(float((logprobs[0] - other).abs().max()) for other in logprobs) > 5 else 1e-5
+
+
+RULES: dict[str, Callable[[Record], Mapping[str, Answer]]] = {
+    "tis_": _truncated,
+    "vanilla_tis": _truncated,
+    "token_truncate": _truncated,
+    "sequence_truncate": _truncated,
+    "icepop": _masked,
+    "token_mask": lambda record: _keep(record) if "keep" in record.outputs else _masked(record),
+    "sequence_mask": _masked,
+    "rs_": _rejection,
+    "seqmask_": _keep,
+    "decoupled_": _decoupled,
+    "ppo_": _corrected_ppo,
+    "grpo_": _corrected_ppo,
+    "cispo_rollout": _cispo,
+    "gspo_": _gspo,
+    "rollout_is": _reinforce,
+    "reinforce_tis": _reinforce,
+}
+"""The first prefix of a variant's name decides."""
