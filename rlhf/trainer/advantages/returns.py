@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -46,7 +48,7 @@ def reinforce_plus_plus(rewards: ArrayLike, mask: ArrayLike, *, gamma: float = 1
 def reinforce_plus_plus_baseline(scores: ArrayLike, groups: ArrayLike, mask: ArrayLike, *, ddof: int = 1) -> Floats:
     """Distance from the group's mean, whitened over all action tokens of the batch (REINFORCE++-baseline, arXiv
     2501.03262): the batch's spread divides, not that of a group of a few. `scores` and `groups` are `[B]`."""
-    centred = per_group(lambda rewards: group_relative(rewards, normalize_by_std=False), groups, scores)
+    centred = per_group(partial(group_relative, normalize_by_std=False), groups, scores)
     return whiten(over_tokens(centred, mask), mask, ddof=ddof)
 
 

@@ -1,6 +1,7 @@
 """DAPO's price of length, and dealing sequences to ranks and rows.
 
-A partition is not a formula: of the balance of ranks only the `quality` is compared, and ours may be better.
+A partition is not a formula: of the balance of ranks only the `quality` is compared, of packing the number of rows, and
+ours may be better.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _overlong(record: Record) -> Mapping[str, Answer]:
 def _packing(record: Record) -> Mapping[str, Answer]:
     capacity = record.params["capacity"]
     rows = pack(record.inputs["lengths"].tolist(), capacity)
-    return {"nbins": Answer(len(rows)), "max_sum": Answer(rows[0].tokens), "capacity": Answer(capacity)}
+    return {"nbins": Answer(len(rows), at_most=True), "max_sum": Answer(rows[0].tokens), "capacity": Answer(capacity)}
 
 
 def _balance(record: Record) -> Mapping[str, Answer]:

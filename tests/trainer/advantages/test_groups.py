@@ -1,4 +1,4 @@
-"""Advantages against a brute-force reference, and their invariants."""
+"""Played groups become advantages; the estimate of one group against a brute-force reference."""
 
 from __future__ import annotations
 

@@ -1,0 +1,65 @@
+"""V-trace against the paper's double sum, and where it is something known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rlhf.trainer.advantages import gae, vtrace
+from tests.trainer.advantages.made import Batch, batch
+
+
+def by_definition(made: Batch, row: int, gamma: float, rho_bar: float, c_bar: float) -> list[float]:
+    """`v_s = V_s + sum_t gamma^(t-s) (prod c) rho_t delta_t` of equation 1, over the actions of one row."""
+    live = made.mask[row] > 0
+    rewards, values = made.rewards[row, live], [*made.values[row, live], made.bootstrap[row]]
+    weights = [math.exp(p - q) for p, q in zip(made.logprobs[row, live], made.behaviour[row, live], strict=True)]
+    deltas = [min(rho_bar, w) * (rewards[t] + gamma * values[t + 1] - values[t]) for t, w in enumerate(weights)]
+    return [
+        values[s]
+        + math.fsum(
+            gamma ** (t - s) * math.prod(min(c_bar, w) for w in weights[s:t]) * deltas[t] for t in range(s, len(deltas))
+        )
+        for s in range(len(deltas))
+    ]
+
+
+@pytest.mark.parametrize(("rho_bar", "c_bar"), [(1.0, 1.0), (2.0, 0.7), (math.inf, 1.0)])
+def test_targets_are_the_double_sum_of_the_paper(rho_bar: float, c_bar: float) -> None:
+    made = batch(4)
+    arrays = (made.logprobs, made.behaviour, made.rewards, made.values, made.mask)
+    bar = None if math.isinf(rho_bar) else rho_bar
+    traced = vtrace(*arrays, discounts=0.9, bootstrap=made.bootstrap, rho_bar=bar, c_bar=c_bar)
+    for row in range(made.scores.size):
+        expected = by_definition(made, row, 0.9, rho_bar, c_bar)
+        np.testing.assert_allclose(traced.targets[row, made.mask[row] > 0], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_advantages_weigh_the_next_target_against_the_value() -> None:
+    made = batch(5)
+    arrays = (made.logprobs, made.behaviour, made.rewards, made.values, made.mask)
+    traced = vtrace(*arrays, discounts=0.9, bootstrap=made.bootstrap, policy_rho_bar=0.8)
+    for row, live in enumerate(made.mask > 0):
+        following = [*traced.targets[row, live], made.bootstrap[row]][1:]
+        weights = np.minimum(np.exp(made.logprobs[row, live] - made.behaviour[row, live]), 0.8)
+        expected = weights * (made.rewards[row, live] + 0.9 * np.array(following) - made.values[row, live])
+        np.testing.assert_allclose(traced.advantages[row, live], expected[: live.sum()], rtol=1e-12, atol=1e-12)
+
+
+def test_on_policy_targets_are_the_monte_carlo_returns_with_a_bootstrap() -> None:
+    made = batch(6)
+    arrays = (made.logprobs, made.logprobs, made.rewards, made.values, made.mask)
+    traced = vtrace(*arrays, discounts=0.9, bootstrap=made.bootstrap)
+    returns = gae(made.rewards, made.values, made.mask, gamma=0.9, lam=1.0, bootstrap=made.bootstrap).returns
+    np.testing.assert_allclose(traced.targets, returns, rtol=1e-12, atol=1e-12)
+
+
+def test_nothing_crosses_an_end_inside_a_row() -> None:
+    made = batch(7, rows=2)
+    ends = np.full(made.mask.shape, 0.9)
+    ends[0, 4] = 0.0
+    arrays = (made.logprobs, made.behaviour, made.rewards, made.values, made.mask)
+    other = vtrace(*arrays[:2], np.where(np.arange(11) > 4, 5.0, made.rewards), *arrays[3:], discounts=ends)
+    assert np.array_equal(other.targets[0, :5], vtrace(*arrays, discounts=ends).targets[0, :5])
