@@ -9,18 +9,17 @@ import os
 import secrets
 import shutil
 import socket
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Never, TypeVar
+from typing import Any, Never
 
+from rlhf.cluster.blocking import BlockingCalls
 from rlhf.cluster.local import thread_environment
 from rlhf.cluster.plan import Placement, Plan, Resources, Role, plan, this_machine
 from rlhf.errors import DeadlinePassed, PlacementError
 from rlhf.scratch import socket_folder
 
-T = TypeVar("T")
 OBJECT_STORE_BYTES = 256 << 20
 CLOSE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 20.0
@@ -47,6 +46,7 @@ class RayCluster:
         self._roles: dict[str, Role] = {}
         self._workers: dict[str, list[Any]] = {}
         self._group: Any = None
+        self._blocking = BlockingCalls()
 
     async def start(self, roles: Sequence[Role], log_dir: Path) -> Plan:
         """Start or join Ray, plan, reserve the places and start a process in each.
@@ -56,7 +56,7 @@ class RayCluster:
         """
         if self._address is None:
             plan(roles, [this_machine()])
-        await in_time("Ray's start", self._connect, self._placement_timeout_seconds)
+        await self._blocking.run("Ray's start", self._connect, self._placement_timeout_seconds)
         planned = plan(roles, _nodes())
         self._roles = {role.name: role for role in roles}
         await self._reserve(planned)
@@ -93,7 +93,7 @@ class RayCluster:
         await asyncio.gather(*(worker.end(CLOSE_SECONDS) for worker in self._all()), return_exceptions=True)
         self._workers.clear()
         with contextlib.suppress(DeadlinePassed):
-            await in_time("the end of Ray", lambda: _disconnect(self._group), SHUTDOWN_SECONDS)
+            await self._blocking.run("the end of Ray", lambda: _disconnect(self._group), SHUTDOWN_SECONDS)
         self._group = None
         if self._temp_dir:
             shutil.rmtree(self._temp_dir, ignore_errors=True)
@@ -113,7 +113,8 @@ class RayCluster:
 
         self._group = placement_group([_bundle(placement) for placement in planned.placements], strategy="PACK")
         seconds = self._placement_timeout_seconds
-        if not await in_time("Ray's placement group", lambda: self._group.wait(seconds), seconds + GRACE_SECONDS):
+        waiting = partial(self._group.wait, seconds)
+        if not await self._blocking.run("Ray's placement group", waiting, seconds + GRACE_SECONDS):
             raise DeadlinePassed("the placement of all workers on the Ray cluster", seconds)
 
     def _launch(self, placement: Placement, bundle: int, log_dir: Path) -> Any:
@@ -139,30 +140,6 @@ class RayCluster:
 def private_token() -> str:
     """A secret for every Ray that this process starts: a process reads its token once."""
     return secrets.token_hex(32)
-
-
-async def in_time(awaited: str, blocking: Callable[[], T], seconds: float) -> T:
-    """The result of a call that blocks, or `DeadlinePassed`. Its thread is a daemon: an executor's would be joined at
-    the end of the program, however long it hangs."""
-    loop, outcome = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
-
-    def settle(set_outcome: Callable[[Any], None], value: object) -> None:
-        if not outcome.done():
-            set_outcome(value)
-
-    def work() -> None:
-        try:
-            result = blocking()
-        except Exception as error:  # noqa: BLE001 - the awaiting coroutine raises it
-            loop.call_soon_threadsafe(settle, outcome.set_exception, error)
-        else:
-            loop.call_soon_threadsafe(settle, outcome.set_result, result)
-
-    threading.Thread(target=work, name=awaited, daemon=True).start()
-    try:
-        return await asyncio.wait_for(outcome, seconds)
-    except TimeoutError:
-        raise DeadlinePassed(awaited, seconds) from None
 
 
 def start_ray(temp_dir: Path) -> None:

@@ -1,0 +1,53 @@
+"""Calls that block, with deadlines that hold."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from rlhf.errors import DeadlinePassed
+
+T = TypeVar("T")
+
+
+class BlockingCalls:
+    """One daemon thread that runs calls in turn.
+
+    A daemon, because the thread of an executor is joined at the end of the program, however long its call hangs. One
+    for all calls, because what a library starts may be tied to the thread that started it: Ray asks the kernel to kill
+    its processes when that thread ends.
+    """
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="blocking calls", daemon=True).start()
+
+    async def run(self, awaited: str, call: Callable[[], T], seconds: float) -> T:
+        """What `call` returns or raises. `DeadlinePassed` when that takes longer, the calls before it included."""
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[T] = loop.create_future()
+
+        def settle(set_outcome: Callable[[Any], None], value: object) -> None:
+            if not outcome.done():
+                set_outcome(value)
+
+        def answer() -> None:
+            try:
+                result = call()
+            except Exception as error:  # noqa: BLE001 - the awaiting coroutine raises it
+                loop.call_soon_threadsafe(settle, outcome.set_exception, error)
+            else:
+                loop.call_soon_threadsafe(settle, outcome.set_result, result)
+
+        self._calls.put(answer)
+        try:
+            return await asyncio.wait_for(outcome, seconds)
+        except TimeoutError:
+            raise DeadlinePassed(awaited, seconds) from None
+
+    def _work(self) -> None:
+        while True:
+            self._calls.get()()

@@ -1,0 +1,39 @@
+"""Calls that block have deadlines that hold, and one thread for all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from rlhf.cluster.blocking import BlockingCalls
+from rlhf.errors import DeadlinePassed
+
+
+async def test_a_call_gives_its_value_or_its_error() -> None:
+    calls = BlockingCalls()
+    assert await calls.run("a sum", lambda: 1 + 1, 5) == 2
+    with pytest.raises(ZeroDivisionError):
+        await calls.run("a quotient", lambda: 1 / 0, 5)
+
+
+async def test_all_calls_share_a_thread_that_stays() -> None:
+    calls = BlockingCalls()
+    first = await calls.run("a thread", threading.current_thread, 5)
+    assert await calls.run("a thread", threading.current_thread, 5) is first
+    assert first.is_alive()
+
+
+def test_a_call_that_hangs_passes_its_deadline_and_does_not_hold_the_program() -> None:
+    program = (
+        "import asyncio, time\nfrom rlhf.cluster.blocking import BlockingCalls\n"
+        "asyncio.run(BlockingCalls().run('a nap', lambda: time.sleep(60), 0.2))"
+    )
+    began = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert DeadlinePassed.__name__ in ended.stderr
+    assert "a nap did not answer within 0.2 s" in ended.stderr
+    assert time.monotonic() - began < 20
