@@ -21,6 +21,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rlhf.trainer.losses.actions import zeroed
+
 Estimator = Literal["k1", "k2", "k3"]
 
 
@@ -44,14 +46,14 @@ ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 
 def kl_penalty(
-    logprobs: Tensor, reference_logprobs: Tensor, estimator: Estimator, *, exact_gradient: bool = False
+    logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: Estimator, *, exact_gradient: bool = False
 ) -> Tensor:
-    """Estimate of KL(policy, reference) at every token, in nats, the shape of `logprobs`.
+    """Estimate of KL(policy, reference) at every token, in nats, `[B, T]`; 0 where `mask` `bool [B, T]` is false.
 
     With `exact_gradient` the value is the estimator's and the gradient is k2's, whose expectation on-policy is the
     gradient of KL (arXiv 2506.09477).
     """
-    log_ratio = reference_logprobs - logprobs
+    log_ratio = zeroed(reference_logprobs, mask) - zeroed(logprobs, mask)
     value = ESTIMATORS[estimator](log_ratio)
     if not exact_gradient:
         return value
@@ -71,8 +73,7 @@ def penalized_rewards(
 
     0 where `mask` `bool [B, T]` is false.
     """
-    penalty = kl_penalty(logprobs.detach(), reference_logprobs, estimator)
-    return torch.where(mask, rewards - coefficient * penalty, 0.0)
+    return zeroed(rewards, mask) - coefficient * kl_penalty(logprobs.detach(), reference_logprobs, mask, estimator)
 
 
 @dataclass(frozen=True, slots=True)

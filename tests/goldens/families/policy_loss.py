@@ -63,8 +63,8 @@ def _answers(
 
 def _penalty(actions: Actions, record: Record) -> Tensor:
     """KL to the reference at every token: NeMo with the gradient of KL itself, TRL with the estimator's own."""
-    reference = torch.where(actions.mask, tensor(record.inputs["ref_logp"]), 0.0)
-    penalty = kl_penalty(actions.logprobs, reference, "k3", exact_gradient=record.peer == "nemo")
+    reference = tensor(record.inputs["ref_logp"])
+    penalty = kl_penalty(actions.logprobs, reference, actions.mask, "k3", exact_gradient=record.peer == "nemo")
     return penalty * torch.exp(actions.log_ratio) if record.params.get("use_bias_correction_kl") else penalty
 
 

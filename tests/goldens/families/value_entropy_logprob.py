@@ -40,5 +40,6 @@ def _value(record: Record) -> Mapping[str, Answer]:
     values = leaf(record.inputs["values"])
     names = ("cliprange", "clip_eps", "value_clip", "value_eps_clip")
     clip = next((record.params[name] for name in names if name in record.params), None)
-    losses = value_loss(values, tensor(record.inputs["old_values"]), tensor(record.inputs["returns"]), clip)
-    return with_gradient(aggregated(losses, tensor(record.inputs["mask"]) > 0, record), values)
+    mask = tensor(record.inputs["mask"]) > 0
+    losses = value_loss(values, tensor(record.inputs["old_values"]), tensor(record.inputs["returns"]), mask, clip)
+    return with_gradient(aggregated(losses, mask, record), values)

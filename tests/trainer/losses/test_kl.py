@@ -1,0 +1,60 @@
+"""KL estimators, their gradients, KL in the reward, and controllers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rlhf.trainer.losses.kl import AdaptiveKL, FixedKL, kl_penalty, penalized_rewards
+from tests.trainer.losses.made import ADVANTAGES, MASK, NEW, REFERENCE, assert_equal, table
+
+VALUES = {"k1": lambda d: d, "k2": lambda d: d * d / 2, "k3": lambda d: math.exp(-d) - 1 + d}
+GRADIENTS = {"k1": lambda d: 1.0, "k2": lambda d: d, "k3": lambda d: 1 - math.exp(-d)}
+
+
+def distance(row: int, column: int) -> float:
+    return float(NEW[row, column] - REFERENCE[row, column])
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_estimators_have_the_values_and_gradients_of_the_table(estimator: str) -> None:
+    logprobs = NEW.clone().requires_grad_()
+    kl = kl_penalty(logprobs, REFERENCE, MASK, estimator)
+    kl.sum().backward()
+    assert_equal(kl, table(lambda r, c: VALUES[estimator](distance(r, c))))
+    assert_equal(logprobs.grad, table(lambda r, c: GRADIENTS[estimator](distance(r, c))))
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_the_exact_gradient_is_that_of_the_divergence_itself_over_all_outcomes(estimator: str) -> None:
+    logits = torch.tensor([0.3, -1.0, 0.8, 0.1], dtype=torch.float64, requires_grad=True)
+    reference = torch.log_softmax(torch.tensor([0.0, 0.5, -0.5, 1.0], dtype=torch.float64), 0)
+    logprobs = torch.log_softmax(logits, 0)
+    divergence = (logprobs.exp() * (logprobs - reference)).sum()
+    (expected,) = torch.autograd.grad(divergence, logits, retain_graph=True)
+    everything = torch.ones(4, dtype=torch.bool)
+    kl = kl_penalty(logprobs, reference, everything, estimator, exact_gradient=True)
+    (found,) = torch.autograd.grad((logprobs.exp().detach() * kl).sum(), logits)
+    torch.testing.assert_close(found, expected)
+
+
+def test_kl_in_the_reward_is_subtracted_from_each_token_without_gradient() -> None:
+    logprobs = NEW.clone().requires_grad_()
+    rewards = penalized_rewards(torch.where(MASK, ADVANTAGES, torch.nan), logprobs, REFERENCE, MASK, 0.1, "k1")
+    assert not rewards.requires_grad
+    assert_equal(rewards, table(lambda r, c: float(ADVANTAGES[r, c]) - 0.1 * distance(r, c)))
+    assert (rewards[~MASK] == 0).all()
+
+
+def test_the_adaptive_coefficient_follows_its_target_by_a_fifth_at_most_a_horizon() -> None:
+    controller = AdaptiveKL(0.2, target=6.0, horizon=1000)
+    assert controller.after(6.0, 500).coefficient == pytest.approx(0.2)
+    assert controller.after(6.6, 500).coefficient == pytest.approx(0.2 * (1 + 0.1 * 0.5))
+    assert controller.after(60.0, 1000).coefficient == pytest.approx(0.24)
+    assert controller.after(0.0, 1000).coefficient == pytest.approx(0.16)
+
+
+def test_the_fixed_coefficient_stays() -> None:
+    assert FixedKL(0.05).after(9.0, 512) == FixedKL(0.05)

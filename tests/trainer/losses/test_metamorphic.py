@@ -1,0 +1,120 @@
+"""What may be done to a batch without changing a loss, for every loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlhf.trainer.losses import Actions, Metrics, aggregate, denominator
+from rlhf.trainer.losses.kl import kl_penalty
+from rlhf.trainer.losses.off_policy import masked, mismatch, ratio, truncated
+from rlhf.trainer.losses.policy import cispo, decoupled_ppo, gspo, policy_gradient, ppo, sapo
+from rlhf.trainer.losses.value import value_loss
+from tests.trainer.losses.made import ADVANTAGES, BEHAVIOUR, MASK, NEW, OLD, REFERENCE, ROWS
+
+Columns = dict[str, Tensor]
+Loss = Callable[[Columns], tuple[Tensor, Metrics]]
+
+
+def batch() -> Columns:
+    return {"new": NEW, "old": OLD, "behaviour": BEHAVIOUR, "reference": REFERENCE, "advantages": ADVANTAGES}
+
+
+def acts(c: Columns) -> Actions:
+    return Actions(c["new"], c["old"], c["advantages"], c["mask"])
+
+
+def corrected(level: str, bounded: Callable[..., Tensor]) -> Loss:
+    def loss(c: Columns) -> tuple[Tensor, Metrics]:
+        weights = bounded(ratio(c["old"], c["behaviour"], c["mask"], level), low=0.5, high=2.0)
+        return decoupled_ppo(acts(c), weights, clip_low=0.2, clip_high=0.28)
+
+    return loss
+
+
+def penalty(estimator: str, exact: bool) -> Loss:
+    def loss(c: Columns) -> tuple[Tensor, Metrics]:
+        seen = mismatch(c["new"], c["behaviour"], c["mask"], 2.0)
+        return kl_penalty(c["new"], c["reference"], c["mask"], estimator, exact_gradient=exact), seen
+
+    return loss
+
+
+LOSSES: dict[str, Loss] = {
+    "policy gradient": lambda c: policy_gradient(acts(c)),
+    "ppo": lambda c: ppo(acts(c), clip_low=0.2, clip_high=0.28, dual_clip=1.5),
+    "gspo": lambda c: gspo(acts(c), clip_low=0.1, clip_high=0.1),
+    "cispo": lambda c: cispo(acts(c), clip_low=0.3, clip_high=0.4),
+    "sapo": lambda c: sapo(acts(c), temperature_positive=1.0, temperature_negative=1.05),
+    **{f"tis {level}": corrected(level, truncated) for level in ("token", "sequence", "geometric")},
+    **{f"masked {level}": corrected(level, masked) for level in ("token", "sequence", "geometric")},
+    **{f"kl {name} {exact}": penalty(name, exact) for name in ("k1", "k2", "k3") for exact in (False, True)},
+    "value": lambda c: (value_loss(c["new"], c["old"], c["advantages"], c["mask"], 0.2), Metrics(int(c["mask"].sum()))),
+}
+AGGREGATIONS = ("token_mean", "sequence_mean", "sequence_sum", "constant")
+everywhere = pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
+aggregations = pytest.mark.parametrize("aggregation", AGGREGATIONS)
+
+
+def gradient(
+    loss: Loss, columns: Columns, mask: Tensor, aggregation: str, pieces: list[list[int]]
+) -> tuple[Tensor, list[Metrics]]:
+    """The gradient, and the metrics of each piece, when the rows of a batch are processed piece by piece."""
+    leaf = columns["new"].clone().requires_grad_()
+    whole, seen = denominator(mask, aggregation, 7.0), []
+    for rows in pieces:
+        piece = {name: column[rows] for name, column in columns.items()} | {"new": leaf[rows], "mask": mask[rows]}
+        per_token, metrics = loss(piece)
+        aggregate(per_token, mask[rows], aggregation, whole, 7.0).backward()
+        seen.append(metrics)
+    return leaf.grad, seen
+
+
+def total(metrics: list[Metrics]) -> dict[str, float]:
+    names = metrics[0].sums
+    sums = {name: float(sum(each.sums[name] for each in metrics)) for name in names}
+    maxima = {name: max(float(each.maxima[name]) for each in metrics) for name in metrics[0].maxima}
+    return sums | maxima | {"count": float(sum(each.count for each in metrics))}
+
+
+def close(ours: Tensor, expected: Tensor) -> bool:
+    return bool((ours - expected).norm() <= 1e-6 * expected.norm())
+
+
+@everywhere
+@aggregations
+def test_cutting_a_batch_anywhere_leaves_gradients_and_metrics(loss: Loss, aggregation: str) -> None:
+    expected, whole = gradient(loss, batch(), MASK, aggregation, [list(range(ROWS))])
+    assert expected.norm() > 0
+    for pieces in ([[0, 1], [2, 3, 4, 5]], [[row] for row in range(ROWS)]):
+        found, seen = gradient(loss, batch(), MASK, aggregation, pieces)
+        assert close(found, expected)
+        assert total(seen) == pytest.approx(total(whole), rel=1e-6)
+
+
+@everywhere
+@aggregations
+def test_what_stands_at_a_masked_position_changes_nothing_at_all(loss: Loss, aggregation: str) -> None:
+    expected, whole = gradient(loss, batch(), MASK, aggregation, [list(range(ROWS))])
+    for value in (torch.nan, torch.inf, 1e30):
+        spoilt = {name: torch.where(MASK, column, value) for name, column in batch().items()}
+        found, seen = gradient(loss, spoilt, MASK, aggregation, [list(range(ROWS))])
+        assert torch.equal(found, expected)
+        assert total(seen) == total(whole)
+
+
+@everywhere
+@aggregations
+def test_environment_tokens_and_the_order_of_samples_change_nothing(loss: Loss, aggregation: str) -> None:
+    expected, whole = gradient(loss, batch(), MASK, aggregation, [list(range(ROWS))])
+    order = [3, 0, 5, 1, 4, 2]
+    inserted = [0, 1, 2, -1, -1, 3, 4, 5, 6, -1, 7, 8]
+    places = torch.tensor([place for place, column in enumerate(inserted) if column >= 0])
+    longer = {name: column[order][:, inserted] for name, column in batch().items()}
+    mask = MASK[order][:, inserted] & (torch.tensor(inserted) >= 0)
+    found, seen = gradient(loss, longer, mask, aggregation, [list(range(ROWS))])
+    assert close(found[:, places], expected[order])
+    assert total(seen) == pytest.approx(total(whole), rel=1e-6)

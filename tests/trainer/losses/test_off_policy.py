@@ -1,0 +1,82 @@
+"""Weights, rejection and mismatch, against plain Python in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rlhf.trainer.losses.off_policy import effective_sample_size, kept, masked, mismatch, ratio, truncated
+from tests.trainer.losses.made import BEHAVIOUR, LENGTH, MASK, OLD, assert_equal, table, tokens
+
+
+def log_ratio(row: int, column: int) -> float:
+    return float(OLD[row, column] - BEHAVIOUR[row, column])
+
+
+def logs(row: int) -> list[float]:
+    return [log_ratio(row, column) for column in range(LENGTH) if MASK[row, column]]
+
+
+BY_LEVEL = {
+    "token": lambda r, c: math.exp(log_ratio(r, c)),
+    "sequence": lambda r, c: math.exp(sum(logs(r))),
+    "geometric": lambda r, c: math.exp(sum(logs(r)) / len(logs(r))),
+}
+levels = pytest.mark.parametrize("level", list(BY_LEVEL))
+
+
+@levels
+def test_ratios_are_of_tokens_their_product_or_their_geometric_mean(level: str) -> None:
+    found = ratio(OLD, BEHAVIOUR, MASK, level)
+    assert_equal(found, table(BY_LEVEL[level]))
+    assert (found[~MASK] == 0).all()
+
+
+@levels
+def test_truncated_weights_are_cut_to_the_bounds_and_masked_ones_dropped(level: str) -> None:
+    ratios = ratio(OLD, BEHAVIOUR, MASK, level)
+    one = BY_LEVEL[level]
+    assert_equal(truncated(ratios, high=1.1), table(lambda r, c: min(one(r, c), 1.1)))
+    assert_equal(masked(ratios, low=0.8, high=1.1), table(lambda r, c: one(r, c) if 0.8 <= one(r, c) <= 1.1 else 0.0))
+    inside = kept(ratios, low=0.8, high=1.1)[MASK]
+    assert inside.any()
+    assert not inside.all()
+
+
+def test_weights_carry_no_gradient() -> None:
+    assert not ratio(OLD.clone().requires_grad_(), BEHAVIOUR, MASK, "token").requires_grad
+
+
+def test_a_long_sequence_whose_product_overflows_is_cut_or_dropped_and_never_a_nan() -> None:
+    everything = torch.ones(1, 400, dtype=torch.bool)
+    ratios = ratio(torch.zeros(1, 400), torch.full((1, 400), -3.0), everything, "sequence")
+    assert torch.isinf(ratios).all()
+    assert (truncated(ratios, high=2.0) == 2).all()
+    assert (masked(ratios, high=2.0) == 0).all()
+
+
+def test_the_effective_sample_size_is_one_of_equal_weights_and_a_share_of_one_that_rules() -> None:
+    everything = torch.ones(1, 4, dtype=torch.bool)
+    assert float(effective_sample_size(torch.full((1, 4), 0.3), everything)) == pytest.approx(1.0)
+    assert float(effective_sample_size(torch.tensor([[1.0, 0.0, 0.0, 0.0]]), everything)) == pytest.approx(0.25)
+
+
+def test_mismatch_measures_both_divergences_the_largest_difference_and_the_clipped_tokens() -> None:
+    seen = mismatch(OLD, BEHAVIOUR, MASK, high=1.2)
+    differences = [log_ratio(*place) for place in tokens()]
+    weights = [min(math.exp(x), 1.2) for x in differences]
+    expected = {
+        "mismatch_k1": -sum(differences),
+        "mismatch_k3": sum(math.exp(x) - 1 - x for x in differences),
+        "importance": sum(weights),
+        "importance_squared": sum(weight**2 for weight in weights),
+        "importance_clipped": sum(math.exp(x) > 1.2 for x in differences),
+    }
+    assert {name: float(value) for name, value in seen.sums.items()} == pytest.approx(expected)
+    assert float(seen.maxima["mismatch_max"]) == pytest.approx(max(abs(x) for x in differences))
+    assert seen.count == len(differences)
+    share = float(effective_sample_size(truncated(ratio(OLD, BEHAVIOUR, MASK, "token"), high=1.2), MASK))
+    sums = seen.sums
+    assert share == pytest.approx(float(sums["importance"] ** 2 / sums["importance_squared"]) / seen.count)
