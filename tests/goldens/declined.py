@@ -43,9 +43,10 @@ def declined() -> tuple[Declined, ...]:
 
 
 def interior_gaps(record: Record) -> bool:
-    """Some row of the mask has a masked token before a trained one."""
+    """Some row of the mask has masked tokens between two trained ones."""
     mask = record.inputs["mask"] > 0
-    return bool((~mask[:, :-1] & mask[:, 1:]).any())
+    begun = np.cumsum(mask, axis=1)[:, :-1] > 0
+    return bool((begun & ~mask[:, :-1] & mask[:, 1:]).any())
 
 
 def empty_rows(record: Record) -> bool:

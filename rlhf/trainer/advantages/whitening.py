@@ -14,7 +14,7 @@ VARIANCE_EPSILON = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Mean and variance of `count` values; the variance of fewer values than it needs is 0."""
+    """Mean and variance of `count` values: exactly their value and 0 where all are equal, and 0 of none."""
 
     count: int
     mean: float
@@ -32,8 +32,8 @@ def masked_moments(values: ArrayLike, mask: ArrayLike, *, ddof: int = 1) -> Mome
     chosen = np.asarray(values, dtype=np.float64)[np.asarray(mask) > 0]
     if chosen.size == 0:
         return Moments(0, 0.0, 0.0)
-    if chosen.size <= ddof or np.all(chosen == chosen[0]):
-        return Moments(chosen.size, float(chosen[0] if np.all(chosen == chosen[0]) else chosen.mean()), 0.0)
+    if np.all(chosen == chosen[0]):
+        return Moments(chosen.size, float(chosen[0]), 0.0)
     return Moments(chosen.size, float(chosen.mean()), float(chosen.var(ddof=ddof)))
 
 
