@@ -18,9 +18,9 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="a folder of <family>.npz files and their manifest.json")
     parser.add_argument("--verbose", action="store_true", help="list what is declined too")
     arguments = parser.parse_args()
+    if not any(arguments.folder.glob("*.npz")):
+        parser.error(f"no .npz files in {arguments.folder}")
     verdicts = judge(arguments.folder)
-    if not verdicts:
-        parser.error(f"no arrays in {arguments.folder}")
     report(verdicts, verbose=arguments.verbose)
     return int(any(verdict.outcome == "differ" for verdict in verdicts))
 

@@ -49,11 +49,6 @@ def interior_gaps(record: Record) -> bool:
     return bool((begun & ~mask[:, :-1] & mask[:, 1:]).any())
 
 
-def empty_rows(record: Record) -> bool:
-    """Some row of the mask is all zeros."""
-    return bool((record.inputs["mask"].sum(-1) == 0).any())
-
-
 def singletons(record: Record) -> bool:
     """Some group has one member."""
     return bool((np.unique(record.inputs["index"], return_counts=True)[1] == 1).any())
@@ -90,7 +85,6 @@ CONDITIONS: dict[str, Callable[[Record], bool]] = {
     "wide_ratios": wide_ratios,
     "wide_kl": wide_kl,
     "interior_gaps": interior_gaps,
-    "empty_rows": empty_rows,
     "singletons": singletons,
     "equal_groups": equal_groups,
     "beyond_maximum": beyond_maximum,

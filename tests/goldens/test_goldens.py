@@ -91,8 +91,9 @@ def test_what_is_wrong_or_unknown_is_said_to_differ() -> None:
     wrong = {name: array + 1e-3 for name, array in group.outputs.items()}
     changed = Record(group.family, group.case, group.peer, group.variant, group.params, group.inputs, wrong)
     unknown = Record("vtrace", "new", "ref", "v9", None, group.inputs, group.outputs)
-    assert {verdict.outcome for verdict in judge_record(changed)} == {"differ"}
-    assert {verdict.outcome for verdict in judge_record(unknown)} == {"differ"}
+    broken = Record("vtrace", "new", "ref", "v9", {}, group.inputs, group.outputs)
+    for record in (changed, unknown, broken):
+        assert {verdict.outcome for verdict in judge_record(record)} == {"differ"}
 
 
 def test_masked_positions_are_not_compared_and_a_nan_never_agrees() -> None:

@@ -35,10 +35,10 @@ def judge(folder: Path) -> list[Verdict]:
 
 def judge_record(record: Record) -> Iterator[Verdict]:
     """Verdicts on the arrays of one record. What agrees agrees, even where the peer is declined in general."""
-    answers = answers_to(record)
+    answers, failure = _tried(record)
     for quantity, theirs in record.outputs.items():
         array = f"{record.key}.{quantity}"
-        trouble = distance(answers[quantity], theirs) if quantity in answers else "the library gives no answer"
+        trouble = distance(answers[quantity], theirs) if quantity in answers else failure
         reason = next((entry.reason for entry in declined() if trouble and entry.covers(record, quantity)), None)
         if not trouble:
             yield Verdict(record.family, array, "agree")
@@ -46,6 +46,14 @@ def judge_record(record: Record) -> Iterator[Verdict]:
             yield Verdict(record.family, array, "declined", reason)
         else:
             yield Verdict(record.family, array, "differ", trouble)
+
+
+def _tried(record: Record) -> tuple[Mapping[str, Answer], str]:
+    """The answers, and why one may be absent: a record that the library cannot take is counted, not fatal."""
+    try:
+        return answers_to(record), "the library gives no answer"
+    except (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        return {}, f"{type(error).__name__}: {error}"
 
 
 def answers_to(record: Record) -> Mapping[str, Answer]:
