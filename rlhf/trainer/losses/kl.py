@@ -9,7 +9,7 @@ divergence", 2020):
 | k2        | d² / 2           | biased, never negative      | d: the gradient of KL, on-policy  |
 | k3        | exp(-d) - 1 + d  | unbiased, never negative    | 1 - exp(-d): of KL(reference, policy), on-policy |
 
-So in a *reward*, where only values count, take k1 or k3; in a *loss* take k2, or k3 with `exact_gradient`. Nothing is
+So in a *reward* (`rlhf.trainer.advantages.kl_penalised`), where only values count, take k1 or k3; in a *loss* take k2, or k3 with `exact_gradient`. Nothing is
 clamped: a penalty that is cut off pulls least where the policy has gone farthest.
 """
 
@@ -59,21 +59,6 @@ def kl_penalty(
         return value
     carrier = k2(log_ratio)
     return value.detach() + carrier - carrier.detach()
-
-
-def penalized_rewards(
-    rewards: Tensor,
-    logprobs: Tensor,
-    reference_logprobs: Tensor,
-    mask: Tensor,
-    coefficient: float,
-    estimator: Estimator,
-) -> Tensor:
-    """Token rewards `[B, T]` less `coefficient` times the estimate: KL in the reward (arXiv 1909.08593), no gradient.
-
-    0 where `mask` `bool [B, T]` is false.
-    """
-    return zeroed(rewards, mask) - coefficient * kl_penalty(logprobs.detach(), reference_logprobs, mask, estimator)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,8 @@ def _rejection(record: Record) -> Mapping[str, Answer]:
     levels: dict[str, Level] = {"token_k1": "token", "seq_sum_k1": "sequence", "seq_mean_k1": "geometric"}
     if mode not in levels:
         return {}
-    interval = _interval(record.params)
-    keep = kept(_ratio(record, levels[mode]), low=1 / interval["high"], high=1 / interval["low"])
+    low, high = _interval(record.params).values()  # a single bound is one on either side
+    keep = kept(_ratio(record, levels[mode]), low=1 / high, high=1 / low if low else high)
     mask = record.inputs["mask"] > 0
     left = numbers(keep) & mask
     return {"mask": Answer(left), "masked_frac": Answer(1 - left.sum() / mask.sum())}
@@ -99,7 +99,8 @@ def _decoupled(record: Record) -> Mapping[str, Answer]:
         return {}
     interval = _interval(params)
     if params["metric"] == "kl_k1":
-        interval = {name: math.exp(bound) for name, bound in interval.items()}
+        lower = params["lower"]
+        interval = {"low": 0.0 if lower is None else math.exp(lower), "high": math.exp(interval["high"])}
     judged = _ratio(record, "token" if level == "token" else levels[params["agg"]])
     ratios = _ratio(record, "token" if level == "token" else "geometric")
     clamps = params["action"] == "clamp"

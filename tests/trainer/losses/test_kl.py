@@ -1,4 +1,4 @@
-"""KL estimators, their gradients, KL in the reward, and controllers."""
+"""KL estimators, their gradients, and controllers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from rlhf.trainer.losses.kl import AdaptiveKL, FixedKL, kl_penalty, penalized_rewards
-from tests.trainer.losses.made import ADVANTAGES, MASK, NEW, REFERENCE, assert_equal, table
+from rlhf.trainer.losses.kl import AdaptiveKL, FixedKL, kl_penalty
+from tests.trainer.losses.made import MASK, NEW, REFERENCE, assert_equal, table
 
 VALUES = {"k1": lambda d: d, "k2": lambda d: d * d / 2, "k3": lambda d: math.exp(-d) - 1 + d}
 GRADIENTS = {"k1": lambda d: 1.0, "k2": lambda d: d, "k3": lambda d: 1 - math.exp(-d)}
@@ -38,14 +38,6 @@ def test_the_exact_gradient_is_that_of_the_divergence_itself_over_all_outcomes(e
     kl = kl_penalty(logprobs, reference, everything, estimator, exact_gradient=True)
     (found,) = torch.autograd.grad((logprobs.exp().detach() * kl).sum(), logits)
     torch.testing.assert_close(found, expected)
-
-
-def test_kl_in_the_reward_is_subtracted_from_each_token_without_gradient() -> None:
-    logprobs = NEW.clone().requires_grad_()
-    rewards = penalized_rewards(torch.where(MASK, ADVANTAGES, torch.nan), logprobs, REFERENCE, MASK, 0.1, "k1")
-    assert not rewards.requires_grad
-    assert_equal(rewards, table(lambda r, c: float(ADVANTAGES[r, c]) - 0.1 * distance(r, c)))
-    assert (rewards[~MASK] == 0).all()
 
 
 def test_the_adaptive_coefficient_follows_its_target_by_a_fifth_at_most_a_horizon() -> None:
