@@ -9,8 +9,8 @@ divergence", 2020):
 | k2        | d² / 2           | biased, never negative      | d: the gradient of KL, on-policy  |
 | k3        | exp(-d) - 1 + d  | unbiased, never negative    | 1 - exp(-d): of KL(reference, policy), on-policy |
 
-So in a *reward* (`rlhf.trainer.advantages.kl_penalised`), where only values count, take k1 or k3; in a *loss* take k2, or k3 with `exact_gradient`. Nothing is
-clamped: a penalty that is cut off pulls least where the policy has gone farthest.
+So in a *reward* (`rlhf.trainer.advantages.kl_penalised`), where only values count, take k1 or k3; in a *loss* take k2,
+or k3 with `exact_gradient`. Nothing is clamped: a penalty that is cut off pulls least where the policy is farthest.
 """
 
 from __future__ import annotations
