@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from rlhf.metrics import Clock, Span, busy_seconds
-from rlhf.rollout.evaluation import Evaluation, Evaluator
+from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import Loggers
 from rlhf.runs.view import UpdateLine, View
@@ -13,6 +13,7 @@ from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.types import PolicyVersion, Updated
 
+Evaluate = Callable[[PolicyVersion], Awaitable[Evaluation]]
 PHASES = {"generate": "wait", "train": "train", "publish": "publish", "evaluate": "evaluate", "save": "save"}
 """What people read of an update's time: the seconds the learner waited for groups stand for generation."""
 
@@ -29,7 +30,7 @@ class UpdateBoundary:
         loggers: Loggers,
         spans: JsonlWriter,
         buffer: TicketBuffer,
-        evaluator: Evaluator | None,
+        evaluator: Evaluate | None,
         checkpoint: Callable[[PolicyVersion], Awaitable[None]],
         canary_difference: Callable[[], float],
     ) -> None:

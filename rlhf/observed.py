@@ -9,6 +9,9 @@ from pathlib import Path
 from rlhf.ledger import Ledger
 from rlhf.metrics import Clock
 from rlhf.protocols import Learner, Rollout, WeightSync
+from rlhf.rollout.evaluation import Evaluation, Evaluator
+from rlhf.runs.episodes import EpisodeWriter
+from rlhf.runs.records import records_of_evaluation
 from rlhf.runs.view import View
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.statistics import batch_statistics
@@ -75,6 +78,19 @@ class ObservedLearner:
 
     async def load(self, path: Path) -> None:
         await self._learner.load(path)
+
+
+class ObservedEvaluator:
+    """An evaluator whose episodes are written down."""
+
+    def __init__(self, evaluator: Evaluator, *, records: EpisodeWriter) -> None:
+        self._evaluator, self._records = evaluator, records
+
+    async def __call__(self, version: PolicyVersion) -> Evaluation:
+        evaluation = await self._evaluator(version)
+        self._records.write(records_of_evaluation(evaluation.groups))
+        self._records.flush()
+        return evaluation
 
 
 class ObservedWeights:

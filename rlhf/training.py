@@ -13,9 +13,10 @@ from rlhf.data.sources import load_tasks
 from rlhf.fine_tuning import fine_tune_on
 from rlhf.ledger import Ledger, group_accounts
 from rlhf.metrics import Clock
-from rlhf.observed import ObservedBuffer, ObservedLearner, ObservedRollout, ObservedWeights
+from rlhf.observed import ObservedBuffer, ObservedEvaluator, ObservedLearner, ObservedRollout, ObservedWeights
 from rlhf.recipe import LoadedRecipe, Recipe
 from rlhf.roles import ENGINE, LEARNER
+from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import make_loggers
@@ -94,6 +95,8 @@ class RlRun:
         self.loggers = make_loggers(recipe.run.loggers, folder, recipe.name, recipe.model_dump(mode="json"))
         self.spans = JsonlWriter(folder.spans)
         self.learner = ObservedLearner(learner, clock=clock, ledger=self.ledger, view=view, version=learner.version)
+        self.evaluations = EpisodeWriter(folder.evaluations)
+        evaluator = serving.evaluator(recipe)
         self.boundary = UpdateBoundary(
             config=trainer,
             clock=clock,
@@ -101,7 +104,7 @@ class RlRun:
             loggers=self.loggers,
             spans=self.spans,
             buffer=self.buffer,
-            evaluator=serving.evaluator(recipe),
+            evaluator=evaluator and ObservedEvaluator(evaluator, records=self.evaluations),
             checkpoint=self.checkpoint,
             canary_difference=lambda: publisher.canary_difference,
         )
@@ -136,6 +139,7 @@ class RlRun:
     def close(self, outcome: str) -> Summary:
         """Write what is still unwritten, the summary before what a third party's code has a hand in."""
         self.ledger.close()
+        self.evaluations.close()
         summary = self.summary(outcome)
         self.folder.write_summary(summary.as_json())
         self.boundary.write_spans(self.clock.drain())

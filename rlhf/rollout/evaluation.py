@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rlhf.errors import RlhfError
 from rlhf.rollout.group import GroupRollout
@@ -22,6 +22,8 @@ class Evaluation:
     reward: float
     problems: int
     distinct_answers: int
+    groups: tuple[Group, ...] = field(repr=False)
+    """One a problem, each of one sample."""
 
 
 class Evaluator:
@@ -34,12 +36,13 @@ class Evaluator:
         outcomes = await asyncio.gather(
             *(self._rollout(task, Ticket(ordinal=n, version=version)) for n, task in enumerate(self._tasks))
         )
-        groups = [_played(task, outcome) for task, outcome in zip(self._tasks, outcomes, strict=True)]
+        groups = tuple(_played(task, outcome) for task, outcome in zip(self._tasks, outcomes, strict=True))
         rewards = [score.value for group in groups for _, _, score in group.trainable]
         return Evaluation(
             reward=sum(rewards) / len(rewards),
             problems=len(rewards),
             distinct_answers=len({task.answer for task in self._tasks}),
+            groups=groups,
         )
 
 

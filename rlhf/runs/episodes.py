@@ -25,7 +25,8 @@ class EpisodeWriter:
     @property
     def counts(self) -> dict[str, int]:
         """Episodes per fate, and `admitted`, their sum."""
-        return {"admitted": self._fates.total()} | {fate.value: self._fates[fate] for fate in Fate}
+        fates = [fate for fate in Fate if fate is not Fate.EVALUATED]
+        return {"admitted": self._fates.total()} | {fate.value: self._fates[fate] for fate in fates}
 
     def flush(self) -> None:
         self._lines.flush()

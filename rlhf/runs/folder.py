@@ -46,6 +46,10 @@ class RunFolder:
         return self.path / "episodes.jsonl"
 
     @property
+    def evaluations(self) -> Path:
+        return self.path / "evaluations.jsonl"
+
+    @property
     def spans(self) -> Path:
         return self.path / "spans.jsonl"
 

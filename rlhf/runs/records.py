@@ -45,6 +45,8 @@ class Fate(StrEnum):
     """Its scorer broke: it has no number and took no part in the update."""
     IN_FLIGHT = "in_flight"
     """The run ended before it could be trained."""
+    EVALUATED = "evaluated"
+    """It was played to evaluate the policy, and never meant for training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,15 @@ def records_of_filtered(filtered: Filtered) -> list[EpisodeRecord]:
 def records_of_failed(ticket: Ticket, task: Task, failed: Failed, group_size: int) -> list[EpisodeRecord]:
     """The records of a failed group: all of its episodes, those that were never played too."""
     return _ended(ticket, task, failed.samples, group_size, Fate.FAILED, failed.kind, failed.detail)
+
+
+def records_of_evaluation(groups: Sequence[Group]) -> list[EpisodeRecord]:
+    """The records of an evaluation's episodes; `admitted_version` is the version evaluated, `ordinal` the problem."""
+    return [
+        record
+        for group in groups
+        for record in _ended(group.ticket, group.task, group.samples, len(group.samples), Fate.EVALUATED, None, None)
+    ]
 
 
 def records_in_flight(

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf.data.config import SortingConfig
 from rlhf.data.sorting import tasks
+from rlhf.runs.records import read_episodes
 from tests.end_to_end.running import QUICKSTART, ROOT, Run, command, environment, largest_difference, train
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
@@ -45,6 +46,13 @@ def test_every_episode_is_recorded_and_the_accounts_balance(quickstart: Run) -> 
     assert groups.pop("admitted") == sum(groups.values())
     assert len({(episode.ordinal, episode.sample) for episode in episodes}) == len(episodes)
     assert summary["samples"] == accounts["trained"]
+
+
+def test_every_evaluated_problem_is_recorded_with_its_reward(quickstart: Run) -> None:
+    records = list(read_episodes(quickstart.folder / "evaluations.jsonl"))
+    last = [record for record in records if record.admitted_version == quickstart.summary["updates"]]
+    assert len(last) == quickstart.summary["eval_problems"]
+    assert sum(record.reward for record in last) / len(last) == quickstart.summary["eval_reward_end"]
 
 
 def test_engine_and_learner_agree_on_every_sampled_token_of_the_run(quickstart: Run) -> None:
