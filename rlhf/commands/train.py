@@ -44,8 +44,13 @@ def run(loaded: LoadedRecipe, clock: Clock) -> int:
     return 0
 
 
-def as_ctrl_c(*_: object) -> None:
-    """Clusters end a job by SIGTERM: it is given the time to close its books too."""
+def as_ctrl_c(number: int, frame: object) -> None:
+    """Clusters end a job by SIGTERM: it is given the time to close its books too.
+
+    Once: a whole process group hears it, and each supervisor passes it on, but a second Ctrl-C would cut the end short.
+    """
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.SIG_IGN)
     signal.raise_signal(signal.SIGINT)
 
 
