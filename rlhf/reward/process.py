@@ -27,6 +27,7 @@ START_TIMEOUT_SECONDS = 120.0
 """A scorer's module may import heavy libraries."""
 EXIT_SECONDS = 1.0
 """A worker that closed its socket is over, or will be within this time."""
+KILL_SECONDS = 10.0
 RECEIVE_BYTES = 65536
 
 
@@ -155,10 +156,16 @@ class ScorerProcess:
             return Unscored(kind="died", detail=f"{self._function} {self._end()}")
 
     def kill(self) -> None:
-        """Kill the worker and whatever it started, from any thread, and wait until it is gone."""
+        """Kill the worker and whatever it started, from any thread, and wait until it is gone.
+
+        Raises `DeadlinePassed` for one that the kernel cannot end, as a file system that hangs can make it.
+        """
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        try:
+            self._process.wait(timeout=KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise DeadlinePassed(f"the end of a killed worker of {self._function}", KILL_SECONDS) from None
 
     def hang_up(self) -> None:
         """Close the socket; only for the thread that uses it, or after that thread has ended."""

@@ -176,7 +176,10 @@ class TicketBuffer:
 
     async def _until(self, predicate: Callable[[], bool]) -> None:
         """Wait until `predicate` holds; it is asked again after every change. `set` wakes all who wait at that moment,
-        so a waiter that clears the event takes nothing from the others."""
+        so a waiter that clears the event takes nothing from the others.
+
+        The deadlines are those of what is waited for: of every rollout, and of the learner's update and publish.
+        """
         while not predicate():
             self._changed.clear()
             await self._changed.wait()
