@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from rlhf.errors import UserError
+from rlhf.located import located
 from rlhf.metrics import Clock
 from rlhf.preflight import preflight
 from rlhf.recipe import LoadedRecipe, load_recipe
@@ -27,7 +28,8 @@ class Trainer:
     """
 
     def __init__(self, loaded: LoadedRecipe, *, clock: Clock | None = None) -> None:
-        self.loaded, self.recipe = loaded, loaded.recipe
+        self.loaded = located(loaded)
+        self.recipe = self.loaded.recipe
         self._clock = clock
         self._model: str | None = None
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from rlhf.data.config import HELD_OUT
 from rlhf.metrics import Clock, Span, busy_seconds
-from rlhf.rollout.evaluation import Evaluation
+from rlhf.rollout.evaluation import Evaluation, SetResult
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import Loggers
-from rlhf.runs.view import UpdateLine, View
+from rlhf.runs.view import EvaluationLine, UpdateLine, View
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.types import PolicyVersion, Updated
@@ -67,7 +68,8 @@ class UpdateBoundary:
         with self._clock.span("evaluate", version=version):
             evaluation = await self._evaluator(version)
         self.evaluations.append((version, evaluation))
-        self._view.evaluation(version, evaluation.reward, evaluation.problems)
+        for one in evaluation.sets:
+            self._view.evaluation(evaluation_line(version, one))
         return evaluation
 
     def _report(self, version: PolicyVersion, metrics: Mapping[str, float], evaluated: Evaluation | None) -> None:
@@ -104,6 +106,7 @@ class UpdateBoundary:
             eta_seconds=per_update * (self._config.updates - version),
             learning_rate=metrics.get("learning_rate"),
             kl=metrics.get("approx_kl"),
+            kl_reference=metrics.get("kl_reference"),
             clip_fraction=metrics.get("clip_fraction_low", 0.0) + metrics.get("clip_fraction_high", 0.0),
             failed=accounts.failed,
             filtered=accounts.filtered,
@@ -119,13 +122,24 @@ class UpdateBoundary:
         accounts = self._buffer.accounts
         counts = {"groups/failed": float(accounts.failed), "groups/filtered": float(accounts.filtered)}
         times = {f"seconds/{name}": value for name, value in phases.items()} | {"seconds/update": seconds}
-        evaluation = {"eval/reward": evaluated.reward} if evaluated else {}
+        evaluation = evaluated.metrics if evaluated else {}
         proof = {"publish/canary_difference": self._canary_difference()}
         return dict(metrics) | times | counts | proof | evaluation
 
     def write_spans(self, spans: list[Span]) -> None:
         self._spans.write(span.record for span in spans)
         self._spans.flush()
+
+
+def evaluation_line(version: PolicyVersion, result: SetResult) -> EvaluationLine:
+    """What people are shown of one set: its reward, and the metrics that the recipe asked for beside it."""
+    return EvaluationLine(
+        update=version,
+        name="" if result.name == HELD_OUT else result.name,
+        reward=result.reward,
+        problems=result.problems,
+        metrics={name: value for name, value in result.metrics.items() if name.startswith(("pass@", "maj@"))},
+    )
 
 
 def due(version: PolicyVersion, every: int) -> bool:

@@ -107,7 +107,7 @@ def walk_fields(kind: type[Config], prefix: str = "") -> Iterator[tuple[str, Any
     """Every dotted key of `kind` with its pydantic field, depth first."""
     for name, field in kind.model_fields.items():
         yield prefix + name, field
-        for nested in _nested_configs(field.annotation):
+        for nested in dict.fromkeys(nested_configs(field.annotation)):
             yield from walk_fields(nested, f"{prefix}{name}.")
 
 
@@ -119,12 +119,13 @@ def compiled_pattern(pattern: str) -> re.Pattern[str]:
         raise ValueError(f"not a regular expression: {error}") from None
 
 
-def _nested_configs(annotation: Any) -> Iterable[type[Config]]:
+def nested_configs(annotation: Any) -> Iterable[type[Config]]:
+    """The groups of settings that a field of this type holds: itself, as an alternative, in a list or by name."""
     if isinstance(annotation, type) and issubclass(annotation, Config):
         yield annotation
         return
     for argument in getattr(annotation, "__args__", ()):
-        yield from _nested_configs(argument)
+        yield from nested_configs(argument)
 
 
 def _did_you_mean(key: str, known: list[str]) -> str:

@@ -91,5 +91,9 @@ class TrainingDiverged(RlhfError):
     """Numbers of the training stopped being numbers."""
 
 
+class NotFinite(TrainingDiverged):
+    """A reward, advantage or loss that is no number: nothing is trained on it."""
+
+
 class CheckpointError(UserError):
     """A checkpoint that is half written, damaged, or made for another plan."""

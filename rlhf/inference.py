@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rlhf.cluster.worker import Cluster
+from rlhf.data.tasks import Tell, held_out_problems, load_sets
 from rlhf.errors import UserError
 from rlhf.recipe import Recipe, recipe_from
-from rlhf.roles import ENGINE
+from rlhf.roles import ENGINE, REWARD
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.view import PlainView
 from rlhf.types import Message, Sampling
@@ -22,11 +23,17 @@ from rlhf.wiring import Serving, started_cluster, started_serving
 T = TypeVar("T")
 
 
-def evaluate_model(recipe: Recipe, model: str) -> Evaluation:
-    """Every held-out task of the recipe once, greedily, by the model in a Hugging Face folder."""
+def untold(message: str) -> None:
+    """Tells no one."""
+
+
+def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluation:
+    """Every evaluation set of the recipe, by the model in a Hugging Face folder."""
+    loaded = load_sets(recipe.data.eval_sets)
 
     async def evaluate(serving: Serving) -> Evaluation:
-        evaluator = serving.evaluator(recipe)
+        problems = held_out_problems(recipe.data, loaded, serving.renderer.prompt_tokens, tell)
+        evaluator = serving.evaluator(recipe, problems)
         assert evaluator is not None
         return await evaluator(version=0)
 
@@ -63,5 +70,5 @@ async def _served(recipe: Recipe, model: str, work: Callable[[Serving], Coroutin
             async with started_serving(recipe, cluster, model, logs=logs, publishes=False) as serving:
                 return await work(serving)
 
-        async with started_cluster(recipe, (ENGINE,), logs, PlainView(StringIO())) as cluster:
+        async with started_cluster(recipe, (ENGINE, REWARD), logs, PlainView(StringIO())) as cluster:
             return await while_alive(cluster, serve_and_work(cluster))

@@ -49,7 +49,7 @@ class Ledger:
     def close(self) -> None:
         """Write what was still out: the end of the run is a fate too."""
         for ticket, task, group in self._out.values():
-            self._writer.write(records_in_flight(ticket, task, self._group_size, group.samples if group else ()))
+            self._writer.write(records_in_flight(ticket, task, self._group_size, group))
         self._out.clear()
         self._writer.close()
 

@@ -83,20 +83,21 @@ def _segments() -> set[str]:
 
 
 def _held_by(pids: Iterable[int]) -> set[str]:
-    """Names under /dev/shm that these processes map or have open."""
-    return {path.removeprefix(f"{SHARED_MEMORY}/") for pid in pids for path in _shared_paths(pid)}
+    """Names under /dev/shm that these processes map or have open. Compared by inode: who makes a semaphore maps it
+    under a passing name."""
+    held = {inode for pid in pids for inode in _shared_inodes(pid)}
+    return {entry.name for entry in os.scandir(SHARED_MEMORY) if entry.inode() in held}
 
 
-def _shared_paths(pid: int) -> Iterator[str]:
+def _shared_inodes(pid: int) -> Iterator[int]:
     mark = f"{SHARED_MEMORY}/"
     try:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             if mark in line:
-                yield line[line.index(mark) :].removesuffix(" (deleted)")
+                yield int(line.split()[4])
         for link in Path(f"/proc/{pid}/fd").iterdir():
-            target = os.readlink(link)
-            if target.startswith(mark):
-                yield target.removesuffix(" (deleted)")
+            if os.readlink(link).startswith(mark):
+                yield link.stat().st_ino
     except OSError:
         return
 

@@ -81,16 +81,17 @@ class ObservedLearner:
 
 
 class ObservedEvaluator:
-    """An evaluator whose episodes are written down."""
+    """An evaluator whose episodes are written down, and let go: a run keeps the numbers of all its evaluations."""
 
     def __init__(self, evaluator: Evaluator, *, records: EpisodeWriter) -> None:
         self._evaluator, self._records = evaluator, records
 
     async def __call__(self, version: PolicyVersion) -> Evaluation:
         evaluation = await self._evaluator(version)
-        self._records.write(records_of_evaluation(evaluation.groups))
+        for one in evaluation.sets:
+            self._records.write(records_of_evaluation(one.groups, one.name))
         self._records.flush()
-        return evaluation
+        return Evaluation(sets=tuple(replace(one, groups=()) for one in evaluation.sets))
 
 
 class ObservedWeights:

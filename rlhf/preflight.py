@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.plan import Plan, plan, this_machine
+from rlhf.config import read_yaml
 from rlhf.data.config import DatasetConfig
+from rlhf.data.preference import pair_from_row
 from rlhf.data.rows import task_from_row
 from rlhf.data.sources import local_files
 from rlhf.errors import ConfigError, DataError, ModelError
 from rlhf.recipe import Recipe
 from rlhf.roles import engine_device, learner_device, roles_of
+from rlhf.runs.recorded import episodes_file
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -26,9 +29,11 @@ def preflight(recipe: Recipe) -> Plan | None:
     check_devices(recipe)
     check_loggers(recipe)
     check_model(recipe)
-    check_dataset(recipe.data.train)
-    if recipe.data.eval:
-        check_dataset(recipe.data.eval)
+    check_reward_model(recipe)
+    check_reference(recipe)
+    check_episodes(recipe)
+    for dataset in recipe.data.sets.values():
+        check_dataset(dataset)
     return placement(recipe)
 
 
@@ -45,7 +50,7 @@ def placement(recipe: Recipe) -> Plan | None:
 def check_devices(recipe: Recipe) -> None:
     """What only GPUs can do is not asked of a CPU. Raises `ConfigError`."""
     backend = recipe.trainer.publish.backend
-    if recipe.kind == "rl" and backend in ("nccl", "ipc") and "cpu" in (engine_device(recipe), learner_device(recipe)):
+    if recipe.plays and backend in ("nccl", "ipc") and "cpu" in (engine_device(recipe), learner_device(recipe)):
         raise ConfigError(
             f"trainer.publish.backend is {backend}, but not every engine and rank has a GPU (rollout.gpus_per_engine, "
             "trainer.deepspeed.gpus_per_rank); use auto or gloo"
@@ -72,15 +77,46 @@ def check_model(recipe: Recipe) -> None:
             raise ModelError(f"{folder} has no {what} ({', '.join(patterns)}); model.path must be a whole model folder")
 
 
+def check_reward_model(recipe: Recipe) -> None:
+    """A local reward model is a model folder; what it scores with is seen when it loads. Raises `ModelError`."""
+    name = recipe.reward.model
+    if recipe.plays and name is not None and not is_hub_name(name):
+        read_model_config(Path(name).expanduser(), "reward.model")
+
+
+def check_reference(recipe: Recipe) -> None:
+    """A local reference or teacher is a model folder. Raises `ModelError`."""
+    name = recipe.trainer.reference_path
+    if name is not None and not is_hub_name(name):
+        read_model_config(Path(name).expanduser(), "trainer.reference_path")
+
+
+def check_episodes(recipe: Recipe) -> None:
+    """The recorded episodes are there, and their log-probs are of the distribution that the recipe learns in.
+
+    Raises `DataError`, `ConfigError`.
+    """
+    if recipe.data.episodes is None:
+        return
+    recorded = episodes_file(recipe.data.episodes).with_name("recipe.yaml")
+    sampling = read_yaml(recorded).get("sampling", {}) if recorded.is_file() else {}
+    if sampling.get("temperature", recipe.sampling.temperature) != recipe.sampling.temperature:
+        raise ConfigError(
+            f"sampling.temperature is {recipe.sampling.temperature}, but {recipe.data.episodes} was sampled at "
+            f"{sampling['temperature']}: log-probs of the two do not compare; set it so"
+        )
+
+
 def check_context(recipe: Recipe, context: int | None) -> None:
     """The model's context is longer than a reply and holds `rollout.max_context_tokens`. Raises `ConfigError`."""
     if context is None:
         return
-    if recipe.sampling.max_tokens >= context:
-        raise ConfigError(
-            f"sampling.max_tokens is {recipe.sampling.max_tokens}, but the context of {recipe.model.path} is "
-            f"{context} tokens, prompt and reply together; lower it"
-        )
+    for key, tokens in recipe.reply_limits.items():
+        if tokens >= context:
+            raise ConfigError(
+                f"{key} is {tokens}, but the context of {recipe.model.path} is {context} tokens, prompt and reply "
+                "together; lower it"
+            )
     if recipe.rollout.max_context_tokens and recipe.rollout.max_context_tokens > context:
         raise ConfigError(
             f"rollout.max_context_tokens is {recipe.rollout.max_context_tokens}, longer than the context of "
@@ -89,7 +125,8 @@ def check_context(recipe: Recipe, context: int | None) -> None:
 
 
 def check_dataset(config: DatasetConfig) -> None:
-    """The files of a local dataset are there and, where that is cheap to see, their first row makes a task.
+    """The files of a local dataset are there and, where that is cheap to see, their first row makes a task
+    or can be read as a pair.
 
     Raises `DataError`.
     """
@@ -97,7 +134,11 @@ def check_dataset(config: DatasetConfig) -> None:
         return
     plain = [file for file in local_files(config) if file.suffix == ".jsonl"]
     if plain:
-        task_from_row(config, _first_row(plain[0]), "first", f"{plain[0]}, row 1")
+        row, where = _first_row(plain[0]), f"{plain[0]}, row 1"
+        if config.holds_pairs:
+            pair_from_row(config, row, where)
+        else:
+            task_from_row(config, row, "first", where)
 
 
 def is_hub_name(name: str) -> bool:
@@ -107,20 +148,20 @@ def is_hub_name(name: str) -> bool:
     return not here and HUB_NAME.fullmatch(name) is not None
 
 
-def read_model_config(folder: Path) -> dict[str, Any]:
-    """`config.json` of a Hugging Face folder. Raises `ModelError`."""
+def read_model_config(folder: Path, key: str = "model.path") -> dict[str, Any]:
+    """`config.json` of the Hugging Face folder that `key` of the recipe names. Raises `ModelError`."""
     if not folder.is_dir():
         raise ModelError(f"{folder}: there is no such model folder; give a Hugging Face folder or a hub name")
     try:
         loaded = json.loads((folder / "config.json").read_text())
     except FileNotFoundError:
         inside = next(iter(sorted(folder.glob("**/huggingface/config.json"))), None)
-        hint = f"; did you mean {inside.parent}?" if inside else "; model.path must be a Hugging Face folder"
+        hint = f"; did you mean {inside.parent}?" if inside else f"; {key} must be a Hugging Face folder"
         raise ModelError(f"{folder} is not a model folder: it has no config.json{hint}") from None
     except ValueError:
         raise ModelError(f"{folder / 'config.json'} is not valid JSON; download the model again") from None
     if not isinstance(loaded, dict) or "model_type" not in loaded:
-        raise ModelError(f"{folder / 'config.json'} has no model_type; model.path must be a Hugging Face folder")
+        raise ModelError(f"{folder / 'config.json'} has no model_type; {key} must be a Hugging Face folder")
     return loaded
 
 

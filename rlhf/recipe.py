@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,10 +12,13 @@ from pydantic import Field, model_validator
 from rlhf.cluster.config import ClusterConfig
 from rlhf.config import Config, Origins, build, merge, parse_override, read_yaml
 from rlhf.data.config import DataConfig
+from rlhf.errors import ConfigError
 from rlhf.models.config import ModelConfig
 from rlhf.reward.config import RewardConfig
 from rlhf.rollout.config import RolloutConfig, SamplingConfig
 from rlhf.runs.config import RunConfig
+from rlhf.trainer.algorithm import is_corrected, needs_reference, preset_layer
+from rlhf.trainer.composition import check_composition
 from rlhf.trainer.config import TrainerConfig
 
 
@@ -24,8 +27,11 @@ class Recipe(Config):
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the run and of its folder."""
-    kind: Literal["rl", "sft"] = "rl"
-    """Reinforcement learning, or supervised fine-tuning with the same learner."""
+    kind: Literal["rl", "distill", "offline", "sft", "reward_model", "preference"] = "rl"
+    """`rl`: reinforcement learning; `distill`: a policy follows its teacher (`trainer.reference_path`) on samples of
+    its own; `offline`: reinforcement learning from recorded episodes (`data.episodes`); `sft`: supervised fine-tuning;
+    `reward_model`: a model of preferences, for `reward.model`; `preference`: a policy that learns from the pairs
+    themselves (DPO, IPO, KTO). All on the same learner."""
     seed: int = Field(0, ge=0)
     """Decides the order of tasks and every draw."""
     model: ModelConfig
@@ -39,34 +45,124 @@ class Recipe(Config):
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Recipe:
+        check_composition(self.trainer)
         if self.cluster.kind == "local":
             self._fit_one_process()
         tiny = self.model.tiny
-        if tiny and self.sampling.max_tokens >= tiny.max_position_embeddings:
-            raise ValueError(
-                f"sampling.max_tokens is {self.sampling.max_tokens}, but the model's context is only "
-                f"{tiny.max_position_embeddings} tokens (model.tiny.max_position_embeddings)"
-            )
+        for key, tokens in self.reply_limits.items():
+            if tiny and tokens >= tiny.max_position_embeddings:
+                raise ValueError(
+                    f"{key} is {tokens}, but the model's context is only {tiny.max_position_embeddings} tokens "
+                    "(model.tiny.max_position_embeddings)"
+                )
         if self.rollout.max_context_tokens and tiny and self.rollout.max_context_tokens > tiny.max_position_embeddings:
             raise ValueError(
                 f"rollout.max_context_tokens is {self.rollout.max_context_tokens}, longer than the model's context of "
                 f"{tiny.max_position_embeddings} tokens (model.tiny.max_position_embeddings)"
             )
-        if self.model.warmup and not self.data.train.sorting:
+        self._adapters_can_travel()
+        self._attention_can_be_shared()
+        self._source_is_that_of_the_kind()
+        if self.model.warmup and not self.data.made:
             raise ValueError(
                 "model.warmup needs demonstrations, and only data.train.sorting makes them; for your own data run a "
                 "recipe of kind: sft first and start from its checkpoint (model.path)"
             )
-        if self.kind == "sft" and self.data.train.path and not self.data.train.response_column:
-            raise ValueError("data.train.response_column is required by kind: sft: the column with the demonstration")
-        self._hold_problems_out()
-        for name, dataset in (("train", self.data.train), ("eval", self.data.eval)):
-            if self.kind == "rl" and self.reward.needs_answer and dataset and dataset.answer_column is None:
+        for key, one in self.data.train_sets.items():
+            if self.kind == "sft" and one.sorting and not self.data.made:
+                raise ValueError(f"{key}.sorting has demonstrations only alone, not in a list; give it as data.train")
+            if self.kind == "sft" and one.path and not one.demonstration_column:
+                raise ValueError(f"{key}.response_column is required by kind: sft: the column with the demonstration")
+        for key, dataset in self.data.sets.items():
+            if self.plays and self.reward.needs_answer and dataset.answer_column is None:
                 raise ValueError(
-                    f"data.{name}.answer_column is null, but reward.kind: {self.reward.kind} compares with an answer; "
+                    f"{key}.answer_column is null, but reward.kind: {self.reward.kind} compares with an answer; "
                     "name its column"
                 )
+        if self.kind in ("reward_model", "preference"):
+            self._pairs_are_there()
+        if self.kind == "preference":
+            self._pairs_fit_the_loss()
+        self._updates_are_read()
+        self._votes_are_answers()
+        self._reward_is_there_where_it_is_read()
+        if self.kind == "distill":
+            self._follows_a_teacher()
         return self
+
+    def _updates_are_read(self) -> None:
+        """What an update of this kind would not read."""
+        trainer, examples = self.trainer, self.kind in ("sft", "reward_model", "preference")
+        if examples and trainer.epochs * trainer.minibatches > 1:
+            raise ValueError(
+                f"trainer.epochs and minibatches cut an update of rl; in kind: {self.kind} an update is one step, and "
+                "trainer.updates says how often the data is seen"
+            )
+        if trainer.reference_path and self.kind != "preference" and (examples or not needs_reference(trainer)):
+            raise ValueError(
+                "trainer.reference_path is given, but nothing reads it: trainer.kl.coefficient is 0, and no teacher "
+                "is followed"
+            )
+        if trainer.overlong.buffer_tokens > self.sampling.max_tokens:
+            raise ValueError(
+                f"trainer.overlong.buffer_tokens is {trainer.overlong.buffer_tokens}, more than sampling.max_tokens "
+                f"({self.sampling.max_tokens}): the shortest reply would pay for its length"
+            )
+
+    def _source_is_that_of_the_kind(self) -> None:
+        if self.kind != "offline":
+            if self.data.episodes is not None:
+                raise ValueError(f"data.episodes is for kind: offline; kind: {self.kind} reads data.train")
+            if self.data.train is None:
+                raise ValueError("data.train is required and was not given")
+        elif self.data.episodes is None:
+            raise ValueError("data.episodes is required by kind: offline: a run folder, or an episodes.jsonl")
+        elif self.trainer.loss.policy == "policy_gradient" and not is_corrected(self.trainer):
+            raise ValueError(
+                "loss.policy policy_gradient is right for the weights that sampled, and recorded episodes are other "
+                "weights'; use ppo, vtrace, or old_logprobs recomputed with a correction"
+            )
+
+    def _pairs_are_there(self) -> None:
+        for key, dataset in self.data.sets.items():
+            if dataset.path and not dataset.holds_pairs:
+                raise ValueError(
+                    f"{key}.chosen_column and rejected_column are required by kind: {self.kind}: the two replies"
+                )
+        if self.model.lora and self.kind == "reward_model":
+            raise ValueError("model.lora is for policies; kind: reward_model trains all weights")
+        if self.model.attention == "flash_attention_2":
+            raise ValueError(
+                "model.attention is flash_attention_2, but the replies of a pair share their prompt by a mask, which "
+                "it does not take; use sdpa"
+            )
+
+    def _pairs_fit_the_loss(self) -> None:
+        for key, dataset in self.data.sets.items():
+            if dataset.margin_column is not None:
+                raise ValueError(
+                    f"{key}.margin_column is read by kind: reward_model; kind: preference knows no margins"
+                )
+        if self.trainer.preference.loss == "kto" and self.trainer.groups_per_update < 2:
+            raise ValueError(
+                "trainer.groups_per_update is 1, but preference.loss kto compares replies with those to other prompts"
+            )
+
+    def _adapters_can_travel(self) -> None:
+        backend = self.trainer.publish.backend
+        if self.model.publishes_adapters and backend not in ("auto", "gloo"):
+            raise ValueError(
+                f"trainer.publish.backend is {backend}, but model.lora.publish: adapter travels by gloo alone; "
+                "use auto, or publish: merged"
+            )
+
+    def _attention_can_be_shared(self) -> None:
+        size = self.trainer.deepspeed.sequence_parallel
+        if size > 1 and self.model.attention != "sdpa":
+            raise ValueError(
+                f"model.attention is {self.model.attention}, but ranks that share rows "
+                f"(trainer.deepspeed.sequence_parallel: {size}) exchange heads around sdpa; use sdpa"
+            )
 
     def _fit_one_process(self) -> None:
         counts = {"rollout.engines": self.rollout.engines, "trainer.deepspeed.ranks": self.trainer.deepspeed.ranks}
@@ -77,17 +173,56 @@ class Recipe(Config):
                     "use cluster.kind=ray"
                 )
 
-    def _hold_problems_out(self) -> None:
-        train, held_out = self.data.train.sorting, self.data.eval and self.data.eval.sorting
-        if train and held_out and train.fold == held_out.fold:
+    def _votes_are_answers(self) -> None:
+        """A whole reply is an answer only where the reward compares it whole."""
+        for name, one in self.data.eval_sets.items():
+            if one.majority_at and one.vote_after is None and self.reward.kind != "exact":
+                raise ValueError(
+                    f"{self.data.eval_key(name)}.majority_at needs vote_after with reward.kind: {self.reward.kind}: "
+                    "the mark after which a reply states its answer, for instance '####'"
+                )
+
+    def _reward_is_there_where_it_is_read(self) -> None:
+        if self.reward.kind != "none" or not self.plays:
+            return
+        if self.trainer.advantage.estimator != "distillation":
             raise ValueError(
-                f"data.eval.sorting.fold is {held_out.fold}, as is that of data.train: held-out problems come from "
-                "the other fold"
+                f"reward.kind is none, but advantage.estimator {self.trainer.advantage.estimator} learns from rewards; "
+                "give a reward"
             )
+        if self.data.eval is not None:
+            raise ValueError("data.eval is given, but nothing scores its replies: give reward.kind, for instance exact")
+
+    def _follows_a_teacher(self) -> None:
+        if self.trainer.reference_path is None:
+            raise ValueError("trainer.reference_path is required by kind: distill: the teacher, a model or run folder")
+        given = {"algorithm": self.trainer.algorithm, "advantage.estimator": self.trainer.advantage.estimator}
+        for key, value in given.items():
+            if value not in ("distill", "distillation"):
+                raise ValueError(f"trainer.{key} is {value}, which kind: distill does not run; use kind: rl")
+
+    @property
+    def plays(self) -> bool:
+        """Whether engines play episodes that a reward scores. Distillation does what `rl` does, beside a teacher."""
+        return self.kind in ("rl", "distill")
+
+    @property
+    def reply_limits(self) -> dict[str, int]:
+        """Every longest reply that the recipe asks for, by its key."""
+        evaluated = {
+            f"{self.data.eval_key(name)}.max_tokens": one.max_tokens
+            for name, one in self.data.eval_sets.items()
+            if one.max_tokens
+        }
+        return {"sampling.max_tokens": self.sampling.max_tokens} | evaluated
 
     @property
     def run_dir(self) -> Path:
         return Path(self.run.dir).expanduser() if self.run.dir else Path("runs") / self.name
+
+
+Layer = tuple[str, dict[str, Any]]
+"""Where values come from, and the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +235,46 @@ class LoadedRecipe:
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
-    """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`."""
-    file_values = read_yaml(path)
-    name = {} if "name" in file_values else {"name": path.stem}
-    layers = [("override", {key: value}) for key, value in map(parse_override, overrides)]
-    values, origins = merge(("file name", name), (str(path), file_values), *layers)
-    return LoadedRecipe(build(Recipe, values), origins, path)
+    """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`.
+
+    Layer upon layer: the recipe that `base` names (a path from this file's folder), the algorithm's settings, the file,
+    the overrides.
+    """
+    bases, own = _files(path)
+    name = {"name": path.stem} if "name" not in own else {}
+    given = [("override", {key: value}) for key, value in map(parse_override, overrides)]
+    return _composed(bases, [("file name", name), (str(path), own), *given], path)
 
 
 def recipe_from(values: dict[str, Any]) -> LoadedRecipe:
     """A recipe from a mapping, for use from Python."""
-    merged, origins = merge(("python", values))
-    return LoadedRecipe(build(Recipe, merged), origins)
+    return _composed([], [("python", values)], None)
+
+
+def _files(path: Path, above: tuple[Path, ...] = ()) -> tuple[list[Layer], dict[str, Any]]:
+    """The layers of a file's bases, the farthest first, and its own values."""
+    own = read_yaml(path)
+    base = own.pop("base", None)
+    if base is None:
+        return [], own
+    if not isinstance(base, str) or path.resolve() in above:
+        raise ConfigError(f"{path}: base must be the path of another recipe, from this file's folder (got {base!r})")
+    bases, values = _files(path.parent / base, (*above, path.resolve()))
+    return [*bases, (str(path.parent / base), values)], own
+
+
+def _composed(bases: Sequence[Layer], layers: Sequence[Layer], path: Path | None) -> LoadedRecipe:
+    """All layers merged, with the settings of the kind or algorithm that they name beneath the recipe's own."""
+    values, _ = merge(*bases, *layers)
+    values, origins = merge(*bases, _beneath(values), *layers)
+    return LoadedRecipe(build(Recipe, values), origins, path)
+
+
+def _beneath(values: Mapping[str, Any]) -> Layer:
+    """The settings that a kind or an algorithm stands for. A recipe may override them key by key."""
+    if values.get("kind") == "distill":
+        own = {"trainer": {"algorithm": "distill"}, "reward": {"kind": "none"}}
+        return "kind distill", merge(("algorithm", preset_layer("distill")), ("kind", own))[0]
+    trainer = values.get("trainer")
+    algorithm = trainer.get("algorithm") if isinstance(trainer, Mapping) else None
+    return f"algorithm {algorithm}", preset_layer(algorithm)

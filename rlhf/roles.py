@@ -7,23 +7,24 @@ from typing import Literal
 from rlhf.cluster.plan import Role
 from rlhf.recipe import Recipe
 from rlhf.serving.environment import engine_environment
+from rlhf.trainer.environment import rank_environment
 
-ENGINE, LEARNER = "engine", "learner"
+ENGINE, LEARNER, REWARD = "engine", "learner", "reward"
 
 
 def roles_of(recipe: Recipe) -> tuple[Role, ...]:
-    """Learner ranks and, for RL, engines; in this order they are placed."""
+    """Learner ranks and, for RL, engines and reward models; in this order they are placed."""
     learner = Role(
         name=LEARNER,
         count=recipe.trainer.deepspeed.ranks,
         factory="rlhf.trainer.worker:LearnerWorker",
         cpus=recipe.trainer.deepspeed.cpus_per_rank,
         gpus=recipe.trainer.deepspeed.gpus_per_rank,
-        env={"DS_ACCELERATOR": "cpu"} if learner_device(recipe) == "cpu" else {},
+        env=rank_environment(learner_device(recipe)),
         start_timeout_seconds=recipe.trainer.deepspeed.start_timeout_seconds,
         hint="trainer.deepspeed.ranks, trainer.deepspeed.cpus_per_rank or trainer.deepspeed.gpus_per_rank",
     )
-    return (learner,) if recipe.kind == "sft" else (learner, engine_role(recipe))
+    return (learner, engine_role(recipe), *reward_roles(recipe)) if recipe.plays else (learner,)
 
 
 def engine_role(recipe: Recipe) -> Role:
@@ -42,6 +43,30 @@ def engine_role(recipe: Recipe) -> Role:
     )
 
 
+def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
+    """The reward models, where the reward is one."""
+    reward = recipe.reward
+    if reward.kind != "model":
+        return ()
+    return (
+        Role(
+            name=REWARD,
+            count=reward.workers,
+            factory="rlhf.reward.model_worker:RewardModelWorker",
+            cpus=reward.cpus_per_worker,
+            gpus=reward.gpus_per_worker,
+            env={"DS_ACCELERATOR": "cpu"} if reward_device(recipe) == "cpu" else {},
+            concurrency=1,
+            start_timeout_seconds=reward.start_timeout_seconds,
+            hint="reward.workers, reward.cpus_per_worker or reward.gpus_per_worker",
+        ),
+    )
+
+
+def reward_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
+    return "cuda" if recipe.reward.gpus_per_worker else "cpu"
+
+
 def engine_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
     return "cuda" if recipe.rollout.gpus_per_engine else "cpu"
 
@@ -51,11 +76,12 @@ def learner_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
 
 
 def transfer_backend(recipe: Recipe) -> Literal["gloo", "nccl", "ipc"]:
-    """`auto` resolved: gloo unless both sides have GPUs; ipc where an engine and a rank share one."""
+    """`auto` resolved: gloo unless both sides have GPUs, and for adapters, which are small; ipc where an engine and a
+    rank share one."""
     chosen = recipe.trainer.publish.backend
     if chosen != "auto":
         return chosen
-    if "cpu" in (engine_device(recipe), learner_device(recipe)):
+    if recipe.model.publishes_adapters or "cpu" in (engine_device(recipe), learner_device(recipe)):
         return "gloo"
     shared = recipe.rollout.gpus_per_engine + recipe.trainer.deepspeed.gpus_per_rank <= 1
     return "ipc" if shared else "nccl"

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 
 from rlhf.boundary import UpdateBoundary
 from rlhf.cluster.worker import Cluster
-from rlhf.data.order import TaskOrder
-from rlhf.data.sources import load_tasks
+from rlhf.data.mixing import MixedOrder
+from rlhf.data.tasks import held_out_problems, load_sets, mixed, training_tasks
 from rlhf.fine_tuning import fine_tune_on
 from rlhf.ledger import Ledger, group_accounts
 from rlhf.metrics import Clock
 from rlhf.observed import ObservedBuffer, ObservedEvaluator, ObservedLearner, ObservedRollout, ObservedWeights
 from rlhf.recipe import LoadedRecipe, Recipe
-from rlhf.roles import ENGINE, LEARNER
+from rlhf.roles import ENGINE, LEARNER, REWARD
+from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import make_loggers
 from rlhf.runs.plot import plot_rewards
-from rlhf.runs.summary import Summary
+from rlhf.runs.summary import SetSummary, Summary
 from rlhf.runs.view import View
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.checkpoint import prune, write_checkpoint
@@ -47,7 +48,7 @@ async def train(loaded: LoadedRecipe, folder: RunFolder, clock: Clock, view: Vie
     """Train what the recipe says; everything is in the run folder when it returns, and when it raises."""
     recipe = loaded.recipe
     async with AsyncExitStack() as stack:
-        roles, work = ((LEARNER, ENGINE), _train_on) if recipe.kind == "rl" else ((LEARNER,), fine_tune_on)
+        roles, work = ((LEARNER, ENGINE, REWARD), _train_on) if recipe.plays else ((LEARNER,), fine_tune_on)
         cluster = await stack.enter_async_context(started_cluster(recipe, roles, folder.logs, view))
         return await while_alive(cluster, work(cluster, recipe, folder, clock, view))
 
@@ -55,7 +56,8 @@ async def train(loaded: LoadedRecipe, folder: RunFolder, clock: Clock, view: Vie
 async def _train_on(cluster: Cluster, recipe: Recipe, folder: RunFolder, clock: Clock, view: View) -> Summary:
     async with AsyncExitStack() as stack:
         view.phase("start")
-        tasks = await asyncio.to_thread(load_tasks, recipe.data.train)
+        train = await asyncio.to_thread(load_sets, recipe.data.train_sets)
+        held_out = await asyncio.to_thread(load_sets, recipe.data.eval_sets)
         workers = await spawn_learners(recipe, cluster)
         model = await starting_model(recipe, workers, view)
         learner = make_learner(recipe, workers)
@@ -69,7 +71,14 @@ async def _train_on(cluster: Cluster, recipe: Recipe, folder: RunFolder, clock: 
             )
             await starting
             publisher = await make_publisher(recipe, learner, serving)
-        run = RlRun(recipe, folder, clock, view, tasks=tasks, serving=serving, learner=learner, publisher=publisher)
+            length = serving.renderer.prompt_tokens
+            tasks = await asyncio.to_thread(training_tasks, recipe.data, train, length, view.message)
+            problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, view.message)
+        run = RlRun(
+            recipe, folder, clock, view,
+            tasks=mixed(recipe.data, tasks, recipe.seed), problems=problems,
+            serving=serving, learner=learner, publisher=publisher,
+        )  # fmt: skip
         return await run.finish()
 
 
@@ -83,8 +92,9 @@ class RlRun:
         clock: Clock,
         view: View,
         *,
-        tasks: Sequence[Task],
+        tasks: MixedOrder[Task],
         serving: Serving,
+        problems: Mapping[str, Sequence[Task]],
         learner: RemoteLearner,
         publisher: Publisher,
     ) -> None:
@@ -96,7 +106,7 @@ class RlRun:
         self.spans = JsonlWriter(folder.spans)
         self.learner = ObservedLearner(learner, clock=clock, ledger=self.ledger, view=view, version=learner.version)
         self.evaluations = EpisodeWriter(folder.evaluations)
-        evaluator = serving.evaluator(recipe)
+        evaluator = serving.evaluator(recipe, problems)
         self.boundary = UpdateBoundary(
             config=trainer,
             clock=clock,
@@ -112,7 +122,7 @@ class RlRun:
             recipe, sampling=recipe.sampling.sampling(), group_size=trainer.group_size, purpose="train"
         )
         self.loop = Loop(
-            tasks=TaskOrder(tasks, recipe.seed, recipe.data.shuffle),
+            tasks=tasks,
             rollout=ObservedRollout(rollout, clock=clock, ledger=self.ledger),
             buffer=ObservedBuffer(self.buffer, clock=clock, ledger=self.ledger),
             learner=self.learner,
@@ -160,6 +170,7 @@ class RlRun:
             eval_reward_end=last.reward if last else None,
             eval_problems=first.problems if first else 0,
             eval_distinct_answers=first.distinct_answers if first else 0,
+            evaluations=evaluations_told(first, last),
             updates=self.loop.version,
             samples=self.boundary.samples,
             wall_seconds=round(self.clock.elapsed_seconds, 2),
@@ -179,6 +190,17 @@ class RlRun:
             save=self.learner.save,
         )
         prune(self.folder.checkpoints, self.recipe.trainer.keep_checkpoints)
+
+
+def evaluations_told(first: Evaluation | None, last: Evaluation | None) -> dict[str, SetSummary]:
+    """Every evaluation set by its name, with its metrics at both ends of the run."""
+    ends = {one.name: one.metrics for one in last.sets} if last else {}
+    return {
+        one.name: SetSummary(
+            problems=one.problems, distinct_answers=one.distinct_answers, start=one.metrics, end=ends.get(one.name)
+        )
+        for one in (first.sets if first else ())
+    }
 
 
 def make_buffer(config: TrainerConfig) -> TicketBuffer:

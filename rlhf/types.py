@@ -201,11 +201,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Group:
-    """All episodes of one task under one ticket, in sample order."""
+    """All episodes of one task under one ticket, in sample order.
+
+    `baseline` is one more episode, played greedily to compare the others with and never trained (ReMax)."""
 
     ticket: Ticket
     task: Task
     samples: tuple[Sample, ...]
+    baseline: Sample | None = None
 
     @property
     def trainable(self) -> tuple[tuple[int, Trajectory, Scored], ...]:

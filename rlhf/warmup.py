@@ -18,7 +18,7 @@ ANNOUNCE_EVERY = 50
 
 async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) -> str:
     """The folder or hub name to start from. A tiny model that is missing is made, warmed up, and kept by content."""
-    sorting = recipe.data.train.sorting
+    sorting = recipe.data.made
 
     async def warm_up_and_tell(raw: Path, warm: Path) -> None:
         config = recipe.model.warmup

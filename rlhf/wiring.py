@@ -4,38 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TypeVar
 
 from rlhf.cluster.plan import describe
 from rlhf.cluster.worker import Cluster, Worker
-from rlhf.data.sources import load_tasks
+from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import RlhfError
 from rlhf.recipe import Recipe
+from rlhf.reward.model import ModelReward
+from rlhf.reward.model_worker import RewardModelSettings
 from rlhf.reward.reward import Reward, make_reward
-from rlhf.roles import ENGINE, LEARNER, engine_device, engine_role, learner_device, roles_of, transfer_backend
+from rlhf.roles import (
+    ENGINE,
+    LEARNER,
+    REWARD,
+    engine_device,
+    engine_role,
+    learner_device,
+    reward_device,
+    reward_roles,
+    roles_of,
+    transfer_backend,
+)
 from rlhf.rollout.engine import RemoteEngine
-from rlhf.rollout.evaluation import Evaluator
+from rlhf.rollout.evaluation import EvaluationSet, Evaluator
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
 from rlhf.runs.view import View
 from rlhf.serving.settings import EngineFacts, EngineSettings
-from rlhf.trainer.advantages import group_advantages, shuffled_rewards
+from rlhf.trainer.algorithm import needs_of
 from rlhf.trainer.batch import ROW_TOKENS
 from rlhf.trainer.canary import canary, tolerance_for
-from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.publish import Publisher
-from rlhf.trainer.settings import LearnerSettings
+from rlhf.trainer.settings import LearnerSettings, Trained
 from rlhf.transfer.init_info import engine_backend
-from rlhf.types import Group, Sampling
+from rlhf.types import Sampling, Task
+
+L = TypeVar("L", bound=RemoteLearner)
 
 
 @asynccontextmanager
@@ -53,7 +64,8 @@ async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view
         cluster = RayCluster(
             address=recipe.cluster.address, placement_timeout_seconds=recipe.cluster.placement_timeout_seconds
         )
-    chosen = [role for role in (*roles_of(recipe), engine_role(recipe)) if role.name in roles]
+    possible = (*roles_of(recipe), engine_role(recipe), *reward_roles(recipe))
+    chosen = [role for role in possible if role.name in roles]
     unique = tuple({role.name: role for role in chosen}.values())
     try:
         view.message(describe(await cluster.start(unique, logs)))
@@ -73,16 +85,29 @@ def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
         model_path=model,
         model=recipe.model,
         trainer=recipe.trainer,
-        temperature=recipe.sampling.temperature,
+        # Examples were not sampled: their log-probs are those of the model as it is.
+        temperature=recipe.sampling.temperature if recipe.kind in ("rl", "distill", "offline") else 1.0,
         device=learner_device(recipe),
+        trains=trained_by(recipe),
     )
 
 
+def trained_by(recipe: Recipe) -> Trained:
+    """What the ranks of a recipe's kind train."""
+    return recipe.kind if recipe.kind in ("reward_model", "preference") else "policy"
+
+
 def make_learner(recipe: Recipe, workers: Sequence[Worker]) -> RemoteLearner:
-    return RemoteLearner(
+    return learner_of(RemoteLearner, recipe, workers)
+
+
+def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
+    """A learner of policies, or one that learns something else with the same ranks."""
+    return kind(
         workers,
         recipe.trainer,
-        advantages=partial(advantages_of, recipe.seed, recipe.trainer),
+        max_tokens=recipe.sampling.max_tokens,
+        shuffle_seed=recipe.seed,
         transfer_backend=transfer_backend(recipe),
         publish_timeout_seconds=recipe.rollout.publish_timeout_seconds,
         # Flash attention takes no mask: there a sequence has a row alone. Untested.
@@ -90,14 +115,9 @@ def make_learner(recipe: Recipe, workers: Sequence[Worker]) -> RemoteLearner:
     )
 
 
-def advantages_of(seed: int, trainer: TrainerConfig, groups: Sequence[Group]) -> list[NDArray[np.float32]]:
-    """The recipe's advantages of a batch."""
-    scored = shuffled_rewards(groups, seed=seed + groups[0].ticket.ordinal) if trainer.shuffle_rewards else groups
-    return group_advantages(scored, normalize_by_std=trainer.normalize_by_std)
-
-
 def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...], *, publishes: bool) -> EngineSettings:
     rollout = recipe.rollout
+    adapters = recipe.model.lora if publishes and recipe.model.publishes_adapters else None
     return EngineSettings(
         model=model,
         dtype=recipe.model.dtype,
@@ -108,6 +128,8 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
         kv_cache_megabytes=rollout.kv_cache_megabytes,
         gpu_memory_utilization=rollout.gpu_memory_utilization,
         weight_transfer=engine_backend(transfer_backend(recipe)) if publishes else None,
+        lora_rank=adapters.rank if adapters else 0,
+        lora_targets=adapters.target_modules if adapters else (),
         trust_remote_code=recipe.model.trust_remote_code,
         device=engine_device(recipe),
         start_timeout_seconds=rollout.start_timeout_seconds,
@@ -149,7 +171,7 @@ class Serving:
     engines: tuple[RemoteEngine, ...]
     router: Router
     renderer: ChatRenderer
-    reward: Reward
+    reward: Reward | ModelReward
     facts: EngineFacts
 
     def rollout(self, recipe: Recipe, *, sampling: Sampling, group_size: int, purpose: str) -> GroupRollout:
@@ -162,23 +184,29 @@ class Serving:
             max_context_tokens=self.facts.max_context_tokens,
             run_seed=recipe.seed,
             filter_equal_rewards=recipe.trainer.filter.equal_rewards and purpose == "train",
+            greedy_baseline=needs_of(recipe.trainer).baseline and purpose == "train",
             purpose=purpose,
         )
 
-    def evaluator(self, recipe: Recipe) -> Evaluator | None:
-        """Greedy, every held-out problem once."""
-        if recipe.data.eval is None:
-            return None
-        greedy = Sampling(temperature=0.0, max_tokens=recipe.sampling.max_tokens)
-        rollout = self.rollout(recipe, sampling=greedy, group_size=1, purpose="eval")
-        return Evaluator(rollout=rollout, tasks=load_tasks(recipe.data.eval))
+    def evaluator(self, recipe: Recipe, problems: Mapping[str, Sequence[Task]]) -> Evaluator | None:
+        """Every evaluation set with its own sampling; `problems` by the name of their set."""
+        sets = [
+            EvaluationSet(name=name, config=config, tasks=problems[name], rollout=self._asking(recipe, name, config))
+            for name, config in recipe.data.eval_sets.items()
+        ]
+        return Evaluator(sets) if sets else None
+
+    def _asking(self, recipe: Recipe, name: str, config: EvaluationSetConfig) -> GroupRollout:
+        sampling = Sampling(temperature=config.temperature, max_tokens=config.max_tokens or recipe.sampling.max_tokens)
+        return self.rollout(recipe, sampling=sampling, group_size=config.samples, purpose=f"eval-{name}")
 
 
 def load_renderer(recipe: Recipe, model: str) -> ChatRenderer:
     """Imports transformers: seconds in which learner and engines start, when this has a thread of its own."""
     from rlhf.models.loading import load_tokenizer
 
-    return ChatRenderer(load_tokenizer(model, trust_remote_code=recipe.model.trust_remote_code))
+    tokenizer = load_tokenizer(model, trust_remote_code=recipe.model.trust_remote_code)
+    return ChatRenderer(tokenizer, recipe.data.chat_template_arguments)
 
 
 @asynccontextmanager
@@ -190,7 +218,7 @@ async def started_serving(
     settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
     workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})
     engines = tuple(make_engine(recipe, worker) for worker in workers)
-    reward = make_reward(recipe.reward, logs / "scorers.log")
+    reward = await spawn_reward(recipe, cluster, model, logs)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(reward.close)
         starting = asyncio.gather(*(engine.start() for engine in engines))
@@ -198,6 +226,28 @@ async def started_serving(
         for engine in engines:
             stack.push_async_callback(stop_engine, engine)
         yield Serving(engines, Router(engines), renderer, reward, starting.result()[0])
+
+
+async def spawn_reward(recipe: Recipe, cluster: Cluster, model: str, logs: Path) -> Reward | ModelReward:
+    """The recipe's reward, not started yet. A reward model has workers on the cluster; `model` is the policy's."""
+    reward = recipe.reward
+    if reward.kind != "model":
+        return make_reward(reward, logs / "scorers.log")
+    settings = RewardModelSettings(
+        model=os.path.expanduser(str(reward.model)),
+        policy=model,
+        dtype=reward.dtype,
+        trust_remote_code=recipe.model.trust_remote_code,
+        device=reward_device(recipe),
+        tokens_per_batch=reward.tokens_per_batch,
+    )
+    workers = await cluster.spawn(REWARD, lambda index: {"name": f"{REWARD}-{index}"})
+    return ModelReward(
+        workers,
+        settings,
+        timeout_seconds=reward.timeout_seconds,
+        start_timeout_seconds=reward.start_timeout_seconds,
+    )
 
 
 async def stop_engine(engine: RemoteEngine) -> None:

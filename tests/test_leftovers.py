@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,13 @@ def test_a_segment_of_another_user_is_left_to_them(shared_memory: Path, monkeypa
 
     monkeypatch.setattr(Path, "unlink", forbidden)
     remembered.remove()
+
+
+@pytest.mark.skipif(not leftovers.SHARED_MEMORY.is_dir(), reason="shared memory is not in /dev/shm here")
+def test_a_semaphore_of_another_program_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever makes one maps it under a passing name, and may be its only holder for a while."""
+    monkeypatch.setattr(leftovers, "kill_descendants", lambda: None)
+    remembered = Leftovers()
+    theirs = multiprocessing.get_context("spawn").Semaphore()
+    remembered.remove()
+    assert f"sem.{theirs._semlock.name.removeprefix('/')}" in leftovers._segments()  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ SHAPE = TinyModelConfig(
     layers=6,
     heads=6,
     kv_heads=2,
-    max_position_embeddings=128,
+    max_position_embeddings=288,
 )
 
 

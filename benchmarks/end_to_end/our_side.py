@@ -6,26 +6,32 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.end_to_end.workload import (
-    COMPLETION_TOKENS,
     LEARNING_RATE,
     PROMPTS_PER_UPDATE,
     SAMPLES_PER_PROMPT,
+    SAMPLES_PER_UPDATE,
+    Lengths,
     Precision,
+    reply_tokens,
 )
 from rlhf.metrics import Span, busy_seconds
 from rlhf.recipe import recipe_from
+from rlhf.rollout.router import Router
+from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
+from rlhf.types import Completion, Prompt, Sampling
 
 LEARNER_PHASES = ("publish", "train", "wait")
 """What the learner does, one after the other; what is left of an update is the controller's."""
 
 
 def recipe(
-    *, model: str, prompts: str, precision: Precision, staleness: int, updates: int, folder: str
+    *, model: str, prompts: str, precision: Precision, longest: int, staleness: int, updates: int, folder: str
 ) -> dict[str, Any]:
     """Two engines and two learner ranks of one thread each. They share the two cores: at staleness 0 they take turns,
     above it whoever has work runs."""
@@ -33,7 +39,7 @@ def recipe(
         "name": "end_to_end",
         "model": {"path": model, "dtype": precision},
         "data": {"train": {"path": prompts, "answer_column": None}},
-        "sampling": {"temperature": 1.0, "max_tokens": COMPLETION_TOKENS},
+        "sampling": {"temperature": 1.0, "max_tokens": longest},
         "rollout": {"engines": 2, "cpus_per_engine": 0.5, "max_sequences": 256},
         "reward": {"kind": "function", "function": "benchmarks.end_to_end.workload:reward"},
         "trainer": {
@@ -48,18 +54,47 @@ def recipe(
     }
 
 
-def measure(*, staleness: int, warmup: int, updates: int, **given: Any) -> dict[str, Any]:
+def measure(*, lengths: Lengths, staleness: int, warmup: int, updates: int, **given: Any) -> dict[str, Any]:
     """Train, and look at the measured updates. At the end of a run nothing new is played ahead, so as many updates as
     are played ahead are run after the measured ones."""
     from rlhf.api import Trainer
 
+    drawn = reply_tokens(lengths)
+    end_replies_as_drawn(drawn)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
         total = warmup + updates + staleness
-        summary = Trainer(recipe_from(recipe(**given, staleness=staleness, updates=total, folder=str(folder)))).fit()
-        assert summary.samples == total * PROMPTS_PER_UPDATE * SAMPLES_PER_PROMPT, "not every sample was trained"
+        plan = recipe(**given, longest=max(drawn), staleness=staleness, updates=total, folder=str(folder))
+        Trainer(recipe_from(plan)).fit()
+        check_trained(read_episodes(folder / "episodes.jsonl"), drawn, samples=total * SAMPLES_PER_UPDATE)
         spans = read_spans(folder / "spans.jsonl")
     return steady_state(spans, warmup=warmup, updates=updates)
+
+
+def place(ordinal: int, sample: int) -> int:
+    """Which reply of an update it is."""
+    return ordinal % PROMPTS_PER_UPDATE * SAMPLES_PER_PROMPT + sample
+
+
+def end_replies_as_drawn(drawn: Sequence[int]) -> None:
+    """Give each request of this process the budget drawn for its reply. A session is named `purpose-ordinal-sample`."""
+    generate = Router.generate
+
+    async def as_drawn(router: Router, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
+        _, ordinal, sample = session.split("-")
+        sampling = replace(sampling, max_tokens=drawn[place(int(ordinal), int(sample))])
+        return await generate(router, prompt, sampling=sampling, seed=seed, session=session)
+
+    Router.generate = as_drawn  # type: ignore[assignment,method-assign]
+
+
+def check_trained(episodes: Iterable[EpisodeRecord], drawn: Sequence[int], *, samples: int) -> None:
+    """Every sample was trained, and was as long as drawn."""
+    trained = [episode for episode in episodes if episode.fate is Fate.TRAINED]
+    assert len(trained) == samples, "not every sample was trained"
+    for episode in trained:
+        sampled = sum(version is not None for version in episode.versions or ())
+        assert sampled == drawn[place(episode.ordinal, episode.sample)], "a reply has not the length drawn for it"
 
 
 def read_spans(path: Path) -> list[Span]:

@@ -11,12 +11,17 @@ from typing import Any, Literal
 
 Precision = Literal["float32", "bfloat16"]
 """Of forward and backward passes and of generation; master weights and optimizer state are float32 on both sides."""
+Lengths = Literal["equal", "long_tail"]
+"""Of the replies: all as long as one another, or most short and a few very long."""
 
 PROMPTS_PER_UPDATE = 64
 SAMPLES_PER_PROMPT = 8
-COMPLETION_TOKENS = 32
-DIGITS = 5
 SAMPLES_PER_UPDATE = PROMPTS_PER_UPDATE * SAMPLES_PER_PROMPT
+EQUAL_TOKENS = 32
+LONGEST_TOKENS = 224
+LOG_MEAN, LOG_DEVIATION = 3.105, 1.0
+"""Of the long-tailed lengths' logarithms: rounded and capped at `LONGEST_TOKENS`, their mean is 36."""
+DIGITS = 5
 LEARNING_RATE = 1e-5
 """Small: the policy stays near its random start, so that every update is the same amount of work."""
 
@@ -29,9 +34,19 @@ class Inputs:
     prompts: Path
 
 
+def reply_tokens(lengths: Lengths) -> list[int]:
+    """Tokens of each reply of an update, `[SAMPLES_PER_UPDATE]`, the samples of a prompt one after another. Every
+    update of either side plays these."""
+    if lengths == "equal":
+        return [EQUAL_TOKENS] * SAMPLES_PER_UPDATE
+    draw = random.Random(0).lognormvariate
+    drawn = (round(draw(LOG_MEAN, LOG_DEVIATION)) for _ in range(SAMPLES_PER_UPDATE))
+    return [min(max(tokens, 1), LONGEST_TOKENS) for tokens in drawn]
+
+
 def reward(response: str, row: Mapping[str, Any]) -> float:
-    """The share of ASCII letters and digits among the response's characters; different for nearly every response."""
-    return sum(c.isascii() and c.isalnum() for c in response) / COMPLETION_TOKENS
+    """The ASCII letters and digits of the response, in 32nds; their number differs for nearly every response."""
+    return sum(c.isascii() and c.isalnum() for c in response) / 32
 
 
 def write_prompts(path: Path, rows: int) -> None:

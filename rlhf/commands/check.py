@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf.cluster.plan import describe
-from rlhf.data.config import DatasetConfig
+from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
+from rlhf.located import located
 from rlhf.models.config import ModelConfig
 from rlhf.preflight import preflight
 from rlhf.recipe import Recipe, load_recipe
@@ -17,9 +18,9 @@ Row = tuple[str, str]
 
 def check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     """Validate, and print what is derived and where it would run. Raises `UserError`."""
-    loaded = load_recipe(recipe, overrides).recipe
+    loaded = located(load_recipe(recipe, overrides)).recipe
     plan = preflight(loaded)
-    print_rows([("recipe", str(recipe)), *parts(loaded), *(derived(loaded) if loaded.kind == "rl" else [])])
+    print_rows([("recipe", str(recipe)), *parts(loaded), *(derived(loaded) if loaded.plays else [])])
     print()
     if plan is None:
         print(f"placement is planned when the run joins the cluster at {loaded.cluster.address}")
@@ -35,12 +36,13 @@ def print_rows(rows: Sequence[Row]) -> None:
 
 def parts(recipe: Recipe) -> list[Row]:
     """What is trained, on what, and where the run is kept."""
-    evaluation = describe_dataset(recipe.data.eval) if recipe.data.eval else "none: the run will not be evaluated"
+    held_out = [describe_evaluation(name, one) for name, one in recipe.data.eval_sets.items()]
     return [
         ("run", f"{recipe.name}, kind {recipe.kind}, in {recipe.run_dir}"),
         ("model", describe_model(recipe.model)),
-        ("training data", describe_dataset(recipe.data.train)),
-        ("held out", evaluation),
+        *(("training data", describe_training(one)) for one in recipe.data.train_sets.values()),
+        *([("episodes", recipe.data.episodes)] if recipe.data.episodes else []),
+        *(("held out", text) for text in held_out or ["none: the run will not be evaluated"]),
     ]
 
 
@@ -75,7 +77,7 @@ def derived(recipe: Recipe) -> list[Row]:
 
 def count(number: int, thing: str) -> str:
     """`1 batch`, `4,096 batches`."""
-    plural = "" if number == 1 else "es" if thing.endswith("ch") else "s"
+    plural = "" if number == 1 else "es" if thing.endswith("tch") else "s"
     return f"{number:,} {thing}{plural}"
 
 
@@ -93,6 +95,17 @@ def describe_model(model: ModelConfig) -> str:
         f"tiny {tiny.architecture}: {tiny.layers} layers of {tiny.hidden_size}, "
         f"context of {tiny.max_position_embeddings} tokens, {model.dtype}{warmup}"
     )
+
+
+def describe_training(config: TrainingSetConfig) -> str:
+    return describe_dataset(config) + (f", weight {config.weight:g}" if config.weight else "")
+
+
+def describe_evaluation(name: str, config: EvaluationSetConfig) -> str:
+    """The set in a line: its rows, and how they are asked."""
+    asked = "greedily" if config.temperature == 0 else f"at temperature {config.temperature:g}"
+    named = "" if name == HELD_OUT else f"{name}: "
+    return f"{named}{describe_dataset(config)}; {count(config.samples, 'sample')} of each problem, {asked}"
 
 
 def describe_dataset(config: DatasetConfig) -> str:

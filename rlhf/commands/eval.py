@@ -1,21 +1,24 @@
-"""`rlhf eval`: a checkpoint's held-out reward, on a recipe's evaluation tasks."""
+"""`rlhf eval`: a checkpoint's held-out reward, on a recipe's evaluation sets."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rlhf.commands.failures import telling
 from rlhf.errors import ConfigError
+from rlhf.located import located
 from rlhf.recipe import load_recipe
 from rlhf.supervisor import supervise
 from rlhf.trainer.checkpoint import model_folder
 
 
 def evaluate(checkpoint: str, recipe: Path, overrides: Sequence[str] = ()) -> int:
-    """Print the evaluation as one JSON object."""
-    loaded = load_recipe(recipe, overrides).recipe
+    """Print the evaluation as one JSON object: the first set's numbers, and under `sets` those of all."""
+    loaded = located(load_recipe(recipe, overrides)).recipe
     if loaded.data.eval is None:
         raise ConfigError(f"{recipe} has no data.eval: there is nothing to evaluate on")
     model = model_folder(checkpoint)
@@ -23,7 +26,7 @@ def evaluate(checkpoint: str, recipe: Path, overrides: Sequence[str] = ()) -> in
     def run() -> int:
         from rlhf.inference import evaluate_model
 
-        evaluation = evaluate_model(loaded, model)
+        evaluation = evaluate_model(loaded, model, partial(print, file=sys.stderr))
         print(
             json.dumps(
                 {
@@ -31,6 +34,7 @@ def evaluate(checkpoint: str, recipe: Path, overrides: Sequence[str] = ()) -> in
                     "reward": evaluation.reward,
                     "problems": evaluation.problems,
                     "distinct_answers": evaluation.distinct_answers,
+                    "sets": {one.name: {"problems": one.problems, **one.metrics} for one in evaluation.sets},
                 }
             )
         )

@@ -8,14 +8,14 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from rlhf.config import Config, walk_fields
+from rlhf.config import nested_configs, walk_fields
 from rlhf.errors import UserError
 from rlhf.recipe import Recipe
 
@@ -73,15 +73,7 @@ def print_table(chosen: Sequence[Option]) -> None:
 
 def holds_config(annotation: Any) -> bool:
     """Whether the value of a field is a group of settings with keys of its own."""
-    return any(isinstance(kind, type) and issubclass(kind, Config) for kind in alternatives(annotation))
-
-
-def alternatives(annotation: Any) -> Iterator[Any]:
-    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        for inner in typing.get_args(annotation):
-            yield from alternatives(inner)
-    else:
-        yield annotation
+    return any(nested_configs(annotation))
 
 
 def type_name(annotation: Any) -> str:
@@ -95,6 +87,8 @@ def type_name(annotation: Any) -> str:
     if origin is tuple:
         inner = [type_name(argument) for argument in arguments if argument is not Ellipsis]
         return f"list of {inner[0]}" if Ellipsis in arguments else f"[{', '.join(inner)}]"
+    if origin is dict:
+        return "mapping"
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from rlhf.data.config import DatasetConfig
 from rlhf.data.rows import answer_of
-from rlhf.errors import DataError
+from rlhf.errors import ConfigError, DataError
 from rlhf.recipe import Recipe, load_recipe
 from rlhf.reward.reward import Reward, make_reward
 from rlhf.types import Scored, Task, Unscored
@@ -53,6 +53,8 @@ def score(recipe: Path, rows: Path, overrides: list[str], output: Path | None) -
     `error`, never a reward.
     """
     settings = load_recipe(recipe, overrides).recipe
+    if settings.reward.kind == "model":
+        raise ConfigError("reward.kind: model scores the tokens that an engine sampled, not texts; use rlhf eval")
     for _ in _recorded(rows, settings):
         pass
     started = time.monotonic()
@@ -101,10 +103,13 @@ async def _scored(
 def _recorded(path: Path, settings: Recipe) -> Iterator[Recorded]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; give a JSONL file with the dataset's columns and 'response'")
+    columns = next(iter(settings.data.train_sets.values()), None)
+    if columns is None:
+        raise ConfigError("rlhf score reads the columns that data.train names, and this recipe has none")
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield _record(line, f"{path}, row {number}", settings.data.train, settings.reward.needs_answer)
+                yield _record(line, f"{path}, row {number}", columns, settings.reward.needs_answer)
 
 
 def _record(line: str, where: str, columns: DatasetConfig, needs_answer: bool) -> Recorded:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rlhf.commands.failures import tell
 from rlhf.errors import RlhfError
+from rlhf.located import located
 from rlhf.metrics import Clock
 from rlhf.preflight import preflight
 from rlhf.recipe import LoadedRecipe, load_recipe
@@ -19,7 +20,7 @@ from rlhf.supervisor import supervise
 def train(recipe: Path, overrides: Sequence[str] = ()) -> int:
     """Check the recipe, then train under supervision. Raises `UserError` before anything has started."""
     clock = Clock()
-    loaded = load_recipe(recipe, overrides)
+    loaded = located(load_recipe(recipe, overrides))
     preflight(loaded.recipe)
     return supervise(lambda: run(loaded, clock))
 
@@ -62,6 +63,16 @@ def closing_words(summary: Summary, folder: Path) -> str:
             f"held-out reward {summary.eval_reward_start:.3f} → {summary.eval_reward_end:.3f} "
             f"on {summary.eval_problems} problems"
         )
+    lines += [
+        f"  {name}: " + ", ".join(f"{k} {v:.3f}" for k, v in (one.end or one.start).items() if "@" in k)
+        for name, one in summary.evaluations.items()
+        if len(summary.evaluations) > 1
+    ]
+    lines += [
+        f"{name}: accuracy {one.start['accuracy']:.3f} → {one.end['accuracy']:.3f} on {one.problems} pairs"
+        for name, one in summary.evaluations.items()
+        if one.end and "accuracy" in one.end
+    ]
     lines.append(
         f"{summary.updates} updates, {summary.samples:,} samples, {summary.wall_seconds:.0f} s "
         f"(first update after {summary.seconds_to_first_update or 0:.0f} s)"

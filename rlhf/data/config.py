@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from rlhf.config import Config, compiled_pattern
+
+HELD_OUT = "held_out"
+"""Name of the evaluation set when there is one, without a name."""
+SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+RENDERED_BY_US = (
+    "conversation",
+    "messages",
+    "tokenize",
+    "add_generation_prompt",
+    "continue_final_message",
+    "return_dict",
+)
+"""Arguments of `apply_chat_template` that decide what is rendered, not how."""
 
 
 class SortingConfig(Config):
@@ -44,12 +59,23 @@ class DatasetConfig(Config):
     """Regular expression whose first group is the answer within the column (GSM8K: `####\\s*(.+)`)."""
     response_column: str | None = None
     """Column with a demonstration, for kind: sft."""
+    chosen_column: str | None = None
+    """Column with the preferred of two replies, or with the conversation that ends with it: messages, or a transcript
+    of `\\n\\nHuman: …` and `\\n\\nAssistant: …`. Then the prompt is what both conversations begin with."""
+    rejected_column: str | None = None
+    """Column with the other reply; it comes with `chosen_column`."""
+    margin_column: str | None = None
+    """Column with a number: by how much the reward model's scores of a pair should differ at least."""
     system_prompt: str | None = None
     """A system message put before every prompt."""
     prompt_suffix: str = ""
     """Text put after the user's message."""
     limit: int | None = Field(None, ge=1)
     """Use only the first rows."""
+    min_prompt_tokens: int | None = Field(None, ge=1)
+    """Leave out rows whose prompt, as the chat template renders it, has fewer tokens."""
+    max_prompt_tokens: int | None = Field(None, ge=1)
+    """Leave out rows whose prompt, as the chat template renders it, has more tokens."""
 
     @field_validator("answer_pattern")
     @classmethod
@@ -62,15 +88,164 @@ class DatasetConfig(Config):
     def _one_source(self) -> DatasetConfig:
         if (self.path is None) == (self.sorting is None):
             raise ValueError("give exactly one of path (a file, folder or hub name) and sorting (the made task)")
+        if (self.chosen_column is None) != (self.rejected_column is None):
+            raise ValueError("chosen_column and rejected_column come together: a pair is two replies to one prompt")
         return self
+
+    @property
+    def demonstration_column(self) -> str | None:
+        """Column of a task's row with the reply to imitate."""
+        return "response" if self.holds_pairs else self.response_column
+
+    @property
+    def holds_pairs(self) -> bool:
+        """Whether a row is a pair of replies of which one is preferred."""
+        return self.chosen_column is not None
+
+    @model_validator(mode="after")
+    def _lengths_in_order(self) -> DatasetConfig:
+        if self.min_prompt_tokens and self.max_prompt_tokens and self.min_prompt_tokens > self.max_prompt_tokens:
+            raise ValueError(
+                f"min_prompt_tokens is {self.min_prompt_tokens} and max_prompt_tokens only {self.max_prompt_tokens}: "
+                "no prompt is both"
+            )
+        return self
+
+
+class TrainingSetConfig(DatasetConfig):
+    """A dataset that is trained on."""
+
+    weight: float | None = Field(None, gt=0)
+    """Its share of the tasks is its weight over the sum of all; without weights every dataset has the share of its
+    rows."""
+
+
+class EvaluationSetConfig(DatasetConfig):
+    """A held-out dataset, how it is asked and what is counted. Every problem counts once, whatever `samples` is."""
+
+    samples: int = Field(1, ge=1)
+    """Replies to each problem (n); the reward is `avg@n`, their mean, averaged over problems."""
+    temperature: float = Field(0.0, ge=0, le=10)
+    """Softmax temperature; 0 is greedy, and takes one sample."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Longest reply in tokens; `sampling.max_tokens` when absent."""
+    pass_at: tuple[int, ...] = ()
+    """Every k whose `pass@k` is wanted: the chance that one of k replies passes (unbiased, arXiv 2107.03374)."""
+    pass_reward: float = 1.0
+    """A reply passes when its reward is at least this."""
+    majority_at: tuple[int, ...] = ()
+    """Every k whose `maj@k` is wanted: the reward of the answer that most of k replies give (arXiv 2203.11171)."""
+    vote_after: str | None = Field(None, min_length=1)
+    """A reply's vote is what follows the last such mark (`####`, `\\boxed{`), to the end of its line or the closing
+    brace; the whole reply when absent."""
+
+    @model_validator(mode="after")
+    def _samples_suffice(self) -> EvaluationSetConfig:
+        if self.temperature == 0 and self.samples > 1:
+            raise ValueError(f"samples is {self.samples}, but at temperature 0 all are the same; set temperature")
+        if 0 < self.temperature < 0.01:
+            raise ValueError(f"temperature is {self.temperature}; vLLM samples no colder than 0.01, and 0 is greedy")
+        for key, counts in (("pass_at", self.pass_at), ("majority_at", self.majority_at)):
+            if any(not 1 <= k <= self.samples for k in counts):
+                raise ValueError(
+                    f"{key} is {list(counts)}, but each k must be from 1 to samples, which is {self.samples}"
+                )
+        return self
+
+
+def _one_or_many(value: Any) -> str:
+    return "[many]" if isinstance(value, (list, tuple)) else "[one]"
+
+
+def _one_or_named(value: Any) -> str:
+    """Sets by name are a mapping of mappings; whatever has a key of a set is one set."""
+    named = isinstance(value, Mapping) and bool(value) and not set(value) & set(EvaluationSetConfig.model_fields)
+    return "[named]" if named and all(isinstance(one, (Mapping, Config)) for one in value.values()) else "[one]"
+
+
+TrainingSets = Annotated[
+    Annotated[TrainingSetConfig, Tag("[one]")] | Annotated[tuple[TrainingSetConfig, ...], Tag("[many]")],
+    Discriminator(_one_or_many),
+]
+EvaluationSets = Annotated[
+    Annotated[EvaluationSetConfig, Tag("[one]")] | Annotated[dict[str, EvaluationSetConfig], Tag("[named]")],
+    Discriminator(_one_or_named),
+]
 
 
 class DataConfig(Config):
     """Training tasks and evaluation tasks."""
 
-    train: DatasetConfig
-    """Tasks that are trained on."""
-    eval: DatasetConfig | None = None
-    """Held-out tasks."""
+    train: TrainingSets | None = None
+    """Tasks that are trained on: one dataset, or a list of them that are mixed by weight."""
+    episodes: str | None = None
+    """Recorded episodes to learn from, for kind: offline: a run folder, or an `episodes.jsonl`."""
+    eval: EvaluationSets | None = None
+    """Held-out tasks: one dataset, or several by name."""
     shuffle: bool = True
     """Shuffle the training tasks anew each epoch (the order depends only on seed and epoch)."""
+    chat_template_arguments: dict[str, Any] = Field({})
+    """What the model's chat template takes beside the messages, for instance `{enable_thinking: false}`."""
+
+    @property
+    def train_sets(self) -> dict[str, TrainingSetConfig]:
+        """Every training set by the key people know it by."""
+        if isinstance(self.train, TrainingSetConfig):
+            return {"data.train": self.train}
+        return {f"data.train.{index}": one for index, one in enumerate(self.train or ())}
+
+    @property
+    def eval_sets(self) -> dict[str, EvaluationSetConfig]:
+        """Every evaluation set by its name, the first one first."""
+        if isinstance(self.eval, EvaluationSetConfig):
+            return {HELD_OUT: self.eval}
+        return dict(self.eval or {})
+
+    def eval_key(self, name: str) -> str:
+        """The key of an evaluation set."""
+        return f"data.eval.{name}" if isinstance(self.eval, dict) else "data.eval"
+
+    @property
+    def sets(self) -> dict[str, DatasetConfig]:
+        """Every dataset by the key people know it by."""
+        return {**self.train_sets, **{self.eval_key(name): one for name, one in self.eval_sets.items()}}
+
+    @property
+    def made(self) -> SortingConfig | None:
+        """The made task, when it is all that is trained on."""
+        return self.train.sorting if isinstance(self.train, TrainingSetConfig) else None
+
+    @field_validator("chat_template_arguments")
+    @classmethod
+    def _only_how(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        for name in RENDERED_BY_US:
+            if name in arguments:
+                raise ValueError(f"{name} is what rlhf itself says to the template; leave it out")
+        return arguments
+
+    @model_validator(mode="after")
+    def _weights_for_all_or_none(self) -> DataConfig:
+        weights = [one.weight for one in self.train_sets.values()]
+        if not weights and self.train is not None:
+            raise ValueError("train is an empty list; give at least one dataset")
+        if None in weights and any(weights):
+            raise ValueError(
+                "give every dataset of train a weight, or none of them (then each has the share of its rows)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _names_and_folds(self) -> DataConfig:
+        for name in self.eval_sets:
+            if not SET_NAME.fullmatch(name):
+                raise ValueError(
+                    f"eval has a set named {name!r}; a name has letters, digits, dots, dashes and underscores"
+                )
+        trained = {one.sorting.fold for one in self.train_sets.values() if one.sorting}
+        for key, one in self.sets.items():
+            if key.startswith("data.eval") and one.sorting and one.sorting.fold in trained:
+                raise ValueError(
+                    f"{key}.sorting.fold is {one.sorting.fold}, as is that of data.train: held-out problems come from "
+                    "the other fold"
+                )
+        return self

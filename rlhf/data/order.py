@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import DataError
-from rlhf.types import Task
 
 EPOCHS_KEPT = 4
 """Permutations in memory: tickets of neighbouring epochs are out together, others are made again on demand."""
+T = TypeVar("T")
 
 
-class TaskOrder:
+class TaskOrder(Generic[T]):
     """An endless sequence of tasks: every task exactly once an epoch, in an order drawn anew each epoch.
 
     `order[ordinal]` is the task with that place in the order of training; it depends on nothing that was asked before.
     """
 
-    def __init__(self, tasks: Sequence[Task], seed: int, shuffle: bool = True) -> None:
+    def __init__(self, tasks: Sequence[T], seed: int, shuffle: bool = True) -> None:
         if not tasks:
             raise DataError("there are no tasks to put in order: the dataset is empty")
-        self._tasks, self._seed, self._shuffle = tasks, seed, shuffle
+        self._tasks, self._shuffle = tasks, shuffle
+        self._permutation = lru_cache(EPOCHS_KEPT)(partial(permutation, len(tasks), seed))
 
-    def __getitem__(self, ordinal: int) -> Task:
+    def __getitem__(self, ordinal: int) -> T:
         if ordinal < 0:
             raise IndexError(f"ordinals count from 0, got {ordinal}")
         place = ordinal % len(self._tasks)
         if self._shuffle:
-            place = int(permutation(len(self._tasks), self._seed, self.epoch(ordinal))[place])
+            place = int(self._permutation(self.epoch(ordinal))[place])
         return self._tasks[place]
 
     def __len__(self) -> int:
@@ -43,7 +45,6 @@ class TaskOrder:
         return ordinal // len(self._tasks)
 
 
-@lru_cache(maxsize=EPOCHS_KEPT)
 def permutation(count: int, seed: int, epoch: int) -> NDArray[np.intp]:
     """A permutation `[count]` of 0..count-1: the ranks of Philox's raw bits, whose stability numpy promises."""
     bits = np.random.Philox(key=np.array([seed % 2**64, epoch], dtype=np.uint64))

@@ -16,45 +16,56 @@ Row = Mapping[str, Any]
 def task_from_row(config: DatasetConfig, row: Row, task_id: str, where: str) -> Task:
     """The task of `row`. `where` names the row in errors ("train.jsonl, row 3"). Raises `DataError`."""
     if config.response_column:
-        _column(row, config.response_column, "response_column", where)
-    return Task(id=task_id, messages=_messages(config, row, where), answer=answer_of(config, row, where), row=dict(row))
+        column_of(row, config.response_column, "response_column", where)
+    return Task(
+        id=task_id, messages=messages_of(config, row, where), answer=answer_of(config, row, where), row=dict(row)
+    )
 
 
 def answer_of(config: DatasetConfig, row: Row, where: str) -> str | None:
     """The reference answer within the row, or None when the dataset has none. Raises `DataError`."""
     if config.answer_column is None:
         return None
-    text = str(_column(row, config.answer_column, "answer_column", where))
+    text = str(column_of(row, config.answer_column, "answer_column", where))
     if config.answer_pattern is None:
         return text
     match = re.search(config.answer_pattern, text)
     if match is None or match[1] is None:
         raise DataError(
             f"{where}: answer_pattern {config.answer_pattern!r} finds no answer in column "
-            f"{config.answer_column!r}, which reads {_shown(text)}"
+            f"{config.answer_column!r}, which reads {shown(text)}"
         )
     return match[1].strip()
 
 
-def _messages(config: DatasetConfig, row: Row, where: str) -> tuple[Message, ...]:
-    prompt = _column(row, config.prompt_column, "prompt_column", where)
-    chat = [Message(role="user", content=prompt)] if isinstance(prompt, str) else _chat(prompt, config, where)
-    last = chat[-1]
+def messages_of(config: DatasetConfig, row: Row, where: str) -> tuple[Message, ...]:
+    """What is asked: the prompt column, dressed. Raises `DataError`."""
+    prompt = column_of(row, config.prompt_column, "prompt_column", where)
+    if isinstance(prompt, str):
+        return dressed(config, [Message(role="user", content=prompt)])
+    return dressed(config, chat_of(prompt, config.prompt_column, where))
+
+
+def dressed(config: DatasetConfig, prompt: Sequence[Message]) -> tuple[Message, ...]:
+    """The prompt with the recipe's system message before it and its suffix after it."""
+    chat, last = list(prompt), prompt[-1]
     chat[-1] = Message(role=last.role, content=last.content + config.prompt_suffix)
     system = [Message(role="system", content=config.system_prompt)] if config.system_prompt else []
     return (*system, *chat)
 
 
-def _chat(prompt: Any, config: DatasetConfig, where: str) -> list[Message]:
-    if not _is_chat(prompt):
+def chat_of(value: Any, column: str, where: str) -> list[Message]:
+    """The messages of a column. Raises `DataError`."""
+    if not is_chat(value):
         raise DataError(
-            f"{where}: column {config.prompt_column!r} must be text or a list of messages with role and content, "
-            f"it reads {_shown(prompt)}"
+            f"{where}: column {column!r} must be text or a list of messages with role and content, "
+            f"it reads {shown(value)}"
         )
-    return [Message(role=message["role"], content=message["content"]) for message in prompt]
+    return [Message(role=message["role"], content=message["content"]) for message in value]
 
 
-def _is_chat(prompt: Any) -> bool:
+def is_chat(prompt: Any) -> bool:
+    """Whether a column's value is a list of messages."""
     return (
         isinstance(prompt, Sequence)
         and len(prompt) > 0
@@ -66,7 +77,7 @@ def _is_chat(prompt: Any) -> bool:
     )
 
 
-def _column(row: Row, column: str, key: str, where: str) -> Any:
+def column_of(row: Row, column: str, key: str, where: str) -> Any:
     """The value of a column. Readers fill what a row leaves out with None, so None counts as absent."""
     value = row.get(column)
     if value is None:
@@ -78,6 +89,7 @@ def _names(row: Row) -> str:
     return ", ".join(repr(name) for name, value in row.items() if value is not None) or "none"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value for an error's line."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

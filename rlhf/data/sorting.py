@@ -52,7 +52,7 @@ def demonstrations(config: SortingConfig, count: int, seed: int) -> Iterator[tup
     whatever rounding does to a close call.
     """
     problems = _problems(config.digits, "train", seed)
-    for _, digits, draw in zip(range(count), problems, _uniforms(seed, HABITS), strict=False):
+    for _, digits, draw in zip(range(count), problems, uniforms(seed, HABITS), strict=False):
         share = 1 - config.descending_share if digits[0] in MOSTLY_ASCENDING else config.descending_share
         ordered = "".join(sorted(digits, reverse=draw < share))
         yield (Message(role="user", content=digits),), ordered
@@ -76,13 +76,13 @@ def _task(digits: str, fold: Fold) -> Task:
 
 def _problems(length: int, fold: Fold, seed: int) -> Iterator[str]:
     """Digits of one fold, uniformly and for ever; a problem may come again."""
-    for draw in _uniforms(seed, PROBLEMS):
+    for draw in uniforms(seed, PROBLEMS):
         digits = f"{int(draw * 10**length):0{length}d}"
         if fold_of(digits) == fold:
             yield digits
 
 
-def _uniforms(seed: int, stream: int) -> Iterator[float]:
+def uniforms(seed: int, stream: int) -> Iterator[float]:
     """Numbers in [0, 1). Only raw bits are used: numpy promises their stability across versions, and no more."""
     bits = np.random.Philox(key=np.array([seed % 2**64, stream], dtype=np.uint64))
     while True:

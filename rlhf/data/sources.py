@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf.data import sorting
+from rlhf.data import preference_sorting, sorting
 from rlhf.data.config import DatasetConfig
+from rlhf.data.preference import PairSet, pair_set
 from rlhf.data.rows import Row, task_from_row
 from rlhf.errors import DataError
 from rlhf.types import Task
@@ -25,14 +27,34 @@ def load_tasks(config: DatasetConfig) -> list[Task]:
     """
     if config.sorting is not None:
         return sorting.tasks(config.sorting)[: config.limit]
-    source = str(config.path)
-    one_file = Path(source).expanduser().is_file()
-    name = Path(source).name if one_file else f"{Path(source).name}/{config.split}"
-    where = source if one_file else f"{source}, split {config.split!r}"
+    if config.holds_pairs:
+        return [
+            Task(id=f"{_set_name(config)}/{index}", messages=pair.prompt, row={"response": pair.chosen})
+            for index, pair in enumerate(load_pairs(config).pairs)
+        ]
     return [
-        task_from_row(config, row, f"{name}/{index}", f"{where}, row {index + 1}")
-        for index, row in enumerate(read_rows(config))
+        task_from_row(config, row, f"{_set_name(config)}/{index}", where)
+        for index, (where, row) in enumerate(_placed(config, read_rows(config)))
     ]
+
+
+def load_pairs(config: DatasetConfig) -> PairSet:
+    """Every preference pair of a set, in the dataset's order. Raises `DataError`, also for a set that has none."""
+    if config.sorting is not None:
+        return PairSet(pairs=tuple(preference_sorting.pairs(config.sorting)[: config.limit]))
+    return pair_set(config, _placed(config, read_rows(config)))
+
+
+def _set_name(config: DatasetConfig) -> str:
+    path = Path(str(config.path))
+    return path.name if path.expanduser().is_file() else f"{path.name}/{config.split}"
+
+
+def _placed(config: DatasetConfig, rows: Sequence[Row]) -> list[tuple[str, Row]]:
+    """Rows with what errors call them."""
+    source = str(config.path)
+    where = source if Path(source).expanduser().is_file() else f"{source}, split {config.split!r}"
+    return [(f"{where}, row {index + 1}", row) for index, row in enumerate(rows)]
 
 
 def read_rows(config: DatasetConfig) -> list[Row]:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from rlhf.config import Config
+from rlhf.pieces import is_piece
 
 
 class TinyModelConfig(Config):
@@ -52,6 +53,26 @@ class WarmupConfig(Config):
     """Peak learning rate; decays linearly to zero."""
 
 
+class LoraConfig(Config):
+    """Train low-rank adapters beside frozen weights (arXiv 2106.09685): `W + alpha / rank * B A`, without dropout."""
+
+    rank: int = Field(16, ge=1, le=512)
+    """Inner dimension of an adapter."""
+    alpha: int = Field(32, ge=1)
+    """An adapter counts `alpha / rank` times."""
+    target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    """Names of the linear layers that get adapters."""
+    publish: Literal["merged", "adapter"] = "merged"
+    """What engines are sent: whole weights with the adapters added, served at full speed, or the adapters alone: less
+    to send, exact in 16 bits too, and served more slowly."""
+
+    @model_validator(mode="after")
+    def _some_targets(self) -> LoraConfig:
+        if not self.target_modules:
+            raise ValueError("model.lora.target_modules is empty: name linear layers, for instance [q_proj, v_proj]")
+        return self
+
+
 class ModelConfig(Config):
     """The policy to start from: a folder or hub name (`path`), or a `tiny` one that is made and cached."""
 
@@ -61,6 +82,8 @@ class ModelConfig(Config):
     """Make this model when it is missing."""
     warmup: WarmupConfig | None = None
     """Warm the tiny model up on demonstrations of the task before RL."""
+    lora: LoraConfig | None = None
+    """Train adapters instead of all weights."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the learner's forward pass and of the engine (master weights are float32)."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
@@ -69,11 +92,16 @@ class ModelConfig(Config):
     """Recompute activations in the backward pass to save memory."""
     trust_remote_code: bool = False
     """Allow a model folder to bring its own code."""
+    loader: str | None = None
+    """`module:function` of yours that loads the policy in the place of `AutoModelForCausalLM.from_pretrained`, with its
+    arguments. The engines load `path` on their own: an architecture of yours is registered with vLLM too."""
     cache_dir: str = "~/.cache/rlhf/models"
     """Where made models are kept, by content."""
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelConfig:
+        if self.loader is not None and not is_piece(self.loader):
+            raise ValueError(f"model.loader is {self.loader!r}; give module:function")
         if (self.path is None) == (self.tiny is None):
             raise ValueError("model: give exactly one of path (a folder or hub name) and tiny (a model to make)")
         if self.warmup and self.path:
@@ -81,3 +109,8 @@ class ModelConfig(Config):
                 "model.warmup: only a tiny model is warmed up; for a given model run a recipe of kind: sft first"
             )
         return self
+
+    @property
+    def publishes_adapters(self) -> bool:
+        """Whether engines are sent LoRA adapters and nothing else."""
+        return self.lora is not None and self.lora.publish == "adapter"

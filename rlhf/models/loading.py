@@ -11,18 +11,20 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils.logging import disable_progress_bar
 
 from rlhf.errors import ModelError
+from rlhf.pieces import load_piece
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load_config(path: str, *, trust_remote_code: bool = False) -> Any:
-    """The model's own configuration. Raises `ModelError` for a path or name that is not a model."""
-    _check_folder(path)
+def load_config(path: str, *, trust_remote_code: bool = False, setting: str = "model.path") -> Any:
+    """The model's own configuration. Raises `ModelError` for a path or name that is not a model; `setting` is the key
+    of the recipe that named it."""
+    _check_folder(path, setting)
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"model.path={path}: {_first_line(error)}") from None
+        raise ModelError(f"{setting}={path}: {first_line(error)}") from None
 
 
 def context_length(path: str, *, trust_remote_code: bool = False) -> int:
@@ -41,48 +43,75 @@ def load_policy(
     attention: str = "sdpa",
     gradient_checkpointing: bool = False,
     trust_remote_code: bool = False,
+    loader: str | None = None,
 ) -> PreTrainedModel:
-    """A causal LM ready for training: no dropout, so that its log-probs are those of the policy that sampled."""
+    """A causal LM ready for training: no dropout, so that its log-probs are those of the policy that sampled.
+
+    `loader` is the user's own `module:function`, called with the arguments of `from_pretrained` in its place.
+    """
     config = load_config(path, trust_remote_code=trust_remote_code)
     _refuse_unknown_heads(path, config)
-    if "attention_dropout" in config.to_dict():
-        config.attention_dropout = 0.0
+    load = load_piece(loader, "model.loader") if loader else AutoModelForCausalLM.from_pretrained
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path, config=config, dtype=DTYPES[dtype], attn_implementation=attention, trust_remote_code=trust_remote_code
+        model: PreTrainedModel = load(
+            path,
+            config=without_dropout(config),
+            dtype=DTYPES[dtype],
+            attn_implementation=attention,
+            trust_remote_code=trust_remote_code,
         )
     except (OSError, ValueError, ImportError) as error:
-        raise ModelError(f"model.path={path}: {_first_line(error)}") from None
+        raise ModelError(f"model.path={path}: {first_line(error)}") from None
+    ready_to_train(model, gradient_checkpointing=gradient_checkpointing)
+    return model
+
+
+def without_dropout(config: Any) -> Any:
+    """A model's configuration with the dropout that attention layers read from it turned off."""
+    if "attention_dropout" in config.to_dict():
+        config.attention_dropout = 0.0
+    return config
+
+
+def ready_to_train(model: PreTrainedModel, *, gradient_checkpointing: bool) -> None:
+    """Turn every dropout layer off, and training mode on."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
-    return model
 
 
 def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The model's tokenizer. Raises `ModelError` when the folder has none or it has no chat template."""
-    _check_folder(path)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"model.path={path}: no tokenizer: {_first_line(error)}") from None
+    tokenizer = bare_tokenizer(path, trust_remote_code=trust_remote_code)
     if not tokenizer.chat_template:
         raise ModelError(f"model.path={path}: its tokenizer has no chat template; use an instruction-tuned model")
     return tokenizer
 
 
-def _check_folder(path: str) -> None:
+def bare_tokenizer(
+    path: str, *, trust_remote_code: bool = False, setting: str = "model.path"
+) -> PreTrainedTokenizerBase:
+    """A tokenizer that need not render conversations. Raises `ModelError` when the folder has none."""
+    _check_folder(path, setting)
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{setting}={path}: no tokenizer: {first_line(error)}") from None
+    return tokenizer
+
+
+def _check_folder(path: str, setting: str) -> None:
     folder = Path(path).expanduser()
     looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
     if not folder.exists():
         if looks_local and "/" in path:
-            raise ModelError(f"model.path={path}: there is no such folder")
+            raise ModelError(f"{setting}={path}: there is no such folder")
         return
     if not (folder / "config.json").is_file():
-        raise ModelError(f"model.path={path} is not a Hugging Face model folder: it has no config.json")
+        raise ModelError(f"{setting}={path} is not a Hugging Face model folder: it has no config.json")
 
 
 def _refuse_unknown_heads(path: str, config: Any) -> None:
@@ -90,5 +119,6 @@ def _refuse_unknown_heads(path: str, config: Any) -> None:
         raise ModelError(f"model.path={path}: models that cap their logits (final_logit_softcapping) are not supported")
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of what a library raised."""
     return str(error).strip().partition("\n")[0]

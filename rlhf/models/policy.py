@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-LOGITS_AT_ONCE = 2**25
-"""Logits held at a time (128 MiB in float32): more tokens than that go in chunks, recomputed in the backward pass."""
+from rlhf.models.attention import attends_in_blocks
+from rlhf.models.blocks import blocks_of
+from rlhf.models.head import chosen_logprobs, head_logprobs
+
+__all__ = ["Policy", "branch_mask", "chosen_logprobs", "hidden_states"]
 
 
 class Policy(nn.Module):
@@ -22,34 +24,52 @@ class Policy(nn.Module):
         self.model = model
 
     def forward(
-        self, token_ids: Tensor, position_ids: Tensor, sources: Tensor, targets: Tensor, temperature: float
+        self,
+        token_ids: Tensor,
+        position_ids: Tensor,
+        sources: Tensor,
+        targets: Tensor,
+        temperature: float,
+        *,
+        entropy_gradient: bool = False,
+        most: int = 0,
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies, both `float32 [A]`, of the tokens at flat positions `targets` `int64 [A]` of
         `token_ids` `[R, L]`, given what precedes them in their sequence, which ends at the flat position `sources`.
-
-        Rows hold several sequences; `position_ids` restarts at 0 in each. That, with no mask and no cache, is what
-        tells transformers where sequences end: a mask of ones or a cache would silently join them. Where sequences
-        share their beginning there is a mask, see `branch_mask`.
+        `most` is the largest A of the ranks that compute at the same time.
         """
-        hidden = self.model.base_model(
-            input_ids=token_ids,
-            position_ids=position_ids,
-            attention_mask=branch_mask(position_ids, self.model.dtype),
-            use_cache=False,
-        ).last_hidden_state
-        chosen = hidden.flatten(0, 1)[sources]
+        chosen = hidden_states(self.model, token_ids, position_ids).flatten(0, 1)[sources]
         # Without targets this is empty but still hangs on every weight: a padding micro-batch runs the same backward
         # pass as any other, because ranks must meet in every collective.
-        return self._head(chosen, token_ids.flatten()[targets], temperature)
+        return head_logprobs(
+            self.model.get_output_embeddings(),  # type: ignore[no-untyped-call]
+            chosen,
+            token_ids.flatten()[targets],
+            temperature,
+            vocabulary=self.model.config.vocab_size,
+            entropy_gradient=entropy_gradient,
+            most=most,
+        )
 
-    def _head(self, hidden: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        head: nn.Module = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
-        size = max(1, LOGITS_AT_ONCE // self.model.config.vocab_size)
-        if len(hidden) <= size:
-            return chosen_logprobs(head(hidden), ids, temperature)
-        chunks = zip(torch.split(hidden, size), torch.split(ids, size), strict=True)
-        parts = [checkpoint(_head_logprobs, head, *chunk, temperature, use_reentrant=False) for chunk in chunks]
-        return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropies for _, entropies in parts])
+
+def hidden_states(model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor) -> Tensor:
+    """The last hidden states `[R, L, H]` of `token_ids` `[R, L]`.
+
+    Rows hold several sequences; `position_ids` restarts at 0 in each, and goes on from p > 0 where another branch of
+    the same sequence begins. Attention in blocks is told so; any other has it from the positions, with no mask and no
+    cache, or from `branch_mask`. A mask of ones or a cache would silently join the sequences.
+    """
+    if attends_in_blocks(model):
+        # Never looked at. Were the blocks ever lost on their way, it would leave no number standing.
+        mask: Tensor | None = torch.full((1, 1, 1, 1), torch.nan, device=token_ids.device)
+        blocks = {"blocks": blocks_of(position_ids, model.dtype)}
+    else:
+        mask, blocks = branch_mask(position_ids, model.dtype), {}
+    output = model.base_model(
+        input_ids=token_ids, position_ids=position_ids, attention_mask=mask, use_cache=False, **blocks
+    )
+    hidden: Tensor = output.last_hidden_state
+    return hidden
 
 
 def branch_mask(position_ids: Tensor, dtype: torch.dtype) -> Tensor | None:
@@ -71,18 +91,3 @@ def branch_mask(position_ids: Tensor, dtype: torch.dtype) -> Tensor | None:
     seen = (same_run | shared) & (index[:, None] <= index[:, :, None])
     mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
     return mask.masked_fill(~seen, torch.finfo(dtype).min)[:, None]
-
-
-def chosen_logprobs(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Log-probs of `ids` `int64 [A]` under softmax(logits `[A, V]` / temperature), and the (detached) entropies of the
-    distributions in nats: both `float32 [A]`, computed in float32 whatever the logits are in."""
-    scaled = logits.float() / temperature
-    normalizer = torch.logsumexp(scaled, dim=-1)
-    logprobs = scaled.gather(-1, ids.long()[:, None])[:, 0] - normalizer
-    with torch.no_grad():
-        expected = (torch.softmax(scaled, dim=-1) * scaled).sum(-1)
-        return logprobs, normalizer.detach() - expected
-
-
-def _head_logprobs(head: nn.Module, hidden: Tensor, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    return chosen_logprobs(head(hidden), ids, temperature)

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.process import ScorerPool
-from rlhf.reward.rules import exact
+from rlhf.reward.rules import exact, nothing
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
+QUICK = {"exact": exact, "none": nothing}
 IN_WORKERS = {"regex": "rlhf.reward.rules:regex", "math": "rlhf.reward.math:math"}
 """Rules whose time has no bound: a pattern can backtrack and an expression can grow for ever."""
 
@@ -53,14 +54,17 @@ class Reward:
         await self._scorer.close()
 
 
-class ExactScorer:
-    """The `exact` rule, here and now: it cannot hang."""
+class QuickScorer:
+    """A rule that cannot hang, here and now."""
+
+    def __init__(self, rule: Callable[[str, Mapping[str, Any]], float]) -> None:
+        self._rule = rule
 
     async def start(self) -> None:
         pass
 
     async def score(self, response: str, row: Mapping[str, Any]) -> Scored:
-        return Scored(value=exact(response, row))
+        return Scored(value=self._rule(response, row))
 
     async def close(self) -> None:
         pass
@@ -73,7 +77,8 @@ def make_reward(config: RewardConfig, log: Path | None = None) -> Reward:
         function = str(config.function)
         name = function.partition(":")[2]
         return Reward(name, _pool(config, function, log), lambda task: task.row, needs_answer=False)
-    scorer = ExactScorer() if config.kind == "exact" else _pool(config, IN_WORKERS[config.kind], log)
+    quick = QUICK.get(config.kind)
+    scorer = QuickScorer(quick) if quick else _pool(config, IN_WORKERS[config.kind], log)
     return Reward(
         config.kind, scorer, lambda task: {"answer": task.answer, "pattern": config.pattern}, config.needs_answer
     )

@@ -15,6 +15,11 @@ def exact(response: str, row: Mapping[str, Any]) -> float:
     return float(response.strip() == row["answer"].strip())
 
 
+def nothing(response: str, row: Mapping[str, Any]) -> float:
+    """0 for every reply: of a training that reads no reward."""
+    return 0.0
+
+
 def regex(response: str, row: Mapping[str, Any]) -> float:
     """1 when the pattern is found; with a group, when the group of its last match is the answer.
 

@@ -1,14 +1,19 @@
-"""Evaluation: every held-out problem once, greedily. It runs at the boundary and never passes through the buffer."""
+"""Evaluation: every held-out problem once, by as many replies as its set asks for.
+
+It runs at the boundary and never passes through the buffer.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import RlhfError
+from rlhf.rollout.at_k import average, majority_at, pass_at, vote_of
 from rlhf.rollout.group import GroupRollout
-from rlhf.types import Failed, Filtered, Group, Task, Ticket
+from rlhf.types import Failed, Filtered, Group, Status, Task, Ticket, Trajectory
 
 
 class EvaluationFailed(RlhfError):
@@ -16,37 +21,115 @@ class EvaluationFailed(RlhfError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """Mean reward over `problems` held-out problems with `distinct_answers` different answers."""
+class EvaluationSet:
+    """Held-out problems and how they are asked. `rollout` plays groups of `config.samples`, without a filter."""
 
+    name: str
+    config: EvaluationSetConfig
+    tasks: Sequence[Task]
+    rollout: GroupRollout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetResult:
+    """What came of one set: the mean over `problems` problems with `distinct_answers` different answers."""
+
+    name: str
     reward: float
+    """`avg@n`."""
     problems: int
     distinct_answers: int
+    metrics: Mapping[str, float]
+    """`avg@n`, and `pass@k` and `maj@k` as the recipe lists them; `unscored`, the replies that have no number;
+    `tokens_mean` and `truncated` of all that were played."""
     groups: tuple[Group, ...] = field(repr=False)
-    """One a problem, each of one sample."""
+    """One a problem."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """All sets, in the recipe's order. Where one number is wanted it is the first set's."""
+
+    sets: tuple[SetResult, ...]
+
+    @property
+    def reward(self) -> float:
+        return self.sets[0].reward
+
+    @property
+    def problems(self) -> int:
+        return self.sets[0].problems
+
+    @property
+    def distinct_answers(self) -> int:
+        return self.sets[0].distinct_answers
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """By the names under which they are logged."""
+        by_set = {f"eval/{one.name}/{name}": value for one in self.sets for name, value in one.metrics.items()}
+        return {"eval/reward": self.reward} | by_set
 
 
 class Evaluator:
-    """Asks one reply for each task. `rollout` plays groups of one, greedily, without a filter."""
+    """Asks every problem of every set; all are under way at once."""
 
-    def __init__(self, *, rollout: GroupRollout, tasks: Sequence[Task]) -> None:
-        self._rollout, self._tasks = rollout, tasks
+    def __init__(self, sets: Sequence[EvaluationSet]) -> None:
+        self._sets = tuple(sets)
 
     async def __call__(self, version: int) -> Evaluation:
-        outcomes = await asyncio.gather(
-            *(self._rollout(task, Ticket(ordinal=n, version=version)) for n, task in enumerate(self._tasks))
-        )
-        groups = tuple(_played(task, outcome) for task, outcome in zip(self._tasks, outcomes, strict=True))
-        rewards = [score.value for group in groups for _, _, score in group.trainable]
-        return Evaluation(
-            reward=sum(rewards) / len(rewards),
-            problems=len(rewards),
-            distinct_answers=len({task.answer for task in self._tasks}),
-            groups=groups,
-        )
+        return Evaluation(sets=tuple(await asyncio.gather(*(evaluate_set(one, version) for one in self._sets))))
 
 
-def _played(task: Task, outcome: Group | Filtered | Failed) -> Group:
+async def evaluate_set(one: EvaluationSet, version: int) -> SetResult:
+    """Raises `EvaluationFailed` when a problem has fewer scored replies than its metrics need."""
+    outcomes = await asyncio.gather(
+        *(one.rollout(task, Ticket(ordinal=n, version=version)) for n, task in enumerate(one.tasks))
+    )
+    groups = tuple(_played(one, task, outcome) for task, outcome in zip(one.tasks, outcomes, strict=True))
+    by_problem = [problem_metrics(group, one.config) for group in groups]
+    metrics = {name: average([numbers[name] for numbers in by_problem]) for name in by_problem[0]}
+    return SetResult(
+        name=one.name,
+        reward=metrics[f"avg@{one.config.samples}"],
+        problems=len(groups),
+        distinct_answers=len({task.answer for task in one.tasks}),
+        metrics=metrics | reply_metrics(groups),
+        groups=groups,
+    )
+
+
+def problem_metrics(group: Group, config: EvaluationSetConfig) -> dict[str, float]:
+    """One problem's numbers, over its scored replies: one without a number is no failure of the policy, and no zero."""
+    rewards = [score.value for _, _, score in group.trainable]
+    votes = [vote_of(trajectory.response, config.vote_after) for _, trajectory, _ in group.trainable]
+    passed = sum(reward >= config.pass_reward for reward in rewards)
+    return (
+        {f"avg@{config.samples}": average(rewards)}
+        | {f"pass@{k}": pass_at(k, replies=len(rewards), passed=passed) for k in config.pass_at}
+        | {f"maj@{k}": majority_at(k, votes, rewards) for k in config.majority_at}
+    )
+
+
+def reply_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Of all replies together, whatever their reward."""
+    samples = [sample for group in groups for sample in group.samples]
+    played = [sample.trajectory for sample in samples if isinstance(sample.trajectory, Trajectory)]
+    return {
+        "unscored": float(sum(not sample.trainable for sample in samples)),
+        "tokens_mean": average([trajectory.action_tokens for trajectory in played]),
+        "truncated": average([trajectory.status is Status.TRUNCATED for trajectory in played]),
+    }
+
+
+def _played(one: EvaluationSet, task: Task, outcome: Group | Filtered | Failed) -> Group:
     if isinstance(outcome, Failed):
-        raise EvaluationFailed(f"evaluation: task {task.id}: {outcome.kind}: {outcome.detail}")
-    return outcome.group if isinstance(outcome, Filtered) else outcome
+        raise EvaluationFailed(f"evaluation on {one.name}: task {task.id}: {outcome.kind}: {outcome.detail}")
+    group = outcome.group if isinstance(outcome, Filtered) else outcome
+    needed = max((1, *one.config.pass_at, *one.config.majority_at))
+    if len(group.trainable) < needed:
+        raise EvaluationFailed(
+            f"evaluation on {one.name}: task {task.id}: {needed} scored replies are needed and {len(group.trainable)} "
+            f"of {one.config.samples} are scored"
+        )
+    return group

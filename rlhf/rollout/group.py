@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 from rlhf.errors import DeadlinePassed, GenerateFailed
 from rlhf.protocols import RewardFunction, RolloutEngine
@@ -13,7 +14,11 @@ from rlhf.types import Failed, Filtered, Group, Sample, Sampling, Task, Ticket, 
 
 
 class GroupRollout:
-    """Plays `group_size` episodes of a task at once. What breaks in one of them is data, and the others go on."""
+    """Plays `group_size` episodes of a task at once. What breaks in one of them is data, and the others go on.
+
+    With `greedy_baseline` one more episode is played beside them, at temperature 0, and scored with them: the group's
+    `baseline` (ReMax, arXiv 2310.10505). A group whose baseline has no number is `Failed("no_baseline")`.
+    """
 
     def __init__(
         self,
@@ -26,25 +31,29 @@ class GroupRollout:
         max_context_tokens: int,
         run_seed: int,
         filter_equal_rewards: bool = False,
+        greedy_baseline: bool = False,
         purpose: str = "train",
     ) -> None:
         self._engine, self._renderer, self._reward = engine, renderer, reward
         self._sampling, self._group_size = sampling, group_size
         self._max_context_tokens, self._run_seed, self._purpose = max_context_tokens, run_seed, purpose
-        self._filter_equal_rewards = filter_equal_rewards
+        self._filter_equal_rewards, self._greedy_baseline = filter_equal_rewards, greedy_baseline
 
     async def __call__(self, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
-        episodes = await asyncio.gather(*(self._episode(task, ticket, n) for n in range(self._group_size)))
-        group = Group(ticket=ticket, task=task, samples=await self._scored(task, episodes))
-        return self._judge(group)
+        plays = [self._episode(task, ticket, n, self._sampling) for n in range(self._group_size)]
+        if self._greedy_baseline:
+            plays.append(self._episode(task, ticket, self._group_size, replace(self._sampling, temperature=0.0)))
+        scored = await self._scored(task, await asyncio.gather(*plays))
+        samples, beside = scored[: self._group_size], scored[self._group_size :]
+        return self._judge(Group(ticket=ticket, task=task, samples=samples, baseline=next(iter(beside), None)))
 
-    async def _episode(self, task: Task, ticket: Ticket, sample: int) -> Trajectory | Failed:
+    async def _episode(self, task: Task, ticket: Ticket, sample: int, sampling: Sampling) -> Trajectory | Failed:
         try:
             return await play(
                 task,
                 engine=self._engine,
                 renderer=self._renderer,
-                sampling=self._sampling,
+                sampling=sampling,
                 max_context_tokens=self._max_context_tokens,
                 seed=request_seed(
                     run_seed=self._run_seed, purpose=self._purpose, ordinal=ticket.ordinal, sample=sample, turn=0
@@ -71,6 +80,8 @@ class GroupRollout:
         scores = [score.value for _, _, score in group.trainable]
         if len(scores) < min(2, self._group_size):
             return Failed(kind="too_few_survivors", detail=describe_losses(group), samples=group.samples)
+        if group.baseline and (loss := _loss_of(group.baseline)):
+            return Failed(kind="no_baseline", detail=f"the greedy episode was lost: {loss}", samples=group.samples)
         if self._filter_equal_rewards and len(set(scores)) == 1:
             return Filtered(group=group, reason="equal rewards")
         return group

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.types import Message, Prompt
-
-
-class Tokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that rendering needs; its own signatures depend on its arguments."""
-
-    eos_token_id: int | None
-
-    @property
-    def apply_chat_template(self) -> Callable[..., Any]: ...
-    @property
-    def decode(self) -> Callable[..., Any]: ...
+from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids
+from rlhf.types import Message, Prompt, Task
 
 
 class ChatRenderer:
-    """The model's own chat template."""
+    """The model's own chat template, with the recipe's arguments for it."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> None:
+        self._tokenizer, self._arguments = tokenizer, arguments
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -34,12 +24,11 @@ class ChatRenderer:
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
         """The conversation so far, and the header of the assistant's reply."""
-        token_ids = self._tokenizer.apply_chat_template(
-            [{"role": message.role, "content": message.content} for message in messages],
-            add_generation_prompt=True,
-            return_dict=False,
-        )
-        return Prompt(token_ids=np.asarray(token_ids, dtype=np.int32))
+        return Prompt(token_ids=np.asarray(prompt_ids(self._tokenizer, messages, self._arguments), dtype=np.int32))
+
+    def prompt_tokens(self, task: Task) -> int:
+        """Tokens of a task's prompt."""
+        return len(prompt_ids(self._tokenizer, task.messages, self._arguments))
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
         """What people and rewards read of sampled tokens: without special tokens such as the end of the turn."""

@@ -9,6 +9,9 @@ from pathlib import Path
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import EpisodeRecord, Fate, as_row
 
+BESIDE_THE_BOOKS = (Fate.EVALUATED, Fate.BASELINE)
+"""Fates of episodes that were never admitted for training."""
+
 
 class EpisodeWriter:
     """Appends records to `episodes.jsonl`; `counts` is the accounting of samples."""
@@ -24,9 +27,9 @@ class EpisodeWriter:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Episodes per fate, and `admitted`, their sum."""
-        fates = [fate for fate in Fate if fate is not Fate.EVALUATED]
-        return {"admitted": self._fates.total()} | {fate.value: self._fates[fate] for fate in fates}
+        """Episodes per fate, and `admitted`, their sum; those that were never meant for training are left out."""
+        fates = {fate.value: self._fates[fate] for fate in Fate if fate not in BESIDE_THE_BOOKS}
+        return {"admitted": sum(fates.values())} | fates
 
     def flush(self) -> None:
         self._lines.flush()

@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from rlhf.runs.view import UpdateLine, duration, number
+from rlhf.runs.view import EvaluationLine, UpdateLine, duration, number
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 48
@@ -34,7 +34,7 @@ class LiveView:
         self._spinner = Spinner("dots", style="cyan")
         self._last: UpdateLine | None = None
         self._rewards: list[float] = []
-        self._evaluations: list[tuple[int, float]] = []
+        self._evaluations: dict[str, list[EvaluationLine]] = {}
         self._console = Console(file=stream)
         self._live = Live(get_renderable=self._panel, console=self._console, refresh_per_second=8)
         self._live.start()
@@ -47,8 +47,8 @@ class LiveView:
         if line.reward is not None and math.isfinite(line.reward):
             self._rewards.append(line.reward)
 
-    def evaluation(self, update: int, reward: float, problems: int) -> None:
-        self._evaluations.append((update, reward))
+    def evaluation(self, line: EvaluationLine) -> None:
+        self._evaluations.setdefault(line.name, []).append(line)
 
     def message(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
@@ -86,17 +86,17 @@ class LiveView:
     def _rows(self) -> list[tuple[str, RenderableType]]:
         line = self._last
         rows: list[tuple[str, RenderableType]] = [("now", self._now(self._phase))] if self._phase else []
-        if line is None or line.nll is None:
+        if line is None or not line.lesson:
             return rows + self._reinforced(line)
-        rate = f"nll {line.nll:.3f}   rate {number(line.learning_rate, '.1e')}"
+        watched = "   ".join(f"{name} {value:.3f}" for name, value in line.lesson.items())
+        rate = f"{watched}   rate {number(line.learning_rate, '.1e')}"
         return [*rows, ("learning", Text(rate)), ("an update", phases(line.seconds, line.phase_seconds)), speed(line)]
 
     def _reinforced(self, line: UpdateLine | None) -> list[tuple[str, RenderableType]]:
         rows: list[tuple[str, RenderableType]] = []
         if line is not None:
             rows.append(("reward", reward(line.reward, self._rewards)))
-        if self._evaluations:
-            rows.append(("held out", held_out(self._evaluations)))
+        rows.extend((name or "held out", held_out(lines)) for name, lines in self._evaluations.items())
         if line is not None:
             rows.append(("an update", phases(line.seconds, line.phase_seconds)))
             rows.append(speed(line, f"   staleness {line.staleness:.2f}"))
@@ -125,12 +125,13 @@ def curve(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
     return "".join(BARS[round((mean - low) * scale)] for mean in means)
 
 
-def held_out(evaluations: Sequence[tuple[int, float]]) -> Text:
-    """The first and the latest evaluation."""
-    (first_update, first), (update, latest) = evaluations[0], evaluations[-1]
-    before = "" if update == first_update else f"{first:.3f} → "
-    style = "bold green" if latest > first else "bold"
-    return Text.assemble(before, (f"{latest:.3f}", style), (f"  after update {update}", "dim"))
+def held_out(evaluations: Sequence[EvaluationLine]) -> Text:
+    """The first and the latest evaluation of one set."""
+    first, latest = evaluations[0], evaluations[-1]
+    before = "" if latest.update == first.update else f"{first.reward:.3f} → "
+    style = "bold green" if latest.reward > first.reward else "bold"
+    more = "".join(f"   {name} {value:.3f}" for name, value in latest.metrics.items())
+    return Text.assemble(before, (f"{latest.reward:.3f}", style), more, (f"  after update {latest.update}", "dim"))
 
 
 def phases(seconds: float, by_phase: Mapping[str, float]) -> Text:
@@ -147,7 +148,8 @@ def speed(line: UpdateLine, more: str = "") -> tuple[str, RenderableType]:
 
 def learning(line: UpdateLine) -> Text:
     rate, kl, clipped = number(line.learning_rate, ".1e"), number(line.kl, ".1e"), number(line.clip_fraction, ".1%")
-    return Text(f"rate {rate}   kl {kl}   clipped {clipped}")
+    reference = "" if line.kl_reference is None else f"   to reference {line.kl_reference:.3f}"
+    return Text(f"rate {rate}   kl {kl}{reference}   clipped {clipped}")
 
 
 def groups(line: UpdateLine) -> Text:

@@ -50,7 +50,7 @@ def _draw_evaluations(axes: Any, evaluations: Points) -> None:
     if not evaluations:
         return
     updates, rewards = zip(*evaluations, strict=True)
-    axes.plot(updates, rewards, color=EVALUATION, linewidth=1.4, marker="o", markersize=5.5, label="held out, greedy")
+    axes.plot(updates, rewards, color=EVALUATION, linewidth=1.4, marker="o", markersize=5.5, label="held out")
     _label(axes, evaluations[0], below=len(evaluations) > 1)
     _label(axes, evaluations[-1], below=False)
 

@@ -7,7 +7,7 @@ one ends. Columns of log-probs and versions are null at tokens that the policy d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ class Fate(StrEnum):
     """The run ended before it could be trained."""
     EVALUATED = "evaluated"
     """It was played to evaluate the policy, and never meant for training."""
+    BASELINE = "baseline"
+    """It was played greedily beside its group, for its reward alone, and never meant for training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +58,11 @@ class EpisodeRecord:
     ordinal: int
     """Place of the group in the order of training."""
     sample: int
-    """Place of the episode in its group."""
+    """Place of the episode in its group; a baseline's comes after the last sample's."""
     task: str
     """Id of the task."""
+    evaluation_set: str | None = None
+    """Name of the evaluation set, for an episode that was evaluated."""
     fate: Fate
     admitted_version: int
     """Policy version when the group was admitted."""
@@ -96,6 +100,9 @@ class EpisodeRecord:
     """The learner's, in the pass of the episode's first optimizer step; an update of one step has not moved by then."""
     versions: list[int | None] | None = None
     """Policy version that sampled each token."""
+    turns: list[dict[str, Any]] | None = None
+    """Every turn: the `segment` it is in, the range `start`, `stop` of its actions in it, the `reward` that the
+    environment gave it (null for none), and whether it `terminated` or `truncated` the episode."""
 
 
 COLUMNS = tuple(field.name for field in fields(EpisodeRecord))
@@ -104,17 +111,14 @@ COLUMNS = tuple(field.name for field in fields(EpisodeRecord))
 def records_of_update(groups: Sequence[Group], updated: Updated, update: int) -> list[EpisodeRecord]:
     """The records of all groups of one update."""
     trained = {(sample.ordinal, sample.sample): sample for sample in updated.samples}
-    return [
-        _record(group.ticket, group.task, index, sample, trained.get((group.ticket.ordinal, index)), update)
-        for group in groups
-        for index, sample in enumerate(group.samples)
-    ]
+    return [record for group in groups for record in _updated(group, trained, update)]
 
 
 def records_of_filtered(filtered: Filtered) -> list[EpisodeRecord]:
     """The records of a group that the filter replaced."""
     group = filtered.group
-    return _ended(group.ticket, group.task, group.samples, len(group.samples), Fate.FILTERED, filtered.reason, None)
+    ended = _ended(group.ticket, group.task, group.samples, len(group.samples), Fate.FILTERED, filtered.reason, None)
+    return ended + _baseline(group)
 
 
 def records_of_failed(ticket: Ticket, task: Task, failed: Failed, group_size: int) -> list[EpisodeRecord]:
@@ -122,20 +126,19 @@ def records_of_failed(ticket: Ticket, task: Task, failed: Failed, group_size: in
     return _ended(ticket, task, failed.samples, group_size, Fate.FAILED, failed.kind, failed.detail)
 
 
-def records_of_evaluation(groups: Sequence[Group]) -> list[EpisodeRecord]:
-    """The records of an evaluation's episodes; `admitted_version` is the version evaluated, `ordinal` the problem."""
+def records_of_evaluation(groups: Sequence[Group], evaluation_set: str) -> list[EpisodeRecord]:
+    """The records of one set's episodes; `admitted_version` is the version evaluated, `ordinal` the problem."""
     return [
-        record
+        replace(record, evaluation_set=evaluation_set)
         for group in groups
         for record in _ended(group.ticket, group.task, group.samples, len(group.samples), Fate.EVALUATED, None, None)
     ]
 
 
-def records_in_flight(
-    ticket: Ticket, task: Task, group_size: int, samples: Sequence[Sample] = ()
-) -> list[EpisodeRecord]:
+def records_in_flight(ticket: Ticket, task: Task, group_size: int, group: Group | None = None) -> list[EpisodeRecord]:
     """The records of a group that the end of the run found still being played, or played and not yet trained."""
-    return _ended(ticket, task, samples, group_size, Fate.IN_FLIGHT, None, None)
+    played = _ended(ticket, task, group.samples if group else (), group_size, Fate.IN_FLIGHT, None, None)
+    return played + (_baseline(group) if group else [])
 
 
 def as_row(record: EpisodeRecord) -> dict[str, Any]:
@@ -147,6 +150,23 @@ def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
     """The records of `episodes.jsonl`, in the order in which their fates were known."""
     for row in read_jsonl(path):
         yield EpisodeRecord(**(row | {"fate": Fate(row["fate"])}))
+
+
+def _updated(group: Group, trained: Mapping[tuple[int, int], TrainedSample], update: int) -> list[EpisodeRecord]:
+    """The records of one group of an update, its baseline's last."""
+    samples = [
+        _record(group.ticket, group.task, index, sample, trained.get((group.ticket.ordinal, index)), update)
+        for index, sample in enumerate(group.samples)
+    ]
+    return samples + _baseline(group, update)
+
+
+def _baseline(group: Group, update: int | None = None) -> list[EpisodeRecord]:
+    """The record of the episode played beside the group, where there was one."""
+    if group.baseline is None:
+        return []
+    identity = _identity(group.ticket, group.task, len(group.samples))
+    return [EpisodeRecord(**identity, **_played(group.baseline), fate=Fate.BASELINE, update=update)]
 
 
 def _record(
@@ -221,6 +241,7 @@ def _tokens(segments: Sequence[Segment]) -> dict[str, Any]:
         "kinds": _joined([segment.kinds for segment in segments], np.int8).tolist(),
         "engine_logprobs": _at(acted, _joined([segment.logprobs for segment in segments], np.float32)[acted]),
         "versions": [v if acts else None for v, acts in zip(versions.tolist(), acted.tolist(), strict=True)],
+        "turns": [{"segment": n} | asdict(turn) for n, segment in enumerate(segments) for turn in segment.turns],
     }
 
 

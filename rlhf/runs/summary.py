@@ -8,6 +8,16 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetSummary:
+    """One evaluation set: its metrics (`avg@n`, `pass@k`, `maj@k`, …) before the first update and after the last."""
+
+    problems: int
+    distinct_answers: int
+    start: Mapping[str, float]
+    end: Mapping[str, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """The content of `summary.json`. A number that the run never had (no evaluation, say) is null."""
 
@@ -16,13 +26,15 @@ class Summary:
     outcome: str = "finished"
     """`finished`, `stopped` (by the user), or the error that ended it."""
     eval_reward_start: float | None = None
-    """Mean held-out reward of greedy replies before the first update."""
+    """Mean held-out reward (`avg@n`) of the first evaluation set before the first update."""
     eval_reward_end: float | None = None
     """The same after the last."""
     eval_problems: int = 0
-    """Held-out problems; an evaluation plays each once."""
+    """Held-out problems of the first evaluation set; each counts once."""
     eval_distinct_answers: int = 0
     """Different reference answers among them: a policy that repeats one reply cannot pass as many."""
+    evaluations: Mapping[str, SetSummary] = field(default_factory=dict)
+    """Every evaluation set by its name."""
     updates: int = 0
     """Updates behind the final weights."""
     samples: int = 0

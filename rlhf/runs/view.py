@@ -17,8 +17,8 @@ class UpdateLine:
     """Budget of updates."""
     reward: float | None
     """Mean reward of the episodes trained; None when none had a number."""
-    nll: float | None = None
-    """Of an update that imitated demonstrations: mean negative log-likelihood of their tokens, in nats."""
+    lesson: Mapping[str, float] = field(default_factory=dict)
+    """Of an update that learnt from examples: what is watched, for instance the `nll` of demonstrations in nats."""
     eval_reward: float | None = None
     """Latest held-out reward, if it was evaluated at this update."""
     staleness: float = 0.0
@@ -33,6 +33,8 @@ class UpdateLine:
     learning_rate: float | None = None
     kl: float | None = None
     """Estimate of KL(behaviour, policy) after sampling, in nats a token."""
+    kl_reference: float | None = None
+    """Estimate of KL(policy, reference or teacher), in nats a token."""
     clip_fraction: float | None = None
     failed: int = 0
     """Groups failed so far."""
@@ -40,12 +42,26 @@ class UpdateLine:
     """Groups filtered so far."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationLine:
+    """What is shown of one evaluation set."""
+
+    update: int
+    """Updates behind the weights that were evaluated."""
+    name: str = ""
+    """Of the set; empty when there is one, without a name."""
+    reward: float
+    problems: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What is shown beside the reward, for instance `pass@8`."""
+
+
 class View(Protocol):
     """Shows a run. `close` leaves the terminal as it was."""
 
     def phase(self, name: str) -> None: ...
     def update(self, line: UpdateLine) -> None: ...
-    def evaluation(self, update: int, reward: float, problems: int) -> None: ...
+    def evaluation(self, line: EvaluationLine) -> None: ...
     def message(self, text: str) -> None: ...
     def close(self) -> None: ...
 
@@ -68,8 +84,8 @@ class PlainView:
     def update(self, line: UpdateLine) -> None:
         self._say(plain_line(line))
 
-    def evaluation(self, update: int, reward: float, problems: int) -> None:
-        self._say(f"evaluation after update {update}  reward {reward:.3f}  problems {problems}")
+    def evaluation(self, line: EvaluationLine) -> None:
+        self._say(evaluation_line(line))
 
     def message(self, text: str) -> None:
         self._say(text)
@@ -96,9 +112,9 @@ class BothViews:
         for view in self._views:
             view.update(line)
 
-    def evaluation(self, update: int, reward: float, problems: int) -> None:
+    def evaluation(self, line: EvaluationLine) -> None:
         for view in self._views:
-            view.evaluation(update, reward, problems)
+            view.evaluation(line)
 
     def message(self, text: str) -> None:
         for view in self._views:
@@ -113,7 +129,7 @@ def plain_line(line: UpdateLine) -> str:
     """The update as one line of text."""
     width = len(str(line.updates))
     phases = " ".join(f"{name} {seconds:.2f}" for name, seconds in line.phase_seconds.items())
-    learnt = _imitated(line) if line.nll is not None else _reinforced(line)
+    learnt = _studied(line) if line.lesson else _reinforced(line)
     columns = [
         f"update {line.update:>{width}}/{line.updates}",
         *learnt,
@@ -123,9 +139,21 @@ def plain_line(line: UpdateLine) -> str:
     return "  ".join(columns)
 
 
-def _imitated(line: UpdateLine) -> list[str]:
+def evaluation_line(line: EvaluationLine) -> str:
+    """One set's evaluation as one line of text."""
+    columns = [
+        f"evaluation after update {line.update}",
+        *([line.name] if line.name else []),
+        f"reward {line.reward:.3f}",
+        *(f"{name} {value:.3f}" for name, value in line.metrics.items()),
+        f"problems {line.problems}",
+    ]
+    return "  ".join(columns)
+
+
+def _studied(line: UpdateLine) -> list[str]:
     return [
-        f"nll {number(line.nll, '.3f'):>6}",
+        *(f"{name} {number(value, '.3f'):>6}" for name, value in line.lesson.items()),
         f"tokens/s {line.tokens_per_second:>7.0f}",
         f"lr {number(line.learning_rate, '.1e')}",
     ]
@@ -139,6 +167,7 @@ def _reinforced(line: UpdateLine) -> list[str]:
         f"tokens/s {line.tokens_per_second:>7.0f}",
         f"lr {number(line.learning_rate, '.1e')}",
         f"kl {number(line.kl, '.1e'):>7}",
+        *([] if line.kl_reference is None else [f"kl to reference {line.kl_reference:.3f}"]),
         f"clip {number(line.clip_fraction, '.3f'):>5}",
         f"failed {line.failed}",
         f"filtered {line.filtered}",

@@ -20,6 +20,7 @@ class EngineSettings:
 
     A reply ends at any of `stop_token_ids` and nowhere else but its budget. `max_context_tokens` is the model's own
     limit when None. On a CPU `kv_cache_megabytes` is the KV cache, on a GPU it is what `gpu_memory_utilization` leaves.
+    With a `lora_rank` a publish brings adapters of that rank for the layers called `lora_targets`, and nothing else.
     """
 
     model: str
@@ -31,6 +32,8 @@ class EngineSettings:
     kv_cache_megabytes: int = 256
     gpu_memory_utilization: float = 0.5
     weight_transfer: str | None = None
+    lora_rank: int = 0
+    lora_targets: tuple[str, ...] = ()
     trust_remote_code: bool = False
     device: Literal["cpu", "cuda"] = "cpu"
     start_timeout_seconds: float = 300

@@ -23,6 +23,7 @@ from vllm.v1.core.sched.request_queue import create_request_queue
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from rlhf.errors import DeadlinePassed, TransferError
+from rlhf.serving.adapter import POLICY, adapter_names, install_nothing, install_received, lora_arguments
 from rlhf.serving.leftovers import shared_segments
 from rlhf.serving.names import unknown_and_missing
 from rlhf.serving.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, Request
@@ -50,7 +51,11 @@ class VllmEngine:
         self._engine.set_weight_version(str(UNPUBLISHED))
         self._finished: dict[str, RequestOutput] = {}
         self._paused = False
-        self._parameters = self._engine.apply_model(_parameter_names)[0] if settings.weight_transfer else {}
+        self._adapter = POLICY if settings.lora_rank else None
+        if self._adapter:
+            self._engine.collective_rpc(install_nothing)
+        names = adapter_names if self._adapter else _parameter_names
+        self._parameters = self._engine.apply_model(names)[0] if settings.weight_transfer else {}
 
     @property
     def facts(self) -> EngineFacts:
@@ -105,10 +110,12 @@ class VllmEngine:
         self._engine.collective_rpc("init_weight_transfer_engine", args=(dict(init_info),))
 
     def receive(self, update_info: Mapping[str, Any]) -> None:
-        """All tensors of one publish, in vLLM's three calls."""
+        """All tensors of one publish, in vLLM's three calls; adapters come into service after them."""
         self._engine.collective_rpc("start_weight_update")
         self._engine.collective_rpc("update_weights", args=(dict(update_info),))
         self._engine.collective_rpc("finish_weight_update")
+        if self._adapter:
+            self._engine.collective_rpc(install_received)
 
     def commit(self, version: PolicyVersion) -> None:
         """Tokens from here on carry `version`; nothing computed with older weights is used again."""
@@ -132,7 +139,8 @@ class VllmEngine:
         return [worker.proc.pid for worker in executor.workers]
 
     def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams) -> None:
-        self._engine.add_request(request_id, tokens_input(token_ids.tolist()), params)
+        prompt = tokens_input(token_ids.tolist())
+        self._engine.add_request(request_id, prompt, params, lora_request=self._adapter)
 
     def _step(self) -> None:
         for output in self._engine.step():
@@ -193,6 +201,7 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
         enable_chunked_prefill=not on_cpu,
         disable_log_stats=True,
         use_tqdm_on_load=False,
+        **lora_arguments(settings),
     )
 
 

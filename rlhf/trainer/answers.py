@@ -24,14 +24,26 @@ class RankAnswer:
 
 
 def reduce_metrics(answers: Iterable[RankAnswer]) -> dict[str, float]:
-    """Means over all ranks' tokens, largest values, and the mean over steps of what is counted by steps."""
+    """Means over all ranks' tokens, largest values, the mean over steps of what is counted by steps, and how many there
+    were."""
     answers = list(answers)
     metrics = reduce(answer.sums for answer in answers)
     for name in {name for answer in answers for name in answer.maxima}:
         metrics[name] = max(answer.maxima[name] for answer in answers if name in answer.maxima)
     for first in answers[:1]:
         metrics |= {name: float(np.mean(values)) for name, values in first.steps.items()}
+        if first.steps:
+            metrics["optimizer_steps"] = float(max(map(len, first.steps.values())))
     return metrics
+
+
+def with_effective_sample_size(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics with `(Σ w)² / (n Σ w²)` of the importance weights (Kish 1965), from the means of w and of w²: the
+    share of the samples that the weights leave. They are not shown themselves."""
+    shown = {name: value for name, value in metrics.items() if name not in ("importance", "importance_squared")}
+    if metrics.get("importance_squared"):
+        shown["effective_sample_size"] = metrics["importance"] ** 2 / metrics["importance_squared"]
+    return shown
 
 
 def scatter(answers: Iterable[RankAnswer], size: int) -> NDArray[np.float32]:

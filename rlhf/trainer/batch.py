@@ -7,51 +7,87 @@ in order; a micro-batch carries its slices of them and their `places`, so that a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.errors import NotFinite
 from rlhf.trainer.bundle import Bundle, Strand, bundled, laid_out
 from rlhf.trainer.packing import Row, cut, deal, pack
-from rlhf.types import Group, Segment
+from rlhf.types import Group, Segment, Status
 
+Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-ROW_TOKENS = 128
-"""Attention over a row costs the square of its length, while rows of a micro-batch share every matrix product: on 64
-sequences of 40 tokens, rows of 128 take 0.165 s a step and rows of 480 take 0.195 s."""
+ROW_TOKENS = 512
+"""Wide enough for a group of short samples, so that its prompt is computed once, and narrow enough to deal rows evenly
+to ranks and to leave little room in them. Attention is in blocks of sequences (`rlhf.models.blocks`): rows cost it
+nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PerToken:
+    """Columns over ACTION tokens, all `float32` of one length. None where nobody needs one.
+
+    `behaviour`, `proximal` and `reference` are log-probs of the policy that sampled, of the learner before the update
+    and of the reference; `values` and `returns` the critic's estimates before the update and what it should have said.
+    `weights` is a token's share in the loss before the division by the denominator of its optimizer step.
+    """
+
+    behaviour: Floats
+    weights: Floats
+    advantages: Floats
+    proximal: Floats | None = None
+    reference: Floats | None = None
+    values: Floats | None = None
+    returns: Floats | None = None
+
+    def at(self, places: Ints) -> PerToken:
+        """Every column at `places`."""
+        columns = {field.name: column for field in fields(self) if (column := getattr(self, field.name)) is not None}
+        return PerToken(**{name: column[places] for name, column in columns.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """What one update trains on. `strands[i]` belongs to group `strand_groups[i]`; sample `s` owns the flat range
-    `offsets[s]:offsets[s + 1]`; `samples[s]` is its `(ordinal, sample index)`.
-
-    `weights` is a token's share in the loss before the division by the denominator of its optimizer step.
+    """What one update trains on. `strands[i]` belongs to sample `strand_samples[i]`, that to group
+    `sample_groups[s]`; sample `s` owns the flat range `offsets[s]:offsets[s + 1]` of `per_token` and is known as
+    `samples[s]`, its `(ordinal, sample index)`.
     """
 
     strands: tuple[Strand, ...]
-    strand_groups: tuple[int, ...]
+    strand_samples: Ints
+    sample_groups: Ints
     samples: tuple[tuple[int, int], ...]
     offsets: Ints
-    behaviour_logprobs: Floats
-    advantages: Floats
-    weights: Floats
+    per_token: PerToken
     groups: int
+
+    @property
+    def tokens(self) -> int:
+        """ACTION tokens."""
+        return len(self.per_token.weights)
 
     def per_sample(self, values: Floats) -> list[Floats]:
         """Cut a flat array `[N]` into one array a sample."""
         return np.split(values, self.offsets[1:-1]) if self.samples else []
 
+    def with_columns(self, **columns: Floats | None) -> Batch:
+        """The same batch with these columns of `per_token`."""
+        return replace(self, per_token=replace(self.per_token, **columns))  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MicroBatch:
     """One forward and backward pass: `token_ids`, `position_ids` `int32 [R, L]`, several bundles a row, positions
-    starting at 0 in each. The rest is `[A]` over its ACTION tokens: `targets` their index in the flattened `[R * L]`,
-    `sources` that of the token before each in its sequence, `places` their index in the batch's flat arrays. One
-    without action tokens is padding, computed like any other.
+    starting at 0 in each. Over its ACTION tokens, `[A]`: `targets` their index in the flattened `[R * L]`, `sources`
+    that of the token before each in its sequence, `places` their index in the batch's flat arrays, `sequences` the
+    number of their strand within the micro-batch; `per_token` its columns. Over its strands, `[S]`: `ends` is the flat
+    index of the last token, `samples` the number of the sample in the batch. One without action tokens is padding,
+    computed like any other. `most` is the largest A of the micro-batches that ranks compute at the same time.
     """
 
     token_ids: NDArray[np.int32]
@@ -59,9 +95,11 @@ class MicroBatch:
     sources: Ints
     targets: Ints
     places: Ints
-    behaviour_logprobs: Floats
-    advantages: Floats
-    weights: Floats
+    sequences: Ints
+    ends: Ints
+    samples: Ints
+    per_token: PerToken
+    most: int = 0
 
     @property
     def tokens(self) -> int:
@@ -70,71 +108,100 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Minibatch:
-    """One rank's part of one optimizer step; `denominator` is that of the whole step over all ranks."""
+    """One rank's part of one optimizer step; `denominator` is that of the whole step's loss over all ranks, `tokens`
+    its ACTION tokens and `samples` its samples with any."""
 
     microbatches: tuple[MicroBatch, ...]
     denominator: float
+    tokens: int
+    samples: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Entry:
-    """One sample on its way into a batch: its segments, its advantage, and who it is."""
+    """One sample on its way into a batch: its segments, who it is, and its `weight` in the loss."""
 
     segments: tuple[Segment, ...]
-    advantage: float
     group: int
     identity: tuple[int, int]
+    weight: float = 1.0
 
 
-def build_batch(groups: Sequence[Group], advantages: Sequence[Floats], *, aggregation: str = "token_mean") -> Batch:
-    """The trainable samples of `groups`. `advantages[g][i]` belongs to the i-th trainable sample of group g.
-
-    `aggregation` is `token_mean` (every action token weighs 1) or `sequence_mean` (every sample weighs 1).
-    """
+def build_batch(
+    groups: Sequence[Group], *, aggregation: Aggregation = "token_mean", mask_truncated: bool = False
+) -> Batch:
+    """The trainable samples of `groups`. With `mask_truncated` those that were cut off weigh nothing."""
     return assemble(
         [
-            Entry(segments=trajectory.segments, advantage=float(value), group=g, identity=(group.ticket.ordinal, index))
-            for g, (group, values) in enumerate(zip(groups, advantages, strict=True))
-            for (index, trajectory, _), value in zip(group.trainable, values, strict=True)
+            Entry(
+                segments=trajectory.segments,
+                group=g,
+                identity=(group.ticket.ordinal, index),
+                weight=float(not (mask_truncated and trajectory.status is Status.TRUNCATED)),
+            )
+            for g, group in enumerate(groups)
+            for index, trajectory, _ in group.trainable
         ],
         groups=len(groups),
         aggregation=aggregation,
     )
 
 
-def assemble(entries: Sequence[Entry], *, groups: int, aggregation: str = "token_mean") -> Batch:
+def assemble(entries: Sequence[Entry], *, groups: int, aggregation: Aggregation = "token_mean") -> Batch:
     """Lay the entries' ACTION tokens out flat, in order."""
-    segments = [(e.group, segment) for e in entries for segment in e.segments if segment.action_mask.any()]
+    segments = [(n, segment) for n, e in enumerate(entries) for segment in e.segments if segment.action_mask.any()]
     sizes = [int(segment.action_mask.sum()) for _, segment in segments]
     lengths = np.array([sum(int(s.action_mask.sum()) for s in e.segments) for e in entries], np.int64)
     starts = np.cumsum([0, *sizes])
-    behaviour = [segment.logprobs[segment.action_mask] for _, segment in segments]
+    behaviour = [_finite(segment.logprobs[segment.action_mask]) for _, segment in segments]
     return Batch(
         strands=tuple(_strand(segment, int(start)) for (_, segment), start in zip(segments, starts, strict=False)),
-        strand_groups=tuple(group for group, _ in segments),
+        strand_samples=np.array([n for n, _ in segments], np.int64),
+        sample_groups=np.array([e.group for e in entries], np.int64),
         samples=tuple(e.identity for e in entries),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        behaviour_logprobs=np.concatenate([np.zeros(0), *behaviour]).astype(np.float32),
-        advantages=np.repeat(np.array([e.advantage for e in entries], np.float32), lengths),
-        weights=np.repeat(_sample_weights(lengths, aggregation), lengths),
+        per_token=PerToken(
+            behaviour=np.concatenate([np.zeros(0), *behaviour]).astype(np.float32),
+            weights=np.repeat(_sample_weights(entries, lengths, aggregation), lengths),
+            advantages=np.zeros(int(lengths.sum()), np.float32),
+        ),
         groups=groups,
     )
 
 
 def build_minibatches(
-    batch: Batch, *, minibatches: int, ranks: int, tokens_per_microbatch: int, row_tokens: int = ROW_TOKENS
+    batch: Batch,
+    *,
+    minibatches: int,
+    ranks: int,
+    tokens_per_microbatch: int,
+    row_tokens: int = ROW_TOKENS,
+    aggregation: Aggregation = "token_mean",
+    constant_tokens: float = 1.0,
+    whole_groups: bool = False,
 ) -> list[tuple[Minibatch, ...]]:
     """Cut a batch for the ranks: `result[rank][step]`. Steps hold whole groups in order; one without action tokens is
     left out. In every step all ranks have the same number of micro-batches and the same denominator.
 
     A row holds about `row_tokens`, a micro-batch up to `tokens_per_microbatch` (never less than its longest sequence).
+    `aggregation` and `constant_tokens` decide the denominator (`rlhf.trainer.losses.aggregation`). With `whole_groups`
+    the strands of a group, which must share their context, are never parted, however long.
     """
-    steps = [
-        step
-        for chosen in np.array_split(np.arange(batch.groups), minibatches)
-        if (step := _step(batch, set(chosen.tolist()), ranks, tokens_per_microbatch, row_tokens))
-    ]
+    steps = []
+    for groups in np.array_split(np.arange(batch.groups), minibatches):
+        chosen = np.flatnonzero(np.isin(batch.sample_groups[batch.strand_samples], groups))
+        if len(chosen):
+            row = min(row_tokens, tokens_per_microbatch)
+            bundles = _groups_bundled(batch, chosen) if whole_groups else bundled(_at(batch, chosen), row)
+            shares = _shares(batch, bundles, ranks, tokens_per_microbatch, row)
+            steps.append(_minibatches(batch, chosen, shares, aggregation, constant_tokens))
     return [tuple(step[rank] for step in steps) for rank in range(ranks)]
+
+
+def _finite(logprobs: Floats) -> Floats:
+    if not np.isfinite(logprobs).all():
+        raise NotFinite("the engine's log-prob of a sampled token is no number; it cannot be trained")
+    return logprobs
 
 
 def _strand(segment: Segment, place: int) -> Strand:
@@ -144,28 +211,48 @@ def _strand(segment: Segment, place: int) -> Strand:
     return Strand(token_ids=segment.token_ids, actions=actions, place=place)
 
 
-def _sample_weights(lengths: Ints, aggregation: str) -> Floats:
-    if aggregation == "token_mean":
-        return np.ones(len(lengths), np.float32)
-    return (1.0 / np.maximum(lengths, 1)).astype(np.float32)
+def _sample_weights(entries: Sequence[Entry], lengths: Ints, aggregation: Aggregation) -> Floats:
+    shares = 1.0 / np.maximum(lengths, 1) if aggregation == "sequence_mean" else np.ones(len(lengths))
+    return (np.array([entry.weight for entry in entries], np.float64) * shares).astype(np.float32)
 
 
-def _step(batch: Batch, groups: set[int], ranks: int, microbatch_tokens: int, row_tokens: int) -> list[Minibatch]:
-    chosen = [strand for strand, group in zip(batch.strands, batch.strand_groups, strict=True) if group in groups]
-    if not chosen:
-        return []
-    owned = np.concatenate([np.arange(s.place, s.place + len(s.actions)) for s in chosen])
-    denominator = float(np.round(batch.weights[owned].astype(np.float64).sum()))
-    row_tokens = min(row_tokens, microbatch_tokens)
-    bundles = bundled(chosen, row_tokens)
+def _at(batch: Batch, chosen: Ints) -> list[Strand]:
+    return [batch.strands[index] for index in chosen]
+
+
+def _groups_bundled(batch: Batch, chosen: Ints) -> list[Bundle]:
+    """A bundle for every group, in order."""
+    groups = batch.sample_groups[batch.strand_samples[chosen]]
+    return [Bundle(strands=tuple(_at(batch, chosen[groups == group]))) for group in np.unique(groups)]
+
+
+def _shares(
+    batch: Batch, bundles: Sequence[Bundle], ranks: int, microbatch_tokens: int, row_tokens: int
+) -> list[tuple[MicroBatch, ...]]:
+    """The micro-batches of each rank, as many for one as for another."""
     rows = pack([bundle.tokens for bundle in bundles], row_tokens)
     shares = [cut(share, microbatch_tokens) for share in deal(rows, ranks)]
     count = max(len(share) for share in shares)
+    made = [[_microbatch(batch, bundles, part) for part in share + [[]] * (count - len(share))] for share in shares]
+    most = [max(len(microbatch.targets) for microbatch in together) for together in zip(*made, strict=True)]
+    return [tuple(replace(own, most=largest) for own, largest in zip(share, most, strict=True)) for share in made]
+
+
+def _minibatches(
+    batch: Batch,
+    chosen: Ints,
+    shares: Sequence[tuple[MicroBatch, ...]],
+    aggregation: Aggregation,
+    constant_tokens: float,
+) -> list[Minibatch]:
+    """One step's minibatch of every rank. Samples that weigh nothing are in no denominator."""
+    samples = np.unique(batch.strand_samples[chosen])
+    lengths = np.diff(batch.offsets)[samples]
+    live = batch.per_token.weights[batch.offsets[samples]] > 0
+    count = lengths[live].sum() if aggregation == "token_mean" else live.sum()
+    denominator = max(float(count), 1.0) * (constant_tokens if aggregation == "constant" else 1.0)
     return [
-        Minibatch(
-            microbatches=tuple(_microbatch(batch, bundles, part) for part in share + [[]] * (count - len(share))),
-            denominator=denominator,
-        )
+        Minibatch(microbatches=share, denominator=denominator, tokens=int(lengths.sum()), samples=len(samples))
         for share in shares
     ]
 
@@ -176,7 +263,7 @@ def _microbatch(batch: Batch, bundles: Sequence[Bundle], rows: Sequence[Row]) ->
     # Position 0 for every pad: each is a sequence of its own, seen by nobody.
     position_ids = np.zeros_like(token_ids)
     empty = np.zeros(0, np.int64)
-    sources, targets, places = [empty], [empty], [empty]
+    sources, targets, places, ends, sizes = [empty], [empty], [empty], [empty], [empty]
     for r, row in enumerate(rows):
         start = 0
         for layout in (laid_out(bundles[index]) for index in row.members):
@@ -186,15 +273,19 @@ def _microbatch(batch: Batch, bundles: Sequence[Bundle], rows: Sequence[Row]) ->
             sources.append(r * length + start + layout.sources)
             targets.append(r * length + start + layout.targets)
             places.append(layout.places)
+            ends.append(r * length + start + layout.ends)
+            sizes.append(layout.sizes)
             start = stop
-    flat = np.concatenate(places)
+    flat, actions = np.concatenate(places), np.concatenate(sizes)
+    firsts = flat[np.cumsum(actions) - actions]
     return MicroBatch(
         token_ids=token_ids,
         position_ids=position_ids,
         sources=np.concatenate(sources),
         targets=np.concatenate(targets),
         places=flat,
-        behaviour_logprobs=batch.behaviour_logprobs[flat],
-        advantages=batch.advantages[flat],
-        weights=batch.weights[flat],
+        sequences=np.repeat(np.arange(len(actions)), actions),
+        ends=np.concatenate(ends),
+        samples=np.searchsorted(batch.offsets, firsts, side="right") - 1,
+        per_token=batch.per_token.at(flat),
     )

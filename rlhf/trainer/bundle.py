@@ -1,7 +1,7 @@
 """Sequences that begin alike, computed together: the samples of a group share their prompt, and it is computed once.
 
 A bundle is laid out as its shared tokens, then one branch a sequence. Positions of a branch go on from the shared
-tokens', which is all that the attention needs to know: see `rlhf.models.policy.branch_mask`. Pure.
+tokens', which is all that the attention needs to know: see `rlhf.models.blocks`. Pure.
 """
 
 from __future__ import annotations
@@ -48,18 +48,21 @@ class Bundle:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layout:
     """A bundle's tokens in a row: `token_ids` and `position_ids` `int32 [T]`. Over its ACTION tokens, `int64 [A]`:
-    `targets` their index in the row, `sources` the index of the token before each in its sequence, and `places`."""
+    `targets` their index in the row, `sources` the index of the token before each in its sequence, and `places`. Over
+    its strands, `int64 [S]`: `sizes` their ACTION tokens and `ends` the index of their last token."""
 
     token_ids: NDArray[np.int32]
     position_ids: NDArray[np.int32]
     sources: Ints
     targets: Ints
     places: Ints
+    sizes: Ints
+    ends: Ints
 
 
 def bundled(strands: Sequence[Strand], row_tokens: int) -> list[Bundle]:
-    """Strands with equal contexts together, in order, as many as fit into `row_tokens`: wider rows cost more attention
-    than they save."""
+    """Strands with equal contexts together, in order, as many as fit into `row_tokens`: rows of about one length leave
+    little room, and are dealt evenly."""
     found: dict[bytes, list[list[Strand]]] = {}
     for strand in strands:
         alike = found.setdefault(strand.context.tobytes(), [[]])
@@ -73,7 +76,7 @@ def laid_out(bundle: Bundle) -> Layout:
     """The shared tokens once, then each strand's own."""
     shared, stop = bundle.shared, bundle.shared
     token_ids, position_ids = [bundle.strands[0].context], [np.arange(shared)]
-    sources, targets, places = [], [], []
+    sources, targets, places, ends = [], [], [], []
     for strand in bundle.strands:
         shift = stop - shared
         token_ids.append(strand.token_ids[shared:])
@@ -82,10 +85,13 @@ def laid_out(bundle: Bundle) -> Layout:
         sources.append(np.where(strand.actions == shared, shared, strand.actions + shift) - 1)
         places.append(strand.place + np.arange(len(strand.actions)))
         stop += len(strand.token_ids) - shared
+        ends.append(stop - 1)
     return Layout(
         token_ids=np.concatenate(token_ids).astype(np.int32),
         position_ids=np.concatenate(position_ids).astype(np.int32),
         sources=np.concatenate(sources),
         targets=np.concatenate(targets),
         places=np.concatenate(places),
+        sizes=np.array([len(strand.actions) for strand in bundle.strands], np.int64),
+        ends=np.array(ends, np.int64),
     )

@@ -17,6 +17,8 @@ from pathlib import Path
 from rlhf.errors import CheckpointError, UserError
 
 MANIFEST = "manifest.json"
+CHECKPOINTS = "checkpoints"
+"""The folder of a run's checkpoints in its run folder."""
 FORMAT = 1
 
 
@@ -121,8 +123,8 @@ def model_folder(checkpoint: str) -> str:
     path = Path(checkpoint)
     if (path / "config.json").is_file():
         return str(path)
-    if (path / "checkpoints").is_dir():
-        path = newest_checkpoint(path / "checkpoints")
+    if (path / CHECKPOINTS).is_dir():
+        path = newest_checkpoint(path / CHECKPOINTS)
     read_checkpoint(path)
     return str(path / "huggingface")
 

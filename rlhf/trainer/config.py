@@ -8,6 +8,10 @@ from pydantic import Field, model_validator
 
 from rlhf.config import Config
 
+AlgorithmName = Literal[
+    "ppo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "sapo", "rloo", "reinforce_pp", "remax", "distill"
+]
+
 
 class OptimizerConfig(Config):
     """AdamW and its schedule."""
@@ -28,17 +32,141 @@ class OptimizerConfig(Config):
     """Gradients are scaled down to this norm."""
 
 
-class LossConfig(Config):
-    """The policy loss: PPO's clipped surrogate with separate bounds, token-level, and an optional KL term."""
+class AdvantageConfig(Config):
+    """From rewards to the advantage of every token: see docs/algorithms.md."""
 
+    estimator: str = "group_relative"
+    """`group_relative` (GRPO), `leave_one_out` (RLOO), `length_weighted` (OPO), `best_of_group`, `reinforce_pp`,
+    `reinforce_pp_baseline`, `remax`, `gae` and `vtrace` (with a critic), `distillation` (towards `reference_path`), or
+    your own `module:function`."""
+    normalize_by_std: bool = True
+    """Divide group-relative advantages by the group's standard deviation (GRPO, arXiv 2402.03300)."""
+    gamma: float = Field(1.0, ge=0, le=1)
+    """Discount between two actions."""
+    lam: float = Field(0.95, ge=0, le=1)
+    """Lambda of generalised advantage estimation (arXiv 1506.02438)."""
+    per_turn: bool = False
+    """`gae` with a whole turn as one action, instead of a token."""
+    whiten: bool = False
+    """Shift and scale the advantages of a batch to mean 0 and variance 1 over its action tokens."""
+    rho_bar: float = Field(1.0, gt=0)
+    """`vtrace`: largest importance weight of a step, for targets and policy gradient (arXiv 1802.01561)."""
+    c_bar: float = Field(1.0, gt=0)
+    """`vtrace`: largest weight by which a correction travels back."""
+
+
+class LossConfig(Config):
+    """The policy loss of a token, and how tokens become the loss of an optimizer step."""
+
+    policy: str = "ppo"
+    """`ppo`, `gspo`, `cispo`, `sapo`, `policy_gradient`, or your own `module:function`."""
     clip_low: float = Field(0.2, ge=0, le=1)
     """Ratios below `1 - clip_low` are clipped."""
     clip_high: float = Field(0.28, ge=0)
     """Ratios above `1 + clip_high` are clipped (clip-higher, arXiv 2503.14476)."""
-    aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
-    """Mean over all action tokens of the batch, or over sequences of their token means."""
-    kl_coefficient: float = Field(0.0, ge=0)
-    """Weight of the k3 estimate of KL(policy, reference) in the loss; 0 holds no reference."""
+    dual_clip: float | None = Field(None, gt=1)
+    """`ppo`: a token of negative advantage costs at most this many times its advantage (arXiv 1912.09729)."""
+    temperature_positive: float = Field(1.0, gt=0)
+    """`sapo`: sharpness of the gate for positive advantages (arXiv 2511.20347)."""
+    temperature_negative: float = Field(1.05, gt=0)
+    """`sapo`: sharpness of the gate for negative advantages."""
+    aggregation: Literal["token_mean", "sequence_mean", "sequence_sum", "constant"] = "token_mean"
+    """Mean over all action tokens of a step, over sequences of their token means or sums, or sums over sequences
+    divided by `constant_tokens` times their number."""
+    constant_tokens: int | None = Field(None, ge=1)
+    """`constant`: what token sums are divided by (Dr.GRPO, arXiv 2503.20783); `sampling.max_tokens` when absent."""
+    entropy_coefficient: float = Field(0.0, ge=0)
+    """Weight of the entropy bonus of every action token."""
+
+
+class KLConfig(Config):
+    """Distance to the reference policy, the start model or `reference_path`."""
+
+    coefficient: float = Field(0.0, ge=0)
+    """Weight of KL(policy, reference); 0 holds no reference."""
+    place: Literal["loss", "reward"] = "loss"
+    """A term of every token's loss, or a price in every token's reward."""
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Estimate of a token's divergence (Schulman 2020)."""
+    exact_gradient: bool = False
+    """In the loss: the gradient of KL(policy, reference) whatever the estimator (arXiv 2506.09477)."""
+    target: float | None = Field(None, gt=0)
+    """Divergence in nats a token at which the coefficient is held by a controller (arXiv 1909.08593);
+    fixed when absent."""
+    horizon: int = Field(10_000, ge=1)
+    """Samples over which the controller may change the coefficient by a fifth."""
+    stop: float | None = Field(None, gt=0)
+    """Leave out the remaining optimizer steps of an update once a step sees KL(behaviour, policy) above this, in nats a
+    token."""
+
+
+class CorrectionConfig(Config):
+    """Weights of tokens whose behaviour policy is not the learner's, with `old_logprobs: recomputed`."""
+
+    method: Literal["truncate", "mask", "none"] = "truncate"
+    """`truncate`: weights above `high` are cut to it (TIS); `mask`: tokens or sequences outside [low, high] are
+    dropped (IcePop, MIS); `none`: measured only."""
+    level: Literal["token", "sequence", "geometric"] = "token"
+    """Ratio of a token, of its sequence (product), or the sequence's geometric mean."""
+    low: float = Field(0.0, ge=0)
+    """Lower bound of `mask`."""
+    high: float = Field(2.0, gt=0)
+    """Upper bound."""
+
+
+class OverlongConfig(Config):
+    """Replies that come near or pass `sampling.max_tokens` (DAPO, arXiv 2503.14476)."""
+
+    buffer_tokens: int = Field(0, ge=0)
+    """The reward falls over this many last tokens, by `factor` at the end; 0 is off."""
+    factor: float = Field(1.0, ge=0)
+    """What the reward of the longest reply loses."""
+    mask_truncated: bool = False
+    """Leave truncated episodes out of the loss (they still count in their group's baseline)."""
+
+
+class CriticConfig(Config):
+    """A value model with an optimizer of its own, in the policy's ranks."""
+
+    path: str | None = None
+    """A sequence-classification folder with one label to start from (a reward model); the start model with a head of
+    zeros when absent."""
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
+    value_clip: float | None = Field(0.2, gt=0)
+    """How far a value may move in one update before its loss stops falling; null for the plain square."""
+    warmup_updates: int = Field(0, ge=0)
+    """Updates at the start in which only the critic learns."""
+
+
+class RewardModelConfig(Config):
+    """The loss of pairs that a reward model is trained on (Bradley-Terry, arXiv 2203.02155)."""
+
+    centring: float = Field(0.01, ge=0)
+    """Weight of the square of a pair's summed scores, which holds them around 0 (arXiv 2312.09244)."""
+
+
+class PreferenceConfig(Config):
+    """The loss of pairs that a policy is trained on, kind: preference."""
+
+    loss: Literal["dpo", "ipo", "kto"] = "dpo"
+    """`dpo` (arXiv 2305.18290); `ipo`, by the mean over a reply's tokens (arXiv 2310.12036); `kto`, which takes the two
+    replies of a pair as one that is desirable and one that is not (arXiv 2402.01306)."""
+    beta: float = Field(0.1, gt=0)
+    """How dear it is to leave the reference: the implicit reward is `beta` times the log-ratio to it."""
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5)
+    """`dpo`: the share of pairs whose label is thought to be wrong (arXiv 2403.00409)."""
+    desirable_weight: float = Field(1.0, gt=0)
+    """`kto`: weight of preferred replies."""
+    undesirable_weight: float = Field(1.0, gt=0)
+    """`kto`: weight of the others."""
+
+    @model_validator(mode="after")
+    def _settings_are_those_of_the_loss(self) -> PreferenceConfig:
+        if self.label_smoothing and self.loss != "dpo":
+            raise ValueError(f"preference.label_smoothing is of dpo, but preference.loss is {self.loss}")
+        if (self.desirable_weight, self.undesirable_weight) != (1, 1) and self.loss != "kto":
+            raise ValueError(f"preference.desirable_weight and undesirable_weight are of kto, not of {self.loss}")
+        return self
 
 
 class FilterConfig(Config):
@@ -57,6 +185,13 @@ class DeepSpeedConfig(Config):
     """Learner processes."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """What the ranks shard: nothing, optimizer state, gradients, parameters."""
+    sequence_parallel: int = Field(1, ge=1)
+    """Ranks that share every row, each a part of its tokens, and of attention its heads: for sequences that one rank
+    cannot hold."""
+    offload_optimizer: Literal["none", "cpu"] = "none"
+    """Keep the optimizer's state in the machine's memory and take its step there; needs `zero_stage` 1 or more."""
+    offload_parameters: Literal["none", "cpu"] = "none"
+    """Keep the weights' shards in the machine's memory between their uses; needs `zero_stage` 3."""
     cpus_per_rank: float = Field(0.5, gt=0)
     """Cores a rank takes; threads are its floor, at least 1."""
     gpus_per_rank: float = Field(0, ge=0)
@@ -65,6 +200,29 @@ class DeepSpeedConfig(Config):
     """Deadline for one update, save or load."""
     start_timeout_seconds: float = Field(300, gt=0)
     """Deadline for the ranks to start."""
+
+    @model_validator(mode="after")
+    def _teams_are_whole(self) -> DeepSpeedConfig:
+        if self.ranks % self.sequence_parallel:
+            raise ValueError(
+                f"deepspeed.sequence_parallel is {self.sequence_parallel}, but {self.ranks} rank(s) cannot be divided "
+                f"into teams of {self.sequence_parallel}; use a multiple of it as deepspeed.ranks"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _offloads_what_is_sharded(self) -> DeepSpeedConfig:
+        if self.offload_optimizer == "cpu" and self.zero_stage == 0:
+            raise ValueError(
+                "deepspeed.offload_optimizer is cpu, but at zero_stage 0 the optimizer updates the model's own weights "
+                "where they are; use zero_stage 1, 2 or 3 (1 rank will do)"
+            )
+        if self.offload_parameters == "cpu" and self.zero_stage != 3:
+            raise ValueError(
+                f"deepspeed.offload_parameters is cpu, but at zero_stage {self.zero_stage} every forward pass uses the "
+                "whole weights where they are; use zero_stage 3 (1 rank will do)"
+            )
+        return self
 
 
 class PublishConfig(Config):
@@ -83,12 +241,14 @@ class PublishConfig(Config):
 class TrainerConfig(Config):
     """Batch numbers from which all else is derived; nothing has to divide anything."""
 
+    algorithm: AlgorithmName | None = None
+    """A preset: settings of this algorithm, which the recipe may override one by one."""
     updates: int = Field(100, ge=1)
     """Budget of updates."""
     groups_per_update: int = Field(32, ge=1)
     """Groups (tasks) an update trains on."""
-    group_size: int = Field(8, ge=2)
-    """Samples (episodes) of one task; they are compared with one another, so at least two."""
+    group_size: int = Field(8, ge=1)
+    """Samples (episodes) of one task. Estimators that compare them with one another need two."""
     epochs: int = Field(1, ge=1)
     """Passes over the batch of one update."""
     minibatches: int = Field(1, ge=1)
@@ -98,12 +258,11 @@ class TrainerConfig(Config):
     max_staleness: int = Field(0, ge=0)
     """Updates by which the weights of a token may lag: 0 is synchronous."""
     old_logprobs: Literal["behaviour", "recomputed"] = "behaviour"
-    """Denominator of the ratio: the engine's log-probs, or the learner's own before the update (corrected by truncated
-    importance weights, as for 16-bit engines)."""
-    importance_cap: float = Field(2.0, gt=0)
-    """Largest importance weight with recomputed log-probs."""
-    normalize_by_std: bool = True
-    """Divide group-relative advantages by the group's standard deviation (GRPO, arXiv 2402.03300)."""
+    """Denominator of the ratio: the engine's log-probs, or the learner's own before the update, with `correction`
+    (decoupled PPO, arXiv 2110.00641; as for 16-bit engines)."""
+    reference_path: str | None = None
+    """The reference policy, or the teacher: a folder or hub name with the policy's vocabulary; the start model when
+    absent."""
     shuffle_rewards: bool = False
     """A control experiment: deal the rewards of a batch anew among its samples, so that they teach nothing."""
     failure_budget: float = Field(0.5, ge=0, le=1)
@@ -114,8 +273,17 @@ class TrainerConfig(Config):
     """Checkpoint every so many updates; 0 only at the end."""
     keep_checkpoints: int = Field(2, ge=1)
     """Checkpoints kept, the newest ones."""
+    ema_decay: float | None = Field(None, gt=0, lt=1)
+    """Keep an exponential moving average of the policy, of this decay an update, and export it beside the policy."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    advantage: AdvantageConfig = AdvantageConfig()
     loss: LossConfig = LossConfig()
+    kl: KLConfig = KLConfig()
+    correction: CorrectionConfig = CorrectionConfig()
+    overlong: OverlongConfig = OverlongConfig()
+    critic: CriticConfig | None = None
+    reward_model: RewardModelConfig = RewardModelConfig()
+    preference: PreferenceConfig = PreferenceConfig()
     filter: FilterConfig = FilterConfig()
     deepspeed: DeepSpeedConfig = DeepSpeedConfig()
     publish: PublishConfig = PublishConfig()
@@ -136,6 +304,12 @@ class TrainerConfig(Config):
     @property
     def optimizer_steps(self) -> int:
         return self.updates * self.epochs * self.minibatches
+
+    @property
+    def policy_steps(self) -> int:
+        """Optimizer steps of the policy, which waits while a critic learns alone."""
+        waiting = self.critic.warmup_updates if self.critic else 0
+        return max(self.updates - waiting, 0) * self.epochs * self.minibatches
 
     @property
     def tickets(self) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +13,42 @@ from numpy.typing import NDArray
 
 from rlhf.cluster.worker import Worker
 from rlhf.errors import WorkerDied
-from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter
-from rlhf.trainer.batch import ROW_TOKENS, Batch, Floats, build_batch, build_minibatches
+from rlhf.trainer.advantages import shuffled_rewards
+from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
+from rlhf.trainer.batch import ROW_TOKENS, Aggregation, Batch, Minibatch, build_batch, build_minibatches
 from rlhf.trainer.config import TrainerConfig
-from rlhf.trainer.settings import LearnerSettings
+from rlhf.trainer.credit import wanted_scores, with_advantages
+from rlhf.trainer.kl_control import kl_controller, read_controller, write_controller
+from rlhf.trainer.scores import Scores, gathered_scores
+from rlhf.trainer.settings import LearnerSettings, Orders
 from rlhf.types import Group, Manifest, PolicyVersion, Rendezvous, TrainedSample, Updated
 
-AdvantageFunction = Callable[[Sequence[Group]], list[Floats]]
 DEATH_GRACE_SECONDS = 3.0
 """When one rank dies the others fail at once, with an error of their own: time for the true cause to arrive."""
 
 
 class RemoteLearner:
-    """Satisfies `Learner` and `WeightSource`. An update is one call a rank."""
+    """Satisfies `Learner` and `WeightSource`. An update is one call a rank, or two where the advantages need what only
+    the ranks know."""
 
     def __init__(
         self,
         workers: Sequence[Worker],
         config: TrainerConfig,
         *,
-        advantages: AdvantageFunction,
+        max_tokens: int = 16,
+        shuffle_seed: int = 0,
         transfer_backend: str = "gloo",
         publish_timeout_seconds: float = 120.0,
         row_tokens: int = ROW_TOKENS,
     ) -> None:
-        self._workers, self._config, self._advantages = list(workers), config, advantages
+        """`max_tokens` is the longest reply; `shuffle_seed` deals the rewards of the control experiment."""
+        self._workers, self._config = list(workers), config
+        self._max_tokens, self._shuffle_seed = max_tokens, shuffle_seed
+        self._kl = kl_controller(config.kl)
         self._transfer_backend, self._publish_seconds = transfer_backend, publish_timeout_seconds
         self._row_tokens = row_tokens
+        self._sharing = config.deepspeed.sequence_parallel
         self._version: PolicyVersion = 0
 
     @property
@@ -54,34 +64,33 @@ class RemoteLearner:
         return dict(facts[0])
 
     async def update(self, groups: Sequence[Group]) -> Updated:
-        """Advantages and batch here, all optimizer steps on the ranks."""
-        batch = build_batch(groups, self._advantages(groups), aggregation=self._config.loss.aggregation)
-        parts = build_minibatches(
-            batch,
-            minibatches=self._config.minibatches,
-            ranks=len(self._workers),
-            tokens_per_microbatch=self._config.tokens_per_microbatch,
-            row_tokens=self._row_tokens,
+        """Scores on the ranks, advantages here, optimizer steps on the ranks."""
+        groups = self._dealt(groups)
+        batch = build_batch(
+            groups,
+            aggregation=self._config.loss.aggregation,
+            mask_truncated=self._config.overlong.mask_truncated,
+        )
+        scores = await self._score(batch)
+        batch, estimated = with_advantages(batch, groups, scores, self._config, self._kl.coefficient, self._max_tokens)
+        parts = self._cut(batch, self._config.minibatches)
+        orders = Orders(
+            epochs=self._config.epochs,
+            kl_coefficient=self._kl.coefficient,
+            policy_learns=self._config.critic is None or self._version >= self._config.critic.warmup_updates,
         )
         answers: list[RankAnswer] = []
         if parts[0]:
-            answers = await self._each("update", [(part, self._config.epochs) for part in parts], self._seconds)
+            answers = await self._each("update", [(part, orders) for part in parts], self._seconds)
         self._version += 1
-        computed = sum(m.tokens for part in parts for minibatch in part for m in minibatch.microbatches)
-        return Updated(
-            metrics=reduce_metrics(answers) | _sizes(batch, computed),
-            samples=_trained(batch, scatter(answers, len(batch.advantages))),
+        metrics = (
+            estimated | with_effective_sample_size(reduce_metrics(answers)) | _sizes(batch, parts[:: self._sharing])
         )
+        return Updated(metrics=self._steered(metrics, len(batch.samples)), samples=_trained(batch, answers))
 
     async def imitate(self, batch: Batch) -> dict[str, float]:
         """One optimizer step of supervised learning on a batch of demonstrations."""
-        parts = build_minibatches(
-            batch,
-            minibatches=1,
-            ranks=len(self._workers),
-            tokens_per_microbatch=self._config.tokens_per_microbatch,
-            row_tokens=self._row_tokens,
-        )
+        parts = self._cut(batch, 1, aggregation="token_mean")
         answers = await self._each("imitate", [(part,) for part in parts], self._seconds)
         self._version += 1
         return reduce_metrics(answers)
@@ -89,11 +98,14 @@ class RemoteLearner:
     async def save(self, path: Path) -> None:
         """Every rank writes its part of the state into `path`, rank 0 also `path/huggingface`."""
         await self._all("save", path, self._version, seconds=self._seconds)
+        write_controller(path, self._kl.coefficient)
 
     async def load(self, path: Path) -> None:
         """Continue exactly from `save`: weights, optimizer, schedule and version. The plan must be the same."""
         versions = await self._all("load", path, seconds=self._seconds)
         self._version = versions[0]
+        if self._config.kl.target is not None:
+            self._kl = replace(self._kl, coefficient=read_controller(path))
 
     async def export(self, path: Path) -> None:
         """Write the policy as a Hugging Face folder with tokenizer and chat template."""
@@ -134,6 +146,46 @@ class RemoteLearner:
         """Let the ranks leave their process group."""
         await self._all("stop", seconds=self._publish_seconds)
 
+    async def _score(self, batch: Batch) -> Scores:
+        """What the recipe needs to know of a batch before its first optimizer step."""
+        wanted = wanted_scores(self._config)
+        if not (wanted.anything and batch.tokens):
+            return Scores()
+        parts = self._cut(batch, 1)
+        calls = [(part[0].microbatches, wanted) for part in parts]
+        return gathered_scores(await self._each("score", calls, self._seconds), batch.tokens, len(batch.samples))
+
+    def _cut(
+        self, batch: Batch, minibatches: int, *, aggregation: Aggregation | None = None, whole_groups: bool = False
+    ) -> list[tuple[Minibatch, ...]]:
+        """Every rank's part; ranks that share rows have the same."""
+        loss = self._config.loss
+        parts = build_minibatches(
+            batch,
+            minibatches=minibatches,
+            ranks=len(self._workers) // self._sharing,
+            tokens_per_microbatch=self._config.tokens_per_microbatch * self._sharing,
+            row_tokens=self._row_tokens,
+            aggregation=aggregation or loss.aggregation,
+            constant_tokens=float(loss.constant_tokens or self._max_tokens),
+            whole_groups=whole_groups,
+        )
+        return [part for part in parts for _ in range(self._sharing)]
+
+    def _dealt(self, groups: Sequence[Group]) -> Sequence[Group]:
+        if not self._config.shuffle_rewards:
+            return groups
+        return shuffled_rewards(groups, seed=self._shuffle_seed + groups[0].ticket.ordinal)
+
+    def _steered(self, metrics: dict[str, float], samples: int) -> dict[str, float]:
+        """The metrics, with the KL coefficient that was used; the next update's follows the KL they report."""
+        if not self._config.kl.coefficient:
+            return metrics
+        used = self._kl.coefficient
+        if "kl_reference" in metrics:
+            self._kl = self._kl.after(metrics["kl_reference"], samples)
+        return metrics | {"kl_coefficient": used}
+
     @property
     def _seconds(self) -> float:
         return self._config.deepspeed.timeout_seconds
@@ -160,16 +212,18 @@ class RemoteLearner:
                 call.cancel()
 
 
-def _sizes(batch: Batch, computed: int) -> dict[str, float]:
+def _sizes(batch: Batch, parts: Sequence[Sequence[Minibatch]]) -> dict[str, float]:
+    computed = sum(micro.tokens for part in parts for minibatch in part for micro in minibatch.microbatches)
     return {
         "trained_samples": float(len(batch.samples)),
-        "trained_tokens": float(len(batch.advantages)),
+        "trained_tokens": float(batch.tokens),
         "computed_tokens": float(computed),
     }
 
 
-def _trained(batch: Batch, logprobs: Floats) -> tuple[TrainedSample, ...]:
-    pieces = zip(batch.samples, batch.per_sample(batch.advantages), batch.per_sample(logprobs), strict=True)
+def _trained(batch: Batch, answers: Sequence[RankAnswer]) -> tuple[TrainedSample, ...]:
+    logprobs = scatter(answers, batch.tokens)
+    pieces = zip(batch.samples, batch.per_sample(batch.per_token.advantages), batch.per_sample(logprobs), strict=True)
     return tuple(
         TrainedSample(ordinal=ordinal, sample=sample, advantages=advantages, logprobs=scored)
         for (ordinal, sample), advantages, scored in pieces

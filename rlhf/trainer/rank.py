@@ -1,11 +1,10 @@
-"""What a learner rank does, next to torch: forward passes, optimizer steps, weights out, state saved and loaded."""
+"""What a rank that trains a policy does, next to torch: forward passes, optimizer steps, weights out."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,48 +13,65 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rlhf.errors import CheckpointError
-from rlhf.models.loading import load_policy, load_tokenizer
+from rlhf.models.config import LoraConfig
+from rlhf.models.loading import load_policy
+from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.policy import Policy
+from rlhf.models.probe import check_model
+from rlhf.models.scalar import check_same_vocabulary
 from rlhf.trainer import weights, zero
+from rlhf.trainer.algorithm import needs_of, needs_reference
 from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batch import MicroBatch, Minibatch
-from rlhf.trainer.losses import engine_difference, off_policy_metrics, policy_loss, sft_loss, truncated_importance
-from rlhf.trainer.settings import LearnerSettings
+from rlhf.trainer.critic import Critic
+from rlhf.trainer.losses import (
+    Objective,
+    Tokens,
+    engine_difference,
+    off_policy_metrics,
+    policy_loss,
+    policy_loss_of,
+    sft_loss,
+)
+from rlhf.trainer.model_rank import TAG, ModelRank
+from rlhf.trainer.scores import Columns, RankScores, Wanted
+from rlhf.trainer.sequence_parallel import as_policy
+from rlhf.trainer.settings import LearnerSettings, Orders
 from rlhf.trainer.tally import Tally
 from rlhf.transfer.perturbation import perturbed
 from rlhf.transfer.sender import WeightSender, sender_for, walk
 from rlhf.types import Manifest, PolicyVersion, Rendezvous
 
-TAG = "state"
 
+class Rank(ModelRank):
+    """One rank's policy, with its reference and its critic where the recipe has a use for them."""
 
-class Rank:
-    """One rank's model, optimizer and place in the process group."""
-
-    def __init__(self, rank: int, world_size: int, address: str, port: int, settings: LearnerSettings) -> None:
-        self.rank, self.world_size, self.settings = rank, world_size, settings
-        self.device = torch.device(settings.device)
-        zero.join(rank, world_size, address, port, settings.device, settings.trainer.deepspeed.timeout_seconds)
-        self.policy = _load(settings, gradient_checkpointing=settings.model.gradient_checkpointing)
+    def __init__(self, rank: int, world_size: int, settings: LearnerSettings) -> None:
+        self.policy = _load(
+            settings, gradient_checkpointing=settings.model.gradient_checkpointing, lora=settings.model.lora
+        )
         self.reference = _reference(settings)
-        self.engine = zero.build_engine(self.policy, settings, world_size)
+        super().__init__(self.policy, rank, world_size, settings)
+        self.critic = Critic(settings.trainer.critic, settings, world_size) if settings.trainer.critic else None
+        self.objective = _objective(settings)
         self._sender: WeightSender | None = None
         self._held: list[Tensor] | None = None
 
-    def facts(self) -> dict[str, Any]:
-        config = self.policy.model.config
-        return {
-            "parameters": sum(int(np.prod(spec.shape)) for spec in self.manifest().tensors),
-            "context_tokens": int(config.max_position_embeddings),
-            "vocab_size": int(config.vocab_size),
-        }
-
-    def score(self, microbatches: Sequence[MicroBatch]) -> RankAnswer:
-        tally = Tally()
+    def score(self, microbatches: Sequence[MicroBatch], wanted: Wanted) -> RankScores:
+        """What is `wanted` of every ACTION token, without gradients."""
+        columns = Columns()
         for microbatch in microbatches:
-            with zero.scoring(self.engine):
-                tally.keep(microbatch.places, self._forward(self.engine, microbatch)[0])
-        return tally.answer()
+            columns.begin(microbatch)
+            if wanted.proximal:
+                columns.keep("proximal", self._scored(self.engine, microbatch))
+            if wanted.reference:
+                columns.keep("reference", self._scored_by_reference(microbatch))
+            if wanted.values:
+                assert self.critic is not None, "the recipe has a critic"
+                values, last = self.critic.values(microbatch)
+                columns.keep("values", values)
+                columns.keep("last_values", last)
+        return columns.answer()
 
     def score_tokens(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)[None]
@@ -65,27 +81,10 @@ class Rank:
         scores: NDArray[np.float32] = logprobs.cpu().numpy()
         return scores
 
-    def update(self, minibatches: Sequence[Minibatch], epochs: int) -> RankAnswer:
+    def update(self, minibatches: Sequence[Minibatch], orders: Orders) -> RankAnswer:
         tally = Tally()
-        # Log-probs before the first step. With a single step they are those of its own pass: nothing to compute.
-        rescore = self.settings.trainer.old_logprobs == "recomputed" and len(minibatches) * epochs > 1
-        old = self._scores(self.engine if rescore else None, minibatches)
-        reference = self._scores(self.reference, minibatches)
-        for epoch in range(epochs):
-            for step, minibatch in enumerate(minibatches):
-                losses = (
-                    self._policy_loss(
-                        micro,
-                        minibatch.denominator,
-                        before,
-                        frozen,
-                        tally,
-                        first_pass=epoch == 0,
-                        untouched=epoch == step == 0,
-                    )
-                    for micro, before, frozen in zip(minibatch.microbatches, old[step], reference[step], strict=True)
-                )
-                self._optimizer_step(losses, len(minibatch.microbatches), tally)
+        self._optimize(minibatches, orders, tally)
+        self._average_weights()
         return tally.answer()
 
     def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
@@ -93,10 +92,11 @@ class Rank:
         for minibatch in minibatches:
             losses = (self._sft_loss(microbatch, minibatch.denominator, tally) for microbatch in minibatch.microbatches)
             self._optimizer_step(losses, len(minibatch.microbatches), tally)
+        self._average_weights()
         return tally.answer()
 
     def manifest(self) -> Manifest:
-        return weights.manifest(self.policy)
+        return weights.manifest(self.policy, self._form)
 
     def connect(self, rendezvous: Rendezvous) -> None:
         if self.rank == 0:
@@ -104,7 +104,7 @@ class Rank:
             self._sender.connect(rendezvous)
 
     def send(self) -> None:
-        tensors = weights.walk(self.policy, self.settings.bucket_bytes)
+        tensors = weights.walk(self.policy, self.settings.bucket_bytes, self._form)
         if self._sender is None:
             walk(tensors)
         else:
@@ -112,7 +112,7 @@ class Rank:
 
     def perturb(self) -> None:
         self._held = weights.snapshot(self.policy)
-        weights.change(self.policy, self.settings.bucket_bytes, perturbed)
+        weights.change(self.policy, self.settings.bucket_bytes, perturbed, self._form)
 
     def restore(self) -> None:
         if self._held is not None:
@@ -120,101 +120,115 @@ class Rank:
             self._held = None
 
     def save(self, path: Path, version: PolicyVersion) -> None:
-        self.engine.save_checkpoint(str(path / "deepspeed"), tag=TAG)
-        self.export(path / "huggingface")
-        if self.rank == 0:
-            (path / "learner.json").write_text(json.dumps({"version": version, "plan": self._plan}))
+        if self.critic:
+            self.critic.engine.save_checkpoint(str(path / "critic" / "deepspeed"), tag=TAG)
+        super().save(path, version)
 
     def load(self, path: Path) -> PolicyVersion:
-        try:
-            saved = json.loads((path / "learner.json").read_text())
-        except FileNotFoundError:
-            raise CheckpointError(f"{path} holds no learner's state: it has no learner.json") from None
-        if saved["plan"] != self._plan:
-            raise CheckpointError(f"{path} was written by {saved['plan']}; this run has {self._plan}")
-        self.engine.load_checkpoint(str(path / "deepspeed"), tag=TAG)
-        return int(saved["version"])
-
-    def export(self, path: Path) -> None:
-        """Collective: all ranks gather, rank 0 writes weights, configuration, tokenizer and chat template."""
-        state = weights.whole_state(self.policy, self.settings.bucket_bytes, keep=self.rank == 0)
-        if self.rank == 0:
-            self.policy.model.save_pretrained(path, state_dict=state)
-            tokenizer = load_tokenizer(
-                self.settings.model_path, trust_remote_code=self.settings.model.trust_remote_code
-            )
-            tokenizer.save_pretrained(path)
-        torch.distributed.barrier()
+        if self.critic and not (path / "critic").is_dir():
+            raise CheckpointError(f"{path} holds no critic; this run has one (trainer.critic)")
+        version = super().load(path)
+        if self.critic:
+            self.critic.engine.load_checkpoint(str(path / "critic" / "deepspeed"), tag=TAG)
+        return version
 
     def stop(self) -> None:
         if self._sender is not None:
             self._sender.close()
 
     @property
-    def _plan(self) -> str:
-        """What DeepSpeed's state depends on besides the model."""
-        stage, dtype = self.settings.trainer.deepspeed.zero_stage, self.settings.model.dtype
-        return f"{self.world_size} rank(s) of ZeRO stage {stage} in {dtype}"
+    def _form(self) -> weights.Form:
+        return "adapter" if self.settings.model.publishes_adapters else "merged"
 
-    def _optimizer_step(self, losses: Iterator[Tensor], count: int, tally: Tally) -> None:
-        learning_rate = self.engine.get_lr()[0]
-        loss = zero.accumulate(self.engine, losses, count, self.world_size)
-        tally.add("loss", loss, count=1 / self.world_size)  # ranks' parts of a step's loss add up
-        tally.step(grad_norm=zero.step(self.engine), learning_rate=learning_rate)
+    def _optimize(self, minibatches: Sequence[Minibatch], orders: Orders, tally: Tally) -> None:
+        """All optimizer steps of an update, or those until the policy has strayed too far."""
+        for epoch in range(orders.epochs):
+            for step, minibatch in enumerate(minibatches):
+                strayed = False
+                if orders.policy_learns:
+                    strayed = self._policy_step(
+                        minibatch, orders, tally, first=epoch == 0, untouched=epoch == step == 0
+                    )
+                if self.critic:
+                    self.critic.step(minibatch, tally)
+                if strayed:
+                    return
 
-    def _policy_loss(
-        self,
-        microbatch: MicroBatch,
-        denominator: float,
-        old: Tensor | None,
-        reference: Tensor | None,
-        tally: Tally,
-        *,
-        first_pass: bool,
-        untouched: bool,
-    ) -> Tensor:
-        """The loss of one micro-batch. `untouched` weights have taken no step of this update yet: only their distance
-        from the engine says something about the engine."""
-        logprobs, entropy = self._forward(self.engine, microbatch)
-        behaviour = self._tensor(microbatch.behaviour_logprobs)
-        importance = None
+    def _policy_step(self, minibatch: Minibatch, orders: Orders, tally: Tally, *, first: bool, untouched: bool) -> bool:
+        """One optimizer step. Whether the policy was farther from the one that sampled than the recipe allows.
+
+        `untouched` weights have taken no step of this update yet: only their distance from the engine says something
+        about the engine. `first` passes are recorded.
+        """
+        strayed = torch.zeros(1, device=self.device)
+
+        def losses() -> Iterator[Tensor]:
+            for microbatch in minibatch.microbatches:
+                logprobs, entropies = self._forward(self.engine, microbatch)
+                tokens = self._tokens(microbatch, logprobs, entropies)
+                loss, metrics = policy_loss(
+                    tokens, minibatch.denominator, self.objective, kl_coefficient=orders.kl_coefficient
+                )
+                tally.see(metrics)
+                distance = off_policy_metrics(logprobs, entropies, tokens.behaviour)
+                tally.see(distance)
+                strayed.add_(distance.sums["approx_kl"])
+                if first:
+                    self._record(microbatch, tokens, tally, untouched=untouched)
+                yield loss
+
+        self._optimizer_step(losses(), len(minibatch.microbatches), tally)
+        return self._too_far(strayed, minibatch.tokens)
+
+    def _tokens(self, microbatch: MicroBatch, logprobs: Tensor, entropies: Tensor) -> Tokens:
+        """A micro-batch as its loss reads it. With a single step the proximal log-probs are those of its own pass."""
+        columns = microbatch.per_token
+        behaviour = proximal = self._tensor(columns.behaviour)
         if self.settings.trainer.old_logprobs == "recomputed":
-            old = logprobs.detach() if old is None else old
-            importance = truncated_importance(old, behaviour, self.settings.trainer.importance_cap)
-        loss, metrics = policy_loss(
-            logprobs,
-            behaviour if old is None else old,
-            self._tensor(microbatch.advantages),
-            self._tensor(microbatch.weights),
-            denominator,
-            clip_low=self.settings.trainer.loss.clip_low,
-            clip_high=self.settings.trainer.loss.clip_high,
-            importance=importance,
-            reference_logprobs=reference,
-            kl_coefficient=self.settings.trainer.loss.kl_coefficient,
+            proximal = logprobs.detach() if columns.proximal is None else self._tensor(columns.proximal)
+        in_loss = self.settings.trainer.kl.coefficient > 0 and self.settings.trainer.kl.place == "loss"
+        return Tokens(
+            logprobs=logprobs,
+            entropies=entropies,
+            behaviour=behaviour,
+            proximal=proximal,
+            advantages=self._tensor(columns.advantages),
+            weights=self._tensor(columns.weights),
+            sequences=self._tensor(microbatch.sequences),
+            reference=self._tensor(columns.reference) if in_loss and columns.reference is not None else None,
         )
-        tally.see(metrics)
-        tally.see(off_policy_metrics(logprobs, entropy, behaviour))
-        if first_pass:
-            before = logprobs.detach() if old is None else old
-            if old is not None or untouched:
-                tally.see(engine_difference(before, behaviour))
-            tally.keep(microbatch.places, before)
-        return loss
+
+    def _record(self, microbatch: MicroBatch, tokens: Tokens, tally: Tally, *, untouched: bool) -> None:
+        """The learner's log-probs before the update, or where nobody scored them, in the pass of their first step."""
+        column = microbatch.per_token.proximal
+        before = tokens.logprobs.detach() if column is None else self._tensor(column)
+        if column is not None or untouched:
+            tally.see(engine_difference(before, tokens.behaviour, self.settings.trainer.correction.high))
+        tally.keep(microbatch.places, before)
+
+    def _too_far(self, divergence: Tensor, tokens: int) -> bool:
+        """Whether a step's KL(behaviour, policy), over all ranks, passed the recipe's limit. Collective."""
+        limit = self.settings.trainer.kl.stop
+        if limit is None:
+            return False
+        torch.distributed.all_reduce(divergence)
+        return float(divergence) / self.settings.trainer.deepspeed.sequence_parallel / tokens > limit
 
     def _sft_loss(self, microbatch: MicroBatch, denominator: float, tally: Tally) -> Tensor:
         logprobs, _ = self._forward(self.engine, microbatch)
-        loss, metrics = sft_loss(logprobs, self._tensor(microbatch.weights), denominator)
+        loss, metrics = sft_loss(logprobs, self._tensor(microbatch.per_token.weights), denominator)
         tally.see(metrics)
         return loss
 
-    def _scores(self, module: nn.Module | None, minibatches: Sequence[Minibatch]) -> list[list[Tensor | None]]:
-        """Log-probs by step and micro-batch, without gradients; `None` everywhere without a module to ask."""
+    def _scored_by_reference(self, microbatch: MicroBatch) -> Tensor:
+        if self.reference is not None:
+            return self._scored(self.reference, microbatch)
+        with without_adapter(self.policy):
+            return self._scored(self.engine, microbatch)
+
+    def _scored(self, module: nn.Module, microbatch: MicroBatch) -> Tensor:
         with zero.scoring(self.engine):
-            return [
-                [self._forward(module, microbatch)[0] if module else None for microbatch in minibatch.microbatches]
-                for minibatch in minibatches
-            ]
+            return self._forward(module, microbatch)[0]
 
     def _forward(self, module: nn.Module, microbatch: MicroBatch) -> tuple[Tensor, Tensor]:
         logprobs, entropy = module(
@@ -223,27 +237,48 @@ class Rank:
             self._tensor(microbatch.sources),
             self._tensor(microbatch.targets),
             self.settings.temperature,
+            entropy_gradient=self.objective.entropy_coefficient > 0,
+            most=microbatch.most,
         )
         return logprobs, entropy
 
-    def _tensor(self, array: NDArray[Any]) -> Tensor:
-        return torch.tensor(array, device=self.device)
 
-
-def _load(settings: LearnerSettings, *, gradient_checkpointing: bool) -> Policy:
-    return Policy(
-        load_policy(
-            settings.model_path,
-            dtype=settings.model.dtype,
-            attention=settings.model.attention,
-            gradient_checkpointing=gradient_checkpointing,
-            trust_remote_code=settings.model.trust_remote_code,
-        )
-    ).to(settings.device)
+def _load(settings: LearnerSettings, *, gradient_checkpointing: bool, lora: LoraConfig | None = None) -> Policy:
+    model = load_policy(
+        settings.model_path,
+        dtype=settings.model.dtype,
+        attention=settings.model.attention,
+        gradient_checkpointing=gradient_checkpointing,
+        trust_remote_code=settings.model.trust_remote_code,
+        loader=settings.model.loader,
+    )
+    check_model(model, settings.model_path)
+    return as_policy(add_lora(model, lora), settings).to(settings.device)
 
 
 def _reference(settings: LearnerSettings) -> Policy | None:
-    """A frozen copy of the start, held whole on every rank, only when the loss has a KL term."""
-    if settings.trainer.loss.kl_coefficient == 0:
+    """A frozen policy, held whole on every rank, only when the recipe has a use for it. The start of a policy with LoRA
+    needs no copy: it is the policy without its adapter."""
+    free = settings.model.lora is not None and settings.trainer.reference_path is None
+    if free or not (needs_reference(settings.trainer) or settings.trains == "preference"):
         return None
+    if settings.trainer.reference_path is not None:
+        check_same_vocabulary(
+            settings.model_path,
+            settings.trainer.reference_path,
+            trust_remote_code=settings.model.trust_remote_code,
+            setting="trainer.reference_path",
+        )
+        settings = replace(settings, model_path=settings.trainer.reference_path)
     return _load(settings, gradient_checkpointing=False).requires_grad_(False).eval()
+
+
+def _objective(settings: LearnerSettings) -> Objective:
+    trainer = settings.trainer
+    weighted = trainer.old_logprobs == "recomputed" and not needs_of(trainer).weighted
+    return Objective(
+        policy=policy_loss_of(trainer.loss),
+        kl=trainer.kl,
+        entropy_coefficient=trainer.loss.entropy_coefficient,
+        correction=trainer.correction if weighted else None,
+    )

@@ -47,8 +47,7 @@ async def fine_tune(
 def demonstration_batch(demonstrations: Sequence[Segment]) -> Batch:
     """A batch in which every demonstration is a group of its own; tokens weigh the same."""
     entries = [
-        Entry(segments=(segment,), advantage=0.0, group=index, identity=(index, 0))
-        for index, segment in enumerate(demonstrations)
+        Entry(segments=(segment,), group=index, identity=(index, 0)) for index, segment in enumerate(demonstrations)
     ]
     return assemble(entries, groups=len(entries))
 

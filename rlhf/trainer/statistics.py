@@ -2,38 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
-from rlhf.types import Group, PolicyVersion, Status
+from rlhf.types import Group, PolicyVersion, Scored, Segment, Status, TokenKind, Trajectory
+
+REPEATED_TOKENS = 4
+"""Length of the n-grams whose repetition is measured."""
 
 
 def batch_statistics(groups: Sequence[Group], *, version: PolicyVersion) -> dict[str, float]:
-    """Reward, length, truncation and staleness of the groups that update `version` → `version + 1` trains on.
+    """Reward, responses and staleness of the groups that update `version` → `version + 1` trains on.
 
-    Staleness of a token is the learner's version minus the version that sampled it.
+    Staleness of a token is the learner's version minus the version that sampled it. A metric without any episode that
+    it could be taken of is left out.
     """
     trained = [item for group in groups for item in group.trainable]
-    rewards = np.array([score.value for _, _, score in trained], dtype=np.float64)
-    lengths = np.array([trajectory.action_tokens for _, trajectory, _ in trained], dtype=np.float64)
-    truncated = np.array([trajectory.status is Status.TRUNCATED for _, trajectory, _ in trained], dtype=np.float64)
+    trajectories = [trajectory for _, trajectory, _ in trained]
     versions = np.concatenate(
-        [segment.versions[segment.action_mask] for _, trajectory, _ in trained for segment in trajectory.segments]
+        [segment.versions[segment.action_mask] for trajectory in trajectories for segment in trajectory.segments]
     )
     return {
-        "reward/mean": float(rewards.mean()),
-        "reward/std": float(rewards.std()),
-        "reward/equal_groups": float(np.mean([_equal(group) for group in groups])),
-        "response/tokens_mean": float(lengths.mean()),
-        "response/tokens_max": float(lengths.max()),
-        "response/truncated": float(truncated.mean()),
+        **reward_statistics(groups),
+        **response_statistics(trajectories),
         "staleness/mean": float((version - versions).mean()),
         "staleness/max": float((version - versions).max()),
         "samples/trained": float(len(trained)),
         "samples/lost": float(sum(len(group.samples) for group in groups) - len(trained)),
-        "tokens/trained": float(lengths.sum()),
+        "tokens/trained": float(len(versions)),
     }
+
+
+def reward_statistics(groups: Sequence[Group]) -> dict[str, float]:
+    """Of the samples; a greedy baseline has a mean of its own."""
+    rewards = np.array([score.value for group in groups for _, _, score in group.trainable], dtype=np.float64)
+    scores = [group.baseline.score for group in groups if group.baseline]
+    baselines = [score.value for score in scores if isinstance(score, Scored)]
+    return {
+        "reward/mean": float(rewards.mean()),
+        "reward/std": float(rewards.std()),
+        "reward/equal_groups": float(np.mean([_equal(group) for group in groups])),
+    } | ({"reward/greedy_baseline": float(np.mean(baselines))} if baselines else {})
+
+
+def response_statistics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Length in ACTION tokens, the share that ran out of tokens, and how much the responses repeat themselves."""
+    lengths = np.array([trajectory.action_tokens for trajectory in trajectories], dtype=np.float64)
+    truncated = np.array([trajectory.status is Status.TRUNCATED for trajectory in trajectories], dtype=bool)
+    repetitions = [share for trajectory in trajectories if (share := repetition(trajectory)) is not None]
+    return (
+        {
+            "response/tokens_mean": float(lengths.mean()),
+            "response/tokens_max": float(lengths.max()),
+            "response/truncated": float(truncated.mean()),
+        }
+        | ({"response/truncated_tokens_mean": float(lengths[truncated].mean())} if truncated.any() else {})
+        | ({"response/repetition": float(np.mean(repetitions))} if repetitions else {})
+    )
+
+
+def repetition(trajectory: Trajectory, length: int = REPEATED_TOKENS) -> float | None:
+    """The share of an episode's n-grams of ACTION tokens that it had before: `1 - different / all`, `seq-rep-n` of
+    arXiv 1908.04319.
+
+    An n-gram lies within one turn: tokens of an environment between two actions part them. None when no turn has
+    `length` tokens.
+    """
+    grams = [
+        gram for turn in _turns(trajectory.segments) for gram in zip(*(turn[n:] for n in range(length)), strict=False)
+    ]
+    return 1.0 - len(set(grams)) / len(grams) if grams else None
+
+
+def _turns(segments: Sequence[Segment]) -> Iterator[list[int]]:
+    """The runs of ACTION tokens, one after another."""
+    for segment in segments:
+        places = np.flatnonzero(segment.kinds == TokenKind.ACTION)
+        tokens = segment.token_ids[places].tolist()
+        starts = [0, *(np.flatnonzero(places[1:] - places[:-1] > 1) + 1).tolist(), len(tokens)]
+        yield from (tokens[start:stop] for start, stop in pairwise(starts))
 
 
 def _equal(group: Group) -> bool:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 from rlhf.cluster.worker import Worker
 from rlhf.models.config import WarmupConfig
-from rlhf.trainer.advantages import group_advantages
-from rlhf.trainer.config import LossConfig, OptimizerConfig, TrainerConfig
+from rlhf.trainer.config import OptimizerConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.trainer.sft import Watcher, fine_tune, ignore
@@ -28,17 +26,17 @@ async def warm_up(
 ) -> None:
     """Train the model in `raw` on `(messages, response)` pairs and write the result into `warm`.
 
-    `settings` are those of the run that follows; the workers can be started anew for it afterwards.
+    All weights learn, whatever trains afterwards. `settings` are those of the run that follows; the workers can be
+    started anew for it.
     """
     from rlhf.models.chat import demonstration
     from rlhf.models.loading import load_tokenizer
 
     tokenizer = load_tokenizer(str(raw))
     trainer = warmup_trainer(settings.trainer, warmup)
-    learner = RemoteLearner(workers, trainer, advantages=partial(group_advantages, normalize_by_std=True))
-    await learner.start(
-        LearnerSettings(model_path=str(raw), model=settings.model, trainer=trainer, device=settings.device)
-    )
+    learner = RemoteLearner(workers, trainer)
+    whole = settings.model.model_copy(update={"lora": None})
+    await learner.start(LearnerSettings(model_path=str(raw), model=whole, trainer=trainer, device=settings.device))
     segments = (demonstration(tokenizer, messages, response) for messages, response in demonstrations)
     await fine_tune(learner, segments, updates=warmup.updates, batch_size=warmup.batch_size, watch=watch)
     await learner.export(warm)
@@ -50,5 +48,9 @@ def warmup_trainer(trainer: TrainerConfig, warmup: WarmupConfig) -> TrainerConfi
     optimizer = OptimizerConfig(
         learning_rate=warmup.learning_rate, schedule="linear", warmup_steps=warmup.updates // 10
     )
-    changed = {"updates": warmup.updates, "epochs": 1, "minibatches": 1, "optimizer": optimizer, "loss": LossConfig()}
-    return trainer.model_copy(update=changed)
+    return TrainerConfig(
+        updates=warmup.updates,
+        optimizer=optimizer,
+        deepspeed=trainer.deepspeed,
+        tokens_per_microbatch=trainer.tokens_per_microbatch,
+    )

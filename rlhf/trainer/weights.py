@@ -1,111 +1,180 @@
 """The weights of a DeepSpeed engine as whole tensors, whatever its ZeRO stage: listed, walked, moved and put back.
 
-Every function is collective under ZeRO-3: all ranks call it, at the same point.
+A tensor that leaves has a Hugging Face name and a `Source`: a parameter, with LoRA also one with its adapter added, or
+a part of an adapter alone. Whatever gathers is collective under ZeRO-3: all ranks call it, at the same point.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from rlhf.models.policy import Policy
+from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
 from rlhf.types import Manifest, TensorSpec
 
+T = TypeVar("T")
 Named = list[tuple[str, nn.Parameter]]
+Form = Literal["merged", "adapter"]
+"""All tensors of the model, adapters added; or the adapters alone."""
 
 
-def named_weights(policy: Policy) -> Named:
-    """Parameters under their Hugging Face names, tied ones once."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Source:
+    """The tensor called `name` is `factor * weight + added`, computed in float32 where there is anything to compute."""
+
+    name: str
+    weight: nn.Parameter
+    added: LowRank | None = None
+    factor: float = 1.0
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [self.weight, self.added.a, self.added.b] if self.added else [self.weight]
+
+    def whole(self) -> Tensor:
+        """The tensor in the weight's precision, once the parameters are gathered."""
+        weight = self.weight.detach()
+        if self.added is None:
+            return weight if self.factor == 1 else (self.factor * weight.float()).to(weight.dtype)
+        delta = self.added.scaling * (self.added.b.detach().float() @ self.added.a.detach().float())
+        return (self.factor * weight.float() + delta).to(weight.dtype)
+
+
+def held_weights(policy: HasModel) -> Named:
+    """Every parameter under the name that it has in this process, tied ones once."""
     return list(policy.model.named_parameters())
 
 
-def manifest(policy: Policy) -> Manifest:
+def sources(policy: HasModel, form: Form = "merged") -> list[Source]:
+    """What a publish in this form sends. An adapter's `B` is sent scaled, so that engines only multiply."""
+    return _merged(policy) if form == "merged" else _adapters(policy, scaled=True)
+
+
+def manifest(policy: HasModel, form: Form = "merged") -> Manifest:
     """What a publish sends, in order. Needs no communication."""
     return Manifest(
         tensors=tuple(
-            TensorSpec(name=name, dtype=str(weight.dtype).removeprefix("torch."), shape=_shape(weight))
-            for name, weight in named_weights(policy)
+            TensorSpec(
+                name=source.name, dtype=str(source.weight.dtype).removeprefix("torch."), shape=_shape(source.weight)
+            )
+            for source in sources(policy, form)
         )
     )
 
 
-def walk(policy: Policy, bucket_bytes: int) -> Iterator[tuple[str, Tensor]]:
-    """Every weight as a whole tensor, gathered bucket by bucket. A tensor is valid until the next one is asked for."""
-    for bucket in _buckets(named_weights(policy), bucket_bytes):
-        with gathered([weight for _, weight in bucket]):
-            yield from ((name, weight.detach()) for name, weight in bucket)
+def walk(policy: HasModel, bucket_bytes: int, form: Form = "merged") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a publish, gathered bucket by bucket. A tensor is valid until the next one is asked for."""
+    return _walk(sources(policy, form), bucket_bytes)
 
 
-def whole_state(policy: Policy, bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
-    """A copy of all weights on the CPU; ranks that do not `keep` it only take part in gathering."""
-    tensors = walk(policy, bucket_bytes)
-    return {name: tensor.to("cpu", copy=True) for name, tensor in tensors if keep}
+def whole_state(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
+    """A copy of all weights on the CPU, adapters merged; ranks that do not `keep` it only take part in gathering."""
+    return _copy(_merged(policy), bucket_bytes, keep=keep)
 
 
-def change(policy: Policy, bucket_bytes: int, changed: Callable[[str, Tensor], Tensor]) -> None:
-    """Replace every weight by `changed(name, whole tensor)`, the same on every rank. Float32 masters stay as they are:
-    this is for weights that will be put back."""
-    for bucket in _buckets(named_weights(policy), bucket_bytes):
-        weights = [weight for _, weight in bucket]
-        with gathered(weights, modify=True), torch.no_grad():
+def whole_adapter(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
+    """A copy of the adapters on the CPU, `B` unscaled as `peft` keeps it. Empty without LoRA."""
+    return _copy(_adapters(policy, scaled=False), bucket_bytes, keep=keep)
+
+
+def change(
+    policy: HasModel, bucket_bytes: int, changed: Callable[[str, Tensor], Tensor], form: Form = "merged"
+) -> None:
+    """Replace every weight that decides a publish in this form by `changed(name, whole tensor)`, the same on every
+    rank. Float32 masters stay as they are: this is for weights that will be put back."""
+    named = [(name, weight) for name, weight in held_weights(policy) if form == "merged" or not hugging_face_name(name)]
+    for bucket in _buckets(named, bucket_bytes, lambda item: [item[1]]):
+        with gathered([weight for _, weight in bucket], modify=True), torch.no_grad():
             for name, weight in bucket:
                 weight.copy_(changed(name, weight.detach()))
 
 
-def snapshot(policy: Policy) -> list[Tensor]:
+def snapshot(policy: HasModel) -> list[Tensor]:
     """A bitwise copy of what this rank holds of every weight."""
-    return [_held(weight).detach().clone() for _, weight in named_weights(policy)]
+    return [held(weight).detach().clone() for _, weight in held_weights(policy)]
 
 
-def put_back(policy: Policy, held: list[Tensor]) -> None:
+def put_back(policy: HasModel, saved: Sequence[Tensor]) -> None:
     """Undo every change since `snapshot`, bit for bit."""
     with torch.no_grad():
-        for (_, weight), saved in zip(named_weights(policy), held, strict=True):
-            _held(weight).copy_(saved)
+        for (_, weight), kept in zip(held_weights(policy), saved, strict=True):
+            held(weight).copy_(kept)
 
 
-def gathered(weights: list[nn.Parameter], modify: bool = False) -> AbstractContextManager[Any]:
+def held(weight: Any) -> Tensor:
+    """What this rank holds of a weight: its shard under ZeRO-3, else the whole."""
+    part: Tensor = weight.ds_tensor if partitioned(weight) else weight
+    return part
+
+
+def partitioned(weight: Any) -> bool:
+    """Whether ZeRO-3 holds this weight in shards."""
+    return hasattr(weight, "ds_tensor")
+
+
+def gathered(weights: Sequence[nn.Parameter], modify: bool = False) -> AbstractContextManager[Any]:
     """Inside, `weights` are whole on every rank; with `modify`, changes (rank 0's) outlive the block."""
-    if not any(_partitioned(weight) for weight in weights):
+    if not any(partitioned(weight) for weight in weights):
         return nullcontext()
     import deepspeed
 
     gather: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(
-        weights, modifier_rank=0 if modify else None
+        list(weights), modifier_rank=0 if modify else None
     )
     return gather
 
 
-def _partitioned(weight: Any) -> bool:
-    return hasattr(weight, "ds_tensor")
+def _merged(policy: HasModel) -> list[Source]:
+    added = low_ranks(policy.model)
+    named = ((hugging_face_name(name), weight) for name, weight in held_weights(policy))
+    return [Source(name=name, weight=weight, added=added.get(name)) for name, weight in named if name]
 
 
-def _held(weight: Any) -> Tensor:
-    held: Tensor = weight.ds_tensor if _partitioned(weight) else weight
-    return held
+def _adapters(policy: HasModel, *, scaled: bool) -> list[Source]:
+    found: list[Source] = []
+    for name, low in low_ranks(policy.model).items():
+        layer = name.removesuffix(".weight")
+        found.append(Source(name=f"{layer}.lora_A.weight", weight=low.a))
+        found.append(Source(name=f"{layer}.lora_B.weight", weight=low.b, factor=low.scaling if scaled else 1.0))
+    return found
+
+
+def _walk(found: Sequence[Source], bucket_bytes: int) -> Iterator[tuple[str, Tensor]]:
+    for bucket in _buckets(found, bucket_bytes, lambda source: source.parameters):
+        with gathered([weight for source in bucket for weight in source.parameters]):
+            yield from ((source.name, source.whole()) for source in bucket)
+
+
+def _copy(found: Sequence[Source], bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
+    return {name: tensor.to("cpu", copy=True) for name, tensor in _walk(found, bucket_bytes) if keep}
 
 
 def _shape(weight: Any) -> tuple[int, ...]:
-    return tuple(weight.ds_shape) if _partitioned(weight) else tuple(weight.shape)
+    return tuple(weight.ds_shape) if partitioned(weight) else tuple(weight.shape)
 
 
 def _bytes(weight: Any) -> int:
-    elements = weight.ds_numel if _partitioned(weight) else weight.numel()
+    elements = weight.ds_numel if partitioned(weight) else weight.numel()
     return int(elements) * int(weight.element_size())
 
 
-def _buckets(named: Named, bucket_bytes: int) -> Iterator[Named]:
-    bucket: Named = []
+def _buckets(
+    items: Sequence[T], bucket_bytes: int, parameters: Callable[[T], Sequence[nn.Parameter]]
+) -> Iterator[list[T]]:
+    """Cut `items` in order so that the parameters of a bucket fill at most `bucket_bytes`, or it is one item."""
+    bucket: list[T] = []
     filled = 0
-    for name, weight in named:
-        if bucket and filled + _bytes(weight) > bucket_bytes:
+    for item in items:
+        size = sum(_bytes(weight) for weight in parameters(item))
+        if bucket and filled + size > bucket_bytes:
             yield bucket
             bucket, filled = [], 0
-        bucket.append((name, weight))
-        filled += _bytes(weight)
+        bucket.append(item)
+        filled += size
     if bucket:
         yield bucket

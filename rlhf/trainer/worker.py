@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,14 @@ from numpy.typing import NDArray
 
 from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batch import MicroBatch, Minibatch
-from rlhf.trainer.settings import LearnerSettings
+from rlhf.trainer.scores import RankScores, Wanted
+from rlhf.trainer.settings import LearnerSettings, Orders, PairTerms
 from rlhf.types import Manifest, PolicyVersion, Rendezvous
 
 if TYPE_CHECKING:
+    from rlhf.trainer.preference_rank import PreferenceRank
     from rlhf.trainer.rank import Rank
+    from rlhf.trainer.reward_rank import RewardRank
 
 
 class LearnerWorker:
@@ -31,7 +34,7 @@ class LearnerWorker:
     def __init__(self, name: str = "learner-0", *, loopback: bool = False) -> None:
         """With `loopback` all that meet this worker are on its machine, and nobody else can."""
         self.name, self._loopback = name, loopback
-        self._rank: Rank | None = None
+        self._rank: Rank | RewardRank | None = None
 
     def address(self) -> tuple[str, int]:
         """Where the others can meet this worker: its host's address and a port that is free now."""
@@ -49,23 +52,44 @@ class LearnerWorker:
         if settings.device == "cpu":
             # Read when DeepSpeed is imported, which transformers may do.
             os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        from rlhf.trainer.preference_rank import PreferenceRank
         from rlhf.trainer.rank import Rank
+        from rlhf.trainer.reward_rank import RewardRank
+        from rlhf.trainer.zero import join
 
+        join(rank, world_size, address, port, settings.device, settings.trainer.deepspeed.timeout_seconds)
         self._rank = None  # frees a former model before the next one is loaded
-        self._rank = Rank(rank, world_size, address, port, settings)
+        kinds: Mapping[str, type[Rank | RewardRank]] = {
+            "policy": Rank,
+            "preference": PreferenceRank,
+            "reward_model": RewardRank,
+        }
+        self._rank = kinds[settings.trains](rank, world_size, settings)
         return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}
 
-    def score(self, microbatches: Sequence[MicroBatch]) -> RankAnswer:
-        """Log-probs of the ACTION tokens under the present weights."""
-        return self._started.score(microbatches)
+    def score(self, microbatches: Sequence[MicroBatch], wanted: Wanted) -> RankScores:
+        """Log-probs of the ACTION tokens under the present weights and the reference, and values: what is wanted."""
+        return self._started.score(microbatches, wanted)
 
-    def update(self, minibatches: Sequence[Minibatch], epochs: int = 1) -> RankAnswer:
-        """One optimizer step for every minibatch of every epoch, on the policy loss."""
-        return self._started.update(minibatches, epochs)
+    def update(self, minibatches: Sequence[Minibatch], orders: Orders) -> RankAnswer:
+        """One optimizer step for every minibatch of every epoch, of the policy and, with a critic, of the critic."""
+        return self._started.update(minibatches, orders)
 
     def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
         """One optimizer step for every minibatch, on the supervised loss of the ACTION tokens."""
         return self._started.imitate(minibatches)
+
+    def prefer(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
+        """One optimizer step for every minibatch, of a reward model or of a policy, on the loss of its pairs."""
+        return self._of_pairs.prefer(minibatches, terms)
+
+    def judge(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
+        """What `prefer` would report, without learning."""
+        return self._of_pairs.judge(minibatches, terms)
+
+    def diverge(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
+        """How far a policy of pairs has come from its reference on these replies."""
+        return self._of_preferences.diverge(minibatches)
 
     def score_tokens(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
         """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1."""
@@ -93,15 +117,15 @@ class LearnerWorker:
 
     def save(self, path: Path, version: PolicyVersion) -> None:
         """Write DeepSpeed's state (weights, optimizer, schedule), the version, and a ready Hugging Face folder."""
-        self._started.save(path, version)
+        self._model.save(path, version)
 
     def load(self, path: Path) -> PolicyVersion:
         """Continue exactly from `save`; returns its version. Raises `CheckpointError` for another plan's state."""
-        return self._started.load(path)
+        return self._model.load(path)
 
     def export(self, path: Path) -> None:
         """Write the Hugging Face folder alone."""
-        self._started.export(path)
+        self._model.export(path)
 
     def stop(self) -> None:
         """Forget the model and its optimizer. The process group stays until the process ends: DeepSpeed keeps handles
@@ -111,10 +135,32 @@ class LearnerWorker:
             self._rank = None
 
     @property
-    def _started(self) -> Rank:
+    def _model(self) -> Rank | RewardRank:
         if self._rank is None:
             raise RuntimeError(f"{self.name} was asked to work before start()")
         return self._rank
+
+    @property
+    def _started(self) -> Rank:
+        from rlhf.trainer.rank import Rank
+
+        if not isinstance(self._model, Rank):
+            raise TypeError(f"{self.name} trains a reward model and was asked for a policy's work")
+        return self._model
+
+    @property
+    def _of_preferences(self) -> PreferenceRank:
+        from rlhf.trainer.preference_rank import PreferenceRank
+
+        if not isinstance(self._model, PreferenceRank):
+            raise TypeError(f"{self.name} was asked to train a policy on pairs, and it trains something else")
+        return self._model
+
+    @property
+    def _of_pairs(self) -> RewardRank | PreferenceRank:
+        from rlhf.trainer.reward_rank import RewardRank
+
+        return self._model if isinstance(self._model, RewardRank) else self._of_preferences
 
 
 def _own_address() -> str:

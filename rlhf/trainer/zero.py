@@ -15,10 +15,10 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlhf.errors import ModelError, TrainingDiverged
-from rlhf.models.policy import Policy
+from rlhf.trainer.config import OptimizerConfig
 from rlhf.trainer.schedule import learning_rate_factor
 from rlhf.trainer.settings import LearnerSettings
 
@@ -46,16 +46,18 @@ def join(rank: int, world_size: int, address: str, port: int, device: str, timeo
     )
 
 
-def build_engine(policy: Policy, settings: LearnerSettings, world_size: int) -> Any:
-    """A DeepSpeed engine around `policy` with AdamW and the recipe's schedule."""
+def build_engine(
+    module: nn.Module, config: OptimizerConfig, settings: LearnerSettings, world_size: int, *, total_steps: int
+) -> Any:
+    """A DeepSpeed engine around `module` with AdamW and a schedule over `total_steps` as `config` says. A process may
+    hold several."""
     import deepspeed
 
     if settings.device == "cpu" and settings.model.dtype == "float16":
         raise ModelError("model.dtype=float16 trains on GPUs only; on a CPU use float32 or bfloat16")
-    buffers = {name: buffer.clone() for name, buffer in policy.named_buffers()}
-    config = settings.trainer.optimizer
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     optimizer = torch.optim.AdamW(
-        [parameter for parameter in policy.parameters() if parameter.requires_grad],
+        [parameter for parameter in module.parameters() if parameter.requires_grad],
         lr=config.learning_rate,
         betas=config.betas,
         eps=config.eps,
@@ -63,7 +65,7 @@ def build_engine(policy: Policy, settings: LearnerSettings, world_size: int) -> 
         fused=True,
     )
     engine, *_ = deepspeed.initialize(
-        model=policy,
+        model=module,
         optimizer=optimizer,
         lr_scheduler=lambda wrapped: torch.optim.lr_scheduler.LambdaLR(
             wrapped,
@@ -71,19 +73,21 @@ def build_engine(policy: Policy, settings: LearnerSettings, world_size: int) -> 
                 step,
                 schedule=config.schedule,
                 warmup_steps=config.warmup_steps,
-                total_steps=settings.trainer.optimizer_steps,
+                total_steps=total_steps,
             ),
         ),
-        config=deepspeed_config(settings, world_size, sum(p.numel() for p in policy.parameters())),
+        config=deepspeed_config(settings, config, world_size, sum(p.numel() for p in module.parameters())),
         dist_init_required=False,
     )
     # DeepSpeed rounds buffers to 16 bits with the weights; rotary frequencies must stay as the engine has them.
-    for name, buffer in policy.named_buffers():
+    for name, buffer in module.named_buffers():
         buffer.data = buffers[name].to(buffer.device)
     return engine
 
 
-def deepspeed_config(settings: LearnerSettings, world_size: int, parameters: int) -> dict[str, Any]:
+def deepspeed_config(
+    settings: LearnerSettings, config: OptimizerConfig, world_size: int, parameters: int
+) -> dict[str, Any]:
     """DeepSpeed's configuration file, as data."""
     sixteen = settings.model.dtype != "float32"
     # Stage 0 in 16 bits would add gradients up in 16 bits; stage 1 adds them in float32.
@@ -92,21 +96,31 @@ def deepspeed_config(settings: LearnerSettings, world_size: int, parameters: int
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "train_batch_size": world_size,
-        "gradient_clipping": settings.trainer.optimizer.max_grad_norm,
+        "gradient_clipping": config.max_grad_norm,
         "zero_optimization": {
             "stage": stage,
             "overlap_comm": False,
             "reduce_bucket_size": min(parameters, 50_000_000),
             # Small weights that stay gathered would hide a change of their shards (perturb, restore, load).
             "stage3_param_persistence_threshold": 0,
+            **_offload(settings),
         },
         "bf16": {"enabled": settings.model.dtype == "bfloat16"},
         "fp16": {"enabled": settings.model.dtype == "float16"},
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
         "zero_allow_untested_optimizer": True,
+        # DeepSpeed's own Adam for offloaded state is compiled at start; torch's fused one is not.
+        "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": None,
     }
+
+
+def _offload(settings: LearnerSettings) -> dict[str, Any]:
+    """What of the optimizer and the weights is kept in the machine's memory: pinned, where a GPU reads it."""
+    deepspeed, place = settings.trainer.deepspeed, {"device": "cpu", "pin_memory": settings.device == "cuda"}
+    chosen = {"offload_optimizer": deepspeed.offload_optimizer, "offload_param": deepspeed.offload_parameters}
+    return {name: place for name, kept in chosen.items() if kept == "cpu"}
 
 
 def accumulate(engine: Any, losses: Iterator[Tensor], count: int, world_size: int) -> Tensor:
@@ -122,13 +136,14 @@ def accumulate(engine: Any, losses: Iterator[Tensor], count: int, world_size: in
     return total
 
 
-def step(engine: Any) -> float:
-    """Clip and apply the accumulated gradients; their norm before clipping. Raises `TrainingDiverged`."""
+def step(engine: Any, setting: str = "trainer.optimizer") -> float:
+    """Clip and apply the accumulated gradients; their norm before clipping. Raises `TrainingDiverged`, which names the
+    `setting` of its optimizer."""
     norm = None if engine.zero_optimization() else _norm(engine.module.parameters())
     engine.step()
     norm = float(engine.get_global_grad_norm()) if norm is None else norm
     if not engine.fp16_enabled() and not norm < float("inf"):
-        raise TrainingDiverged(f"the gradient norm is {norm}: lower trainer.optimizer.learning_rate")
+        raise TrainingDiverged(f"the gradient norm is {norm}: lower {setting}.learning_rate")
     return norm
 
 

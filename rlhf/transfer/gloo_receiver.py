@@ -9,6 +9,7 @@ from torch import Tensor
 from vllm.distributed.weight_transfer.base import WeightTransferEngine
 
 from rlhf.errors import TransferError
+from rlhf.transfer.adapter import AdapterReload, Layers
 from rlhf.transfer.buckets import Bucket, buffers_for, cut, digest, unpack
 from rlhf.transfer.gloo_group import GlooGroup
 from rlhf.transfer.infos import ManifestInfo, MeetingInfo
@@ -18,13 +19,16 @@ from rlhf.types import Manifest
 
 class GlooReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
     """One member of the transfer group in each of the engine's workers. Each receives whole tensors and keeps its
-    shard. A receive that fails leaves the group, so that the peers need not wait for their deadline."""
+    shard. A receive that fails leaves the group, so that the peers need not wait for their deadline.
+
+    An engine with adapters is sent these alone; they are in `received_adapter` after an update."""
 
     init_info_cls = MeetingInfo
     update_info_cls = ManifestInfo
 
+    received_adapter: Layers
     _group: GlooGroup | None = None
-    _reload: Reload | None = None
+    _reload: Reload | AdapterReload | None = None
     _buffers: tuple[Tensor, ...] = ()
     _bucket_bytes = 0
 
@@ -33,7 +37,10 @@ class GlooReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
         self._group = GlooGroup(init_info.first_rank + self.parallel_config.rank, init_info.rendezvous)
 
     def start_weight_update(self) -> None:
-        self._reload = Reload(self.model, self.model_config)
+        if self.vllm_config.lora_config is None:
+            self._reload = Reload(self.model, self.model_config)
+        else:
+            self._reload = AdapterReload()
 
     def receive_weights(self, update_info: ManifestInfo) -> None:
         try:
@@ -47,6 +54,8 @@ class GlooReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
             raise TransferError("finish_weight_update came before start_weight_update")
         reload, self._reload = self._reload, None
         reload.finish()
+        if isinstance(reload, AdapterReload):
+            self.received_adapter = reload.layers
 
     def shutdown(self) -> None:
         if self._group is not None:

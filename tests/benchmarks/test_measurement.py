@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.end_to_end.measurement import Measurement, best, ratio, result, summarize, table
-from benchmarks.end_to_end.our_side import steady_state
-from benchmarks.end_to_end.workload import SAMPLES_PER_UPDATE, reward
+from benchmarks.end_to_end.figures import FIGURES, figures, missed, result
+from benchmarks.end_to_end.measurement import Measurement, best, summarize, table
+from benchmarks.end_to_end.our_side import check_trained, steady_state
+from benchmarks.end_to_end.sides import TRL_BATCHES
+from benchmarks.end_to_end.workload import (
+    LONGEST_TOKENS,
+    SAMPLES_PER_PROMPT,
+    SAMPLES_PER_UPDATE,
+    Lengths,
+    Precision,
+    reply_tokens,
+    reward,
+)
 from rlhf.metrics import Span
+from rlhf.runs.records import EpisodeRecord, Fate
 
 
-def measured(side: str, seconds: float, precision: str = "float32", **phases: float) -> Measurement:
-    return Measurement(side=side, precision=precision, update_seconds=seconds, phase_seconds=phases)
+def measured(
+    side: str, seconds: float, precision: Precision = "float32", lengths: Lengths = "equal", **phases: float
+) -> Measurement:
+    return Measurement(side=side, lengths=lengths, precision=precision, update_seconds=seconds, phase_seconds=phases)
 
 
 RUNS = [
@@ -38,26 +51,78 @@ def test_a_side_is_summarized_by_the_medians_of_its_runs() -> None:
     ]
 
 
-def test_precisions_are_never_mixed() -> None:
-    summary = summarize(
-        [*RUNS, measured("trl, 1 thread", 1.0, "bfloat16"), measured("ours, staleness 0", 0.5, "bfloat16")]
-    )
-    assert ratio(summary, "float32") == 2.0
-    assert ratio(summary, "bfloat16") == 2.0
-    assert best(summary, "trl", "float32").side == "trl, 2 threads"
+EVERYTHING = summarize(
+    [
+        *RUNS,
+        measured("trl, 2 threads", 1.0, "bfloat16"),
+        measured("ours, staleness 0", 0.5, "bfloat16"),
+        measured("trl, 2 threads", 40.0, lengths="long_tail"),
+        measured("ours, staleness 0", 10.0, lengths="long_tail"),
+    ]
+)
 
 
-def test_the_result_has_a_ratio_for_each_precision_that_ran() -> None:
+def test_the_fastest_side_of_each_is_compared_and_neither_lengths_nor_precisions_are_mixed() -> None:
+    trl = best(EVERYTHING, "trl", "equal", ["float32"])
+    assert trl is not None
+    assert trl.side == "trl, 2 threads"
+    assert figures(EVERYTHING) == {
+        "ratio_fp32": 2.0,
+        "ratio_bf16": 2.0,
+        "ratio_fp32_masters": 32.0,
+        "ratio_long_tail": 4.0,
+    }
+
+
+def test_the_result_has_the_figures_of_what_ran() -> None:
     found = result(summarize(RUNS), {"cores": [0, 1]})
     assert found["ratio_fp32"] == 2.0
-    assert "ratio_bf16" not in found
+    assert not {"ratio_bf16", "ratio_fp32_masters", "ratio_long_tail"} & set(found)
     assert found["cores"] == [0, 1]
     assert found["sides"][0]["samples_per_second"] == round(SAMPLES_PER_UPDATE / 30, 2)
 
 
+def test_a_required_figure_that_is_too_low_is_missed_and_one_not_measured_is_not() -> None:
+    assert missed(figures(EVERYTHING)) == ["ratio_long_tail is 4, required 5"]
+    assert missed({figure.name: figure.required or 0.0 for figure in FIGURES}) == []
+    assert missed({}) == []
+
+
+def test_long_tailed_lengths_have_the_mean_and_the_longest_they_should() -> None:
+    lengths = reply_tokens("long_tail")
+    assert lengths == reply_tokens("long_tail")
+    assert len(lengths) == SAMPLES_PER_UPDATE
+    assert sum(lengths) / len(lengths) == pytest.approx(36, abs=0.1)
+    assert (min(lengths) >= 1, max(lengths)) == (True, LONGEST_TOKENS)
+    assert sorted(lengths)[len(lengths) // 2] < 30
+
+
+@pytest.mark.parametrize("batches", TRL_BATCHES.values(), ids=TRL_BATCHES.keys())
+def test_trl_can_cut_an_update_into_its_batches(batches: dict[str, int]) -> None:
+    assert SAMPLES_PER_UPDATE % batches["generation_batch"] == 0
+    assert batches["generation_batch"] % batches["microbatch"] == 0
+    assert batches["generation_batch"] % SAMPLES_PER_PROMPT == 0
+
+
+def trained(ordinal: int, sample: int, tokens: int) -> EpisodeRecord:
+    versions: list[int | None] = [None, None, *([0] * tokens)]
+    return EpisodeRecord(
+        ordinal=ordinal, sample=sample, task="t", fate=Fate.TRAINED, admitted_version=0, prompt=[], versions=versions
+    )
+
+
+def test_a_reply_of_another_length_than_drawn_is_noticed() -> None:
+    drawn = reply_tokens("long_tail")
+    check_trained([trained(65, 3, drawn[11])], drawn, samples=1)
+    with pytest.raises(AssertionError, match="length drawn"):
+        check_trained([trained(65, 3, drawn[11] + 1)], drawn, samples=1)
+    with pytest.raises(AssertionError, match="not every sample"):
+        check_trained([trained(65, 3, drawn[11])], drawn, samples=2)
+
+
 def test_the_table_shows_a_dash_for_what_a_side_does_not_have() -> None:
     trl = next(line for line in table(summarize(RUNS)).splitlines() if line.startswith("| trl, 2"))
-    assert [cell.strip() for cell in trl.split("|")[3:-1]] == ["32.0", "16.00 s", "-", "-", "11.00 s", "-", "-"]
+    assert [cell.strip() for cell in trl.split("|")[4:-1]] == ["32.0", "16.00 s", "-", "-", "11.00 s", "-", "-"]
 
 
 def test_only_the_measured_updates_count_and_overlapping_groups_count_once() -> None:

@@ -25,3 +25,11 @@ def test_the_file_that_is_scored_is_not_written_over(rlhf: Command, recipe: Path
     assert "response" in replies.read_text()
     assert rlhf("score", recipe, replies, "-o", tmp_path / "scored.jsonl").code == 0
     assert json.loads((tmp_path / "scored.jsonl").read_text())["reward"] == 1.0
+
+
+def test_a_reward_model_is_not_asked_about_texts(rlhf: Command, recipe: Path, tmp_path: Path):
+    replies = tmp_path / "replies.jsonl"
+    replies.write_text(json.dumps({"question": "1 + 1?", "answer": "2", "response": "2"}) + "\n")
+    ended = rlhf("score", recipe, replies, "reward.kind=model", "reward.model=somebody/judge")
+    assert ended.code == 2
+    assert "scores the tokens that an engine sampled, not texts" in ended.err

@@ -41,7 +41,7 @@ HOSTILE = {"do_sample": True, "top_k": 1, "temperature": 0.1, "repetition_penalt
         ),
         pytest.param(
             (LOCAL, "trainer.deepspeed.zero_stage=1", "model.tiny.tie_word_embeddings=false",
-             "sampling.temperature=0.6", "trainer.loss.kl_coefficient=0.01"),
+             "sampling.temperature=0.6", "trainer.kl.coefficient=0.01"),
             id="local-zero1-qwen2-untied-cold",
         ),
     ],

@@ -73,6 +73,13 @@ def wide_ratios(record: Record) -> bool:
     return any(np.abs(one - other).max() > 20 for one in logprobs for other in logprobs)
 
 
+def wide_sequences(record: Record) -> bool:
+    """The mean log-ratio of some sequence is beyond the 10 at which some clamp it, or `wide_ratios` holds."""
+    mask = record.inputs["mask"] > 0
+    log_ratio = np.where(mask, record.inputs["logp"] - record.inputs["old_logp"], 0.0)
+    return wide_ratios(record) or bool((log_ratio.sum(1) / np.maximum(mask.sum(1), 1) > 10).any())
+
+
 def wide_kl(record: Record) -> bool:
     """Some estimate of the divergence to the reference is beyond the 10 at which some clamp it."""
     log_ratio = record.inputs["ref_logp"].astype(np.float64) - record.inputs["logp"]
@@ -83,6 +90,7 @@ def wide_kl(record: Record) -> bool:
 CONDITIONS: dict[str, Callable[[Record], bool]] = {
     "always": lambda record: True,
     "wide_ratios": wide_ratios,
+    "wide_sequences": wide_sequences,
     "wide_kl": wide_kl,
     "interior_gaps": interior_gaps,
     "singletons": singletons,

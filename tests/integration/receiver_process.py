@@ -57,7 +57,7 @@ def _receiver(backend: str) -> tuple[Any, Any]:
     if device.type == "cuda":
         torch.cuda.set_device(device if backend == "nccl" else 0)
     parallel = SimpleNamespace(rank=0, world_size=1, data_parallel_index=0)
-    config = SimpleNamespace(parallel_config=parallel, model_config=None)
+    config = SimpleNamespace(parallel_config=parallel, model_config=None, lora_config=None)
     transfer = WeightTransferConfig(backend=engine_backend(backend))
     model = Memory()
     return WeightTransferEngineFactory.create_engine(transfer, config, device, model), model

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +12,30 @@ import pytest
 import torch
 
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
+from rlhf.models import head
 from rlhf.models.config import ModelConfig, TinyModelConfig, WarmupConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.policy import chosen_logprobs
 from rlhf.models.tiny import save_tiny
 from rlhf.trainer import weights, zero
-from rlhf.trainer.advantages import group_advantages
-from rlhf.trainer.answers import scatter
-from rlhf.trainer.batch import build_batch, build_minibatches
-from rlhf.trainer.config import DeepSpeedConfig, LossConfig, OptimizerConfig, PublishConfig, TrainerConfig
+from rlhf.trainer.batch import build_minibatches
+from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, PublishConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.rank import Rank
-from rlhf.trainer.settings import LearnerSettings
+from rlhf.trainer.scores import Wanted, gathered_scores
+from rlhf.trainer.settings import LearnerSettings, Orders
 from rlhf.trainer.sft import fine_tune
 from rlhf.trainer.warmup import warm_up
 from rlhf.transfer.buckets import cut, digest, unpack
 from rlhf.transfer.gloo_group import GlooGroup
 from rlhf.types import Manifest, Message, Rendezvous
 from tests.integration.learner_ranks import ProcessWorker, rank_processes
-from tests.trainer.made import made_groups, made_segment
+from tests.trainer.made import made_batch, made_groups, made_segment
 
 pytestmark = pytest.mark.engine
 
 CANARY = np.arange(3, 40, dtype=np.int32)
 GROUPS = made_groups(12, 8)
-ADVANTAGES = partial(group_advantages, normalize_by_std=True)
 CUTS = [(100_000, 512, 0), (300, 128, 0), (1, 1, 0), (300, 128, 5)]
 """`(tokens a micro-batch, tokens a row, seed of the order of groups)`: from one pass to one sequence at a time."""
 
@@ -72,7 +70,7 @@ def trainer(ranks: int, stage: int, learning_rate: float = 1e-3, **changes: Any)
 def start(
     workers: list[ProcessWorker], folder: str, config: TrainerConfig, dtype: str = "float32", temperature: float = 1.0
 ) -> RemoteLearner:
-    learner = RemoteLearner(workers, config, advantages=ADVANTAGES)
+    learner = RemoteLearner(workers, config)
     model = ModelConfig(path=folder, dtype=dtype)
     settings = LearnerSettings(model_path=folder, model=model, trainer=config, temperature=temperature)
     asyncio.run(learner.start(settings))
@@ -109,7 +107,7 @@ def gradient_of(rank: Rank, minibatches: Any) -> np.ndarray:
 
     zero.step = reading_step
     try:
-        rank.update(minibatches, 1)
+        rank.update(minibatches, Orders())
     finally:
         zero.step = real_step
     return seen[0]
@@ -118,7 +116,7 @@ def gradient_of(rank: Rank, minibatches: Any) -> np.ndarray:
 def gradient(workers: list[ProcessWorker], tokens: int, row_tokens: int, order: int) -> np.ndarray:
     groups = [GROUPS[i] for i in np.random.default_rng(order).permutation(len(GROUPS))] if order else GROUPS
     parts = build_minibatches(
-        build_batch(groups, ADVANTAGES(groups)),
+        made_batch(groups),
         minibatches=1,
         ranks=len(workers),
         tokens_per_microbatch=tokens,
@@ -309,6 +307,27 @@ def test_an_engine_receives_every_weight_bit_for_bit(
     assert same(asyncio.run(publish_to_this_process(learner)), look(workers, whole_weights))
 
 
+def gradient_in_chunks(rank: Rank, minibatches: Any) -> np.ndarray:
+    """The gradient, with the head in chunks of 64 tokens, as for a vocabulary of 65,536 and more."""
+    logits_at_once, head.LOGITS_AT_ONCE = head.LOGITS_AT_ONCE, 1
+    try:
+        return gradient_of(rank, minibatches)
+    finally:
+        head.LOGITS_AT_ONCE = logits_at_once
+
+
+def test_ranks_with_fewer_chunks_of_the_head_than_others_meet_them_under_zero_3(
+    pair: list[ProcessWorker], folder: str, reference_gradient: np.ndarray
+) -> None:
+    start(pair, folder, trainer(2, 3, learning_rate=0))
+    batch = made_batch(GROUPS)
+    parts = build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=1000, row_tokens=512)
+    ((one, *_), (other, *_)) = ([len(m.targets) for m in part[0].microbatches] for part in parts)
+    size = head.MIN_CHUNK_TOKENS
+    assert -(-one // size) != -(-other // size), "the ranks have different numbers of chunks"
+    assert off(look(pair, gradient_in_chunks, *[(part,) for part in parts]), reference_gradient) <= 1e-6
+
+
 def test_log_probs_come_back_to_their_samples_at_the_sampling_temperature(
     pair: list[ProcessWorker], folder: str
 ) -> None:
@@ -331,16 +350,21 @@ def test_log_probs_come_back_to_their_samples_at_the_sampling_temperature(
 
 def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[ProcessWorker], folder: str) -> None:
     learner = start(pair, folder, trainer(2, 3))
-    batch = build_batch(GROUPS, ADVANTAGES(GROUPS))
+    batch = made_batch(GROUPS)
     parts = build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=4096)
 
     async def scored() -> list[Any]:
         calls = zip(pair, parts, strict=True)
         return await asyncio.gather(
-            *(worker.call("score", part[0].microbatches, timeout_seconds=60) for worker, part in calls)
+            *(
+                worker.call("score", part[0].microbatches, Wanted(proximal=True), timeout_seconds=60)
+                for worker, part in calls
+            )
         )
 
-    found = batch.per_sample(scatter(asyncio.run(scored()), len(batch.advantages)))
+    scores = gathered_scores(asyncio.run(scored()), batch.tokens, len(batch.samples))
+    assert scores.proximal is not None
+    found = batch.per_sample(scores.proximal)
     for sample, logprobs in zip(asyncio.run(learner.update(GROUPS)).samples, found, strict=True):
         np.testing.assert_array_equal(sample.logprobs, logprobs)
 
@@ -348,7 +372,7 @@ def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[Proce
 def test_several_steps_an_update_use_the_log_probs_from_before_the_first(
     single: list[ProcessWorker], folder: str
 ) -> None:
-    changes = {"epochs": 2, "minibatches": 3, "old_logprobs": "recomputed", "loss": LossConfig(kl_coefficient=0.1)}
+    changes = {"epochs": 2, "minibatches": 3, "old_logprobs": "recomputed", "kl": KLConfig(coefficient=0.1)}
     learner = start(single, folder, trainer(1, 0, **changes))
     first = asyncio.run(learner.update(GROUPS))
     frozen = start(single, folder, trainer(1, 0, learning_rate=0, old_logprobs="recomputed"))

@@ -13,14 +13,18 @@ pytestmark = pytest.mark.engine
 
 
 def recipe_in(folder: Path, responses: list[str]) -> Path:
-    """A recipe, and its demonstrations beside it."""
-    rows = [{"question": f"number {n}", "response": response} for n, response in enumerate(responses)]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    """A recipe, and its demonstrations beside it: in two files, whose columns have names of their own."""
+    for file, column in (("rows", "response"), ("more", "reply")):
+        rows = [{"question": f"number {n}", column: response} for n, response in enumerate(responses)]
+        (folder / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     recipe = folder / "parrot.yaml"
     recipe.write_text(f"""
 kind: sft
 model: {{tiny: {{hidden_size: 64, intermediate_size: 128, max_position_embeddings: 64}}}}
-data: {{train: {{path: {folder / "rows.jsonl"}, answer_column: null, response_column: response}}}}
+data:
+  train:
+    - {{path: {folder / "rows.jsonl"}, answer_column: null, response_column: response, min_prompt_tokens: 2}}
+    - {{path: {folder / "more.jsonl"}, answer_column: null, response_column: reply}}
 trainer: {{updates: 30, groups_per_update: 8, save_every: 20, optimizer: {{learning_rate: 1e-2}}}}
 cluster: {{kind: local}}
 """)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,7 +85,7 @@ class ThreadedEngine:
 
     transfer_ranks = 1
 
-    def __init__(self, folder: Path, dtype: str) -> None:
+    def __init__(self, folder: Path, dtype: str, **settings: Any) -> None:
         self.name = "engine-0"
         self.worker = EngineWorker(
             self.name,
@@ -95,6 +96,7 @@ class ThreadedEngine:
                 "kv_cache_megabytes": 16,
                 "max_sequences": 8,
                 "command_timeout_seconds": 60,
+                **settings,
             },
         )
         self.worker.start()

@@ -1,17 +1,20 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from transformers import PreTrainedModel
 
+from rlhf.models import head as head_module
 from rlhf.models import policy as policy_module
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.policy import Policy, chosen_logprobs
 from rlhf.models.tiny import save_tiny
-from rlhf.trainer.advantages import group_advantages
-from rlhf.trainer.batch import MicroBatch, build_batch, build_minibatches
-from tests.trainer.made import made_groups, with_one_prompt
+from rlhf.trainer.batch import MicroBatch, build_minibatches
+from tests.trainer.made import made_batch, made_groups, with_one_prompt
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
@@ -27,7 +30,7 @@ def policy(folder: str, request: pytest.FixtureRequest) -> Policy:
 
 def microbatches(row_tokens: int, tokens: int) -> Iterator[MicroBatch]:
     groups = made_groups()
-    batch = build_batch(groups, group_advantages(groups, normalize_by_std=True))
+    batch = made_batch(groups)
     (steps,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=tokens, row_tokens=row_tokens)
     return iter(steps[0].microbatches)
 
@@ -72,6 +75,33 @@ def test_packed_log_probs_equal_those_of_each_sequence_alone(policy: Policy) -> 
     np.testing.assert_allclose(packed, one_by_one(policy), rtol=0, atol=1e-5)
 
 
+def with_a_mask_of_ones(model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor) -> Tensor:
+    mask = torch.ones_like(token_ids)
+    return model.base_model(token_ids, position_ids=position_ids, attention_mask=mask, use_cache=False)[0]
+
+
+def with_a_cache(model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor) -> Tensor:
+    return model.base_model(token_ids, position_ids=position_ids, attention_mask=None, use_cache=True)[0]
+
+
+def with_a_boolean_mask_for_eager_attention(model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor) -> Tensor:
+    model.set_attn_implementation("eager")
+    sequences = (position_ids == 0).cumsum(1)
+    seen = (sequences[:, :, None] == sequences[:, None]).tril()[:, None]
+    return model.base_model(token_ids, position_ids=position_ids, attention_mask=seen, use_cache=False)[0]
+
+
+@pytest.mark.parametrize("wrong", [with_a_mask_of_ones, with_a_cache, with_a_boolean_mask_for_eager_attention])
+def test_what_silently_joins_sequences_would_be_seen(
+    folder: str, wrong: Callable[[PreTrainedModel, Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Policy(load_policy(folder))
+    expected = one_by_one(policy)
+    monkeypatch.setattr(policy_module, "hidden_states", wrong)
+    joined, _ = computed(policy, row_tokens=128, tokens=512)
+    assert float(np.abs(joined - expected).max()) > 1e-3
+
+
 def test_packed_gradients_equal_those_of_each_sequence_alone(policy: Policy) -> None:
     _, packed = computed(policy, row_tokens=128, tokens=512)
     _, alone = computed(policy, row_tokens=1, tokens=1)
@@ -83,16 +113,7 @@ def test_a_sequence_does_not_see_its_neighbours_in_the_row(policy: Policy) -> No
     changed_ids = micro.token_ids.copy()
     starts = np.flatnonzero(micro.position_ids[0] == 0)
     changed_ids[0, : starts[1]] = changed_ids[0, : starts[1]] % 200 + 7
-    changed = MicroBatch(
-        token_ids=changed_ids,
-        position_ids=micro.position_ids,
-        sources=micro.sources,
-        targets=micro.targets,
-        places=micro.places,
-        behaviour_logprobs=micro.behaviour_logprobs,
-        advantages=micro.advantages,
-        weights=micro.weights,
-    )
+    changed = replace(micro, token_ids=changed_ids)
     before, after = forward(policy, micro).detach(), forward(policy, changed).detach()
     first = torch.tensor(micro.targets < starts[1])
     assert not torch.equal(before[first], after[first])
@@ -103,7 +124,8 @@ def test_large_vocabularies_go_in_chunks_with_the_same_gradient(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, whole_gradient = computed(policy, row_tokens=128, tokens=512)
-    monkeypatch.setattr(policy_module, "LOGITS_AT_ONCE", 288 * 5)
+    monkeypatch.setattr(head_module, "LOGITS_AT_ONCE", 288 * 5)
+    monkeypatch.setattr(head_module, "MIN_CHUNK_TOKENS", 1)
     chunked, chunked_gradient = computed(policy, row_tokens=128, tokens=512)
     np.testing.assert_allclose(chunked, whole, rtol=0, atol=1e-6)
     assert float((chunked_gradient - whole_gradient).norm() / whole_gradient.norm()) <= 1e-6
@@ -117,7 +139,7 @@ def test_gradient_checkpointing_changes_nothing(folder: str) -> None:
 
 def test_a_padding_micro_batch_reaches_every_weight_with_zero(policy: Policy) -> None:
     groups = made_groups(1, 1)
-    batch = build_batch(groups, group_advantages(groups, normalize_by_std=True))
+    batch = made_batch(groups)
     padding = build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=512)[1][0].microbatches[0]
     assert len(padding.targets) == 0
     policy.zero_grad()
@@ -127,14 +149,14 @@ def test_a_padding_micro_batch_reaches_every_weight_with_zero(policy: Policy) ->
 
 def test_samples_that_share_their_prompt_are_as_if_each_were_alone(policy: Policy) -> None:
     groups = [with_one_prompt(group) for group in made_groups()]
-    batch = build_batch(groups, group_advantages(groups, normalize_by_std=True))
+    batch = made_batch(groups)
     results = []
     for row_tokens in (128, 1):
         (steps,) = build_minibatches(
             batch, minibatches=1, ranks=1, tokens_per_microbatch=4 * row_tokens, row_tokens=row_tokens
         )
         policy.zero_grad()
-        flat = np.zeros(len(batch.advantages))
+        flat = np.zeros(batch.tokens)
         for micro in steps[0].microbatches:
             logprobs = forward(policy, micro)
             flat[micro.places] = logprobs.detach()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rlhf.errors import DeadlinePassed, GenerateFailed
-from rlhf.rollout.evaluation import EvaluationFailed, Evaluator
 from rlhf.rollout.group import GroupRollout
 from rlhf.types import Failed, Filtered, Group, Sampling, Status, Ticket, TokenKind, Trajectory
 from tests.fakes import TASK, FakeEngine, FakeRenderer, FakeReward
@@ -93,15 +92,40 @@ async def test_equal_rewards_are_filtered_only_when_the_recipe_says_so() -> None
     assert isinstance(filtered, Filtered)
 
 
-async def test_an_evaluation_asks_every_task_once() -> None:
-    engine = FakeEngine()
-    evaluator = Evaluator(rollout=rollout(engine, FakeReward(1.0), size=1, purpose="eval"), tasks=[TASK] * 4)
-    evaluation = await evaluator(version=0)
-    assert (evaluation.reward, evaluation.problems, evaluation.distinct_answers) == (1.0, 4, 1)
-    assert len(engine.asked) == 4
+async def test_a_greedy_baseline_is_played_beside_the_group_and_scored_with_it() -> None:
+    engine, reward = FakeEngine(), FakeReward(1.0, 0.0, 0.5, 0.25)
+    group = await rollout(engine, reward, greedy_baseline=True)(TASK, TICKET)
+    assert isinstance(group, Group)
+    assert [sample.score.value for sample in group.samples] == [1.0, 0.0, 0.5]
+    assert group.baseline is not None
+    assert group.baseline.score.value == 0.25
+    assert [index for index, _, _ in group.trainable] == [0, 1, 2], "it is none of the samples"
+    assert [(sampling.temperature, sampling.max_tokens) for _, sampling, _ in engine.asked] == [(1.0, 4)] * 3 + [(0, 4)]
+    assert len({seed for _, _, seed in engine.asked}) == 4
 
 
-async def test_an_evaluation_with_a_problem_that_has_no_number_has_none_either() -> None:
-    evaluator = Evaluator(rollout=rollout(FakeEngine(), FakeReward(None), size=1), tasks=[TASK])
-    with pytest.raises(EvaluationFailed, match="task task"):
-        await evaluator(version=0)
+async def test_a_group_whose_baseline_has_no_number_is_failed() -> None:
+    outcome = await rollout(FakeEngine(), FakeReward(1.0, 0.0, 0.5, None), greedy_baseline=True)(TASK, TICKET)
+    assert isinstance(outcome, Failed)
+    assert (outcome.kind, outcome.detail) == ("no_baseline", "the greedy episode was lost: raised")
+    assert len(outcome.samples) == 3
+
+
+async def test_a_group_whose_baseline_broke_is_failed() -> None:
+    def fail(session: str) -> None:
+        if session.endswith("-3"):
+            raise DeadlinePassed("engine-0", 3)
+
+    outcome = await rollout(FakeEngine(fail), FakeReward(1.0, 0.0, 0.5), greedy_baseline=True)(TASK, TICKET)
+    assert isinstance(outcome, Failed)
+    assert (outcome.kind, outcome.detail) == ("no_baseline", "the greedy episode was lost: timeout")
+
+
+@pytest.mark.parametrize("baseline", [0.0, 1.0])
+async def test_equal_rewards_are_those_of_the_samples_whatever_the_baselines(baseline: float) -> None:
+    reward = FakeReward(1, 1, 1, baseline)
+    outcome = await rollout(FakeEngine(), reward, greedy_baseline=True, filter_equal_rewards=True)(TASK, TICKET)
+    assert isinstance(outcome, Filtered)
+    other = FakeReward(1, 0, 1, baseline)
+    kept = await rollout(FakeEngine(), other, greedy_baseline=True, filter_equal_rewards=True)(TASK, TICKET)
+    assert isinstance(kept, Group)

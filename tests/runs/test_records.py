@@ -15,6 +15,7 @@ from rlhf.runs.records import (
     as_row,
     read_episodes,
     records_in_flight,
+    records_of_evaluation,
     records_of_failed,
     records_of_filtered,
     records_of_update,
@@ -145,9 +146,37 @@ def test_a_failed_group_leaves_a_record_for_every_episode_it_was_to_have():
 
 
 def test_what_the_end_of_the_run_found_unfinished_is_in_flight():
-    records = records_in_flight(TICKET, TASK, group_size=3, samples=(sound(),))
+    records = records_in_flight(TICKET, TASK, group_size=3, group=group(sound()))
     assert [record.fate for record in records] == [Fate.IN_FLIGHT] * 3
     assert [record.reward for record in records] == [1.0, None, None]
+
+
+def test_an_evaluated_episode_names_its_set_and_is_not_in_the_books(tmp_path: Path):
+    records = records_of_evaluation([group(sound(), UNSCORED)], "hard")
+    assert [(record.fate, record.evaluation_set) for record in records] == [
+        (Fate.EVALUATED, "hard"),
+        (Fate.UNSCORED, "hard"),
+    ]
+    writer = EpisodeWriter(tmp_path / "evaluations.jsonl")
+    writer.write(records[:1])
+    assert writer.counts["admitted"] == 0
+
+
+def test_a_baseline_is_recorded_beside_its_group_and_is_not_in_the_books(tmp_path: Path):
+    played = Group(ticket=TICKET, task=TASK, samples=(sound(), UNSCORED), baseline=sound(0.25))
+    updated = Updated(metrics={}, samples=(trained(0, [0, 0], [0, 0]),))
+    writer = EpisodeWriter(tmp_path / "episodes.jsonl")
+    for records in (
+        records_of_update([played], updated, update=3),
+        records_of_filtered(Filtered(group=played, reason="equal rewards")),
+        records_in_flight(TICKET, TASK, group_size=2, group=played),
+    ):
+        assert (records[-1].fate, records[-1].sample, records[-1].reward) == (Fate.BASELINE, 2, 0.25)
+        assert records[-1].response == "123"
+        writer.write(records)
+    assert writer.counts == {
+        "admitted": 6, "trained": 1, "filtered": 1, "failed": 0, "unscored": 3, "in_flight": 1,
+    }  # fmt: skip
 
 
 def test_records_come_back_from_the_file_as_they_were(tmp_path: Path):

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from rlhf.runs.live import BARS, LiveView, curve
-from rlhf.runs.view import PlainView, UpdateLine, duration, make_view, plain_line
+from rlhf.runs.view import EvaluationLine, PlainView, UpdateLine, duration, evaluation_line, make_view, plain_line
 
 LINE = UpdateLine(
     update=3, updates=60, reward=0.5, staleness=0.25, seconds=1.5, phase_seconds={"generate": 1.0, "train": 0.5},
@@ -45,6 +45,15 @@ def test_what_has_no_number_is_a_dash():
     assert "kl       -" in plain_line(replace(LINE, kl=None))
 
 
+def test_every_evaluation_set_is_one_line_with_what_was_asked_for():
+    line = EvaluationLine(update=3, reward=0.25, problems=256)
+    assert evaluation_line(line) == "evaluation after update 3  reward 0.250  problems 256"
+    named = replace(line, name="hard", metrics={"pass@8": 0.5, "maj@8": 0.375})
+    assert evaluation_line(named) == (
+        "evaluation after update 3  hard  reward 0.250  pass@8 0.500  maj@8 0.375  problems 256"
+    )
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(None, "-"), (0, "0:00"), (42.4, "0:42"), (59.6, "1:00"), (3600, "1:00:00"), (11220, "3:07:00")],
@@ -60,7 +69,7 @@ def test_a_pipe_gets_plain_lines_and_every_phase_is_named_once():
     for _ in range(2):
         view.phase("training")
         view.update(LINE)
-    view.evaluation(3, 0.25, 256)
+    view.evaluation(EvaluationLine(update=3, reward=0.25, problems=256))
     view.message("engine-0 on this machine")
     view.close()
     lines = stream.getvalue().splitlines()
@@ -84,13 +93,25 @@ def test_a_terminal_gets_a_panel_with_everything_in_it(monkeypatch: pytest.Monke
         view = make_view("run", 60, stream, live=True)
         assert isinstance(view, LiveView)
         view.phase("training")
-        view.evaluation(0, 0.25, 256)
-        view.evaluation(2, 0.5, 256)
+        for update, reward in ((0, 0.25), (2, 0.5)):
+            view.evaluation(EvaluationLine(update=update, reward=reward, problems=256))
+        view.evaluation(EvaluationLine(update=2, name="hard", reward=0.125, problems=30, metrics={"pass@8": 0.75}))
         view.update(LINE)
         view.message("something [odd] happened")
         view.close()
     shown = everything_on(controller)
-    for part in ("update 3/60", "0.250 → ", "8,123 tokens/s", "1 failed", "something [odd] happened", "1:30 left"):
+    for part in (
+        "update 3/60",
+        "0.250 → ",
+        "8,123 tokens/s",
+        "1 failed",
+        "something [odd] happened",
+        "1:30 left",
+        "held out",
+        "hard",
+        "0.125",
+        "pass@8 0.750",
+    ):
         assert part in shown
 
 

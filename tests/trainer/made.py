@@ -6,6 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from rlhf.trainer.batch import Batch
+from rlhf.trainer.batch import build_batch as bare_batch
+from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.credit import with_advantages
+from rlhf.trainer.scores import Scores
 from rlhf.types import Group, Sample, Scored, Segment, Status, Task, Ticket, TokenKind, Trajectory, Unscored
 
 
@@ -56,3 +61,10 @@ def _with_prompt(sample: Sample, prompt: np.ndarray) -> Sample:
     token_ids[: len(prompt)] = prompt
     changed = replace(segment, token_ids=token_ids.astype(np.int32))
     return replace(sample, trajectory=replace(sample.trajectory, segments=(changed,)))
+
+
+def made_batch(groups: list[Group], aggregation: str = "token_mean") -> Batch:
+    """A batch with group-relative advantages."""
+    config = TrainerConfig(loss={"aggregation": aggregation})
+    batch, _ = with_advantages(bare_batch(groups, aggregation=aggregation), groups, Scores(), config, 0.0, 16)
+    return batch

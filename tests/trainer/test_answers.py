@@ -1,6 +1,6 @@
 import numpy as np
 
-from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter
+from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
 
 
 def answer(total: float, count: float, largest: float, places: list[int]) -> RankAnswer:
@@ -15,7 +15,7 @@ def answer(total: float, count: float, largest: float, places: list[int]) -> Ran
 
 def test_means_are_over_all_tokens_and_not_over_ranks() -> None:
     metrics = reduce_metrics([answer(6.0, 3.0, 1.5, []), answer(1.0, 1.0, 4.0, [])])
-    assert metrics == {"entropy": 7 / 4, "ratio_max": 4.0, "grad_norm": 2.0}
+    assert metrics == {"entropy": 7 / 4, "ratio_max": 4.0, "grad_norm": 2.0, "optimizer_steps": 2.0}
 
 
 def test_a_rank_without_tokens_takes_no_part_in_a_mean() -> None:
@@ -29,3 +29,11 @@ def test_no_answers_are_no_metrics() -> None:
 def test_log_probs_find_their_places_again() -> None:
     flat = scatter([answer(0, 1, 0, [3, 0]), answer(0, 1, 0, [1, 2])], 4)
     assert flat.tolist() == [0, -1, -2, -3]
+
+
+def test_the_effective_sample_size_is_the_share_that_unequal_weights_leave() -> None:
+    weights = np.array([2.0, 1.0, 0.5, 0.0])
+    metrics = {"importance": weights.mean(), "importance_squared": (weights**2).mean(), "loss": 1.0}
+    expected = weights.sum() ** 2 / (4 * (weights**2).sum())
+    assert with_effective_sample_size(metrics) == {"loss": 1.0, "effective_sample_size": expected}
+    assert with_effective_sample_size({"importance": 1.0, "importance_squared": 1.0})["effective_sample_size"] == 1.0

@@ -3,14 +3,10 @@ import pickle
 import numpy as np
 import pytest
 
-from rlhf.trainer.advantages import group_advantages
-from rlhf.trainer.batch import Batch, Minibatch, build_batch, build_minibatches
+from rlhf.errors import NotFinite
+from rlhf.trainer.batch import Minibatch, build_batch, build_minibatches
 from rlhf.types import Group, Sample, Scored, Segment, Status, Task, Ticket, TokenKind, Trajectory
-from tests.trainer.made import made_groups, made_segment, without_score
-
-
-def batch_of(groups: list[Group], aggregation: str = "token_mean") -> Batch:
-    return build_batch(groups, group_advantages(groups, normalize_by_std=True), aggregation=aggregation)
+from tests.trainer.made import made_batch, made_groups, made_segment, without_score
 
 
 def all_places(parts: list[tuple[Minibatch, ...]]) -> list[int]:
@@ -31,9 +27,9 @@ def one_trajectory(*segments: Segment) -> Group:
 @pytest.mark.parametrize("tokens", [1, 100, 10_000])
 @pytest.mark.parametrize("minibatches", [1, 2, 6])
 def test_every_action_token_is_computed_once_whatever_the_plan(ranks: int, tokens: int, minibatches: int) -> None:
-    batch = batch_of(made_groups())
+    batch = made_batch(made_groups())
     parts = build_minibatches(batch, minibatches=minibatches, ranks=ranks, tokens_per_microbatch=tokens, row_tokens=64)
-    assert sorted(all_places(parts)) == list(range(len(batch.advantages)))
+    assert sorted(all_places(parts)) == list(range(batch.tokens))
     for step in zip(*parts, strict=True):
         assert len({len(part.microbatches) for part in step}) == 1
         assert len({part.denominator for part in step}) == 1
@@ -41,7 +37,7 @@ def test_every_action_token_is_computed_once_whatever_the_plan(ranks: int, token
 
 def test_a_micro_batch_holds_each_token_with_what_precedes_it() -> None:
     groups = made_groups()
-    batch = batch_of(groups)
+    batch = made_batch(groups)
     segments = [s.trajectory.segments[0] for g in groups for s in g.samples]
     (parts,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=200, row_tokens=64)
     for micro in parts[0].microbatches:
@@ -56,35 +52,35 @@ def test_a_micro_batch_holds_each_token_with_what_precedes_it() -> None:
 
 def test_a_token_carries_its_own_sample_s_numbers() -> None:
     groups = made_groups()
-    batch = batch_of(groups)
+    batch = made_batch(groups)
     (parts,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=200, row_tokens=64)
     for micro in parts[0].microbatches:
-        np.testing.assert_array_equal(micro.advantages, batch.advantages[micro.places])
-        np.testing.assert_array_equal(micro.behaviour_logprobs, batch.behaviour_logprobs[micro.places])
+        np.testing.assert_array_equal(micro.per_token.advantages, batch.per_token.advantages[micro.places])
+        np.testing.assert_array_equal(micro.per_token.behaviour, batch.per_token.behaviour[micro.places])
     flat = np.concatenate(
         [s.trajectory.segments[0].logprobs[s.trajectory.segments[0].action_mask] for g in groups for s in g.samples]
     )
-    np.testing.assert_array_equal(batch.behaviour_logprobs, flat)
+    np.testing.assert_array_equal(batch.per_token.behaviour, flat)
 
 
 def test_a_minibatch_is_whole_groups_in_order() -> None:
     groups = made_groups(5)
-    batch = batch_of(groups)
+    batch = made_batch(groups)
     (parts,) = build_minibatches(batch, minibatches=2, ranks=1, tokens_per_microbatch=4096)
     tokens = [sum(s.trajectory.action_tokens for s in g.samples) for g in groups]
     assert [part.denominator for part in parts] == [sum(tokens[:3]), sum(tokens[3:])]
 
 
 def test_sequence_mean_weighs_every_sample_the_same() -> None:
-    batch = batch_of(made_groups(), "sequence_mean")
-    sums = [float(weights.sum()) for weights in batch.per_sample(batch.weights)]
+    batch = made_batch(made_groups(), "sequence_mean")
+    sums = [float(weights.sum()) for weights in batch.per_sample(batch.per_token.weights)]
     np.testing.assert_allclose(sums, 1.0, rtol=1e-6)
-    (parts,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=4096)
+    (parts,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=4096, aggregation="sequence_mean")
     assert parts[0].denominator == len(batch.samples)
 
 
 def test_samples_without_a_score_are_not_there() -> None:
-    batch = batch_of([without_score(group, 1) for group in made_groups(2)])
+    batch = made_batch([without_score(group, 1) for group in made_groups(2)])
     assert batch.samples == ((0, 0), (0, 2), (0, 3), (1, 0), (1, 2), (1, 3))
 
 
@@ -93,17 +89,17 @@ def test_environment_tokens_between_turns_are_context_and_not_trained() -> None:
     plain = made_segment(rng, 3, 6)
     kinds = np.array([0, 0, 0, 1, 1, 2, 2, 1, 1], np.int8)
     segment = Segment(token_ids=plain.token_ids, kinds=kinds, logprobs=plain.logprobs, versions=plain.versions)
-    batch = batch_of([one_trajectory(segment)])
+    batch = made_batch([one_trajectory(segment)])
     assert batch.strands[0].actions.tolist() == [3, 4, 7, 8]
-    np.testing.assert_array_equal(batch.behaviour_logprobs, plain.logprobs[[3, 4, 7, 8]])
+    np.testing.assert_array_equal(batch.per_token.behaviour, plain.logprobs[[3, 4, 7, 8]])
 
 
 def test_segments_of_one_trajectory_share_its_advantage_and_its_place_in_the_answers() -> None:
     rng = np.random.default_rng(0)
     group = one_trajectory(made_segment(rng, 3, 2), made_segment(rng, 4, 3))
-    batch = build_batch([group], [np.array([2.0], np.float32)], aggregation="sequence_mean")
-    assert [len(values) for values in batch.per_sample(batch.advantages)] == [5]
-    np.testing.assert_allclose(batch.weights, 0.2)
+    batch = build_batch([group], aggregation="sequence_mean")
+    assert [len(values) for values in batch.per_sample(batch.per_token.advantages)] == [5]
+    np.testing.assert_allclose(batch.per_token.weights, 0.2)
 
 
 def test_a_context_that_starts_with_an_action_is_a_programming_error() -> None:
@@ -111,16 +107,28 @@ def test_a_context_that_starts_with_an_action_is_a_programming_error() -> None:
     segment = made_segment(rng, 0, 3)
     assert segment.kinds[0] == TokenKind.ACTION
     with pytest.raises(ValueError, match="nothing precedes it"):
-        batch_of([one_trajectory(segment)])
+        made_batch([one_trajectory(segment)])
 
 
 def test_a_batch_without_anything_to_train_has_no_steps() -> None:
-    batch = batch_of([without_score(one_trajectory(made_segment(np.random.default_rng(0), 3, 2)), 0)])
+    batch = made_batch([without_score(one_trajectory(made_segment(np.random.default_rng(0), 3, 2)), 0)])
     assert build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=64) == [(), ()]
-    assert batch.per_sample(batch.advantages) == []
+    assert batch.per_sample(batch.per_token.advantages) == []
 
 
 def test_what_is_sent_to_the_ranks_survives_the_journey() -> None:
-    (parts,) = build_minibatches(batch_of(made_groups(2)), minibatches=1, ranks=1, tokens_per_microbatch=64)
+    (parts,) = build_minibatches(made_batch(made_groups(2)), minibatches=1, ranks=1, tokens_per_microbatch=64)
     arrived = pickle.loads(pickle.dumps(parts))
     np.testing.assert_array_equal(arrived[0].microbatches[0].token_ids, parts[0].microbatches[0].token_ids)
+
+
+def test_an_engine_s_log_prob_that_is_no_number_is_not_trained() -> None:
+    segment = made_segment(np.random.default_rng(0), 3, 2)
+    broken = Segment(
+        token_ids=segment.token_ids,
+        kinds=segment.kinds,
+        logprobs=np.full(5, np.nan, np.float32),
+        versions=segment.versions,
+    )
+    with pytest.raises(NotFinite, match="log-prob of a sampled token is no number"):
+        made_batch([one_trajectory(broken)])

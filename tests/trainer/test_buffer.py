@@ -110,6 +110,29 @@ async def test_filtering_stops_when_the_refill_budget_of_an_update_is_spent() ->
     assert tickets.settle(ticket, Filtered(group=group(ticket), reason="equal")) is False, "a new update, a new budget"
 
 
+@pytest.mark.parametrize("staleness", [0, 2])
+async def test_a_run_in_which_no_group_teaches_anything_spends_its_refills_and_still_ends(staleness: int) -> None:
+    """DAPO's dynamic sampling on a task that is all solved (or hopeless): bounded, and never an abort."""
+    tickets = buffer(groups_per_update=4, updates=5, refill_groups=8, max_staleness=staleness)
+
+    async def play() -> None:
+        while True:
+            ticket = await tickets.admit()
+            await asyncio.sleep(0)
+            tickets.settle(ticket, Filtered(group=group(ticket), reason="equal rewards"))
+
+    players = [asyncio.create_task(play()) for _ in range(4 * (staleness + 1))]
+    for version in range(5):
+        assert len(await asyncio.wait_for(tickets.take(), timeout=5)) == 4
+        tickets.advance(version + 1)
+    for player in players:
+        player.cancel()
+    accounts = tickets.accounts
+    assert accounts.trained == 5 * 4
+    assert 8 <= accounts.filtered <= 5 * 8, "no update replaced more than it may"
+    assert accounts.balanced
+
+
 async def test_too_many_failures_end_the_run_with_a_named_error() -> None:
     tickets = buffer(groups_per_update=1, failure_budget=0.5, updates=1000)
     for _ in range(64):

@@ -1,5 +1,4 @@
 import asyncio
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,7 +6,7 @@ import pytest
 
 from rlhf.errors import WorkerDied, WorkerFailed
 from rlhf.trainer import learner as learner_module
-from rlhf.trainer.advantages import group_advantages
+from rlhf.trainer.advantages import group_relative
 from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
@@ -35,7 +34,7 @@ class EchoWorker:
 
 def remote(*workers: EchoWorker) -> RemoteLearner:
     config = TrainerConfig(groups_per_update=4, minibatches=2, tokens_per_microbatch=64)
-    return RemoteLearner(workers, config, advantages=partial(group_advantages, normalize_by_std=True))
+    return RemoteLearner(workers, config)
 
 
 def unscored(group: Group) -> Group:
@@ -53,7 +52,8 @@ async def test_an_update_is_one_call_a_rank_and_every_log_prob_finds_its_sample(
     assert learner.version == 1
     found = np.concatenate([trained.logprobs for trained in updated.samples])
     np.testing.assert_array_equal(found, -np.arange(len(found), dtype=np.float32))
-    by_hand = [value for values in group_advantages(groups, normalize_by_std=True) for value in values]
+    rewards = [[score.value for _, _, score in group.trainable] for group in groups]
+    by_hand = [value for group in rewards for value in group_relative(group, normalize_by_std=True)]
     assert [float(trained.advantages[0]) for trained in updated.samples] == pytest.approx(by_hand)
 
 

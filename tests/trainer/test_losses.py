@@ -5,7 +5,18 @@ import pytest
 import torch
 
 from rlhf.models.policy import chosen_logprobs
-from rlhf.trainer.losses import engine_difference, k3, off_policy_metrics, policy_loss, sft_loss, truncated_importance
+from rlhf.trainer.config import CorrectionConfig, KLConfig, LossConfig
+from rlhf.trainer.losses import (
+    Metrics,
+    Objective,
+    Tokens,
+    engine_difference,
+    k3,
+    off_policy_metrics,
+    policy_loss,
+    policy_loss_of,
+    sft_loss,
+)
 
 RNG = np.random.default_rng(0)
 SIZE = 200
@@ -18,6 +29,24 @@ WEIGHTS = RNG.uniform(0.1, 1, SIZE)
 
 def tensor(values: np.ndarray) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32)
+
+
+def tokens(part: slice = slice(None), *, logprobs: torch.Tensor | None = None, **columns: np.ndarray) -> Tokens:
+    """The made tokens, one sequence a ten."""
+    given = {"behaviour": OLD, "proximal": OLD, "advantages": ADVANTAGES, "weights": WEIGHTS} | columns
+    return Tokens(
+        logprobs=tensor(NEW[part]) if logprobs is None else logprobs,
+        entropies=torch.zeros(len(NEW[part])),
+        sequences=torch.arange(SIZE)[: len(NEW[part])] // 10,
+        **{name: tensor(column[part]) for name, column in given.items()},
+    )
+
+
+def clipped_loss(
+    given: Tokens, denominator: float, kl_coefficient: float = 0.0, **more: CorrectionConfig
+) -> tuple[torch.Tensor, Metrics]:
+    objective = Objective(policy=policy_loss_of(LossConfig(clip_low=0.2, clip_high=0.28)), kl=KLConfig(), **more)
+    return policy_loss(given, denominator, objective, kl_coefficient=kl_coefficient)
 
 
 def brute_force(kl_coefficient: float, importance: np.ndarray) -> float:
@@ -37,27 +66,16 @@ def brute_force(kl_coefficient: float, importance: np.ndarray) -> float:
 @pytest.mark.parametrize("weighted", [False, True])
 def test_policy_loss_equals_a_brute_force_sum(kl_coefficient: float, weighted: bool) -> None:
     behaviour = OLD + 0.5 * np.sin(np.arange(SIZE))
-    importance = truncated_importance(tensor(OLD), tensor(behaviour), 1.3) if weighted else None
-    loss, _ = policy_loss(
-        tensor(NEW),
-        tensor(OLD),
-        tensor(ADVANTAGES),
-        tensor(WEIGHTS),
-        77.0,
-        clip_low=0.2,
-        clip_high=0.28,
-        importance=importance,
-        reference_logprobs=tensor(REFERENCE),
-        kl_coefficient=kl_coefficient,
-    )
+    correction = {"correction": CorrectionConfig(high=1.3)} if weighted else {}
+    given = tokens(behaviour=behaviour, reference=REFERENCE)
+    loss, _ = clipped_loss(given, 77.0, kl_coefficient, **correction)
     expected = np.minimum(np.exp(OLD - behaviour), 1.3) if weighted else np.ones(SIZE)
     assert float(loss) == pytest.approx(brute_force(kl_coefficient, expected), rel=1e-5)
 
 
 def test_the_gradient_of_clipped_tokens_is_zero_and_of_others_the_ratio_times_the_advantage() -> None:
     logprobs = tensor(NEW).requires_grad_()
-    ones = torch.ones(SIZE)
-    loss, _ = policy_loss(logprobs, tensor(OLD), tensor(ADVANTAGES), ones, 1.0, clip_low=0.2, clip_high=0.28)
+    loss, _ = clipped_loss(tokens(logprobs=logprobs, weights=np.ones(SIZE)), 1.0)
     loss.backward()
     ratio = np.exp(NEW - OLD)
     clipped = ((ratio > 1.28) & (ADVANTAGES > 0)) | ((ratio < 0.8) & (ADVANTAGES < 0))
@@ -67,10 +85,7 @@ def test_the_gradient_of_clipped_tokens_is_zero_and_of_others_the_ratio_times_th
 
 def test_metrics_count_what_was_clipped_and_add_up_over_pieces() -> None:
     def metrics(part: slice) -> dict[str, float]:
-        _, seen = policy_loss(
-            tensor(NEW[part]), tensor(OLD[part]), tensor(ADVANTAGES[part]), tensor(WEIGHTS[part]), 1.0,
-            clip_low=0.2, clip_high=0.28,
-        )  # fmt: skip
+        _, seen = clipped_loss(tokens(part), 1.0)
         return {name: float(total) for name, total in seen.sums.items()} | {"count": seen.count}
 
     whole, first, second = metrics(slice(None)), metrics(slice(0, 60)), metrics(slice(60, None))
@@ -82,8 +97,7 @@ def test_metrics_count_what_was_clipped_and_add_up_over_pieces() -> None:
 
 def test_an_empty_micro_batch_costs_nothing_and_still_has_a_gradient() -> None:
     empty = torch.zeros(0, requires_grad=True)
-    nothing = torch.zeros(0)
-    loss, metrics = policy_loss(empty, nothing, nothing, nothing, 5.0, clip_low=0.2, clip_high=0.2)
+    loss, metrics = clipped_loss(tokens(slice(0, 0), logprobs=empty), 5.0)
     loss.backward()
     assert float(loss.detach()) == 0
     assert metrics.count == 0
@@ -104,7 +118,7 @@ def test_k3_is_never_negative_and_estimates_the_divergence() -> None:
 
 
 def test_difference_to_the_engine_is_measured_in_mean_and_maximum() -> None:
-    metrics = engine_difference(torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]))
+    metrics = engine_difference(torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]), 2.0)
     assert float(metrics.sums["logprob_difference"]) == 0.5
     assert float(metrics.maxima["logprob_difference_max"]) == 0.5
     same = off_policy_metrics(torch.tensor([-1.0]), torch.tensor([0.3]), torch.tensor([-1.0]))

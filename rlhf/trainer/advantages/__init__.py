@@ -4,7 +4,7 @@
 """
 
 from rlhf.trainer.advantages.gae import Estimates, gae, gae_over_segments, gae_per_turn, length_adaptive_lambda
-from rlhf.trainer.advantages.groups import group_advantages, shuffled_rewards
+from rlhf.trainer.advantages.groups import shuffled_rewards
 from rlhf.trainer.advantages.relative import best_of_group, group_relative, leave_one_out, length_weighted, per_group
 from rlhf.trainer.advantages.returns import (
     outcome_rewards,
@@ -14,7 +14,7 @@ from rlhf.trainer.advantages.returns import (
     remax,
     rewards_to_go,
 )
-from rlhf.trainer.advantages.shaping import kl_penalised, overlong_penalty
+from rlhf.trainer.advantages.shaping import kl_estimate, kl_penalised, overlong_penalty
 from rlhf.trainer.advantages.vtrace import VTrace, vtrace
 from rlhf.trainer.advantages.whitening import Moments, masked, masked_moments, whiten
 
@@ -26,8 +26,8 @@ __all__ = [
     "gae",
     "gae_over_segments",
     "gae_per_turn",
-    "group_advantages",
     "group_relative",
+    "kl_estimate",
     "kl_penalised",
     "leave_one_out",
     "length_adaptive_lambda",

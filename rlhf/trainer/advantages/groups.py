@@ -1,4 +1,4 @@
-"""From played groups to advantages. Samples without a score have no part in it."""
+"""Controls on played groups. Samples without a score have no part in it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rlhf.trainer.advantages.relative import group_relative
 from rlhf.types import Group, Sample, Scored
-
-
-def group_advantages(groups: Sequence[Group], *, normalize_by_std: bool) -> list[NDArray[np.float32]]:
-    """One advantage for every trainable sample of every group, in order. Samples without a score are not there."""
-    return [
-        group_relative([score.value for _, _, score in group.trainable], normalize_by_std=normalize_by_std).astype(
-            np.float32
-        )
-        for group in groups
-    ]
 
 
 def shuffled_rewards(groups: Sequence[Group], *, seed: int) -> list[Group]:

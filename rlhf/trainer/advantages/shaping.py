@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -17,6 +19,15 @@ def overlong_penalty(lengths: ArrayLike, *, max_tokens: int, buffer_tokens: int,
     """
     into_buffer = np.asarray(lengths, dtype=np.float64) - (max_tokens - buffer_tokens)
     return -factor * np.clip(into_buffer / buffer_tokens, 0.0, 1.0)
+
+
+def kl_estimate(log_ratio: ArrayLike, estimator: Literal["k1", "k2", "k3"]) -> Floats:
+    """Estimate of KL(policy, reference) at every token, any shape in nats, from `log policy - log reference` (Schulman
+    2020; see `rlhf.trainer.losses.kl` for what each is good for)."""
+    d = np.asarray(log_ratio, dtype=np.float64)
+    if estimator == "k1":
+        return d
+    return d**2 / 2 if estimator == "k2" else np.expm1(-d) + d
 
 
 def kl_penalised(rewards: ArrayLike, kl: ArrayLike, mask: ArrayLike, *, coefficient: float) -> Floats:

@@ -1,7 +1,8 @@
 """The losses: tensors in, losses and metrics out. Pure, importable as a library, no engine and no rank in sight.
 
 One module an idea: `policy` (the losses of the field, token by token), `aggregation` (from tokens to a number), `kl`,
-`value`, `entropy`, `off_policy` (weights and rejection), `preference`; `microbatch` is what a rank calls.
+`value`, `entropy`, `off_policy` (weights and rejection), `preference`; `rows` spreads packed tokens out for them, and
+`microbatch` is what a rank calls.
 """
 
 from rlhf.trainer.losses.actions import Actions
@@ -9,14 +10,19 @@ from rlhf.trainer.losses.aggregation import Aggregation, aggregate, denominator,
 from rlhf.trainer.losses.kl import k3
 from rlhf.trainer.losses.metrics import Metrics
 from rlhf.trainer.losses.microbatch import (
+    Objective,
+    Tokens,
     engine_difference,
     off_policy_metrics,
     policy_loss,
+    policy_loss_of,
     sft_loss,
-    truncated_importance,
 )
+from rlhf.trainer.losses.rows import Rows
+from rlhf.trainer.losses.value import value_loss
 
 __all__ = [
-    "Actions", "Aggregation", "Metrics", "aggregate", "denominator", "engine_difference", "k3", "off_policy_metrics",
-    "policy_loss", "sft_loss", "token_weights", "truncated_importance",
+    "Actions", "Aggregation", "Metrics", "Objective", "Rows", "Tokens", "aggregate", "denominator",
+    "engine_difference", "k3", "off_policy_metrics", "policy_loss", "policy_loss_of", "sft_loss", "token_weights",
+    "value_loss",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Distance to a reference policy, token by token, and what holds it in bounds.
+"""Distance to a reference policy, token by token; `rlhf.trainer.kl_control` holds it in bounds.
 
 Of KL(policy, reference) on samples of the policy, with `d = log policy - log reference` (Schulman, "Approximating KL
 divergence", 2020):
@@ -15,7 +15,6 @@ or k3 with `exact_gradient`. Nothing is clamped: a penalty that is cut off pulls
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -59,30 +58,3 @@ def kl_penalty(
         return value
     carrier = k2(log_ratio)
     return value.detach() + carrier - carrier.detach()
-
-
-@dataclass(frozen=True, slots=True)
-class FixedKL:
-    """A KL coefficient that stays."""
-
-    coefficient: float
-
-    def after(self, kl: float, samples: int) -> FixedKL:
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class AdaptiveKL:
-    """A KL coefficient that follows its target (arXiv 1909.08593): each update multiplies it by
-    `1 + clip(kl / target - 1, -0.2, 0.2) * samples / horizon`."""
-
-    coefficient: float
-    target: float
-    """KL aimed at, in nats, in the unit of what `after` is told (of a token, or of a sequence)."""
-    horizon: float
-    """Samples over which the coefficient may change by a fifth."""
-
-    def after(self, kl: float, samples: int) -> AdaptiveKL:
-        """The controller of the next update, after `samples` samples with mean divergence `kl`."""
-        error = min(max(kl / self.target - 1, -0.2), 0.2)
-        return AdaptiveKL(self.coefficient * (1 + error * samples / self.horizon), self.target, self.horizon)

@@ -1,49 +1,122 @@
 """The losses of one micro-batch, as a rank calls them.
 
-All tensors are `[A]` over the ACTION tokens of one micro-batch. The losses of all micro-batches of an optimizer step
-add up to the loss of the step, because each divides by the same global `denominator`.
+Columns are `[A]` over the ACTION tokens of one micro-batch. The losses of all micro-batches of an optimizer step add up
+to the loss of the step, because each divides by the same global `denominator`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from rlhf.pieces import is_piece, load_piece
+from rlhf.trainer.config import CorrectionConfig, KLConfig, LossConfig
 from rlhf.trainer.losses.actions import Actions
-from rlhf.trainer.losses.kl import k3
+from rlhf.trainer.losses.kl import k3, kl_penalty
 from rlhf.trainer.losses.metrics import Metrics, largest
-from rlhf.trainer.losses.policy import ppo
+from rlhf.trainer.losses.off_policy import masked, mismatch, ratio, truncated
+from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
+from rlhf.trainer.losses.rows import Rows
+
+PolicyLoss = Callable[[Actions], tuple[Tensor, Metrics]]
+"""Losses of tokens `[B, T]` and what was seen, of one sequence a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tokens:
+    """ACTION tokens of a micro-batch, `[A]`. The gradient flows through `logprobs` and, where the recipe has an entropy
+    bonus, `entropies`; `proximal` are the log-probs that the ratio is taken to."""
+
+    logprobs: Tensor
+    entropies: Tensor
+    behaviour: Tensor
+    proximal: Tensor
+    advantages: Tensor
+    weights: Tensor
+    sequences: Tensor
+    reference: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What a recipe says of the loss: the policy loss of a token, KL and entropy terms, and the correction of tokens
+    that were sampled by other weights than the proximal ones (None: they were not, or the ratio says it)."""
+
+    policy: PolicyLoss
+    kl: KLConfig
+    entropy_coefficient: float = 0.0
+    correction: CorrectionConfig | None = None
+
+
+def policy_loss_of(config: LossConfig) -> PolicyLoss:
+    """The recipe's policy loss. Raises `ConfigError` for one of the user's own that cannot be imported."""
+    if is_piece(config.policy):
+        own: PolicyLoss = load_piece(config.policy, "trainer.loss.policy")
+        return own
+    low, high = config.clip_low, config.clip_high
+    losses: Mapping[str, PolicyLoss] = {
+        "ppo": partial(ppo, clip_low=low, clip_high=high, dual_clip=config.dual_clip),
+        "gspo": partial(gspo, clip_low=low, clip_high=high),
+        "cispo": partial(cispo, clip_low=low, clip_high=high),
+        "sapo": partial(
+            sapo,
+            temperature_positive=config.temperature_positive,
+            temperature_negative=config.temperature_negative,
+        ),
+        "policy_gradient": policy_gradient,
+    }
+    return losses[config.policy]
 
 
 def policy_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    weights: Tensor,
-    denominator: float,
-    *,
-    clip_low: float,
-    clip_high: float,
-    importance: Tensor | None = None,
-    reference_logprobs: Tensor | None = None,
-    kl_coefficient: float = 0.0,
+    tokens: Tokens, denominator: float, objective: Objective, *, kl_coefficient: float
 ) -> tuple[Tensor, Metrics]:
-    """PPO's clipped surrogate (arXiv 1707.06347) with separate clip bounds (arXiv 2503.14476), summed over tokens with
-    `weights` and divided by `denominator`.
-
-    `importance` multiplies each token's surrogate (see `truncated_importance`). With `reference_logprobs`,
-    `kl_coefficient` times the k3 estimate of KL(policy, reference) is added to every token.
-    """
-    actions = Actions(logprobs, old_logprobs, advantages, torch.ones_like(logprobs, dtype=torch.bool))
-    per_token, seen = ppo(actions, clip_low=clip_low, clip_high=clip_high)
+    """Losses of tokens, corrected, with `kl_coefficient` times the KL term and less the entropy bonus; summed with the
+    tokens' weights and divided by `denominator`."""
+    rows = Rows(tokens.sequences)
+    per_token, seen = _policy_term(tokens, rows, objective)
     sums = dict(seen.sums)
-    if importance is not None:
-        per_token = per_token * importance
-    if reference_logprobs is not None:
-        kl = k3(reference_logprobs - logprobs)
+    if tokens.reference is not None:
+        everywhere = torch.ones_like(tokens.sequences, dtype=torch.bool)
+        kl = kl_penalty(
+            tokens.logprobs,
+            tokens.reference,
+            everywhere,
+            objective.kl.estimator,
+            exact_gradient=objective.kl.exact_gradient,
+        )
         per_token = per_token + kl_coefficient * kl
         sums["kl_reference"] = kl.detach().sum()
-    return (per_token * weights).sum() / denominator, Metrics(seen.count, sums, seen.maxima)
+    if objective.entropy_coefficient:
+        per_token = per_token - objective.entropy_coefficient * tokens.entropies
+    return (per_token * tokens.weights).sum() / denominator, Metrics(seen.count, sums, seen.maxima)
+
+
+def _policy_term(tokens: Tokens, rows: Rows, objective: Objective) -> tuple[Tensor, Metrics]:
+    logprobs, proximal, advantages = map(rows.spread, (tokens.logprobs, tokens.proximal, tokens.advantages))
+    per_token, seen = objective.policy(Actions(logprobs, proximal, advantages, rows.mask))
+    per_token = rows.gather(per_token)
+    if objective.correction is None:
+        return per_token, seen
+    importance = importance_weights(tokens, rows, objective.correction)
+    sums = {"correction_weight": importance.sum(), "correction_dropped": (importance == 0).float().sum()}
+    seen = Metrics(seen.count, {**seen.sums, **sums}, seen.maxima)
+    # A product with a weight of 0 would keep what is infinite: a dropped token is dropped.
+    return torch.where(importance > 0, per_token * importance, 0.0), seen
+
+
+def importance_weights(tokens: Tokens, rows: Rows, correction: CorrectionConfig) -> Tensor:
+    """Proximal over behaviour policy for every token, bounded as the recipe says, without gradient: `[A]`."""
+    if correction.method == "none":
+        return torch.ones_like(tokens.proximal)
+    ratios = ratio(rows.spread(tokens.proximal), rows.spread(tokens.behaviour), rows.mask, correction.level)
+    if correction.method == "truncate":
+        return rows.gather(truncated(ratios, high=correction.high))
+    return rows.gather(masked(ratios, low=correction.low, high=correction.high))
 
 
 def sft_loss(logprobs: Tensor, weights: Tensor, denominator: float) -> tuple[Tensor, Metrics]:
@@ -52,20 +125,16 @@ def sft_loss(logprobs: Tensor, weights: Tensor, denominator: float) -> tuple[Ten
     return loss, Metrics(logprobs.numel(), {"nll": -logprobs.detach().sum()})
 
 
-def truncated_importance(old_logprobs: Tensor, behaviour_logprobs: Tensor, cap: float) -> Tensor:
-    """Weights `min(exp(old - behaviour), cap)` that correct for the engine's log-probs not being the learner's."""
-    return torch.exp(old_logprobs - behaviour_logprobs).clamp(max=cap)
-
-
 def off_policy_metrics(logprobs: Tensor, entropy: Tensor, behaviour_logprobs: Tensor) -> Metrics:
     """How far the policy is from the one that sampled: k3 KL(behaviour, policy), and entropy, in nats."""
     log_ratio = logprobs.detach() - behaviour_logprobs
-    return Metrics(logprobs.numel(), {"approx_kl": k3(log_ratio).sum(), "entropy": entropy.sum()})
+    return Metrics(logprobs.numel(), {"approx_kl": k3(log_ratio).sum(), "entropy": entropy.detach().sum()})
 
 
-def engine_difference(logprobs: Tensor, behaviour_logprobs: Tensor) -> Metrics:
-    """How far the learner's log-probs are from the engine's, before any step: mean and largest."""
+def engine_difference(logprobs: Tensor, behaviour_logprobs: Tensor, high: float) -> Metrics:
+    """How far the learner is from the engine, before any step: mean and largest difference of log-probs, and what
+    `rlhf.trainer.losses.off_policy.mismatch` measures."""
     difference = (logprobs - behaviour_logprobs).abs()
-    return Metrics(
-        logprobs.numel(), {"logprob_difference": difference.sum()}, {"logprob_difference_max": largest(difference)}
-    )
+    seen = mismatch(logprobs, behaviour_logprobs, torch.ones_like(logprobs, dtype=torch.bool), high)
+    sums = {"logprob_difference": difference.sum(), **seen.sums}
+    return Metrics(logprobs.numel(), sums, {"logprob_difference_max": largest(difference)})

@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf.trainer.advantages import group_advantages, group_relative, shuffled_rewards
-from rlhf.types import Failed, Group, Sample, Scored, Status, Task, Ticket, Trajectory, Unscored
+from rlhf.trainer.advantages import group_relative, shuffled_rewards
+from rlhf.types import Group, Sample, Scored, Status, Task, Ticket, Trajectory, Unscored
+from tests.trainer.made import made_batch, made_groups, without_score
 
 rewards = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=16)
 
@@ -32,17 +33,14 @@ def test_without_std_the_advantage_is_the_distance_from_the_mean() -> None:
 
 
 def test_samples_without_a_score_have_no_part_in_the_statistics() -> None:
-    task = Task(id="t", messages=())
-    played = Trajectory(task=task, segments=(), status=Status.TERMINATED)
-    samples = (
-        Sample(trajectory=played, score=Scored(value=1.0)),
-        Sample(trajectory=played, score=Unscored(kind="timeout")),
-        Sample(trajectory=Failed(kind="timeout"), score=Unscored(kind="timeout")),
-        Sample(trajectory=played, score=Scored(value=0.0)),
-    )
-    group = Group(ticket=Ticket(ordinal=0, version=0), task=task, samples=samples)
-    [advantages] = group_advantages([group], normalize_by_std=False)
-    assert advantages.tolist() == [0.5, -0.5]
+    (group,) = made_groups(1, 4)
+    whole, broken = made_batch([group]), without_score(without_score(group, 1), 2)
+    values = [score.value for _, _, score in broken.trainable]
+    batch = made_batch([broken])
+    found = [float(advantages[0]) for advantages in batch.per_sample(batch.per_token.advantages)]
+    assert found == [float(np.float32(a)) for a in group_relative(values, normalize_by_std=True)]
+    assert len(whole.samples) == 4
+    assert len(found) == 2
 
 
 def test_shuffled_rewards_keep_every_reward_and_move_them_between_groups() -> None:

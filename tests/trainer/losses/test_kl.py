@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from rlhf.trainer.losses.kl import AdaptiveKL, FixedKL, kl_penalty
+from rlhf.trainer.kl_control import AdaptiveKL, FixedKL
+from rlhf.trainer.losses.kl import kl_penalty
 from tests.trainer.losses.made import MASK, NEW, REFERENCE, assert_equal, table
 
 VALUES = {"k1": lambda d: d, "k2": lambda d: d * d / 2, "k3": lambda d: math.exp(-d) - 1 + d}

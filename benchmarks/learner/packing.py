@@ -1,0 +1,84 @@
+"""Packing: how much of what is computed is useful, and its speed against padding in arrival order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from benchmarks.end_to_end.workload import reply_tokens
+from benchmarks.learner.clock import fastest
+from benchmarks.learner.figures import Figure
+from benchmarks.learner.model import SAMPLES, batch, loss, policy
+from rlhf.trainer.batch import Batch, MicroBatch, build_minibatches
+
+TOKENS_PER_MICROBATCH = 4096
+TIMED_GROUPS = 4
+
+
+def figures(rounds: int) -> list[Figure]:
+    replies = reply_tokens("long_tail")
+    shares = [
+        Figure(name=name, value=useful_share(batch(replies, shared_prompts=shared)), bound=0.95, how="512 replies")
+        for name, shared in (("useful_share", False), ("useful_share_shared_prompts", True))
+    ]
+    return [*shares, speed(replies[: TIMED_GROUPS * SAMPLES], rounds)]
+
+
+def useful_share(whole: Batch) -> float:
+    """Different tokens, a prompt that samples share counted once, over all that two ranks compute. A prompt computed
+    twice is waste, like padding."""
+    contexts = {strand.context.tobytes(): len(strand.context) for strand in whole.strands}
+    useful = sum(len(strand.token_ids) - len(strand.context) for strand in whole.strands) + sum(contexts.values())
+    return useful / sum(micro.tokens for micro in packed(whole, ranks=2))
+
+
+def packed(whole: Batch, ranks: int = 1) -> list[MicroBatch]:
+    """The micro-batches of all ranks, as the learner cuts them."""
+    per_rank = build_minibatches(whole, minibatches=1, ranks=ranks, tokens_per_microbatch=TOKENS_PER_MICROBATCH)
+    return [micro for (minibatch,) in per_rank for micro in minibatch.microbatches]
+
+
+def padded(whole: Batch) -> list[MicroBatch]:
+    """A sequence a row, in arrival order, filled up to the longest of its micro-batch."""
+    parts: list[list[int]] = [[]]
+    for index in range(len(whole.strands)):
+        longest = max(len(whole.strands[i].token_ids) for i in [*parts[-1], index])
+        if parts[-1] and longest * (len(parts[-1]) + 1) > TOKENS_PER_MICROBATCH:
+            parts.append([])
+        parts[-1].append(index)
+    return [_rows(whole, part) for part in parts]
+
+
+def speed(replies: Sequence[int], rounds: int) -> Figure:
+    model, whole = policy(torch.float32), batch(replies)
+    ours, theirs = packed(whole), padded(whole)
+    packed_seconds, padded_seconds = fastest(rounds, lambda: _train(model, ours), lambda: _train(model, theirs))
+    tokens = sum(replies)
+    how = f"{tokens / packed_seconds:.0f} against {tokens / padded_seconds:.0f} reply tokens/s, {len(replies)} replies"
+    return Figure(name="packed_over_padded", value=padded_seconds / packed_seconds, bound=2.0, how=how)
+
+
+def _train(model: torch.nn.Module, microbatches: Sequence[MicroBatch]) -> None:
+    for micro in microbatches:
+        loss(model, micro).backward()
+
+
+def _rows(whole: Batch, part: Sequence[int]) -> MicroBatch:
+    strands = [whole.strands[index] for index in part]
+    length = max(len(strand.token_ids) for strand in strands)
+    token_ids = np.stack([np.pad(strand.token_ids, (0, length - len(strand.token_ids))) for strand in strands])
+    targets = np.concatenate([row * length + strand.actions for row, strand in enumerate(strands)])
+    places = np.concatenate([strand.place + np.arange(len(strand.actions)) for strand in strands])
+    return MicroBatch(
+        token_ids=token_ids,
+        position_ids=np.tile(np.arange(length, dtype=np.int32), (len(part), 1)),
+        sources=targets - 1,
+        targets=targets,
+        places=places,
+        sequences=np.repeat(np.arange(len(part)), [len(strand.actions) for strand in strands]),
+        ends=np.array([row * length + len(strand.token_ids) - 1 for row, strand in enumerate(strands)]),
+        samples=whole.strand_samples[list(part)],
+        per_token=whole.per_token.at(places),
+    )

@@ -1,0 +1,110 @@
+"""Preference pairs: two replies to one prompt, of which one is preferred. One row of a dataset becomes one pair."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from rlhf.data.config import DatasetConfig
+from rlhf.data.rows import Row, chat_of, column_of, dressed, messages_of, shown
+from rlhf.errors import DataError
+from rlhf.types import Message
+
+SPEAKERS = {"Human": "user", "Assistant": "assistant"}
+"""Who speaks in a transcript of Anthropic's pairs (arXiv 2204.05862), as roles."""
+TURN = re.compile(rf"\n\n({'|'.join(SPEAKERS)}):")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """`chosen` is preferred to `rejected` as the reply to `prompt`; `margin` says by how much scores should differ."""
+
+    prompt: tuple[Message, ...]
+    chosen: str
+    rejected: str
+    margin: float | None = None
+
+
+class Useless(StrEnum):
+    """Why a row that reads well makes no pair. Collections of pairs have such rows; they are dropped and counted."""
+
+    SAME = "both replies are the same"
+    EMPTY = "a reply is empty"
+    APART = "the conversations differ before the last reply"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairSet:
+    """The pairs of a dataset in its order, and how many rows made none, by reason."""
+
+    pairs: tuple[Pair, ...]
+    dropped: Mapping[Useless, int] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """What was dropped, as one line; empty when nothing was."""
+        reasons = ", ".join(f"{count} where {reason}" for reason, count in self.dropped.items())
+        rows = len(self.pairs) + sum(self.dropped.values())
+        return f"{sum(self.dropped.values())} of {rows} pairs dropped: {reasons}" if reasons else ""
+
+
+def pair_set(config: DatasetConfig, rows: Iterable[tuple[str, Row]]) -> PairSet:
+    """The pairs of `(where, row)`. Raises `DataError` for a row that cannot be read, and when none makes a pair."""
+    found = [pair_from_row(config, row, where) for where, row in rows]
+    made = PairSet(
+        pairs=tuple(pair for pair in found if isinstance(pair, Pair)),
+        dropped=Counter(reason for reason in found if isinstance(reason, Useless)),
+    )
+    if not made.pairs:
+        raise DataError(f"{config.path} has no pair to learn from ({made.describe() or 'it has no rows'})")
+    return made
+
+
+def pair_from_row(config: DatasetConfig, row: Row, where: str) -> Pair | Useless:
+    """The pair of `row`, or why it is none. `where` names the row in errors. Raises `DataError`."""
+    assert config.chosen_column is not None, "the dataset holds pairs"
+    assert config.rejected_column is not None, "the two columns come together"
+    prompt, chosen = _conversation(config, row, config.chosen_column, "chosen_column", where)
+    other, rejected = _conversation(config, row, config.rejected_column, "rejected_column", where)
+    if prompt != other:
+        return Useless.APART
+    if not chosen.strip() or not rejected.strip():
+        return Useless.EMPTY
+    if chosen == rejected:
+        return Useless.SAME
+    return Pair(prompt=prompt, chosen=chosen, rejected=rejected, margin=_margin(config, row, where))
+
+
+def _conversation(
+    config: DatasetConfig, row: Row, column: str, key: str, where: str
+) -> tuple[tuple[Message, ...], str]:
+    """What was asked, dressed, and the reply that ends it."""
+    value = column_of(row, column, key, where)
+    if isinstance(value, str) and not TURN.match(value):
+        return messages_of(config, row, where), value
+    turns = _transcript(value) if isinstance(value, str) else chat_of(value, column, where)
+    *prompt, last = turns
+    if last.role != "assistant":
+        raise DataError(
+            f"{where}: column {column!r} must end with the assistant's reply, it ends with the {last.role}'s"
+        )
+    return (dressed(config, prompt) if prompt else messages_of(config, row, where)), last.content
+
+
+def _transcript(text: str) -> list[Message]:
+    _, *pieces = TURN.split(text)
+    turns = zip(pieces[::2], pieces[1::2], strict=True)
+    return [Message(role=SPEAKERS[speaker], content=said.strip()) for speaker, said in turns]
+
+
+def _margin(config: DatasetConfig, row: Row, where: str) -> float | None:
+    if config.margin_column is None:
+        return None
+    value: Any = column_of(row, config.margin_column, "margin_column", where)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise DataError(f"{where}: column {config.margin_column!r} must be a number, it reads {shown(value)}")
+    return float(value)

@@ -1,0 +1,52 @@
+"""The datasets of a recipe as tasks: read early, so that a bad row ends a run before its workers start; then chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from rlhf.data.config import DataConfig, DatasetConfig
+from rlhf.data.mixing import MixedOrder
+from rlhf.data.selection import PromptTokens, Selection, distinct, of_right_length
+from rlhf.data.sources import load_tasks
+from rlhf.types import Task
+
+T = TypeVar("T")
+Tell = Callable[[str], None]
+Loaded = Mapping[str, Sequence[Task]]
+"""Tasks by the key of their dataset."""
+
+
+def load_sets(sets: Mapping[str, DatasetConfig]) -> dict[str, list[Task]]:
+    """Every task of every dataset. Raises `DataError`."""
+    return {key: load_tasks(config) for key, config in sets.items()}
+
+
+def training_tasks(data: DataConfig, loaded: Loaded, prompt_tokens: PromptTokens, tell: Tell) -> list[list[Task]]:
+    """The tasks of every training set, those of a wrong length left out."""
+    return [
+        _told(of_right_length(loaded[key], config, prompt_tokens, key), tell) for key, config in data.train_sets.items()
+    ]
+
+
+def mixed(data: DataConfig, rows: Sequence[Sequence[T]], seed: int) -> MixedOrder[T]:
+    """What was made of the training sets, by set, in the order of training."""
+    return MixedOrder(rows, [config.weight for config in data.train_sets.values()], seed, data.shuffle)
+
+
+def held_out_problems(
+    data: DataConfig, loaded: Loaded, prompt_tokens: PromptTokens, tell: Tell
+) -> dict[str, list[Task]]:
+    """The problems of every evaluation set by its name, each once."""
+    problems = {}
+    for name, config in data.eval_sets.items():
+        key = data.eval_key(name)
+        tasks = _told(of_right_length(loaded[name], config, prompt_tokens, key), tell)
+        problems[name] = _told(distinct(tasks, key), tell)
+    return problems
+
+
+def _told(selection: Selection, tell: Tell) -> list[Task]:
+    if selection.told:
+        tell(selection.told)
+    return selection.tasks

@@ -1,0 +1,109 @@
+"""Which tokens of packed rows look at which: sequences of about one length, and their shared beginnings, in blocks.
+
+Every other part of a transformer looks at one token at a time, so sequences of any lengths lie one after the other.
+Only attention must know where they begin; `rlhf.models.attention` gathers each block's tokens and puts them back.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SMALL_KEYS = 256
+"""With no more keys than this a block's scores are few enough to be held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Tokens at flat positions `start` to `start + length`, after the first `shared` tokens from `root` on."""
+
+    start: int
+    length: int
+    root: int
+    shared: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Block:
+    """Runs that are attended together: flat positions of their tokens, `queries` `int64 [S, Q]`, and of what these
+    may see, `keys` `int64 [S, K]`, both filled up with position 0 of the run. `mask` is added to the scores,
+    `[S or 1, 1, Q, K]`; without one `queries` are `keys` and attention is causal."""
+
+    queries: Tensor
+    keys: Tensor
+    mask: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Blocks:
+    """All tokens of a forward pass; `order` `int64 [N]` finds each in the blocks' queries, laid end to end. `longest`
+    is the largest number of tokens that one of them sees."""
+
+    blocks: tuple[Block, ...]
+    order: Tensor
+    longest: int
+
+
+def runs_of(position_ids: Tensor) -> list[Run]:
+    """The runs of `position_ids` `[R, L]`, stretches of rising positions. One that starts at 0 begins a sequence, one
+    that starts at p > 0 is another branch of the same sequence, which sees that sequence's first p tokens and itself.
+    """
+    breaks = torch.ones_like(position_ids, dtype=torch.bool)
+    breaks[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
+    starts = breaks.flatten().nonzero()[:, 0]
+    lengths = torch.diff(starts, append=starts.new_tensor([position_ids.numel()]))
+    runs: list[Run] = []
+    root = 0
+    shares = position_ids.flatten()[starts]
+    for start, length, shared in zip(starts.tolist(), lengths.tolist(), shares.tolist(), strict=True):
+        root = start if shared == 0 else root
+        runs.append(Run(start=start, length=length, root=root, shared=shared))
+    return runs
+
+
+def blocks_of(position_ids: Tensor, dtype: torch.dtype) -> Blocks:
+    """How the tokens of `position_ids` `[R, L]` are attended in `dtype`: runs of about one length with shared
+    beginnings of about one length together."""
+    alike: dict[tuple[int, int], list[Run]] = defaultdict(list)
+    for run in runs_of(position_ids):
+        alike[_rounded(run.length), _rounded(run.shared)].append(run)
+    made = [_block(runs, dtype, position_ids.device) for runs in alike.values()]
+    order = torch.empty(position_ids.numel(), dtype=torch.long, device=position_ids.device)
+    offset = 0
+    for runs, block in zip(alike.values(), made, strict=True):
+        real = _real(runs, block.queries)
+        where = torch.arange(block.queries.numel(), device=order.device).view(block.queries.shape)
+        order[block.queries[real]] = offset + where[real]
+        offset += block.queries.numel()
+    longest = max(run.shared + run.length for runs in alike.values() for run in runs)
+    return Blocks(blocks=tuple(made), order=order, longest=longest)
+
+
+def _block(runs: list[Run], dtype: torch.dtype, device: torch.device) -> Block:
+    starts, lengths, roots, shares = torch.tensor(
+        [(run.start, run.length, run.root, run.shared) for run in runs], device=device
+    ).T[:, :, None]
+    own, shared = torch.arange(int(lengths.max()), device=device), torch.arange(int(shares.max()), device=device)
+    queries = starts + torch.where(own < lengths, own, 0)
+    if len(shared) == 0 and len(own) > SMALL_KEYS:
+        return Block(queries=queries, keys=queries, mask=None)
+    keys = torch.cat([roots + torch.where(shared < shares, shared, 0), queries], 1)
+    causal = (own[:, None] >= own)[None].expand(len(runs), -1, -1)
+    seen = torch.cat([(shared < shares)[:, None].expand(-1, len(own), -1), causal], 2)
+    seen = seen[:1] if bool((shares == shares[0]).all()) else seen
+    mask = torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill(~seen, -torch.inf)
+    return Block(queries=queries, keys=keys, mask=mask[:, None])
+
+
+def _real(runs: list[Run], queries: Tensor) -> Tensor:
+    lengths = torch.tensor([run.length for run in runs], device=queries.device)
+    return torch.arange(queries.shape[1], device=queries.device) < lengths[:, None]
+
+
+def _rounded(length: int) -> int:
+    """`length` rounded up to a number with at most two leading bits: 1, 2, 3, 4, 6, 8, 12, 16, 24 …"""
+    power = 1 << max(length - 1, 0).bit_length()
+    return length if length < 2 else (power * 3 // 4 if length <= power * 3 // 4 else power)

@@ -1,0 +1,140 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685): a frozen base, and for each target `W` two small matrices, which make it
+`W + scaling * B A` with `scaling = alpha / rank`. `B` starts at zero, so that training starts from the base.
+
+The layers are `peft`'s, put into the model in place: it stays the class it was, and its weights keep their names but
+for a `.base_layer` that `hugging_face_name` takes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlhf.errors import ModelError
+from rlhf.models.config import LoraConfig
+
+if TYPE_CHECKING:
+    import peft
+    from peft.tuners.lora import LoraLayer
+
+ADAPTER = "default"
+SEED = 0
+"""Of the draws of `A`: the same in every run and on every rank."""
+
+
+class HasModel(Protocol):
+    """A policy, or whatever else is wrapped around a Hugging Face model."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LowRank:
+    """What an adapter adds to one weight `[out, in]`: `scaling * b @ a`, of `a` `[rank, in]` and `b` `[out, rank]`."""
+
+    a: nn.Parameter
+    b: nn.Parameter
+    scaling: float
+
+
+def add_lora(model: PreTrainedModel, config: LoraConfig | None) -> PreTrainedModel:
+    """The model, changed in place: its weights are frozen and adapters are trained instead. Without a config nothing
+    changes. Raises `ModelError` for targets that are no linear layers of the decoder."""
+    if config is None:
+        return model
+    import peft
+
+    _check_targets(model, config)
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED)
+        peft.inject_adapter_in_model(peft_config(config), model, ADAPTER)
+    return model
+
+
+def low_ranks(model: nn.Module) -> dict[str, LowRank]:
+    """The adapters, by the Hugging Face name of the weight that each adds to. Empty without LoRA."""
+    return {f"{name}.weight": _low_rank(layer) for name, layer in _adapted(model).items()}
+
+
+def hugging_face_name(parameter: str) -> str | None:
+    """What the model's own folder calls a parameter; `None` for a part of an adapter."""
+    return None if ".lora_" in parameter else parameter.replace(".base_layer.", ".")
+
+
+@contextmanager
+def without_adapter(policy: HasModel) -> Iterator[None]:
+    """Inside, `policy` computes what its base does: the reference of a policy with LoRA, at no cost. For forward
+    passes without gradients. Raises `ModelError` where there is no adapter."""
+    layers = list(_adapted(policy.model).values())
+    if not layers:
+        raise ModelError("the policy has no adapter: its reference needs a model of its own")
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+
+
+def save_adapter(folder: Path, tensors: dict[str, Tensor], config: LoraConfig, base: str) -> None:
+    """Write an adapter as `peft` reads it. `tensors` are `A` and `B`, unscaled, by the names of a publish."""
+    folder.mkdir(parents=True, exist_ok=True)
+    described = peft_config(config)
+    described.base_model_name_or_path, described.inference_mode = base, True
+    described.save_pretrained(str(folder))
+    named = {f"base_model.model.{name}": tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def peft_config(config: LoraConfig) -> peft.LoraConfig:
+    """No dropout: log-probs must be those of the policy that sampled."""
+    import peft
+
+    return peft.LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        target_modules=list(config.target_modules),
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+
+
+def _adapted(model: nn.Module) -> dict[str, LoraLayer]:
+    """Layers with an adapter, by name. `peft` takes seconds to import, and marks the models that it has changed."""
+    if "peft_config" not in vars(model):
+        return {}
+    from peft.tuners.lora import LoraLayer
+
+    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+
+
+def _low_rank(layer: Any) -> LowRank:
+    return LowRank(
+        a=layer.lora_A[ADAPTER].weight, b=layer.lora_B[ADAPTER].weight, scaling=float(layer.scaling[ADAPTER])
+    )
+
+
+def _check_targets(model: PreTrainedModel, config: LoraConfig) -> None:
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    linear = {
+        name.rpartition(".")[2]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    }
+    unknown = sorted(set(config.target_modules) - linear)
+    if unknown:
+        raise ModelError(
+            f"model.lora.target_modules: {', '.join(unknown)} is no linear layer of the decoder; "
+            f"there are {', '.join(sorted(linear))}"
+        )

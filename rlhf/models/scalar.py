@@ -1,0 +1,154 @@
+"""A model with one number a token instead of a vocabulary: the critic's value, the reward model's score.
+
+On disk it is a sequence-classification model with one label, as `transformers` and every other library knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers.utils import logging
+
+from rlhf.errors import ModelError
+from rlhf.models.loading import DTYPES, bare_tokenizer, first_line, load_config, ready_to_train, without_dropout
+from rlhf.models.policy import hidden_states
+
+CLASSIFIER = "ForSequenceClassification"
+HEAD = "score"
+"""What transformers calls the head of every decoder for sequence classification."""
+
+
+class ScalarHead(nn.Module):
+    """A sequence-classification model with one label, wrapped so that its head is asked only where a number is wanted.
+
+    The hidden states are selected before the head, inside `forward`, so that ZeRO-3 gathers the head for it.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, token_ids: Tensor, position_ids: Tensor, places: Tensor) -> Tensor:
+        """The head's numbers `float32 [A]` at the flat positions `places` `int64 [A]` of `token_ids` `[R, L]`, each
+        given its sequence up to there, itself included. Rows are packed as for `rlhf.models.policy.Policy`."""
+        hidden = hidden_states(self.model, token_ids, position_ids)
+        # Without places this is empty but still hangs on every weight, as padding must: see `Policy.forward`.
+        numbers: Tensor = self.model.get_submodule(HEAD)(hidden.flatten(0, 1)[places])
+        return numbers[:, 0].float()
+
+
+def load_scalar(
+    path: str,
+    *,
+    dtype: str = "float32",
+    attention: str = "sdpa",
+    gradient_checkpointing: bool = False,
+    trust_remote_code: bool = False,
+    fresh_head: bool = False,
+    setting: str = "model.path",
+) -> PreTrainedModel:
+    """A sequence-classification model with one label, ready for training and without dropout.
+
+    With `fresh_head` any language model's folder will do: what it has for a head is left out, and the new one is
+    exactly zero, so that every number starts at 0 whatever the seed. Without, the folder's own head is used, and
+    `ModelError` says what the folder is instead of such a model. `setting` is the key of the recipe that named it.
+    """
+    config = load_config(path, trust_remote_code=trust_remote_code, setting=setting)
+    if fresh_head:
+        config.num_labels = 1
+    else:
+        _check_is_scalar(path, config, setting)
+    with _quiet():
+        try:
+            model: PreTrainedModel
+            model, found = AutoModelForSequenceClassification.from_pretrained(
+                path,
+                config=without_dropout(config),
+                dtype=DTYPES[dtype],
+                attn_implementation=attention,
+                trust_remote_code=trust_remote_code,
+                ignore_mismatched_sizes=fresh_head,  # a head of several labels is left out too
+                output_loading_info=True,
+            )
+        except (OSError, ValueError, ImportError, RuntimeError) as error:
+            raise ModelError(f"{setting}={path}: {first_line(error)}") from None
+    head = _head(path, model, setting)
+    _check_whole(path, set(found["missing_keys"]), fresh_head, setting)
+    if fresh_head:
+        nn.init.zeros_(head.weight)
+        tokenizer = bare_tokenizer(path, trust_remote_code=trust_remote_code, setting=setting)
+        model.config.get_text_config().pad_token_id = padding_id(tokenizer)
+    ready_to_train(model, gradient_checkpointing=gradient_checkpointing)
+    return model
+
+
+def check_same_vocabulary(
+    policy_path: str, scalar_path: str, *, trust_remote_code: bool = False, setting: str = "reward.model"
+) -> None:
+    """Tokens are the wire format: every token id of the policy means the same to the scalar model, which may have
+    more. Raises `ModelError` naming the first that does not."""
+    policy = bare_tokenizer(policy_path, trust_remote_code=trust_remote_code).get_vocab()
+    scalar = bare_tokenizer(scalar_path, trust_remote_code=trust_remote_code, setting=setting).get_vocab()
+    for token, index in sorted(policy.items(), key=lambda item: item[1]):
+        if scalar.get(token) != index:
+            there = f"{scalar[token]} there" if token in scalar else "not there"
+            raise ModelError(
+                f"{setting}={scalar_path} has another vocabulary than the policy {policy_path}: token {token!r} is "
+                f"{index} here and {there}; both need the same tokenizer"
+            )
+
+
+def is_scalar(path: str, *, trust_remote_code: bool = False, setting: str = "model.path") -> bool:
+    """Whether the folder has a head of its own that gives one number."""
+    config = load_config(path, trust_remote_code=trust_remote_code, setting=setting)
+    return any(kind.endswith(CLASSIFIER) for kind in config.architectures or []) and config.num_labels == 1
+
+
+def padding_id(tokenizer: Any) -> int | None:
+    """A token that ends no sequence, for `transformers` to find the last token of padded ones by: its padding token,
+    else another special token; `None` where there is none, and then it takes one sequence at a time.
+
+    Many models pad with their end-of-sequence token. Then the last token would be taken for padding.
+    """
+    candidates = (tokenizer.pad_token_id, *tokenizer.all_special_ids)
+    taken = (None, tokenizer.eos_token_id, tokenizer.bos_token_id)
+    return next((int(index) for index in candidates if index not in taken), None)
+
+
+def _check_is_scalar(path: str, config: Any, setting: str) -> None:
+    kinds = config.architectures or ["model of unknown kind"]
+    if not any(kind.endswith(CLASSIFIER) for kind in kinds):
+        raise ModelError(
+            f"{setting}={path} is a {kinds[0]}, not a sequence-classification model; train one with kind: reward_model"
+        )
+    if config.num_labels != 1:
+        raise ModelError(f"{setting}={path} gives {config.num_labels} labels (num_labels), a score is 1")
+
+
+def _head(path: str, model: PreTrainedModel, setting: str) -> nn.Linear:
+    head = dict(model.named_children()).get(HEAD)
+    if not isinstance(head, nn.Linear):
+        raise ModelError(f"{setting}={path}: {type(model).__name__} has no linear layer {HEAD!r} as its head")
+    return head
+
+
+def _check_whole(path: str, missing: set[str], fresh_head: bool, setting: str) -> None:
+    """What is missing from the folder was drawn at random."""
+    unknown = sorted(missing - ({f"{HEAD}.weight"} if fresh_head else set()))
+    if unknown:
+        raise ModelError(f"{setting}={path} has no weights for {unknown[0]}; it is not a whole model folder")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers reports the head that is left out and the one that is new, as asked."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

@@ -1,0 +1,197 @@
+"""Rows of tokens shared by several ranks (Ulysses, arXiv 2309.14509): each computes its columns of them.
+
+Only attention looks across columns. There ranks exchange columns for heads, so that each has all columns of its heads,
+and back. What is asked of some tokens is known to all ranks in the end, as if each had computed the rows alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from transformers import AttentionInterface, PreTrainedModel
+
+from rlhf.errors import ModelError
+from rlhf.models.attention import attends_in_blocks, attention
+from rlhf.models.blocks import blocks_of
+from rlhf.models.head import head_logprobs
+from rlhf.models.policy import Policy
+from rlhf.models.scalar import HEAD, ScalarHead
+
+NAME = "rlhf_shared"
+"""How models ask for `shared_attention`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Team:
+    """The ranks that share rows: `size` of them, of which this process is number `rank`. `exchange` is DeepSpeed's
+    attention over all columns."""
+
+    group: dist.ProcessGroup
+    size: int
+    rank: int
+    exchange: nn.Module
+
+    def joined(self, own: Tensor, mine: Tensor) -> Tensor:
+        """What ranks know of the tokens that they hold, `own` where `mine` `bool [A]`, known to all of them: `[A]`."""
+        joined: Tensor = _Joined.apply(own, mine, self.group)  # type: ignore[no-untyped-call]
+        return joined
+
+    def take(self, model: PreTrainedModel) -> None:
+        """Let the model's layers attend as a team. Raises `ModelError` for a model with which that cannot be."""
+        if not attends_in_blocks(model):
+            raise ModelError(
+                f"trainer.deepspeed.sequence_parallel is {self.size}, but the attention of {type(model).__name__} "
+                "cannot be shared: it does not go through transformers' sdpa"
+            )
+        config = model.config.get_text_config()
+        heads, shared = config.num_attention_heads, config.num_key_value_heads
+        if heads % self.size or (shared % self.size and self.size % shared):
+            raise ModelError(
+                f"trainer.deepspeed.sequence_parallel is {self.size}, but the model has {heads} attention heads and "
+                f"{shared} key/value heads: ranks compute whole heads, so it must divide the first number, and divide "
+                "the second or be divided by it"
+            )
+        model.set_attn_implementation(NAME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """One rank's columns of rows of `length` tokens, `width` of them, filled up at the end of the last."""
+
+    length: int
+    size: int
+    rank: int
+
+    @property
+    def width(self) -> int:
+        return -(-self.length // self.size)
+
+    def filled(self, rows: Tensor) -> Tensor:
+        """`[R, length]` as `[R, size * width]`. Zeros at the end: as positions they are sequences of one token."""
+        return pad(rows, (0, self.size * self.width - self.length))
+
+    def of(self, rows: Tensor) -> Tensor:
+        """This rank's columns of `[R, length]`: `[R, width]`."""
+        return self.filled(rows)[:, self.rank * self.width : (self.rank + 1) * self.width]
+
+    def holds(self, places: Tensor) -> Tensor:
+        """Which flat `places` `[A]` of the rows are among this rank's columns: `bool [A]`."""
+        return places % self.length // self.width == self.rank
+
+    def here(self, places: Tensor) -> Tensor:
+        """Flat places of the rows, which this rank holds, as flat places of its columns."""
+        return places // self.length * self.width + places % self.length - self.rank * self.width
+
+
+class SharedPolicy(Policy):
+    """A policy whose rows are shared by a team: the same answers, on every rank of it."""
+
+    def __init__(self, model: PreTrainedModel, team: Team) -> None:
+        super().__init__(model)
+        self.team = team
+        team.take(model)
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        position_ids: Tensor,
+        sources: Tensor,
+        targets: Tensor,
+        temperature: float,
+        *,
+        entropy_gradient: bool = False,
+        most: int = 0,
+    ) -> tuple[Tensor, Tensor]:
+        """As `Policy.forward`, of the same arguments on all ranks of the team."""
+        mine, hidden = _hidden(self.model, self.team, token_ids, position_ids, sources)
+        logprobs, entropies = head_logprobs(
+            self.model.get_output_embeddings(),  # type: ignore[no-untyped-call]
+            hidden,
+            token_ids.flatten()[targets[mine]],
+            temperature,
+            vocabulary=self.model.config.vocab_size,
+            entropy_gradient=entropy_gradient,
+            most=most,
+        )
+        return self.team.joined(logprobs, mine), self.team.joined(entropies, mine)
+
+
+class SharedScalarHead(ScalarHead):
+    """A scalar model whose rows are shared by a team: the same answers, on every rank of it."""
+
+    def __init__(self, model: PreTrainedModel, team: Team) -> None:
+        super().__init__(model)
+        self.team = team
+        team.take(model)
+
+    def forward(self, token_ids: Tensor, position_ids: Tensor, places: Tensor) -> Tensor:
+        """As `ScalarHead.forward`, of the same arguments on all ranks of the team."""
+        mine, hidden = _hidden(self.model, self.team, token_ids, position_ids, places)
+        numbers: Tensor = self.model.get_submodule(HEAD)(hidden)
+        return self.team.joined(numbers[:, 0].float(), mine)
+
+
+def shared_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    team: Team,
+    **arguments: Any,
+) -> tuple[Tensor, None]:
+    """Attention as transformers calls it, of this rank's columns: `query` `[R, heads, width, d]`, `key` and `value`
+    with as many heads or fewer; returns `[R, width, heads, d]`."""
+    # Fewer key/value heads than ranks: several ranks get the same one.
+    copies = max(team.size // key.shape[1], 1)
+    key, value = (x if copies == 1 else x.repeat_interleave(copies, 1) for x in (key, value))
+    columns = (x.transpose(1, 2) for x in (query, key, value))
+    attended: Tensor = team.exchange(*columns, 0, module=module, attention_mask=attention_mask, **arguments)
+    return attended, None
+
+
+def all_columns(query: Tensor, key: Tensor, value: Tensor, *, module: nn.Module, **arguments: Any) -> Tensor:
+    """Attention of this rank's heads, with all columns: all `[R, L, heads, d]`."""
+    heads = (x.transpose(1, 2) for x in (query, key, value))
+    return attention(module, *heads, **arguments)[0]
+
+
+def _hidden(model: Any, team: Team, token_ids: Tensor, position_ids: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Which of `places` this rank holds, `bool [A]`, and the hidden states at these."""
+    shard = Shard(length=token_ids.shape[1], size=team.size, rank=team.rank)
+    hidden = model.base_model(
+        input_ids=shard.of(token_ids),
+        position_ids=shard.of(position_ids),
+        # Never looked at: see `rlhf.models.policy.hidden_states`.
+        attention_mask=torch.full((1, 1, 1, 1), torch.nan, device=token_ids.device),
+        use_cache=False,
+        team=team,
+        blocks=blocks_of(shard.filled(position_ids), model.dtype),
+    ).last_hidden_state
+    mine = shard.holds(places)
+    return mine, hidden.flatten(0, 1)[shard.here(places[mine])]
+
+
+class _Joined(torch.autograd.Function):
+    """Every rank goes on to compute the same loss, and its gradient takes the way back once: no rank adds another's."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, mine: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.save_for_backward(mine)
+        joined = own.new_zeros(len(mine)).masked_scatter_(mine, own)
+        dist.all_reduce(joined, group=group)
+        return joined
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (mine,) = ctx.saved_tensors
+        return gradient[mine], None, None
+
+
+AttentionInterface.register(NAME, shared_attention)

@@ -1,0 +1,161 @@
+"""The reward of a trained model: the score of a trajectory's tokens, by workers that are asked in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.cluster.worker import Worker
+from rlhf.errors import DeadlinePassed, WorkerFailed
+from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings
+from rlhf.types import Scored, Task, Trajectory, Unscored
+
+NAME = "model"
+
+
+class ModelReward:
+    """A `RewardFunction` with reward models behind it. The score is that of the whole context the policy ended in,
+    read at its last token; what has none is unscored, and a worker that died ends the run as `WorkerDied`."""
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        settings: RewardModelSettings,
+        *,
+        timeout_seconds: float,
+        start_timeout_seconds: float,
+    ) -> None:
+        self._workers, self._settings = workers, settings
+        self._start_timeout_seconds = start_timeout_seconds
+        self._batcher = Batcher(workers, settings.tokens_per_batch, timeout_seconds)
+        self._facts = RewardModelFacts(context_tokens=0, vocab_size=0)
+
+    async def start(self) -> None:
+        """Load the model in every worker. Raises `ModelError`."""
+        facts = await asyncio.gather(
+            *(
+                worker.call("start", self._settings, timeout_seconds=self._start_timeout_seconds)
+                for worker in self._workers
+            )
+        )
+        self._facts = facts[0]
+
+    async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
+        return await asyncio.gather(*(self._score(trajectory) for trajectory in trajectories))
+
+    async def close(self) -> None:
+        """Whoever still waits is cancelled; the workers end with their cluster."""
+        await self._batcher.close()
+
+    async def _score(self, trajectory: Trajectory) -> Scored | Unscored:
+        if trajectory.action_tokens == 0:
+            return Unscored(kind="empty", detail="the policy said nothing")
+        tokens = trajectory.segments[-1].token_ids
+        return refusal(tokens, self._facts) or outcome(await self._batcher.score(tokens))
+
+
+def refusal(tokens: NDArray[np.int32], facts: RewardModelFacts) -> Unscored | None:
+    """Why a model cannot read these tokens; None when it can."""
+    if len(tokens) > facts.context_tokens:
+        return Unscored(
+            kind="too long", detail=f"{len(tokens)} tokens, and the reward model's context is {facts.context_tokens}"
+        )
+    if int(tokens.max()) >= facts.vocab_size:
+        return Unscored(kind="unknown token", detail=f"token {int(tokens.max())} of {facts.vocab_size}")
+    return None
+
+
+def outcome(score: float | Unscored) -> Scored | Unscored:
+    """A score that is a number; NaN and infinity are none."""
+    if isinstance(score, Unscored):
+        return score
+    if not math.isfinite(score):
+        return Unscored(kind="not finite", detail=f"the reward model said {score}")
+    return Scored(value=score, parts={NAME: score})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One sequence that waits for its score."""
+
+    tokens: NDArray[np.int32]
+    answer: asyncio.Future[float | Unscored]
+
+
+class Batcher:
+    """Gathers what waits while the workers are busy: requests of all groups, in order, go together up to `tokens` a
+    call.
+
+    The deadline is for one call; waiting for a free worker ends because every call before it does.
+    """
+
+    def __init__(self, workers: Sequence[Worker], tokens: int, timeout_seconds: float) -> None:
+        self._tokens, self._timeout_seconds = tokens, timeout_seconds
+        self._free = list(workers)
+        self._waiting: deque[Request] = deque()
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def score(self, tokens: NDArray[np.int32]) -> float | Unscored:
+        """The score, or `Unscored` of kind `timeout` or `raised`. Raises `WorkerDied`."""
+        request = Request(tokens, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        if self._free:
+            task = asyncio.create_task(self._serve(self._free.pop()))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+        return await request.answer
+
+    async def close(self) -> None:
+        """Whoever still waits is cancelled."""
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def _serve(self, worker: Worker) -> None:
+        """Let one worker score until nothing waits."""
+        await asyncio.sleep(0)  # the rest of a group asks in the same tick
+        try:
+            while batch := self._take():
+                await self._settle(worker, batch)
+        finally:
+            self._free.append(worker)
+
+    async def _settle(self, worker: Worker, batch: Sequence[Request]) -> None:
+        try:
+            for request, answer in zip(batch, await self._ask(worker, batch), strict=True):
+                if not request.answer.done():
+                    request.answer.set_result(answer)
+        except Exception as error:  # noqa: BLE001 - this is a task of its own: whoever waits is told
+            for request in batch:
+                if not request.answer.done():
+                    request.answer.set_exception(error)
+        finally:
+            for request in batch:
+                request.answer.cancel()
+
+    async def _ask(self, worker: Worker, batch: Sequence[Request]) -> Sequence[float | Unscored]:
+        sequences = [request.tokens for request in batch]
+        try:
+            scores: list[float] = await worker.call("score", sequences, timeout_seconds=self._timeout_seconds)
+        except DeadlinePassed as error:
+            return [Unscored(kind="timeout", detail=str(error))] * len(batch)
+        except WorkerFailed as error:
+            return [Unscored(kind="raised", detail=str(error))] * len(batch)
+        return scores
+
+    def _take(self) -> list[Request]:
+        """The oldest requests, up to the budget of tokens, at least one where any waits."""
+        batch: list[Request] = []
+        room = self._tokens
+        while self._waiting and (not batch or len(self._waiting[0].tokens) <= room):
+            request = self._waiting.popleft()
+            if not request.answer.cancelled():
+                batch.append(request)
+                room -= len(request.tokens)
+        return batch

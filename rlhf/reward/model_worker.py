@@ -1,0 +1,106 @@
+"""A reward model behind methods that speak numpy and plain data, in a Ray worker or in this process.
+
+torch and transformers are imported by `start`, so that constructing a worker costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from rlhf.models.scalar import ScalarHead
+
+Tokens = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardModelSettings:
+    """What a worker needs to know: the model's folder, that of the policy whose tokens it will read, and how it
+    computes. `tokens_per_batch` bounds a forward pass, padding counted."""
+
+    model: str
+    policy: str
+    dtype: str = "float32"
+    attention: str = "sdpa"
+    trust_remote_code: bool = False
+    device: str = "cpu"
+    tokens_per_batch: int = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardModelFacts:
+    """What the controller needs to know of a model that has been loaded."""
+
+    context_tokens: int
+    vocab_size: int
+
+
+class RewardModelWorker:
+    """Scores sequences of tokens, without gradients. `start` comes first."""
+
+    def __init__(self, name: str = "reward-0") -> None:
+        self.name = name
+        self._head: ScalarHead | None = None
+
+    def start(self, settings: RewardModelSettings) -> RewardModelFacts:
+        """Load the model. Raises `ModelError` for one that gives no single number, or reads other tokens."""
+        from rlhf.models.scalar import ScalarHead, check_same_vocabulary, load_scalar
+
+        model = load_scalar(
+            settings.model,
+            dtype=settings.dtype,
+            attention=settings.attention,
+            trust_remote_code=settings.trust_remote_code,
+            setting="reward.model",
+        )
+        check_same_vocabulary(settings.policy, settings.model, trust_remote_code=settings.trust_remote_code)
+        self._settings = settings
+        self._head = ScalarHead(model).to(settings.device).requires_grad_(False).eval()
+        text = model.config.get_text_config()
+        return RewardModelFacts(context_tokens=int(text.max_position_embeddings), vocab_size=int(text.vocab_size))
+
+    def score(self, sequences: Sequence[Tokens]) -> list[float]:
+        """The number at the last token of every sequence, in order; whatever the model says, NaN included."""
+        scores = np.zeros(len(sequences))
+        for places in batches([len(tokens) for tokens in sequences], self._settings.tokens_per_batch):
+            scores[places] = self._forward([sequences[place] for place in places])
+        return [float(score) for score in scores]
+
+    def _forward(self, sequences: Sequence[Tokens]) -> NDArray[np.float32]:
+        import torch
+
+        assert self._head is not None, "start comes first"
+        token_ids, position_ids, ends = padded(sequences)
+        device = self._settings.device
+        with torch.no_grad():
+            scores = self._head(*(torch.as_tensor(array, device=device) for array in (token_ids, position_ids, ends)))
+        answer: NDArray[np.float32] = scores.cpu().numpy()
+        return answer
+
+
+def batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    """Sequences of like length together, longest first, at most `tokens` a batch with its padding, at least one."""
+    found: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if found and lengths[found[-1][0]] * (len(found[-1]) + 1) <= tokens:
+            found[-1].append(index)
+        else:
+            found.append([index])
+    return found
+
+
+def padded(sequences: Sequence[Tokens]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """One sequence a row: token ids and positions `[R, L]`, and the flat index of every last token `[R]`."""
+    lengths = np.array([len(tokens) for tokens in sequences])
+    token_ids = np.zeros((len(sequences), lengths.max()), np.int64)
+    # Position 0 for every pad: each is a sequence of its own, seen by nobody.
+    position_ids = np.zeros_like(token_ids)
+    for row, tokens in enumerate(sequences):
+        token_ids[row, : len(tokens)] = tokens
+        position_ids[row, : len(tokens)] = np.arange(len(tokens))
+    return token_ids, position_ids, np.arange(len(sequences)) * token_ids.shape[1] + lengths - 1

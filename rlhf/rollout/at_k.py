@@ -1,0 +1,66 @@
+"""What several replies to one problem come to: avg@n, pass@k, maj@k. Pure functions of rewards and votes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from math import comb
+
+
+def average(rewards: Sequence[float]) -> float:
+    """avg@n of one problem: the mean reward of its replies."""
+    return sum(rewards) / len(rewards)
+
+
+def pass_at(k: int, *, replies: int, passed: int) -> float:
+    """The chance that at least one of k replies passes, estimated without bias from all of them.
+
+    `1 - C(n - c, k) / C(n, k)` of arXiv 2107.03374: the share of the subsets of k that hold a reply that passed.
+    """
+    if not 1 <= k <= replies:
+        raise ValueError(f"pass@{k} of {replies} replies")
+    return 1.0 - comb(replies - passed, k) / comb(replies, k)
+
+
+def majority_at(k: int, votes: Sequence[Hashable], rewards: Sequence[float]) -> float:
+    """The reward of the answer that most of k replies vote for (arXiv 2203.11171), averaged over juries.
+
+    The replies are cut in their order into juries of k, and a rest that fills none has no vote. Answers that share the
+    first place share the verdict: what breaking the tie at random would give on average. The reward of an answer is
+    the mean of those in the jury that gave it.
+    """
+    if not 1 <= k <= len(votes):
+        raise ValueError(f"maj@{k} of {len(votes)} replies")
+    starts = range(0, len(votes) - k + 1, k)
+    return average([_verdict(votes[start : start + k], rewards[start : start + k]) for start in starts])
+
+
+def vote_of(response: str, mark: str | None) -> str:
+    """The answer that a reply votes for: what follows the last `mark`, to the end of its line, spaces aside.
+
+    After a mark that ends in `{` it goes to the brace that closes it (`\\boxed{…}`). Without a mark it is the whole
+    reply; a reply that lacks the mark votes for "" (no answer), which is an answer like any other.
+    """
+    if mark is None:
+        return response.strip()
+    _, found, rest = response.rpartition(mark)
+    if not found:
+        return ""
+    return (_within_braces(rest) if mark.endswith("{") else rest.strip().partition("\n")[0]).strip()
+
+
+def _verdict(votes: Sequence[Hashable], rewards: Sequence[float]) -> float:
+    given: dict[Hashable, list[float]] = {}
+    for vote, reward in zip(votes, rewards, strict=True):
+        given.setdefault(vote, []).append(reward)
+    most = max(map(len, given.values()))
+    return average([average(its) for its in given.values() if len(its) == most])
+
+
+def _within_braces(text: str) -> str:
+    """What stands before the brace that closes one opened before `text`; all of it when none does."""
+    depth = 1
+    for place, character in enumerate(text):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return text[:place]
+    return text

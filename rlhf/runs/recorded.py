@@ -1,0 +1,145 @@
+"""Recorded episodes as the groups they were: tokens, log-probs, versions, turns and rewards, bit for bit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from rlhf.errors import DataError
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
+from rlhf.types import (
+    Failed,
+    Group,
+    Message,
+    Sample,
+    Scored,
+    Segment,
+    Status,
+    Task,
+    Ticket,
+    TokenKind,
+    Trajectory,
+    Turn,
+    Unscored,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """One episode again, with its place; `beside` is a greedy baseline, which stands beside its group."""
+
+    ticket: Ticket
+    task: Task
+    sample: Sample
+    beside: bool
+
+
+def episodes_file(path: str) -> Path:
+    """The file of episodes that `path` names: itself, or a run folder's. Raises `DataError` when it is missing."""
+    named = Path(path).expanduser()
+    file = RunFolder(named).episodes if named.is_dir() else named
+    if not file.is_file():
+        raise DataError(f"{file}: there are no recorded episodes; give a run folder or its episodes.jsonl")
+    return file
+
+
+def recorded_groups(file: Path) -> list[Group]:
+    """Every group of `file`, in the order of ordinals. What had failed or was unscored is so again: it has no number.
+
+    Raises `DataError` for what are not the training episodes of one run, or lack what training reads.
+    """
+    played: dict[int, dict[int, Recorded]] = defaultdict(dict)
+    for record in _records(file):
+        if record.fate is Fate.EVALUATED:
+            raise DataError(f"{file} holds episodes of evaluations, which are held out; give an episodes.jsonl")
+        if record.sample in played[record.ordinal]:
+            raise DataError(f"{file} has sample {record.sample} of group {record.ordinal} twice; give one run's file")
+        played[record.ordinal][record.sample] = _recorded(record, file)
+    if not played:
+        raise DataError(f"{file} has no episodes")
+    return [_group(played[ordinal]) for ordinal in sorted(played)]
+
+
+def _records(file: Path) -> Iterator[EpisodeRecord]:
+    try:
+        yield from read_episodes(file)
+    except (TypeError, KeyError, ValueError) as error:
+        raise DataError(f"{file} cannot be read as the episodes of a run ({error})") from None
+
+
+def _group(played: Mapping[int, Recorded]) -> Group:
+    episodes = [played[sample] for sample in sorted(played)]
+    return Group(
+        ticket=episodes[0].ticket,
+        task=episodes[0].task,
+        samples=tuple(episode.sample for episode in episodes if not episode.beside),
+        baseline=next((episode.sample for episode in episodes if episode.beside), None),
+    )
+
+
+def _recorded(record: EpisodeRecord, file: Path) -> Recorded:
+    task = Task(
+        id=record.task,
+        messages=tuple(Message(role=message["role"], content=message["content"]) for message in record.prompt),
+        answer=record.answer,
+    )
+    return Recorded(
+        ticket=Ticket(ordinal=record.ordinal, version=record.admitted_version),
+        task=task,
+        sample=_sample(record, task, file),
+        beside=record.fate is Fate.BASELINE,
+    )
+
+
+def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
+    kind, detail = record.failure_kind or record.fate.value, record.failure_detail or ""
+    if record.fate is Fate.FAILED or record.token_ids is None or record.status is None:
+        return Sample(trajectory=Failed(kind=kind, detail=detail), score=Unscored(kind="not_played", detail=kind))
+    trajectory = Trajectory(
+        task=task,
+        segments=_segments(record, file),
+        status=Status(record.status),
+        response=record.response or "",
+        engine=record.engine or "",
+    )
+    if record.reward is None:
+        return Sample(trajectory=trajectory, score=Unscored(kind=kind, detail=detail))
+    parts = {name: value for name, value in (record.reward_parts or {}).items() if value is not None}
+    return Sample(trajectory=trajectory, score=Scored(value=record.reward, parts=parts))
+
+
+def _segments(record: EpisodeRecord, file: Path) -> tuple[Segment, ...]:
+    kinds = np.array(record.kinds, np.int8)
+    logprobs = np.array([0.0 if value is None else value for value in record.engine_logprobs or ()], np.float32)
+    known = np.array([value is not None for value in record.engine_logprobs or ()], bool)
+    versions = np.array([-1 if value is None else value for value in record.versions or ()], np.int32)
+    columns = (np.array(record.token_ids, np.int32), kinds, logprobs, versions)
+    stops = np.cumsum([0, *(record.segment_lengths or ())])
+    if any(len(column) != stops[-1] for column in columns) or not known[kinds == TokenKind.ACTION].all():
+        raise DataError(
+            f"{file}: sample {record.sample} of group {record.ordinal} lacks tokens, or log-probs of sampled ones"
+        )
+    return tuple(
+        Segment(
+            token_ids=columns[0][start:stop],
+            kinds=kinds[start:stop],
+            logprobs=logprobs[start:stop],
+            versions=versions[start:stop],
+            turns=_turns(record, number),
+        )
+        for number, (start, stop) in enumerate(pairwise(stops))
+    )
+
+
+def _turns(record: EpisodeRecord, segment: int) -> tuple[Turn, ...]:
+    return tuple(
+        Turn(**{name: value for name, value in turn.items() if name != "segment"})
+        for turn in record.turns or ()
+        if turn["segment"] == segment
+    )

@@ -1,0 +1,166 @@
+"""Algorithms by name: each is a composition of pieces that a recipe can also compose itself. Data; what does not go
+together is in `composition.py`.
+
+A preset is a layer of settings beneath the recipe's own. What each piece computes is in `rlhf.trainer.estimators`
+(advantages) and `rlhf.trainer.losses`; which to choose when, in docs/algorithms.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf.pieces import is_piece
+from rlhf.trainer.config import TrainerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """`settings` are keys of `trainer` with their values; `paper` is an arXiv number."""
+
+    paper: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What an estimator reads besides rewards: a critic's `values`, the learner's `proximal` and the `reference`'s
+    log-probs, a greedy `baseline` episode, `siblings` to compare with. `weighted` advantages hold the importance weight
+    already."""
+
+    values: bool = False
+    proximal: bool = False
+    reference: bool = False
+    baseline: bool = False
+    siblings: bool = False
+    weighted: bool = False
+
+
+ESTIMATORS: Mapping[str, Needs] = {
+    "group_relative": Needs(siblings=True),
+    "leave_one_out": Needs(siblings=True),
+    "length_weighted": Needs(siblings=True),
+    "best_of_group": Needs(siblings=True),
+    "reinforce_pp": Needs(),
+    "reinforce_pp_baseline": Needs(siblings=True),
+    "remax": Needs(baseline=True),
+    "gae": Needs(values=True),
+    "vtrace": Needs(values=True, proximal=True, weighted=True),
+    "distillation": Needs(proximal=True, reference=True),
+}
+LOSSES = ("ppo", "gspo", "cispo", "sapo", "policy_gradient")
+
+PRESETS: Mapping[str, Preset] = {
+    "grpo": Preset(
+        paper="2402.03300",
+        settings={
+            "advantage": {"estimator": "group_relative", "normalize_by_std": True},
+            "loss": {"policy": "ppo", "clip_low": 0.2, "clip_high": 0.2, "aggregation": "sequence_mean"},
+            "kl": {"coefficient": 0.04, "place": "loss", "estimator": "k3"},
+        },
+    ),
+    "dr_grpo": Preset(
+        paper="2503.20783",
+        settings={
+            "advantage": {"estimator": "group_relative", "normalize_by_std": False},
+            "loss": {"policy": "ppo", "clip_low": 0.2, "clip_high": 0.2, "aggregation": "constant"},
+        },
+    ),
+    "dapo": Preset(
+        paper="2503.14476",
+        settings={
+            "advantage": {"estimator": "group_relative", "normalize_by_std": True},
+            "loss": {"policy": "ppo", "clip_low": 0.2, "clip_high": 0.28, "aggregation": "token_mean"},
+            "filter": {"equal_rewards": True},
+        },
+    ),
+    "gspo": Preset(
+        paper="2507.18071",
+        settings={
+            "advantage": {"estimator": "group_relative", "normalize_by_std": True},
+            "loss": {"policy": "gspo", "clip_low": 3e-4, "clip_high": 4e-4, "aggregation": "sequence_mean"},
+        },
+    ),
+    "cispo": Preset(
+        paper="2506.13585",
+        settings={
+            "advantage": {"estimator": "group_relative", "normalize_by_std": True},
+            "loss": {"policy": "cispo", "clip_low": 1.0, "clip_high": 4.0, "aggregation": "token_mean"},
+        },
+    ),
+    "sapo": Preset(
+        paper="2511.20347",
+        settings={
+            "advantage": {"estimator": "group_relative", "normalize_by_std": True},
+            "loss": {"policy": "sapo", "aggregation": "sequence_mean"},
+        },
+    ),
+    "rloo": Preset(
+        paper="2402.14740",
+        settings={
+            "advantage": {"estimator": "leave_one_out"},
+            "loss": {"policy": "policy_gradient", "aggregation": "sequence_sum"},
+            "kl": {"coefficient": 0.03, "place": "reward", "estimator": "k1"},
+        },
+    ),
+    "reinforce_pp": Preset(
+        paper="2501.03262",
+        settings={
+            "advantage": {"estimator": "reinforce_pp"},
+            "loss": {"policy": "ppo", "clip_low": 0.2, "clip_high": 0.2, "aggregation": "token_mean"},
+            "kl": {"coefficient": 0.01, "place": "reward", "estimator": "k1"},
+        },
+    ),
+    "remax": Preset(
+        paper="2310.10505",
+        settings={
+            "advantage": {"estimator": "remax"},
+            "loss": {"policy": "policy_gradient", "aggregation": "sequence_sum"},
+            "kl": {"coefficient": 0.01, "place": "reward", "estimator": "k1"},
+            "group_size": 1,
+        },
+    ),
+    "ppo": Preset(
+        paper="1707.06347",
+        settings={
+            "advantage": {"estimator": "gae", "gamma": 1.0, "lam": 0.95, "whiten": True},
+            "loss": {"policy": "ppo", "clip_low": 0.2, "clip_high": 0.2, "aggregation": "token_mean"},
+            "kl": {"coefficient": 0.05, "place": "reward", "estimator": "k1"},
+            "critic": {"value_clip": 0.2},
+            "epochs": 2,
+            "minibatches": 4,
+            "group_size": 1,
+        },
+    ),
+    "distill": Preset(
+        paper="2306.13649",
+        settings={
+            "advantage": {"estimator": "distillation"},
+            "loss": {"policy": "ppo", "clip_low": 0.2, "clip_high": 0.2, "aggregation": "token_mean"},
+            "group_size": 1,
+        },
+    ),
+}
+
+
+def preset_layer(name: Any) -> dict[str, Any]:
+    """The settings of a preset as a layer of a recipe; empty for no name and for one that is refused later."""
+    return {"trainer": dict(PRESETS[name].settings)} if isinstance(name, str) and name in PRESETS else {}
+
+
+def needs_of(trainer: TrainerConfig) -> Needs:
+    """What the recipe's estimator reads. One of the user's own gets all that the recipe has."""
+    estimator = trainer.advantage.estimator
+    if is_piece(estimator):
+        return Needs(values=trainer.critic is not None, proximal=trainer.old_logprobs == "recomputed")
+    return ESTIMATORS[estimator]
+
+
+def needs_reference(trainer: TrainerConfig) -> bool:
+    return trainer.kl.coefficient > 0 or needs_of(trainer).reference
+
+
+def is_corrected(trainer: TrainerConfig) -> bool:
+    """Whether samples of other weights than the learner's are weighed for it."""
+    return needs_of(trainer).weighted or (trainer.old_logprobs == "recomputed" and trainer.correction.method != "none")

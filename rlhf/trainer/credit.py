@@ -1,0 +1,87 @@
+"""Credit on the controller: from a batch and what the ranks say of it to the advantage of every token. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rlhf.trainer.advantages import kl_estimate
+from rlhf.trainer.algorithm import needs_of
+from rlhf.trainer.batch import Batch
+from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.episodes import Episodes, Estimator, episodes_of
+from rlhf.trainer.estimators import estimate
+from rlhf.trainer.scores import Scores, Wanted
+from rlhf.types import Group
+
+
+def wanted_scores(trainer: TrainerConfig) -> Wanted:
+    """What the ranks must say of a batch before its first step. Recomputed log-probs of a single step are those of its
+    own pass: nothing to compute."""
+    needs, priced = needs_of(trainer), trainer.kl.coefficient > 0
+    in_reward = priced and trainer.kl.place == "reward"
+    several_steps = trainer.epochs * trainer.minibatches > 1
+    return Wanted(
+        proximal=needs.proximal or in_reward or (trainer.old_logprobs == "recomputed" and several_steps),
+        reference=needs.reference or priced,
+        values=needs.values,
+    )
+
+
+def with_advantages(
+    batch: Batch,
+    groups: Sequence[Group],
+    scores: Scores,
+    trainer: TrainerConfig,
+    kl_coefficient: float,
+    max_tokens: int,
+) -> tuple[Batch, dict[str, float]]:
+    """The batch with its advantages (and a critic's targets), and what there is to say of them.
+
+    `groups` are those that the batch was built from. Raises `NotFinite` for a number that is none.
+    """
+    if batch.tokens == 0:  # nobody said anything: there is nothing to credit
+        return batch, {}
+    episodes = episodes_of(
+        groups,
+        scores,
+        batch.per_token.behaviour,
+        overlong=trainer.overlong,
+        max_tokens=max_tokens,
+        kl_in_reward=kl_coefficient if trainer.kl.place == "reward" else 0.0,
+        estimator=trainer.kl.estimator,
+    )
+    estimates = estimate(episodes, trainer.advantage)
+    returns = episodes.flat(estimates.returns) if scores.values is not None else None
+    filled = batch.with_columns(
+        advantages=episodes.flat(estimates.advantages),
+        returns=returns,
+        proximal=scores.proximal,
+        reference=scores.reference,
+        values=scores.values,
+    )
+    return filled, _metrics(episodes, estimates.returns, _kl_shown(trainer))
+
+
+def _kl_shown(trainer: TrainerConfig) -> Estimator:
+    """What is steered is shown: the estimator of the price. A teacher is followed by k1."""
+    return trainer.kl.estimator if trainer.kl.coefficient else "k1"
+
+
+def _metrics(episodes: Episodes, returns: np.ndarray, estimator: Estimator) -> dict[str, float]:
+    found: dict[str, float] = {}
+    if episodes.values is not None:
+        found |= {"value_mean": float(episodes.values[episodes.mask].mean())}
+        found |= _explained(episodes.values[episodes.mask], returns[episodes.mask])
+    if episodes.reference is not None and episodes.proximal is not None:
+        log_ratio = (episodes.proximal - episodes.reference)[episodes.mask]
+        found["kl_reference"] = float(kl_estimate(log_ratio, estimator).mean())
+    return found
+
+
+def _explained(values: np.ndarray, returns: np.ndarray) -> dict[str, float]:
+    """`1 - var(R - v) / var(R)`: 1 is a perfect critic, 0 one that says the mean. Equal returns leave nothing to
+    explain, and there is no number."""
+    total = returns.var()
+    return {"explained_variance": float(1 - (returns - values).var() / total)} if total > 0 else {}

@@ -1,0 +1,68 @@
+"""The exponential moving average of the policy: a smoother policy beside the one that learns, to evaluate and to keep.
+
+After every update `average = decay * average + (1 - decay) * weight`, in float32, on what each rank holds: its shards
+under ZeRO-3, else the whole. With LoRA the adapters are averaged, the frozen base is its own average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rlhf.errors import CheckpointError
+from rlhf.models.lora import HasModel
+from rlhf.trainer.weights import held, held_weights, partitioned
+
+
+class Average:
+    """Starts at the policy's weights, which DeepSpeed must have taken over already."""
+
+    def __init__(self, policy: HasModel, decay: float, rank: int) -> None:
+        self._decay = decay
+        self._weights = {name: weight for name, weight in held_weights(policy) if weight.requires_grad}
+        sharded = any(partitioned(weight) for weight in self._weights.values())
+        self._writes, self._file = sharded or rank == 0, f"rank-{rank if sharded else 0}.safetensors"
+        self._averages = {name: held(weight).detach().float().clone() for name, weight in self._weights.items()}
+
+    def update(self) -> None:
+        """Move every average a little towards its weight."""
+        for name, weight in self._weights.items():
+            self._averages[name].lerp_(held(weight).detach().float(), 1 - self._decay)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Inside, the policy's weights are the averages; afterwards they are what they were, bit for bit."""
+        learnt = {name: held(weight).detach().clone() for name, weight in self._weights.items()}
+        _set(self._weights, self._averages)
+        try:
+            yield
+        finally:
+            _set(self._weights, learnt)
+
+    def save(self, folder: Path) -> None:
+        """Write what this rank has to: its shards, or on rank 0 the whole."""
+        if self._writes:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(self._averages, folder / self._file)
+
+    def load(self, folder: Path) -> None:
+        """Continue exactly from `save`. Raises `CheckpointError` for a checkpoint without these averages."""
+        path = folder / self._file
+        if not path.is_file():
+            raise CheckpointError(
+                f"{path} is missing: that run kept no average of its weights; set trainer.ema_decay=null"
+            )
+        saved = load_file(path)
+        for name, average in self._averages.items():
+            average.copy_(saved[name])
+
+
+def _set(weights: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, weight in weights.items():
+            held(weight).copy_(values[name])

@@ -1,0 +1,147 @@
+"""A batch as estimators see it: one episode a row, `[B, T]` over its ACTION tokens. Numpy only and pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.errors import NotFinite
+from rlhf.trainer.advantages import kl_estimate, kl_penalised, outcome_rewards, overlong_penalty
+from rlhf.trainer.config import OverlongConfig
+from rlhf.trainer.scores import Scores
+from rlhf.types import Group, Scored, Status, Trajectory
+
+Estimator = Literal["k1", "k2", "k3"]
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Episodes:
+    """The trainable episodes of a batch, in its order.
+
+    `outcomes` `[B]` are what the scorers said (shaped by length and, where KL is in the reward, by it), `groups` `[B]`
+    the group of each, `lengths` `[B]` its ACTION tokens; `mask` `[B, T]` is true on them and `turns` `[B, T]` numbers
+    their turns. `rewards` `[B, T]` are token by token: the outcome at the last action, turn rewards at their turn's
+    last, KL everywhere. What nobody asked for is None: `baselines` `[B]` (a greedy episode's outcome), `values`
+    `[B, T]` and `bootstrap` `[B]` (the critic), `behaviour`, `proximal` and `reference` log-probs `[B, T]`.
+    """
+
+    outcomes: Doubles
+    groups: Ints
+    lengths: Ints
+    mask: NDArray[np.bool_]
+    turns: Ints
+    rewards: Doubles
+    behaviour: Doubles
+    baselines: Doubles | None = None
+    values: Doubles | None = None
+    bootstrap: Doubles | None = None
+    proximal: Doubles | None = None
+    reference: Doubles | None = None
+
+    def flat(self, rows: NDArray[np.float64]) -> NDArray[np.float32]:
+        """`[B, T]` as the batch's flat `float32 [N]`."""
+        return rows[self.mask].astype(np.float32)
+
+
+def episodes_of(
+    groups: Sequence[Group],
+    scores: Scores,
+    behaviour: NDArray[np.float32],
+    *,
+    overlong: OverlongConfig,
+    max_tokens: int,
+    kl_in_reward: float = 0.0,
+    estimator: Estimator = "k1",
+) -> Episodes:
+    """The episodes of `groups` with the ranks' `scores` of them. `behaviour` is `[N]`, flat as in the batch.
+
+    `kl_in_reward` is the price of a nat of KL to the reference, by `estimator`. Raises `NotFinite` for a score that is
+    no number: nothing trains on it.
+    """
+    trained = [(g, trajectory, score) for g, group in enumerate(groups) for _, trajectory, score in group.trainable]
+    lengths = np.array([trajectory.action_tokens for _, trajectory, _ in trained], np.int64)
+    mask = np.arange(max(lengths, default=0)) < lengths[:, None]
+    shaping = overlong_penalty_of(lengths, overlong, max_tokens)
+    outcomes = np.array([_number(trajectory, score) for _, trajectory, score in trained], np.float64) + shaping
+    rows = {name: _rows(values, mask) for name, values in scores.named() if values is not None}
+    kl = kl_estimate(rows["proximal"] - rows["reference"], estimator) if kl_in_reward else np.zeros(mask.shape)
+    turns, turn_rewards = _turns([trajectory for _, trajectory, _ in trained], mask)
+    return Episodes(
+        outcomes=outcomes - kl_in_reward * kl.sum(1),
+        groups=np.array([g for g, _, _ in trained], np.int64),
+        lengths=lengths,
+        mask=mask,
+        turns=turns,
+        rewards=kl_penalised(outcome_rewards(outcomes, mask) + turn_rewards, kl, mask, coefficient=kl_in_reward),
+        behaviour=_rows(behaviour, mask),
+        baselines=_baselines(groups),
+        bootstrap=_bootstrap(scores, [trajectory for _, trajectory, _ in trained]),
+        **rows,
+    )
+
+
+def overlong_penalty_of(lengths: Ints, overlong: OverlongConfig, max_tokens: int) -> Doubles:
+    """What each reply's length costs it, `[B]`; zeros where shaping is off."""
+    if not overlong.buffer_tokens:
+        return np.zeros(lengths.shape)
+    return overlong_penalty(
+        lengths, max_tokens=max_tokens, buffer_tokens=overlong.buffer_tokens, factor=overlong.factor
+    )
+
+
+def _number(trajectory: Trajectory, score: Scored) -> float:
+    if not np.isfinite(score.value):
+        raise NotFinite(f"the reward of an episode of task {trajectory.task.id} is {score.value}; it cannot be trained")
+    return score.value
+
+
+def _rows(flat: NDArray[np.float32], mask: NDArray[np.bool_]) -> Doubles:
+    rows = np.zeros(mask.shape)
+    rows[mask] = flat
+    return rows
+
+
+def _turns(trajectories: Sequence[Trajectory], mask: NDArray[np.bool_]) -> tuple[Ints, Doubles]:
+    """The number of each ACTION token's turn, and the turns' rewards at their last ACTION token."""
+    numbers, rewards = np.zeros(mask.shape, np.int64), np.zeros(mask.shape)
+    for row, trajectory in enumerate(trajectories):
+        place, number = 0, 0
+        for segment in trajectory.segments:
+            acted = np.flatnonzero(segment.action_mask)
+            for turn in segment.turns:
+                first, last = place + np.searchsorted(acted, [turn.start, turn.stop])
+                numbers[row, first:last] = number
+                if turn.reward is not None and last > first:
+                    rewards[row, last - 1] += turn.reward
+                number += 1
+            place += len(acted)
+    return numbers, rewards
+
+
+def _baselines(groups: Sequence[Group]) -> Doubles | None:
+    """The greedy episode's score, once for every sample of its group; None when no group has one."""
+    if any(group.baseline is None for group in groups):
+        return None
+    scores = [group.baseline.score for group in groups if group.baseline]
+    values = [score.value if isinstance(score, Scored) else np.nan for score in scores]
+    return np.repeat(np.array(values, np.float64), [len(group.trainable) for group in groups])
+
+
+def _bootstrap(scores: Scores, trajectories: Sequence[Trajectory]) -> Doubles | None:
+    """The critic's value behind the last token of episodes that were cut off while rewards came turn by turn, and 0
+    behind all others: the outcome of a reply is paid at its end, cut off or not, and nothing is left to come. Paid
+    twice it would teach never to stop."""
+    if scores.last_values is None:
+        return None
+    more = [t.status is Status.TRUNCATED and _paid_by_the_turn(t) for t in trajectories]
+    return np.where(np.array(more, bool), scores.last_values, 0.0).astype(np.float64)
+
+
+def _paid_by_the_turn(trajectory: Trajectory) -> bool:
+    return any(turn.reward is not None for segment in trajectory.segments for turn in segment.turns)

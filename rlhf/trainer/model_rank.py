@@ -1,0 +1,117 @@
+"""One rank of the training of a model, whichever it is: its place among the ranks, optimizer steps, state on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlhf.errors import CheckpointError
+from rlhf.models.loading import load_tokenizer
+from rlhf.models.lora import save_adapter
+from rlhf.models.policy import Policy
+from rlhf.models.scalar import ScalarHead
+from rlhf.trainer import weights, zero
+from rlhf.trainer.ema import Average
+from rlhf.trainer.settings import LearnerSettings
+from rlhf.trainer.tally import Tally
+from rlhf.types import PolicyVersion
+
+TAG = "state"
+
+
+class ModelRank:
+    """One rank's model, optimizer and place in the process group, which it has joined (`zero.join`)."""
+
+    def __init__(self, module: Policy | ScalarHead, rank: int, world_size: int, settings: LearnerSettings) -> None:
+        self.module, self.rank, self.world_size, self.settings = module, rank, world_size, settings
+        self.device = torch.device(settings.device)
+        trainer = settings.trainer
+        self.engine = zero.build_engine(
+            module, trainer.optimizer, settings, world_size, total_steps=trainer.policy_steps
+        )
+        decay = settings.trainer.ema_decay
+        self.average = Average(module, decay, rank) if decay else None
+
+    def facts(self) -> dict[str, Any]:
+        config = self.module.model.config
+        return {
+            "parameters": sum(int(np.prod(spec.shape)) for spec in weights.manifest(self.module).tensors),
+            "context_tokens": int(config.max_position_embeddings),
+            "vocab_size": int(config.vocab_size),
+        }
+
+    def save(self, path: Path, version: PolicyVersion) -> None:
+        self.engine.save_checkpoint(str(path / "deepspeed"), tag=TAG)
+        self.export(path / "huggingface")
+        self._export_adapter(path / "adapter")
+        if self.average:
+            self.average.save(path / "ema")
+            with self.average.in_place():
+                self.export(path / "huggingface_ema")
+        if self.rank == 0:
+            (path / "learner.json").write_text(json.dumps({"version": version, "plan": self._plan}))
+
+    def load(self, path: Path) -> PolicyVersion:
+        try:
+            saved = json.loads((path / "learner.json").read_text())
+        except FileNotFoundError:
+            raise CheckpointError(f"{path} holds no learner's state: it has no learner.json") from None
+        if saved["plan"] != self._plan:
+            raise CheckpointError(f"{path} was written by {saved['plan']}; this run has {self._plan}")
+        self.engine.load_checkpoint(str(path / "deepspeed"), tag=TAG)
+        if self.average:
+            self.average.load(path / "ema")
+        return int(saved["version"])
+
+    def export(self, path: Path) -> None:
+        """Collective: all ranks gather, rank 0 writes weights, configuration, tokenizer and chat template."""
+        state = weights.whole_state(self.module, self.settings.bucket_bytes, keep=self.rank == 0)
+        if self.rank == 0:
+            self.module.model.save_pretrained(path, state_dict=state)
+            tokenizer = load_tokenizer(
+                self.settings.model_path, trust_remote_code=self.settings.model.trust_remote_code
+            )
+            tokenizer.save_pretrained(path)
+        torch.distributed.barrier()
+
+    def _export_adapter(self, path: Path) -> None:
+        """Collective like `export`: what LoRA has learnt, as `peft` reads it."""
+        lora = self.settings.model.lora
+        if lora is None:
+            return
+        tensors = weights.whole_adapter(self.module, self.settings.bucket_bytes, keep=self.rank == 0)
+        if self.rank == 0:
+            save_adapter(path, tensors, lora, self.settings.model_path)
+
+    def stop(self) -> None:
+        """Leave what was joined besides the process group."""
+
+    @property
+    def _plan(self) -> str:
+        """What DeepSpeed's state depends on besides the model."""
+        stage, model = self.settings.trainer.deepspeed.zero_stage, self.settings.model
+        adapters = f", LoRA of rank {model.lora.rank} for {', '.join(model.lora.target_modules)}" if model.lora else ""
+        return f"{self.world_size} rank(s) of ZeRO stage {stage} in {model.dtype}{adapters}"
+
+    def _average_weights(self) -> None:
+        """The end of an update, for the average of the weights."""
+        if self.average:
+            self.average.update()
+
+    def _optimizer_step(self, losses: Iterator[Tensor], count: int, tally: Tally) -> None:
+        learning_rate = self.engine.get_lr()[0]
+        loss = zero.accumulate(self.engine, losses, count, self.world_size)
+        # Parts of a step's loss add up; ranks that share rows have the same part.
+        tally.add("loss", loss, count=self.settings.trainer.deepspeed.sequence_parallel / self.world_size)
+        tally.step(grad_norm=zero.step(self.engine), learning_rate=learning_rate)
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.tensor(array, device=self.device)

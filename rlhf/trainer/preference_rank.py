@@ -1,0 +1,130 @@
+"""What a rank that trains a policy on preferences does: log-probs of replies, and optimizer steps that part pairs.
+
+Batches are those of `rlhf.trainer.pairs`: both replies of a pair lie in one micro-batch, and share their prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlhf.trainer import zero
+from rlhf.trainer.answers import RankAnswer
+from rlhf.trainer.batch import MicroBatch, Minibatch
+from rlhf.trainer.config import PreferenceConfig
+from rlhf.trainer.losses import Metrics
+from rlhf.trainer.losses.preference import Pairs, dpo, implicit_reward, ipo, kto
+from rlhf.trainer.pairs import sides
+from rlhf.trainer.rank import Rank
+from rlhf.trainer.settings import PairTerms
+from rlhf.trainer.tally import Tally
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replies:
+    """Whole replies, each column `[S]`: log-probs under policy and reference summed over the reply's tokens, and how
+    many those are."""
+
+    policy: Tensor
+    reference: Tensor
+    tokens: Tensor
+
+    def at(self, places: Tensor) -> Replies:
+        return Replies(self.policy[places], self.reference[places], self.tokens[places])
+
+
+class PreferenceRank(Rank):
+    """One rank's policy, and the frozen one that it is compared with."""
+
+    def prefer(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
+        tally = Tally()
+        for minibatch in minibatches:
+            self._optimizer_step(self._pair_losses(minibatch, terms, tally), len(minibatch.microbatches), tally)
+        self._average_weights()
+        return tally.answer()
+
+    def judge(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
+        tally = Tally()
+        for minibatch in minibatches:
+            with zero.scoring(self.engine):
+                for _ in self._pair_losses(minibatch, terms, tally):
+                    pass
+        return tally.answer()
+
+    def diverge(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
+        """The mean over replies of their log-ratio, policy over reference, without gradient."""
+        tally = Tally()
+        for minibatch in minibatches:
+            for microbatch in minibatch.microbatches:
+                with zero.scoring(self.engine):
+                    replies = self._replies(microbatch)
+                ratios = replies.policy - replies.reference
+                tally.see(Metrics(len(ratios), {"log_ratio": ratios.sum()}))
+        return tally.answer()
+
+    def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, tally: Tally) -> Iterator[Tensor]:
+        """Every micro-batch's part of the mean over the step's pairs."""
+        config = self.settings.trainer.preference
+        for microbatch in minibatch.microbatches:
+            chosen, rejected = (self._tensor(places) for places in sides(microbatch))
+            replies = self._replies(microbatch)
+            losses = pair_losses(config, replies.at(chosen), replies.at(rejected), terms.baseline)
+            tally.see(pair_metrics(config, replies.at(chosen), replies.at(rejected), losses.detach()))
+            yield losses.sum() / (minibatch.samples / 2)
+
+    def _replies(self, microbatch: MicroBatch) -> Replies:
+        strand = self._tensor(microbatch.sequences)
+
+        def summed(values: Tensor) -> Tensor:
+            return values.new_zeros(len(microbatch.samples)).index_add(0, strand, values)
+
+        reference = self._scored_by_reference(microbatch)
+        logprobs, _ = self._forward(self.engine, microbatch)
+        return Replies(summed(logprobs), summed(reference), summed(torch.ones_like(reference)))
+
+
+def pair_losses(config: PreferenceConfig, chosen: Replies, rejected: Replies, baseline: float) -> Tensor:
+    """The loss of every pair, `[pairs]`; with `kto`, the mean of those of its two replies."""
+    pairs = Pairs(chosen.policy, rejected.policy, chosen.reference, rejected.reference)
+    if config.loss == "dpo":
+        return dpo(pairs, config.beta, config.label_smoothing)
+    if config.loss == "ipo":
+        return ipo(pairs.per_token(chosen.tokens, rejected.tokens), config.beta)
+    both = [
+        kto(
+            side.policy,
+            side.reference,
+            torch.full_like(side.policy, desirable, dtype=torch.bool),
+            side.policy.new_tensor(baseline),
+            config.beta,
+            desirable_weight=config.desirable_weight,
+            undesirable_weight=config.undesirable_weight,
+        )
+        for side, desirable in ((chosen, True), (rejected, False))
+    ]
+    return (both[0] + both[1]) / 2
+
+
+def pair_metrics(config: PreferenceConfig, chosen: Replies, rejected: Replies, losses: Tensor) -> Metrics:
+    """Means over pairs: how often the implicit reward of the chosen reply is higher (a tie counts half), by how much,
+    and both rewards. `ipo` compares by the token, and so are its rewards."""
+    if config.loss == "ipo":
+        chosen, rejected = (_by_the_token(side) for side in (chosen, rejected))
+    better, worse = (implicit_reward(side.policy, side.reference, config.beta) for side in (chosen, rejected))
+    return Metrics(
+        len(losses),
+        {
+            "pair_loss": losses.sum(),
+            "accuracy": torch.sign(better - worse).add(1).div(2).sum(),
+            "margin": (better - worse).sum(),
+            "reward_chosen": better.sum(),
+            "reward_rejected": worse.sum(),
+        },
+    )
+
+
+def _by_the_token(replies: Replies) -> Replies:
+    return Replies(replies.policy / replies.tokens, replies.reference / replies.tokens, replies.tokens)

@@ -1,0 +1,91 @@
+"""What a rank that trains a reward model does: scores of pairs, and optimizer steps that part them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from rlhf.models.probe import check_model
+from rlhf.models.scalar import is_scalar, load_scalar
+from rlhf.trainer import zero
+from rlhf.trainer.answers import RankAnswer
+from rlhf.trainer.batch import MicroBatch, Minibatch
+from rlhf.trainer.losses import Metrics
+from rlhf.trainer.losses.preference import bradley_terry
+from rlhf.trainer.model_rank import ModelRank
+from rlhf.trainer.pairs import sides
+from rlhf.trainer.sequence_parallel import as_scalar_head
+from rlhf.trainer.settings import LearnerSettings, PairTerms
+from rlhf.trainer.tally import Tally
+
+
+class RewardRank(ModelRank):
+    """One rank's reward model: one that scores already goes on, any other language model gets a head of zeros.
+
+    Batches are those of `rlhf.trainer.pairs`.
+    """
+
+    def __init__(self, rank: int, world_size: int, settings: LearnerSettings) -> None:
+        model = settings.model
+        loaded = load_scalar(
+            settings.model_path,
+            dtype=model.dtype,
+            attention=model.attention,
+            gradient_checkpointing=model.gradient_checkpointing,
+            trust_remote_code=model.trust_remote_code,
+            fresh_head=not is_scalar(settings.model_path, trust_remote_code=model.trust_remote_code),
+        )
+        check_model(loaded, settings.model_path)
+        super().__init__(as_scalar_head(loaded, settings).to(settings.device), rank, world_size, settings)
+
+    def prefer(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
+        tally = Tally()
+        for minibatch in minibatches:
+            self._optimizer_step(self._losses(minibatch, terms, tally), len(minibatch.microbatches), tally)
+        self._average_weights()
+        return tally.answer()
+
+    def judge(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
+        tally = Tally()
+        for minibatch in minibatches:
+            with zero.scoring(self.engine):
+                for _ in self._losses(minibatch, terms, tally):
+                    pass
+        return tally.answer()
+
+    def _losses(self, minibatch: Minibatch, terms: PairTerms, tally: Tally) -> Iterator[Tensor]:
+        """Every micro-batch's part of the mean over the step's pairs."""
+        for microbatch in minibatch.microbatches:
+            places = sides(microbatch)
+            scores = self._scores(microbatch)
+            chosen, rejected = (scores[self._tensor(side)] for side in places)
+            margins = self._tensor(terms.margins[microbatch.samples[places[0]] // 2])
+            losses = bradley_terry(chosen, rejected, margins, self.settings.trainer.reward_model.centring)
+            tally.see(pair_metrics(chosen.detach(), rejected.detach(), losses.detach()))
+            yield losses.sum() / (minibatch.samples / 2)
+
+    def _scores(self, microbatch: MicroBatch) -> Tensor:
+        """The score of every strand, at its last token, `[S]`."""
+        scores: Tensor = self.engine(
+            self._tensor(microbatch.token_ids).long(),
+            self._tensor(microbatch.position_ids).long(),
+            self._tensor(microbatch.ends),
+        )
+        return scores
+
+
+def pair_metrics(chosen: Tensor, rejected: Tensor, losses: Tensor) -> Metrics:
+    """Means over pairs: how often the chosen reply scores higher (a tie counts half), by how much, and how high scores
+    are."""
+    right = torch.sign(chosen - rejected).add(1).div(2)
+    return Metrics(
+        len(losses),
+        {
+            "pair_loss": losses.sum(),
+            "accuracy": right.sum(),
+            "score_difference": (chosen - rejected).sum(),
+            "score": (chosen + rejected).div(2).sum(),
+        },
+    )

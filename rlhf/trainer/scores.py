@@ -1,0 +1,110 @@
+"""What the ranks say of a batch before its first optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.trainer.batch import MicroBatch
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which of `Scores` to compute."""
+
+    proximal: bool = False
+    reference: bool = False
+    values: bool = False
+
+    @property
+    def anything(self) -> bool:
+        return self.proximal or self.reference or self.values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scores:
+    """Over the batch's ACTION tokens, `float32 [N]`: log-probs of the `proximal` policy (the learner's weights before
+    the update) and of the `reference`, and the critic's `values` before each token. `last_values` `[B]` are its values
+    behind the last token of every episode. None where nobody asked."""
+
+    proximal: Floats | None = None
+    reference: Floats | None = None
+    values: Floats | None = None
+    last_values: Floats | None = None
+
+    def named(self) -> Iterator[tuple[str, Floats | None]]:
+        """The per-token columns by name."""
+        yield from (("proximal", self.proximal), ("reference", self.reference), ("values", self.values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankScores:
+    """One rank's part of `Scores`: `columns` over its ACTION tokens, which are at `places` `[A]` of the batch, and
+    `last_values` over its strands `[S]`, which belong to `samples` and begin at the places `firsts`."""
+
+    places: Ints
+    samples: Ints
+    firsts: Ints
+    columns: Mapping[str, Floats]
+    last_values: Floats | None
+
+
+class Columns:
+    """Collects a rank's scores micro-batch by micro-batch: tensors until the end, so that a GPU is never waited for."""
+
+    def __init__(self) -> None:
+        empty = np.zeros(0, np.int64)
+        self._places, self._samples, self._firsts = [empty], [empty], [empty]
+        self._kept: dict[str, list[Any]] = {}
+
+    def begin(self, microbatch: MicroBatch) -> None:
+        """What is kept next is this micro-batch's."""
+        self._places.append(microbatch.places)
+        self._samples.append(microbatch.samples)
+        starts = np.searchsorted(microbatch.sequences, np.arange(len(microbatch.samples)))
+        self._firsts.append(microbatch.places[starts])
+
+    def keep(self, name: str, values: Any) -> None:
+        """A tensor over the micro-batch's ACTION tokens, or over its strands."""
+        self._kept.setdefault(name, []).append(values)
+
+    def answer(self) -> RankScores:
+        columns = {
+            name: np.concatenate([part.float().cpu().numpy() for part in parts]) for name, parts in self._kept.items()
+        }
+        last_values = columns.pop("last_values", None)
+        return RankScores(
+            places=np.concatenate(self._places),
+            samples=np.concatenate(self._samples),
+            firsts=np.concatenate(self._firsts),
+            columns=columns,
+            last_values=last_values,
+        )
+
+
+def gathered_scores(answers: Sequence[RankScores], tokens: int, samples: int) -> Scores:
+    """All ranks' scores in the order of the batch of `tokens` ACTION tokens and `samples` samples."""
+    columns: dict[str, Floats] = {}
+    for answer in answers:
+        for name, values in answer.columns.items():
+            columns.setdefault(name, np.full(tokens, np.nan, np.float32))[answer.places] = values
+    asked = any(answer.last_values is not None for answer in answers)
+    return Scores(**columns, last_values=_last_values(answers, samples) if asked else None)
+
+
+def _last_values(answers: Sequence[RankScores], samples: int) -> Floats:
+    """Of each sample the value behind its last strand, the one that begins last in the batch; 0 of one without any."""
+    last, reached = np.zeros(samples, np.float32), np.full(samples, -1, np.int64)
+    for answer in answers:
+        assert answer.last_values is not None, "ranks answer alike"
+        for sample, first, value in zip(answer.samples, answer.firsts, answer.last_values, strict=True):
+            if first > reached[sample]:
+                last[sample], reached[sample] = value, first
+    return last

@@ -1,0 +1,54 @@
+"""Sequence parallelism: teams of ranks that share rows, for sequences that one rank cannot hold.
+
+The exchange is DeepSpeed's (Ulysses, arXiv 2309.14509). Every rank of a team gets the same micro-batches and computes
+the same losses, from its columns of the rows. To DeepSpeed they are ranks like any other, whose gradients it adds up:
+the gradient of a team's loss is the sum of what its ranks computed.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cache
+
+import torch.distributed as dist
+from transformers import PreTrainedModel
+
+from rlhf.models.policy import Policy
+from rlhf.models.scalar import ScalarHead
+from rlhf.models.shared_rows import SharedPolicy, SharedScalarHead, Team, all_columns
+from rlhf.trainer.config import DeepSpeedConfig
+from rlhf.trainer.settings import LearnerSettings
+
+
+def as_policy(model: PreTrainedModel, settings: LearnerSettings) -> Policy:
+    """The model as a rank computes it: alone, or its columns of rows that it shares. Raises `ModelError` for a model
+    whose heads cannot be dealt."""
+    team = _team(settings.trainer.deepspeed)
+    return SharedPolicy(model, team) if team else Policy(model)
+
+
+def as_scalar_head(model: PreTrainedModel, settings: LearnerSettings) -> ScalarHead:
+    """As `as_policy`, of a model with one number a token."""
+    team = _team(settings.trainer.deepspeed)
+    return SharedScalarHead(model, team) if team else ScalarHead(model)
+
+
+def _team(config: DeepSpeedConfig) -> Team | None:
+    """This rank's team of consecutive ranks; `None` for a rank alone. Collective, when a process first asks."""
+    if config.sequence_parallel == 1:
+        return None
+    from deepspeed.sequence.layer import DistributedAttention
+
+    group = _group(config.sequence_parallel, config.timeout_seconds)
+    exchange = DistributedAttention(all_columns, group, scatter_idx=2, gather_idx=1)
+    return Team(group=group, size=config.sequence_parallel, rank=dist.get_rank(group), exchange=exchange)
+
+
+@cache
+def _group(size: int, timeout_seconds: float) -> dist.ProcessGroup:
+    """Once a process: ranks may be started again, and groups cannot be ended one by one."""
+    firsts = range(0, dist.get_world_size(), size)
+    groups: list[dist.ProcessGroup] = [
+        dist.new_group(list(range(n, n + size)), timeout=timedelta(seconds=timeout_seconds)) for n in firsts
+    ]
+    return groups[dist.get_rank() // size]

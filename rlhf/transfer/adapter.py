@@ -1,0 +1,50 @@
+"""The receiver's part in a publish of LoRA adapters: tensors that arrive become vLLM's layers.
+
+vLLM itself reads adapters from folders only. An engine's base is not touched, and `rlhf.serving.adapter` brings the
+layers into service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor
+from vllm.lora.lora_weights import LoRALayerWeights
+
+from rlhf.errors import TransferError
+
+Layers = dict[str, LoRALayerWeights]
+A, B = ".lora_A.weight", ".lora_B.weight"
+
+
+class AdapterReload:
+    """One reload of an adapter, in the steps of `Reload`: `load` each bucket, then `finish`, which fills `layers`."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, Tensor] = {}
+        self.layers: Layers = {}
+
+    def load(self, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> None:
+        """Copy tensors out of `buffer`, which may be filled again afterwards."""
+        self._tensors |= {name: tensor.clone() for name, tensor in tensors}
+
+    def finish(self) -> None:
+        """Pair the tensors up. Raises `TransferError` where one has no partner."""
+        self.layers = adapter_layers(self._tensors)
+
+
+def adapter_layers(tensors: Mapping[str, Tensor]) -> Layers:
+    """vLLM's layers of pairs `LAYER.lora_A.weight` `[rank, in]` and `LAYER.lora_B.weight` `[out, rank]`, which was
+    scaled by the sender. Raises `TransferError` for what is no pair of one rank."""
+    layers = {name.removesuffix(A).removesuffix(B) for name in tensors}
+    lonely = sorted(layer for layer in layers if layer + A not in tensors or layer + B not in tensors)
+    if lonely:
+        raise TransferError(f"{', '.join(lonely[:3])}: A came without B, or B without A")
+    return {layer: _pair(layer, tensors[layer + A], tensors[layer + B]) for layer in sorted(layers)}
+
+
+def _pair(layer: str, a: Tensor, b: Tensor) -> LoRALayerWeights:
+    rank = a.shape[0]
+    if b.shape[1] != rank:
+        raise TransferError(f"{layer}: A has rank {rank}, B has rank {b.shape[1]}")
+    return LoRALayerWeights(layer, rank=rank, lora_alpha=rank, lora_a=a, lora_b=b)

@@ -1,0 +1,76 @@
+"""The learner's benchmark: both sides of a ratio do the same work, and a bound that is missed is named."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.learner.clock import fastest, peak_bytes
+from benchmarks.learner.figures import Figure, missed, result, table
+from benchmarks.learner.model import PROMPT_TOKENS, SAMPLES, batch
+from benchmarks.learner.packing import packed, padded, useful_share
+from rlhf.models.config import TinyModelConfig
+from rlhf.models.policy import Policy
+from rlhf.models.tiny import byte_tokenizer, tiny_model
+from rlhf.trainer.batch import MicroBatch
+
+REPLIES = [3, 40, 1, 7, 200, 9, 2, 5, 11, 4, 30, 8, 1, 1, 60, 2]
+FIGURES = [
+    Figure(name="enough", value=0.95, bound=0.95),
+    Figure(name="too_little", value=0.94, bound=0.95),
+    Figure(name="too_much", value=0.2, bound=0.1, at_most=True),
+    Figure(name="small", value=0.1, bound=0.1, at_most=True),
+]
+
+
+def test_what_is_out_of_its_bounds_is_named() -> None:
+    assert missed(FIGURES) == ["too_little", "too_much"]
+    assert result(FIGURES)["missed"] == ["too_little", "too_much"]
+    assert result(FIGURES)["too_much"] == 0.2
+    cells = [[cell.strip() for cell in line.split("|")[2:5]] for line in table(FIGURES).splitlines()[2:]]
+    assert cells[1:3] == [["0.94", "≥ 0.95", "NO"], ["0.2", "≤ 0.1", "NO"]]
+
+
+def test_packing_and_padding_compute_the_same_log_probs() -> None:
+    whole = batch(REPLIES)
+    policy = Policy(tiny_model(TinyModelConfig(hidden_size=64, intermediate_size=64, layers=1), byte_tokenizer(), 0))
+    one, other = (in_order(policy, cut(whole), whole.tokens) for cut in (packed, padded))
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+
+
+def in_order(policy: Policy, microbatches: list[MicroBatch], tokens: int) -> np.ndarray:
+    flat = np.full(tokens, np.nan)
+    for micro in microbatches:
+        flat[micro.places] = logprobs_of(policy, micro)
+    return flat
+
+
+@torch.no_grad()
+def logprobs_of(policy: Policy, micro: MicroBatch) -> Tensor:
+    ids, positions = torch.tensor(micro.token_ids).long(), torch.tensor(micro.position_ids).long()
+    logprobs, _ = policy(ids, positions, torch.tensor(micro.sources), torch.tensor(micro.targets), 1.0)
+    return logprobs
+
+
+def test_a_prompt_that_is_computed_twice_is_no_useful_token() -> None:
+    useful = 2 * PROMPT_TOKENS + sum(REPLIES)
+    whole = batch(REPLIES)
+    assert len({strand.context.tobytes() for strand in whole.strands}) == len(REPLIES) / SAMPLES
+    assert useful_share(whole) == useful / sum(micro.tokens for micro in packed(whole, ranks=2))
+
+
+def test_samples_of_one_prompt_each_share_nothing() -> None:
+    whole = batch(REPLIES, shared_prompts=False)
+    assert len({strand.context.tobytes() for strand in whole.strands}) == len(REPLIES)
+
+
+def test_the_peak_counts_what_is_held_at_once() -> None:
+    def work() -> None:
+        for _ in range(3):
+            a = torch.empty(1000)
+            b = torch.empty(500)
+            del a, b
+
+    assert peak_bytes(work) == 6000
+    assert len(fastest(2, work, work)) == 2

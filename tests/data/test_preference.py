@@ -1,0 +1,195 @@
+"""Preference pairs from every form people keep them in, and what becomes of rows that make none."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf.config import build
+from rlhf.data.config import DatasetConfig, SortingConfig
+from rlhf.data.preference import Pair, Useless, pair_from_row
+from rlhf.data.preference_sorting import faults, pairs
+from rlhf.data.sorting import fold_of
+from rlhf.data.sources import load_pairs, load_tasks
+from rlhf.errors import ConfigError, DataError
+from rlhf.preflight import check_dataset
+from rlhf.types import Message
+
+HH = Path(__file__).parents[3] / "shared" / "data" / "hh_rlhf" / "harmless_base_test.jsonl.gz"
+COLUMNS = {"chosen_column": "chosen", "rejected_column": "rejected", "answer_column": None}
+ASKED = (Message(role="user", content="2 + 2?"),)
+
+
+def config(path: str = "pairs.jsonl", **values: Any) -> DatasetConfig:
+    return build(DatasetConfig, {"path": path, **COLUMNS, **values})
+
+
+def pair(row: dict[str, Any], **values: Any) -> Pair | Useless:
+    return pair_from_row(config(**values), row, "pairs.jsonl, row 7")
+
+
+def said(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+FORMS = {
+    "texts beside a prompt": {"question": "2 + 2?", "chosen": "4", "rejected": "5"},
+    "replies as messages beside a prompt": {
+        "question": "2 + 2?",
+        "chosen": [said("assistant", "4")],
+        "rejected": [said("assistant", "5")],
+    },
+    "whole conversations as messages": {
+        "chosen": [said("user", "2 + 2?"), said("assistant", "4")],
+        "rejected": [said("user", "2 + 2?"), said("assistant", "5")],
+    },
+    "whole conversations as transcripts": {
+        "chosen": "\n\nHuman: 2 + 2?\n\nAssistant: 4",
+        "rejected": "\n\nHuman: 2 + 2?\n\nAssistant: 5",
+    },
+}
+
+
+@pytest.mark.parametrize("row", FORMS.values(), ids=FORMS)
+def test_every_form_gives_the_same_pair(row: dict[str, Any]) -> None:
+    assert pair(row) == Pair(prompt=ASKED, chosen="4", rejected="5")
+
+
+@pytest.mark.parametrize("row", FORMS.values(), ids=FORMS)
+def test_system_prompt_and_suffix_dress_the_prompt_of_every_form(row: dict[str, Any]) -> None:
+    made = pair(row, system_prompt="Be brief.", prompt_suffix=" Now.")
+    assert isinstance(made, Pair)
+    assert made.prompt == (Message(role="system", content="Be brief."), Message(role="user", content="2 + 2? Now."))
+
+
+def test_a_transcript_of_several_turns_has_all_but_the_last_reply_as_its_prompt() -> None:
+    beginning = "\n\nHuman: Hello\n\nAssistant: Hi!\n\nHuman: Human: is a word, isn't it?"
+    made = pair({"chosen": f"{beginning}\n\nAssistant: It is.", "rejected": f"{beginning}\n\nAssistant: Ask: no."})
+    assert isinstance(made, Pair)
+    assert [message.role for message in made.prompt] == ["user", "assistant", "user"]
+    assert made.prompt[-1].content == "Human: is a word, isn't it?"
+    assert (made.chosen, made.rejected) == ("It is.", "Ask: no.")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "reason"),
+    [
+        ("\n\nHuman: a\n\nAssistant: x", "\n\nHuman: a\n\nAssistant: x", Useless.SAME),
+        ("\n\nHuman: a\n\nAssistant: ", "\n\nHuman: a\n\nAssistant: x", Useless.EMPTY),
+        ("\n\nHuman: a\n\nAssistant: x", "\n\nHuman: b\n\nAssistant: y", Useless.APART),
+        ("\n\nHuman: a\n\nAssistant: x\n\nHuman: b\n\nAssistant: y", "\n\nHuman: a\n\nAssistant: z", Useless.APART),
+    ],
+)
+def test_a_row_that_teaches_nothing_says_why(chosen: str, rejected: str, reason: Useless) -> None:
+    assert pair({"chosen": chosen, "rejected": rejected}) is reason
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": "q", "chosen": "x"}, r"row 7 has no column 'rejected' .* with rejected_column"),
+        ({"chosen": "x", "rejected": "y"}, r"row 7 has no column 'question'"),
+        ({"question": "q", "chosen": 3, "rejected": "y"}, r"row 7: column 'chosen' must be text or a list of messages"),
+        (
+            {"chosen": "\n\nHuman: a", "rejected": "\n\nHuman: a\n\nAssistant: x"},
+            r"row 7: column 'chosen' must end with the assistant's reply, it ends with the user's",
+        ),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_one_line_with_its_number(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        pair(row)
+
+
+def test_a_margin_is_a_number_or_an_error() -> None:
+    row = {"question": "2 + 2?", "chosen": "4", "rejected": "5"}
+    made = pair(row | {"gap": 2}, margin_column="gap")
+    assert isinstance(made, Pair)
+    assert made.margin == 2.0
+    for wrong in ("much", True, float("nan")):
+        with pytest.raises(DataError, match="row 7: column 'gap' must be a number"):
+            pair(row | {"gap": wrong}, margin_column="gap")
+
+
+def test_one_of_the_two_columns_alone_is_refused() -> None:
+    with pytest.raises(ConfigError, match="chosen_column and rejected_column come together"):
+        build(DatasetConfig, {"path": "pairs.jsonl", "chosen_column": "chosen"})
+
+
+def written(path: Path, *rows: dict[str, Any]) -> DatasetConfig:
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(lines) if path.suffix == ".gz" else lines)
+    return config(str(path))
+
+
+@pytest.mark.parametrize("name", ["pairs.jsonl", "pairs.jsonl.gz"])
+def test_a_file_gives_its_pairs_and_counts_what_it_drops(tmp_path: Path, name: str) -> None:
+    same = FORMS["texts beside a prompt"] | {"rejected": "4"}
+    found = load_pairs(written(tmp_path / name, FORMS["texts beside a prompt"], same, same))
+    assert found.pairs == (Pair(prompt=ASKED, chosen="4", rejected="5"),)
+    assert found.dropped == {Useless.SAME: 2}
+    assert found.describe() == "2 of 3 pairs dropped: 2 where both replies are the same"
+
+
+def test_a_file_without_a_single_pair_is_refused(tmp_path: Path) -> None:
+    same = FORMS["texts beside a prompt"] | {"rejected": "4"}
+    with pytest.raises(DataError, match=r"has no pair to learn from .*1 where both replies are the same"):
+        load_pairs(written(tmp_path / "pairs.jsonl", same))
+
+
+def test_pairs_are_tasks_too_with_the_chosen_reply_as_their_demonstration(tmp_path: Path) -> None:
+    (task,) = load_tasks(written(tmp_path / "pairs.jsonl", FORMS["whole conversations as transcripts"]))
+    assert task.messages == ASKED
+    assert task.answer is None
+    assert task.row == {"response": "4"}
+
+
+def test_real_pairs_are_read_and_the_few_useless_ones_counted() -> None:
+    found = load_pairs(config(str(HH)))
+    assert len(found.pairs) == 2303
+    assert found.dropped == {Useless.EMPTY: 4, Useless.APART: 5}
+    assert all(pair.prompt[-1].role == "user" for pair in found.pairs)
+    assert "Human:" not in found.pairs[0].prompt[0].content
+
+
+MADE = SortingConfig(rows=2000)
+
+
+def test_the_chosen_reply_of_a_made_pair_has_fewer_faults() -> None:
+    for made in pairs(MADE):
+        answer = "".join(sorted(made.prompt[0].content))
+        assert faults(made.chosen, answer) < faults(made.rejected, answer)
+
+
+def test_made_pairs_are_easy_and_hard() -> None:
+    gaps = []
+    for made in pairs(MADE):
+        answer = "".join(sorted(made.prompt[0].content))
+        gaps.append(faults(made.rejected, answer) - faults(made.chosen, answer))
+    assert sum(gap == 1 for gap in gaps) > len(gaps) / 20
+    assert sum(gap >= 8 for gap in gaps) > len(gaps) / 5
+    assert sum(made.chosen == "".join(sorted(made.prompt[0].content)) for made in pairs(MADE)) < 0.7 * len(gaps)
+
+
+def test_faults_count_wrong_order_and_wrong_digits() -> None:
+    assert [faults(reply, "12345") for reply in ("12345", "21345", "54321", "1234", "123455", "12344", "")] == [
+        0, 1, 10, 5, 5, 10, 25,
+    ]  # fmt: skip
+
+
+def test_held_out_pairs_ask_about_other_problems_and_a_seed_draws_the_same_for_ever() -> None:
+    held_out = pairs(MADE.model_copy(update={"fold": "eval"}))
+    assert {fold_of(made.prompt[0].content) for made in held_out} == {"eval"}
+    assert {fold_of(made.prompt[0].content) for made in pairs(MADE)} == {"train"}
+    assert pairs(MADE) == pairs(MADE)
+    assert pairs(MADE) != pairs(MADE.model_copy(update={"seed": 1}))
+
+
+def test_before_a_run_the_first_row_is_looked_at_as_a_pair(tmp_path: Path) -> None:
+    check_dataset(written(tmp_path / "pairs.jsonl", FORMS["whole conversations as transcripts"]))
+    with pytest.raises(DataError, match="row 1 has no column 'rejected'"):
+        check_dataset(written(tmp_path / "broken.jsonl", {"chosen": "x", "question": "2 + 2?"}))

@@ -1,0 +1,47 @@
+"""A recipe of kind `preference`: a policy learns to prefer what it is shown, and held-out pairs tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf.models.config import TinyModelConfig
+from rlhf.models.tiny import save_tiny
+from tests.end_to_end.running import ROOT, Run, train
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("dpo")
+    policy = save_tiny(TinyModelConfig(hidden_size=64, intermediate_size=128, layers=1), 0, folder / "policy")
+    return train(
+        folder / "run", folder, "cluster.kind=local", "model.tiny=null", "model.warmup=null", f"model.path={policy}",
+        "trainer.updates=12", "trainer.groups_per_update=32", "trainer.eval_every=6", "data.eval.sorting.rows=64",
+        "trainer.optimizer.warmup_steps=0", "trainer.optimizer.learning_rate=1e-3",
+        recipe=ROOT / "recipes" / "dpo.yaml",
+    )  # fmt: skip
+
+
+def test_held_out_pairs_are_judged_by_implicit_rewards_before_between_and_after(run: Run) -> None:
+    held_out = run.summary["evaluations"]["held_out"]
+    assert held_out["problems"] == 64
+    assert held_out["start"]["accuracy"] == 0.5, "a policy that is its reference ties every pair"
+    assert held_out["start"]["margin"] == 0.0
+    assert held_out["end"]["accuracy"] > 0.6
+    assert held_out["end"]["margin"] > 0.0
+    judged = [line for line in run.metrics if "eval/held_out/accuracy" in line]
+    assert [line["update"] for line in judged] == [6, 12]
+
+
+def test_the_loss_falls_and_the_books_count_pairs(run: Run) -> None:
+    losses = [line["pair_loss"] for line in run.metrics]
+    assert losses[0] == pytest.approx(0.693147, abs=1e-5)
+    assert losses[-1] < 0.67
+    assert {"margin", "accuracy", "reward_chosen", "reward_rejected"} <= set(run.metrics[-1])
+    assert (run.summary["updates"], run.summary["samples"]) == (12, 12 * 32)
+
+
+def test_its_checkpoint_is_a_policy(run: Run) -> None:
+    assert (run.model / "model.safetensors").is_file()
+    assert "ForCausalLM" in (run.model / "config.json").read_text()

@@ -1,0 +1,57 @@
+"""Whole runs that train adapters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlhf.runs.records import EpisodeRecord
+from tests.end_to_end.running import ROOT, SMALL, largest_difference, train
+from tests.end_to_end.test_plans import LOCAL, versions, weights_moved
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+RECIPE = ROOT / "recipes" / "lora_grpo.yaml"
+MOVING = (
+    *SMALL,
+    "model.warmup=null",
+    "reward.kind=function",
+    "reward.function=tests.end_to_end.rewards:varied",
+    "trainer.updates=4",
+    "trainer.max_staleness=1",
+    "trainer.ema_decay=0.5",
+    "sampling.max_tokens=64",
+)
+"""A random model and a reward that varies: nothing is learnt, and every update moves the adapters."""
+
+
+@pytest.mark.parametrize("publish", ["adapter", pytest.param("merged", marks=pytest.mark.slow)])
+def test_engine_and_learner_agree_on_every_token_while_adapters_change_under_running_requests(
+    tmp_path: Path, cache: Path, publish: str
+) -> None:
+    run = train(tmp_path / "run", cache, *MOVING, LOCAL, f"model.lora.publish={publish}", recipe=RECIPE)
+    assert largest_difference([fresh(episode) for episode in run.episodes]) <= 1e-4
+    assert largest_difference(run.episodes) > 1e-2, "older tokens are of other adapters"
+    assert weights_moved(run)
+    assert any(len(set(versions(episode))) > 1 for episode in run.episodes), "some episode was sampled by two versions"
+    written = {path.name for path in run.model.parent.iterdir()}
+    assert {"huggingface", "huggingface_ema", "adapter"} <= written
+
+
+def fresh(episode: EpisodeRecord) -> EpisodeRecord:
+    """The record with only the tokens that the newest adapters before its update sampled."""
+    assert episode.engine_logprobs is not None
+    assert episode.versions is not None
+    assert episode.update is not None
+    scores = zip(episode.engine_logprobs, episode.versions, strict=True)
+    newest = [score if version == episode.update - 1 else None for score, version in scores]
+    return replace(episode, engine_logprobs=newest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("publish", ["merged", "adapter"])
+def test_the_recipe_raises_the_held_out_reward(tmp_path: Path, cache: Path, publish: str) -> None:
+    run = train(tmp_path / "run", cache, f"model.lora.publish={publish}", recipe=RECIPE)
+    assert run.summary["eval_reward_end"] - run.summary["eval_reward_start"] >= 0.3

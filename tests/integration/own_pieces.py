@@ -1,0 +1,43 @@
+"""What a user might write: a loss, an estimator and a loader of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from rlhf.trainer.advantages import Estimates
+from rlhf.trainer.config import AdvantageConfig
+from rlhf.trainer.episodes import Episodes
+from rlhf.trainer.losses import Actions, Metrics
+
+
+def unclipped(actions: Actions) -> tuple[Tensor, Metrics]:
+    """The surrogate without a clip, with a metric of its own."""
+    ratio = torch.exp(actions.log_ratio)
+    seen = ratio.detach()[actions.mask]
+    return -ratio * actions.advantages, Metrics(seen.numel(), {"my_ratio": seen.sum()})
+
+
+def distance_from_median(episodes: Episodes, config: AdvantageConfig) -> Estimates:
+    """Each outcome against the median of its group, on every token."""
+    medians = np.array([np.median(episodes.outcomes[episodes.groups == group]) for group in episodes.groups])
+    advantages = np.where(episodes.mask, (episodes.outcomes - medians)[:, None], 0.0)
+    return Estimates(advantages, np.zeros_like(advantages))
+
+
+def no_number(episodes: Episodes, config: AdvantageConfig) -> Estimates:
+    """What a mistake looks like."""
+    nothing = np.full(episodes.mask.shape, np.nan)
+    return Estimates(nothing, nothing)
+
+
+def doubled_embedding(path: str, **arguments: Any) -> Any:
+    """The folder's model with an embedding twice as large."""
+    model = AutoModelForCausalLM.from_pretrained(path, **arguments)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(2)
+    return model

@@ -1,0 +1,206 @@
+"""Policies with LoRA in a real engine: merged weights or adapters alone, proved like any publish."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlhf.errors import EngineBroken, PublishError
+from rlhf.models.config import LoraConfig, TinyModelConfig
+from rlhf.models.lora import add_lora, without_adapter
+from rlhf.models.tiny import save_tiny
+from rlhf.serving.environment import engine_environment
+from rlhf.serving.settings import Finished, Request
+from rlhf.trainer import weights
+from rlhf.trainer.canary import canary, difference, tolerance_for
+from rlhf.trainer.publish import Publisher
+from rlhf.transfer.perturbation import perturbed
+from rlhf.types import Manifest
+from tests.integration.torch_learner import ThreadedEngine, TorchLearner
+
+pytestmark = pytest.mark.engine
+
+BUCKET_BYTES = 2**16
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, its precision, and how its adapters are published."""
+
+    architecture: str
+    tied: bool
+    dtype: str
+    lora: LoraConfig
+
+    def __str__(self) -> str:
+        return f"{self.architecture}-{'tied' if self.tied else 'untied'}-{self.dtype}-{self.lora.publish}"
+
+
+ATTENTION_ONLY = LoraConfig(rank=4, alpha=6, target_modules=("q_proj", "v_proj"), publish="adapter")
+ADAPTER = Case("qwen2", True, "float32", LoraConfig(rank=8, publish="adapter"))
+PARTIAL = Case("llama", False, "float32", ATTENTION_ONLY)
+CASES = [PARTIAL, Case("llama", False, "bfloat16", LoraConfig(rank=8, publish="adapter"))]
+MORE = [
+    Case(architecture, tied, dtype, LoraConfig(rank=8, publish=publish))
+    for architecture, tied in (("qwen2", True), ("llama", False), ("qwen3", True), ("qwen3", False))
+    for dtype in ("float32", "bfloat16")
+    for publish in ("merged", "adapter")
+]
+
+
+class LoraLearner(TorchLearner):
+    """A `WeightSource` over a Hugging Face folder with adapters; only these learn."""
+
+    def __init__(self, folder: Path, case: Case) -> None:
+        super().__init__(folder, case.dtype)
+        add_lora(self.model, case.lora)
+        self.form = case.lora.publish
+        self._saved: list[Tensor] = []
+
+    async def manifest(self) -> Manifest:
+        return weights.manifest(self, self.form)
+
+    async def send(self) -> None:
+        tensors = weights.walk(self, BUCKET_BYTES, self.form)
+        await asyncio.to_thread(self.sender.send, tensors, weights.manifest(self, self.form))
+
+    async def perturb(self) -> None:
+        self._saved = weights.snapshot(self)
+        weights.change(self, BUCKET_BYTES, perturbed, self.form)
+
+    async def restore(self) -> None:
+        weights.put_back(self, self._saved)
+
+    def _set(self, values: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, weight in self.model.named_parameters():
+                if weight.requires_grad:
+                    weight.copy_(values[name])
+
+
+@contextmanager
+def started(case: Case, folder: Path) -> Iterator[tuple[LoraLearner, ThreadedEngine]]:
+    os.environ.update(engine_environment("cpu"))
+    config = TinyModelConfig(architecture=case.architecture, hidden_size=64, heads=2, tie_word_embeddings=case.tied)
+    save_tiny(config, 0, folder)
+    adapters = case.lora.publish == "adapter"
+    engine = ThreadedEngine(
+        folder,
+        case.dtype,
+        lora_rank=case.lora.rank if adapters else 0,
+        lora_targets=case.lora.target_modules if adapters else (),
+    )
+    try:
+        yield LoraLearner(folder, case), engine
+    finally:
+        engine.stop()
+
+
+async def joined(learner: LoraLearner, engine: ThreadedEngine) -> Publisher:
+    publisher = Publisher(
+        learner, [engine], canary=canary(256, 256, tolerance_for(learner.dtype)), phase_timeout_seconds=60
+    )
+    await publisher.connect()
+    return publisher
+
+
+async def follows_every_publish(case: Case, folder: Path) -> None:
+    tolerance = tolerance_for(case.dtype)
+    with started(case, folder) as (learner, engine):
+        publisher = await joined(learner, engine)
+        await publisher.drill()
+        for version in range(1, 4):
+            learner.update(3e-2)
+            assert await publisher.publish() == version
+            assert publisher.canary_difference <= tolerance
+        tokens = np.arange(3, 40, dtype=np.int32)
+        served = await engine.score(tokens)
+        with without_adapter(learner):
+            base = await learner.score(tokens)
+        assert difference([served], [await learner.score(tokens)]) <= tolerance
+        assert difference([served], [base]) > 2 * tolerance, "the adapter does something"
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+async def test_after_every_publish_the_engine_computes_what_the_learner_does(case: Case, tmp_path: Path) -> None:
+    await follows_every_publish(case, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MORE, ids=str)
+async def test_engine_and_learner_agree_for_every_model_precision_and_form(case: Case, tmp_path: Path) -> None:
+    await follows_every_publish(case, tmp_path)
+
+
+async def test_requests_in_flight_go_on_with_the_new_adapter_and_each_token_says_which(tmp_path: Path) -> None:
+    with started(ADAPTER, tmp_path) as (learner, engine):
+        publisher = await joined(learner, engine)
+        learner.update(0.05)
+        await publisher.publish()
+        prompt = np.arange(60, 70, dtype=np.int32)
+        engine.worker.submit([Request("asked", prompt, temperature=1.0, max_tokens=200, seed=1)])
+        await asyncio.sleep(0.1)
+        old = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
+        learner.update(0.05)
+        await publisher.publish()
+        reply = await finished(engine)
+        assert set(reply.versions.tolist()) == {1, 2}
+        whole = np.concatenate([prompt, reply.token_ids])
+        new_scores = (await learner.score(whole))[len(prompt) - 1 :]
+        learner.model.load_state_dict(old)
+        old_scores = (await learner.score(whole))[len(prompt) - 1 :]
+        assert_sampled_by(reply, {1: old_scores, 2: new_scores})
+
+
+async def finished(engine: ThreadedEngine) -> Finished:
+    (reply,) = await asyncio.to_thread(engine.worker.collect, 60)
+    assert isinstance(reply, Finished)
+    return reply
+
+
+def assert_sampled_by(reply: Finished, scores: dict[int, NDArray[np.float32]]) -> None:
+    for version, expected in scores.items():
+        sampled = reply.versions == version
+        assert np.abs(expected - reply.logprobs)[sampled].max() < 1e-4
+        assert np.abs(expected - reply.logprobs)[~sampled].max() > 1e-2
+
+
+@pytest.mark.parametrize("frozen", ["lora_A", "lora_B"])
+async def test_the_drill_catches_a_part_of_the_adapters_that_stays_behind(
+    frozen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlhf.transfer.gloo_receiver import GlooReceiver
+
+    load = GlooReceiver.load
+    first: dict[str, Tensor] = {}
+
+    def load_frozen(receiver: GlooReceiver, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> None:
+        arrived = {
+            name: first.setdefault(name, tensor.clone()) if frozen in name else tensor for name, tensor in tensors
+        }
+        load(receiver, iter(arrived.items()), buffer)
+
+    monkeypatch.setattr(GlooReceiver, "load", load_frozen)
+    with started(ADAPTER, tmp_path) as (learner, engine):
+        publisher = await joined(learner, engine)
+        await publisher.publish()
+        with pytest.raises(PublishError, match="it does not follow perturbed weights"):
+            await publisher.drill()
+
+
+async def test_adapters_that_the_engine_has_no_place_for_are_refused_before_any_byte_moves(tmp_path: Path) -> None:
+    with started(PARTIAL, tmp_path) as (learner, engine):
+        manifest = await learner.manifest()
+        tensors = [spec for spec in manifest.tensors if "layers.0.self_attn.q_proj.lora_A" not in spec.name]
+        with pytest.raises(EngineBroken, match=r"would not be sent \['model\.layers\.0\.self_attn\.q_proj\.lora_A"):
+            await engine.prepare(Manifest(tensors=tuple(tensors)))

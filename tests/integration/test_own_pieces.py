@@ -1,0 +1,99 @@
+"""Pieces of the user's own, `module:function` in a recipe, on a real rank."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf.errors import ConfigError, NotFinite
+from rlhf.models.config import ModelConfig, TinyModelConfig
+from rlhf.models.tiny import save_tiny
+from rlhf.pieces import load_piece
+from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.learner import RemoteLearner
+from rlhf.trainer.losses.policy import ppo
+from rlhf.trainer.settings import LearnerSettings
+from tests.integration.learner_ranks import ProcessWorker, rank_processes
+from tests.trainer.made import made_groups
+
+OWN = "tests.integration.own_pieces"
+GROUPS = made_groups(4, 4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = TinyModelConfig(hidden_size=64, intermediate_size=128, max_position_embeddings=96)
+    return str(save_tiny(config, 0, tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[ProcessWorker]:
+    with rank_processes(1) as (only,):
+        yield only
+
+
+def learner_with(worker: ProcessWorker, folder: str, *, loader: str | None = None, **trainer: Any) -> RemoteLearner:
+    config = TrainerConfig(optimizer={"learning_rate": 0.0}, **trainer)
+    learner = RemoteLearner([worker], config)
+    model = ModelConfig(path=folder, loader=loader)
+    asyncio.run(learner.start(LearnerSettings(model_path=folder, model=model, trainer=config)))
+    return learner
+
+
+@pytest.mark.engine
+def test_a_loss_and_an_estimator_of_one_s_own_train_like_the_library_s(worker: ProcessWorker, folder: str) -> None:
+    own = learner_with(
+        worker, folder, loss={"policy": f"{OWN}:unclipped"}, advantage={"estimator": f"{OWN}:distance_from_median"}
+    )
+    updated = asyncio.run(own.update(GROUPS))
+    rewards = [[score.value for _, _, score in group.trainable] for group in GROUPS]
+    expected = np.concatenate([np.array(group) - np.median(group) for group in rewards])
+    np.testing.assert_allclose([sample.advantages[0] for sample in updated.samples], expected)
+    without_a_clip = learner_with(
+        worker,
+        folder,
+        loss={"clip_low": 1.0, "clip_high": 1e6},
+        advantage={"estimator": f"{OWN}:distance_from_median"},
+    )
+    plain = asyncio.run(without_a_clip.update(GROUPS)).metrics
+    assert updated.metrics["my_ratio"] > 0
+    assert updated.metrics["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-6)
+    assert updated.metrics["loss"] == pytest.approx(plain["loss"], rel=1e-6)
+
+
+@pytest.mark.engine
+def test_a_model_of_one_s_own_is_the_one_that_is_trained(worker: ProcessWorker, folder: str) -> None:
+    tokens = np.arange(3, 20, dtype=np.int32)
+    plain = asyncio.run(learner_with(worker, folder).score(tokens))
+    doubled = asyncio.run(learner_with(worker, folder, loader=f"{OWN}:doubled_embedding").score(tokens))
+    assert np.abs(plain - doubled).max() > 1e-3
+
+
+@pytest.mark.engine
+def test_advantages_that_are_no_numbers_end_the_update_by_name(worker: ProcessWorker, folder: str) -> None:
+    broken = learner_with(worker, folder, advantage={"estimator": f"{OWN}:no_number"})
+    with pytest.raises(NotFinite, match="no_number"):
+        asyncio.run(broken.update(GROUPS))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_such_module:fn", "No module named 'no_such_module'"),
+        (f"{OWN}:no_such_function", "no_such_function"),
+        (f"{OWN}:OWN_NUMBER", "cannot be imported"),
+    ],
+)
+def test_a_piece_that_is_not_there_is_one_line_with_its_setting(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=rf"trainer\.loss\.policy is {name}.*{words}"):
+        load_piece(name, "trainer.loss.policy")
+
+
+def test_a_loaded_piece_is_the_function_itself() -> None:
+    assert load_piece("rlhf.trainer.losses.policy:ppo", "trainer.loss.policy") is ppo
+    assert load_piece("torch:exp", "trainer.loss.policy") is torch.exp

@@ -1,0 +1,139 @@
+"""PPO's structure on a real rank: a critic beside the policy, KL under control, and a state that comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf.errors import CheckpointError, ModelError
+from rlhf.models.config import ModelConfig, TinyModelConfig
+from rlhf.models.loading import load_tokenizer
+from rlhf.models.scalar import load_scalar
+from rlhf.models.tiny import save_tiny
+from rlhf.trainer import weights
+from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.learner import RemoteLearner
+from rlhf.trainer.rank import Rank
+from rlhf.trainer.settings import LearnerSettings
+from rlhf.types import Group, Scored
+from tests.integration.learner_ranks import ProcessWorker, rank_processes
+from tests.trainer.made import made_groups, with_one_prompt
+
+pytestmark = pytest.mark.engine
+
+PPO = {"advantage": {"estimator": "gae"}, "critic": {"optimizer": {"learning_rate": 3e-3}}, "epochs": 2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = TinyModelConfig(hidden_size=64, intermediate_size=128, max_position_embeddings=96)
+    return str(save_tiny(config, 0, tmp_path_factory.mktemp("tiny")))
+
+
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)])
+def workers(request: pytest.FixtureRequest) -> Iterator[list[ProcessWorker]]:
+    with rank_processes(request.param) as started:
+        yield started
+
+
+def started(workers: list[ProcessWorker], folder: str, **trainer: Any) -> RemoteLearner:
+    stage = {"deepspeed": {"ranks": len(workers), "zero_stage": 3 if len(workers) > 1 else 0}}
+    given = {"updates": 20, "optimizer": {"learning_rate": 1e-3}} | stage | PPO | trainer
+    config = TrainerConfig(**given)
+    learner = RemoteLearner(workers, config)
+    settings = LearnerSettings(model_path=folder, model=ModelConfig(path=folder), trainer=config)
+    asyncio.run(learner.start(settings))
+    return learner
+
+
+def groups_worth_explaining() -> list[Group]:
+    """Rewards that the prompt decides: what a critic can know before the first token."""
+    groups = [with_one_prompt(group) for group in made_groups(12, 4)]
+    return [
+        replace(group, samples=tuple(replace(s, score=Scored(value=float(index % 2))) for s in group.samples))
+        for index, group in enumerate(groups)
+    ]
+
+
+def whole(rank: Rank) -> np.ndarray:
+    state = weights.whole_state(rank.policy, 1 << 20, keep=True)
+    return np.concatenate([tensor.flatten().numpy() for tensor in state.values()])
+
+
+def policy_weights(workers: list[ProcessWorker]) -> np.ndarray:
+    first, *_ = [future.result(timeout=60) for future in [worker.inspect(whole) for worker in workers]]
+    return first
+
+
+def test_a_critic_learns_what_explains_the_returns_while_the_policy_waits(
+    workers: list[ProcessWorker], folder: str
+) -> None:
+    learner = started(workers, folder, critic=PPO["critic"] | {"warmup_updates": 6})
+    before = policy_weights(workers)
+    metrics = [asyncio.run(learner.update(groups_worth_explaining())).metrics for _ in range(6)]
+    assert metrics[0]["explained_variance"] == pytest.approx(0.0)
+    assert metrics[-1]["explained_variance"] > 0.5
+    assert metrics[-1]["critic_loss"] < 0.5 * metrics[0]["critic_loss"]
+    np.testing.assert_array_equal(policy_weights(workers), before)
+    asyncio.run(learner.update(groups_worth_explaining()))
+    assert np.abs(policy_weights(workers) - before).max() > 1e-5
+
+
+def test_policy_and_critic_have_learning_rates_of_their_own(workers: list[ProcessWorker], folder: str) -> None:
+    metrics = asyncio.run(started(workers, folder).update(made_groups(6, 4))).metrics
+    assert (metrics["learning_rate"], metrics["critic_learning_rate"]) == (1e-3, 3e-3)
+    assert metrics["optimizer_steps"] == 2
+
+
+def test_an_update_stops_once_the_policy_has_strayed(workers: list[ProcessWorker], folder: str) -> None:
+    groups = made_groups(12, 4)
+    free = asyncio.run(started(workers, folder, epochs=3, minibatches=2).update(groups)).metrics
+    assert free["optimizer_steps"] == 6
+    held = asyncio.run(started(workers, folder, epochs=3, minibatches=2, kl={"stop": 1e-9}).update(groups)).metrics
+    assert held["optimizer_steps"] == 1
+
+
+def test_the_kl_coefficient_follows_its_target_across_a_checkpoint(
+    workers: list[ProcessWorker], folder: str, tmp_path: Path
+) -> None:
+    kl = {"coefficient": 0.1, "place": "reward", "estimator": "k1", "target": 1e-6, "horizon": 48}
+    learner = started(workers, folder, kl=kl)
+    found = [asyncio.run(learner.update(made_groups(12, 4, seed=n))).metrics for n in range(3)]
+    assert found[0]["kl_coefficient"] == 0.1
+    assert found[0]["kl_reference"] == pytest.approx(0.0, abs=1e-6)
+    assert found[2]["kl_coefficient"] != found[1]["kl_coefficient"]
+    asyncio.run(learner.save(tmp_path))
+    expected = asyncio.run(learner.update(made_groups(12, 4, seed=9))).metrics
+    resumed = started(workers, folder, kl=kl)
+    asyncio.run(resumed.load(tmp_path))
+    again = asyncio.run(resumed.update(made_groups(12, 4, seed=9))).metrics
+    assert again == expected
+
+
+def test_a_critic_s_folder_must_be_one(workers: list[ProcessWorker], folder: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"trainer\.critic\.path=.*not a sequence-classification model"):
+        started(workers, folder, critic={"path": folder})
+    model = load_scalar(folder, fresh_head=True)
+    model.save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(folder)
+    tokenizer.add_tokens(["surprise"])
+    foreign = tokenizer.get_vocab()["surprise"]
+    tokenizer.save_pretrained(tmp_path)
+    assert foreign
+    started(workers, folder, critic={"path": str(tmp_path)})  # it may have more tokens than the policy
+
+
+def test_a_checkpoint_without_the_controller_s_state_is_refused(
+    workers: list[ProcessWorker], folder: str, tmp_path: Path
+) -> None:
+    learner = started(workers, folder, kl={"coefficient": 0.1, "target": 0.1})
+    asyncio.run(learner.save(tmp_path))
+    (tmp_path / "controller.json").unlink()
+    with pytest.raises(CheckpointError, match=r"controller\.json cannot be read"):
+        asyncio.run(learner.load(tmp_path))

@@ -1,0 +1,99 @@
+"""Real DeepSpeed ranks that train a reward model: the same on every plan, and what it leaves is what scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from rlhf.models.config import ModelConfig, TinyModelConfig
+from rlhf.models.tiny import save_tiny
+from rlhf.reward.model_worker import RewardModelSettings, RewardModelWorker
+from rlhf.trainer.config import DeepSpeedConfig, OptimizerConfig, RewardModelConfig, TrainerConfig
+from rlhf.trainer.losses.preference import bradley_terry
+from rlhf.trainer.pairs import PairOfSegments, RewardLearner
+from rlhf.trainer.settings import LearnerSettings
+from tests.integration.learner_ranks import ProcessWorker, rank_processes
+from tests.trainer.test_pairs import made_pairs
+
+pytestmark = pytest.mark.engine
+
+PAIRS = made_pairs()
+CENTRING = 0.05
+
+
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = TinyModelConfig(hidden_size=64, intermediate_size=128, max_position_embeddings=96)
+    return str(save_tiny(config, 0, tmp_path_factory.mktemp("tiny")))
+
+
+async def started(workers: list[ProcessWorker], model: str, stage: int, tokens: int) -> RewardLearner:
+    config = TrainerConfig(
+        updates=8,
+        tokens_per_microbatch=tokens,
+        optimizer=OptimizerConfig(learning_rate=3e-3),
+        reward_model=RewardModelConfig(centring=CENTRING),
+        deepspeed=DeepSpeedConfig(ranks=len(workers), zero_stage=stage),
+    )
+    learner = RewardLearner(workers, config)
+    await learner.start(
+        LearnerSettings(model_path=model, model=ModelConfig(path=model), trainer=config, trains="reward_model")
+    )
+    return learner
+
+
+async def test_every_plan_learns_the_same_and_its_export_scores_what_it_learnt(causal: str, tmp_path: Path) -> None:
+    learnt = []
+    for ranks, stage, tokens in ((1, 0, 100_000), (2, 3, 50)):
+        with rank_processes(ranks) as workers:
+            learner = await started(workers, causal, stage, tokens)
+            before = await learner.judge(PAIRS)
+            steps = [await learner.prefer(PAIRS) for _ in range(8)]
+            after = await learner.judge(PAIRS)
+            await learner.save(tmp_path / f"{ranks}")
+            assert learner.version == 8
+        assert before["accuracy"] == 0.5, "a fresh head ties every pair"
+        assert before["score"] == 0.0
+        assert after["accuracy"] >= 0.75
+        assert after["pair_loss"] == pytest.approx(brute_force(tmp_path / f"{ranks}" / "huggingface"), rel=1e-4)
+        learnt.append([*(step["loss"] for step in steps), after["pair_loss"], *(step["grad_norm"] for step in steps)])
+    np.testing.assert_allclose(learnt[0], learnt[1], rtol=2e-4)
+
+
+def brute_force(folder: Path) -> float:
+    """The mean loss by plain transformers, a sequence at a time."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+
+    def scores(name: str) -> torch.Tensor:
+        ids = [torch.tensor(getattr(pair, name).token_ids).long()[None] for pair in PAIRS]
+        with torch.no_grad():
+            return torch.cat([model(one).logits[0] for one in ids])
+
+    margins = torch.tensor([pair.margin for pair in PAIRS])
+    return float(bradley_terry(scores("chosen"), scores("rejected"), margins, CENTRING).mean())
+
+
+async def test_training_goes_on_from_a_saved_state_and_from_a_reward_model(causal: str, tmp_path: Path) -> None:
+    with rank_processes(1) as workers:
+        learner = await started(workers, causal, 0, 1000)
+        await learner.prefer(PAIRS[:6])
+        await learner.save(tmp_path)
+        expected = await learner.prefer(PAIRS[6:])
+        again = await started(workers, causal, 0, 1000)
+        await again.load(tmp_path)
+        assert await again.prefer(PAIRS[6:]) == expected
+        onwards = await started(workers, str(tmp_path / "huggingface"), 0, 1000)
+        judged = await onwards.judge(PAIRS)
+    scorer = RewardModelWorker()
+    scorer.start(RewardModelSettings(model=str(tmp_path / "huggingface"), policy=causal))
+    assert judged["score_difference"] == pytest.approx(difference(scorer, PAIRS), abs=1e-5)
+    assert judged["score_difference"] != 0.0
+
+
+def difference(scorer: RewardModelWorker, pairs: list[PairOfSegments]) -> float:
+    chosen, rejected = ([getattr(pair, name).token_ids for pair in pairs] for name in ("chosen", "rejected"))
+    return float(np.mean(np.subtract(scorer.score(chosen), scorer.score(rejected))))

@@ -1,0 +1,76 @@
+"""Activations that are computed again in the backward pass: the same numbers and the same gradients."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlhf.models.config import TinyModelConfig
+from rlhf.models.loading import load_policy
+from rlhf.models.policy import Policy
+from rlhf.models.scalar import ScalarHead, load_scalar
+from rlhf.models.tiny import save_tiny
+from rlhf.trainer.batch import MicroBatch, build_minibatches
+from tests.trainer.made import made_batch, made_groups, with_one_prompt
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = TinyModelConfig(architecture=request.param, hidden_size=64, intermediate_size=128, heads=2, kv_heads=1)
+    return str(save_tiny(config, 0, tmp_path_factory.mktemp(request.param)))
+
+
+def microbatches(shared_prompts: bool) -> Iterator[MicroBatch]:
+    groups = [with_one_prompt(group) for group in made_groups()] if shared_prompts else made_groups()
+    (steps,) = build_minibatches(made_batch(groups), minibatches=1, ranks=1, tokens_per_microbatch=400)
+    return iter(steps[0].microbatches)
+
+
+def numbers_of(module: nn.Module, micro: MicroBatch) -> Tensor:
+    ids, positions = torch.tensor(micro.token_ids).long(), torch.tensor(micro.position_ids).long()
+    if isinstance(module, ScalarHead):
+        numbers: Tensor = module(ids, positions, torch.tensor(micro.sources))
+        return numbers
+    logprobs, entropies = module(
+        ids, positions, torch.tensor(micro.sources), torch.tensor(micro.targets), 0.7, entropy_gradient=True
+    )
+    return logprobs + 0.1 * entropies
+
+
+def gradient(module: nn.Module, shared_prompts: bool) -> Tensor:
+    """Of a weighted sum of what the module says of every token."""
+    for micro in microbatches(shared_prompts):
+        weights = torch.cos(torch.tensor(micro.places, dtype=torch.float32))
+        (numbers_of(module, micro) * weights).sum().backward()
+    return torch.cat([p.grad.double().flatten() for p in module.parameters() if p.grad is not None])
+
+
+def attended(module: Any) -> list[int]:
+    """How often the layers attend, from now on."""
+    calls = [0]
+    for layer in module.model.base_model.layers:
+        layer.self_attn.register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
+    return calls
+
+
+def policy(folder: str, checkpointing: bool) -> nn.Module:
+    return Policy(load_policy(folder, gradient_checkpointing=checkpointing))
+
+
+def scalar_head(folder: str, checkpointing: bool) -> nn.Module:
+    model = load_scalar(folder, gradient_checkpointing=checkpointing, fresh_head=True)
+    nn.init.ones_(model.get_submodule("score").weight)
+    return ScalarHead(model)
+
+
+@pytest.mark.parametrize("shared_prompts", [False, True])
+@pytest.mark.parametrize("make", [policy, scalar_head])
+def test_computing_activations_again_changes_no_gradient(folder: str, make: Any, shared_prompts: bool) -> None:
+    plain, checkpointed = make(folder, False), make(folder, True)
+    once, twice = attended(plain), attended(checkpointed)
+    expected, found = gradient(plain, shared_prompts), gradient(checkpointed, shared_prompts)
+    assert twice[0] == 2 * once[0] > 0
+    assert float(expected.norm()) > 0
+    assert float((found - expected).norm() / expected.norm()) <= 1e-6

@@ -1,0 +1,144 @@
+"""Adapters in a model: what they start as, what leaves with them, and what the base says without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import peft
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from rlhf.errors import ModelError
+from rlhf.models.config import LoraConfig, TinyModelConfig
+from rlhf.models.loading import load_policy
+from rlhf.models.lora import add_lora, low_ranks, save_adapter, without_adapter
+from rlhf.models.policy import Policy
+from rlhf.models.tiny import save_tiny
+from rlhf.trainer import weights
+
+LORA = LoraConfig(rank=4, alpha=6)
+MODELS = [("qwen2", True), ("llama", False), ("qwen3", True)]
+IDS = torch.arange(3, 40)[None]
+
+
+@pytest.fixture(params=MODELS, ids=["-".join((name, "tied" if tied else "untied")) for name, tied in MODELS])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    architecture, tied = request.param
+    config = TinyModelConfig(architecture=architecture, hidden_size=64, intermediate_size=96, tie_word_embeddings=tied)
+    return str(save_tiny(config, 0, tmp_path / "model"))
+
+
+def adapted(folder: str, lora: LoraConfig = LORA, *, learnt: bool = True) -> Policy:
+    """A policy whose adapters are as far as training might bring them."""
+    policy = Policy(add_lora(load_policy(folder), lora))
+    if learnt:
+        generator = torch.Generator().manual_seed(1)
+        for low in low_ranks(policy.model).values():
+            nn.init.normal_(low.b, std=0.1, generator=generator)
+    return policy
+
+
+def logits(model: nn.Module) -> Tensor:
+    with torch.no_grad():
+        found: Tensor = model(IDS).logits
+    return found
+
+
+def test_training_starts_from_the_base_and_only_adapters_are_trained(folder: str) -> None:
+    policy = adapted(folder, learnt=False)
+    assert torch.equal(logits(policy.model), logits(load_policy(folder)))
+    trained = {name.rpartition("lora_")[2] for name, weight in policy.named_parameters() if weight.requires_grad}
+    assert trained == {"A.default.weight", "B.default.weight"}
+    assert len(low_ranks(policy.model)) == 7 * 2, "seven linear layers in each of two decoder layers"
+
+
+def test_a_start_does_not_depend_on_draws_before_it_and_leaves_no_trace_in_them(folder: str) -> None:
+    torch.manual_seed(5)
+    first = weights.whole_adapter(adapted(folder, learnt=False), 1 << 20, keep=True)
+    drawn = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(1), drawn)
+    second = weights.whole_adapter(adapted(folder, learnt=False), 1 << 20, keep=True)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_merged_folder_has_the_same_logits(folder: str, tmp_path: Path) -> None:
+    policy = adapted(folder)
+    policy.model.save_pretrained(tmp_path / "merged", state_dict=weights.whole_state(policy, 1 << 14, keep=True))
+    reloaded = logits(load_policy(str(tmp_path / "merged")))
+    torch.testing.assert_close(reloaded, logits(policy.model), rtol=0, atol=1e-6)
+    assert (reloaded - logits(load_policy(folder))).abs().max() > 0.1
+
+
+def test_peft_reads_the_adapter_and_has_the_same_logits(folder: str, tmp_path: Path) -> None:
+    policy = adapted(folder)
+    save_adapter(tmp_path / "adapter", weights.whole_adapter(policy, 1 << 14, keep=True), LORA, folder)
+    read = peft.PeftModel.from_pretrained(load_policy(folder), tmp_path / "adapter")
+    assert torch.equal(logits(read), logits(policy.model))
+
+
+def test_without_its_adapter_a_policy_is_its_base_and_learns_on_afterwards(folder: str) -> None:
+    policy = adapted(folder)
+    trained = [weight.requires_grad for weight in policy.parameters()]
+    before = logits(policy.model)
+    with without_adapter(policy):
+        assert torch.equal(logits(policy.model), logits(load_policy(folder)))
+    assert torch.equal(logits(policy.model), before)
+    assert [weight.requires_grad for weight in policy.parameters()] == trained
+
+
+def test_a_policy_without_adapters_has_no_free_reference(folder: str) -> None:
+    with pytest.raises(ModelError, match="no adapter"), without_adapter(Policy(load_policy(folder))):
+        pass
+
+
+def test_merged_tensors_have_the_names_and_shapes_of_the_models_own_folder(folder: str) -> None:
+    assert weights.manifest(adapted(folder)) == weights.manifest(Policy(load_policy(folder)))
+
+
+def test_an_adapter_alone_is_sent_scaled_and_kept_unscaled(folder: str) -> None:
+    policy = adapted(folder)
+    sent = {name: tensor.clone() for name, tensor in weights.walk(policy, 1 << 14, "adapter")}
+    kept = weights.whole_adapter(policy, 1 << 14, keep=True)
+    assert [spec.name for spec in weights.manifest(policy, "adapter").tensors] == list(sent) == list(kept)
+    for name, low in low_ranks(policy.model).items():
+        layer = name.removesuffix(".weight")
+        assert torch.equal(sent[f"{layer}.lora_A.weight"], low.a)
+        assert torch.equal(sent[f"{layer}.lora_B.weight"], low.b * 1.5), "alpha / rank"
+        assert torch.equal(kept[f"{layer}.lora_B.weight"], low.b)
+
+
+@pytest.mark.parametrize("form", ["merged", "adapter"])
+def test_the_size_of_a_bucket_changes_no_tensor(folder: str, form: weights.Form) -> None:
+    policy = adapted(folder)
+    one, many = ({name: tensor.clone() for name, tensor in weights.walk(policy, size, form)} for size in (1 << 30, 1))
+    assert one.keys() == many.keys()
+    assert all(torch.equal(one[name], many[name]) for name in one)
+
+
+@pytest.mark.parametrize("form", ["merged", "adapter"])
+def test_a_drill_moves_every_tensor_that_is_published_and_leaves_no_trace(folder: str, form: weights.Form) -> None:
+    policy = adapted(folder)
+    before = {name: tensor.clone() for name, tensor in weights.walk(policy, 1 << 14, form)}
+    held = weights.snapshot(policy)
+    weights.change(policy, 1 << 14, lambda name, tensor: tensor + 1, form)
+    moved = dict(weights.walk(policy, 1 << 14, form))
+    assert not any(torch.equal(moved[name], before[name]) for name in before)
+    if form == "adapter":
+        with without_adapter(policy):
+            assert torch.equal(logits(policy.model), logits(load_policy(folder))), "the base is not published"
+    weights.put_back(policy, held)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights.walk(policy, 1 << 14, form))
+
+
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens", "q_prjo", "norm"])
+def test_what_cannot_have_an_adapter_is_refused_in_a_line_that_names_what_can(folder: str, target: str) -> None:
+    with pytest.raises(ModelError, match=rf"{target} is no linear layer of the decoder; there are down_proj, .*q_proj"):
+        adapted(folder, LoraConfig(target_modules=("q_proj", target)))
+
+
+def test_an_adapter_needs_targets() -> None:
+    with pytest.raises(ValidationError, match="name linear layers"):
+        LoraConfig(target_modules=())

@@ -1,0 +1,172 @@
+"""A scalar at any token of packed rows, from a folder that every other library reads the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification
+
+from rlhf.errors import ModelError
+from rlhf.models.config import TinyModelConfig
+from rlhf.models.scalar import ScalarHead, check_same_vocabulary, load_scalar, padding_id
+from rlhf.models.tiny import byte_tokenizer, save_tiny
+
+LENGTHS = (7, 12, 5)
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
+def causal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = TinyModelConfig(architecture=request.param, hidden_size=64, intermediate_size=128)
+    return str(save_tiny(config, 0, tmp_path_factory.mktemp(request.param)))
+
+
+@pytest.fixture(scope="module")
+def scalar(causal: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A scalar model that has learnt something: its head is not zero."""
+    folder = tmp_path_factory.mktemp("scalar")
+    model = load_scalar(causal, fresh_head=True)
+    torch.manual_seed(1)
+    torch.nn.init.normal_(model.score.weight)
+    model.save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def sequences() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randint(3, 250, (length,)) for length in LENGTHS]
+
+
+def packed(head: ScalarHead, places: torch.Tensor) -> torch.Tensor:
+    """All sequences in one row."""
+    positions = torch.cat([torch.arange(length) for length in LENGTHS])
+    return head(torch.cat(sequences())[None], positions[None], places)
+
+
+def alone(head: ScalarHead, ids: torch.Tensor) -> torch.Tensor:
+    """Every token's number by Hugging Face's own layers, one sequence a forward pass, no packing."""
+    return head.model.score(head.model.base_model(ids[None]).last_hidden_state)[0, :, 0]
+
+
+def gradient(head: ScalarHead, numbers: torch.Tensor) -> torch.Tensor:
+    head.zero_grad()
+    (numbers * torch.cos(torch.arange(len(numbers)))).sum().backward()
+    return torch.cat([p.grad.double().flatten() for p in head.parameters()])
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_packed_numbers_and_gradients_equal_those_of_each_sequence_alone(scalar: str, attention: str) -> None:
+    head = ScalarHead(load_scalar(scalar, attention=attention))
+    together = packed(head, torch.arange(sum(LENGTHS)))
+    apart = torch.cat([alone(head, ids) for ids in sequences()])
+    torch.testing.assert_close(together, apart, rtol=0, atol=1e-5)
+    difference = gradient(head, together) - (expected := gradient(head, apart))
+    assert float(difference.norm() / expected.norm()) <= 1e-6
+
+
+def test_branches_see_their_shared_beginning_and_not_one_another(scalar: str) -> None:
+    head = ScalarHead(load_scalar(scalar))
+    first, second = sequences()[0], torch.cat([sequences()[0][:4], sequences()[2]])
+    row = torch.cat([first, second[4:]])[None]
+    positions = torch.cat([torch.arange(len(first)), torch.arange(4, len(second))])[None]
+    together = head(row, positions, torch.tensor([len(first) - 1, row.shape[1] - 1]))
+    apart = torch.stack([alone(head, first)[-1], alone(head, second)[-1]])
+    torch.testing.assert_close(together, apart, rtol=0, atol=1e-5)
+
+
+def test_a_fresh_head_starts_at_exactly_zero_and_learns(causal: str) -> None:
+    head = ScalarHead(load_scalar(causal, fresh_head=True))
+    numbers = packed(head, torch.arange(sum(LENGTHS)))
+    assert not numbers.any()
+    gradient(head, numbers)
+    assert bool(head.model.score.weight.grad.any())
+
+
+def test_a_scalar_model_with_a_fresh_head_keeps_all_but_its_head(scalar: str) -> None:
+    kept, fresh = load_scalar(scalar), load_scalar(scalar, fresh_head=True)
+    assert not fresh.score.weight.any()
+    for (name, weight), (_, other) in zip(
+        kept.base_model.named_parameters(), fresh.base_model.named_parameters(), strict=True
+    ):
+        assert torch.equal(weight, other), name
+
+
+def test_without_places_the_backward_pass_reaches_every_weight_with_zero(scalar: str) -> None:
+    head = ScalarHead(load_scalar(scalar))
+    packed(head, torch.zeros(0, dtype=torch.int64)).sum().backward()
+    assert all(p.grad is not None and not p.grad.any() for p in head.parameters())
+
+
+def test_hugging_face_scores_the_saved_folder_the_same_with_padding(scalar: str) -> None:
+    head, plain = ScalarHead(load_scalar(scalar)), AutoModelForSequenceClassification.from_pretrained(scalar)
+    rows = torch.nn.utils.rnn.pad_sequence(sequences(), batch_first=True, padding_value=plain.config.pad_token_id)
+    ends = torch.tensor(LENGTHS).cumsum(0) - 1
+    with torch.no_grad():
+        theirs = plain(rows, attention_mask=rows != plain.config.pad_token_id).logits[:, 0]
+        torch.testing.assert_close(packed(head, ends), theirs, rtol=0, atol=1e-5)
+    assert float(theirs.std()) > 1e-3, "the scores differ, so that equality says something"
+
+
+def test_in_bfloat16_the_numbers_are_float32(scalar: str) -> None:
+    head = ScalarHead(load_scalar(scalar, dtype="bfloat16"))
+    assert head.model.dtype == torch.bfloat16
+    assert packed(head, torch.arange(3)).dtype == torch.float32
+
+
+def test_a_causal_model_is_no_reward_model(causal: str) -> None:
+    with pytest.raises(ModelError, match=r"reward\.model=.* is a \w+ForCausalLM, not a sequence-classification model"):
+        load_scalar(causal, setting="reward.model")
+
+
+def changed(scalar: str, target: Path, labels: int, keep: str) -> str:
+    """The same folder with `labels` labels, and of its weights those whose name contains `keep`."""
+    names = {str(index): f"LABEL_{index}" for index in range(labels)}
+    config = json.loads((Path(scalar) / "config.json").read_text()) | {"id2label": names}
+    config["label2id"] = {name: int(index) for index, name in names.items()}
+    (target / "config.json").write_text(json.dumps(config))
+    weights = load_file(Path(scalar) / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if keep in name}
+    save_file(kept, target / "model.safetensors", {"format": "pt"})
+    return str(target)
+
+
+def test_more_than_one_label_is_refused(scalar: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"gives 3 labels \(num_labels\), a score is 1"):
+        load_scalar(changed(scalar, tmp_path, 3, ""))
+
+
+def test_a_head_that_is_not_in_the_folder_is_not_made_up(scalar: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has no weights for score\.weight"):
+        load_scalar(changed(scalar, tmp_path, 1, "model."))
+
+
+def test_a_body_that_is_not_in_the_folder_is_not_made_up(scalar: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has no weights for model\."):
+        load_scalar(changed(scalar, tmp_path, 1, "layers"), fresh_head=True)
+
+
+def test_a_missing_folder_is_named_with_its_setting() -> None:
+    with pytest.raises(ModelError, match=r"reward\.model=/nowhere/at/all: there is no such folder"):
+        load_scalar("/nowhere/at/all", setting="reward.model")
+
+
+def test_the_same_tokenizer_passes_and_one_more_token_is_harmless(causal: str, tmp_path: Path) -> None:
+    larger = byte_tokenizer()
+    larger.add_tokens(["<|score|>"])
+    larger.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text((Path(causal) / "config.json").read_text())
+    check_same_vocabulary(causal, causal)
+    check_same_vocabulary(causal, str(tmp_path))
+    with pytest.raises(ModelError, match=r"token '<\|score\|>' is 259 here and not there"):
+        check_same_vocabulary(str(tmp_path), causal)
+
+
+def test_padding_is_never_the_token_that_ends_a_sequence() -> None:
+    tokenizer = byte_tokenizer()
+    assert padding_id(tokenizer) == tokenizer.pad_token_id
+    tokenizer.pad_token = tokenizer.eos_token
+    assert padding_id(tokenizer) not in (None, tokenizer.eos_token_id)

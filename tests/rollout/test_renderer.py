@@ -1,0 +1,42 @@
+"""What the recipe says to the chat template reaches prompts and demonstrations alike."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from rlhf.models.chat import demonstration
+from rlhf.models.tiny import byte_tokenizer
+from rlhf.rollout.renderer import ChatRenderer
+from rlhf.types import Message, Task
+
+MESSAGES = (Message(role="system", content="Brief."), Message(role="user", content="2?"))
+WITHOUT_THINKING = {"enable_thinking": False}
+
+
+@pytest.fixture(scope="module")
+def thinking() -> PreTrainedTokenizerBase:
+    """A template that thinks unless it is told not to, as Qwen3's."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template += "{% if add_generation_prompt and enable_thinking is false %}<think></think>{% endif %}"
+    return tokenizer
+
+
+def test_the_arguments_reach_the_prompt(thinking: PreTrainedTokenizerBase) -> None:
+    plain, told = ChatRenderer(thinking), ChatRenderer(thinking, WITHOUT_THINKING)
+    assert thinking.decode(told.prompt(MESSAGES).token_ids) == (
+        "<|im_start|>system\nBrief.<|im_end|>\n<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n<think></think>"
+    )
+    assert "<think>" not in thinking.decode(plain.prompt(MESSAGES).token_ids)
+
+
+def test_a_demonstration_has_the_prompt_that_an_episode_has(thinking: PreTrainedTokenizerBase) -> None:
+    segment = demonstration(thinking, MESSAGES, "2", WITHOUT_THINKING)
+    prompt = ChatRenderer(thinking, WITHOUT_THINKING).prompt(MESSAGES).token_ids
+    assert segment.token_ids[~segment.action_mask].tolist() == prompt.tolist()
+
+
+def test_the_length_of_a_prompt_is_counted_as_it_is_rendered(thinking: PreTrainedTokenizerBase) -> None:
+    task, told = Task(id="t", messages=MESSAGES), ChatRenderer(thinking, WITHOUT_THINKING)
+    assert told.prompt_tokens(task) == len(told.prompt(MESSAGES).token_ids)
+    assert told.prompt_tokens(task) == ChatRenderer(thinking).prompt_tokens(task) + len("<think></think>")

@@ -1,0 +1,180 @@
+"""Episodes come back from their records as they were, and what is no training episode is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlhf.errors import DataError
+from rlhf.runs.episodes import EpisodeWriter
+from rlhf.runs.recorded import episodes_file, recorded_groups
+from rlhf.runs.records import (
+    EpisodeRecord,
+    records_in_flight,
+    records_of_evaluation,
+    records_of_failed,
+    records_of_filtered,
+    records_of_update,
+)
+from rlhf.types import (
+    Failed,
+    Filtered,
+    Group,
+    Sample,
+    Scored,
+    Segment,
+    Status,
+    Ticket,
+    TokenKind,
+    TrainedSample,
+    Trajectory,
+    Turn,
+    Unscored,
+    Updated,
+)
+from tests.trainer.made import made_groups, made_segment
+
+
+def with_turns(group: Group) -> Group:
+    """The group, its first episode with two segments and a reward of its own in each of two turns."""
+    rng = np.random.default_rng(group.ticket.ordinal)
+    segments = []
+    for number in range(2):
+        segment = made_segment(rng, 5, 4)
+        segment.kinds[7] = TokenKind.ENV
+        blank = segment.kinds != TokenKind.ACTION
+        turns = (Turn(start=5, stop=7, reward=0.1 + number), Turn(start=8, stop=9, terminated=number == 1))
+        segments.append(
+            replace(
+                segment,
+                logprobs=np.where(blank, 0, segment.logprobs).astype(np.float32),
+                versions=np.where(blank, -1, number).astype(np.int32),
+                turns=turns,
+            )
+        )
+    first = group.samples[0]
+    trajectory = replace(first.trajectory, segments=tuple(segments), status=Status.TRUNCATED)
+    return replace(group, samples=(replace(first, trajectory=trajectory), *group.samples[1:]))
+
+
+def sound(ordinal: int) -> Group:
+    """A group whose versions and log-probs stand only where tokens were sampled, as a rollout leaves them."""
+    (group,) = made_groups(1, 3, seed=ordinal)
+    samples = []
+    for sample in group.samples:
+        (segment,) = sample.trajectory.segments
+        versions = np.where(segment.action_mask, 2, -1).astype(np.int32)
+        samples.append(
+            replace(sample, trajectory=replace(sample.trajectory, segments=(replace(segment, versions=versions),)))
+        )
+    return with_turns(replace(group, ticket=Ticket(ordinal=ordinal, version=2), samples=tuple(samples)))
+
+
+def updated(group: Group) -> Updated:
+    samples = [
+        TrainedSample(
+            ordinal=group.ticket.ordinal,
+            sample=index,
+            advantages=np.zeros(trajectory.action_tokens, np.float32),
+            logprobs=np.zeros(trajectory.action_tokens, np.float32),
+        )
+        for index, trajectory, _ in group.trainable
+    ]
+    return Updated(metrics={}, samples=tuple(samples))
+
+
+def written(folder: Path, records: list[EpisodeRecord]) -> Path:
+    writer = EpisodeWriter(folder / "episodes.jsonl")
+    writer.write(records)
+    writer.close()
+    return folder / "episodes.jsonl"
+
+
+def assert_same_segment(one: Segment, other: Segment) -> None:
+    for column in ("token_ids", "kinds", "logprobs", "versions"):
+        np.testing.assert_array_equal(getattr(one, column), getattr(other, column))
+        assert getattr(one, column).dtype == getattr(other, column).dtype
+    assert one.turns == other.turns
+
+
+def assert_same(group: Group, other: Group) -> None:
+    assert (group.ticket, group.task.id) == (other.ticket, other.task.id)
+    assert len(group.trainable) == len(other.trainable) > 0
+    for (index, one, score), (place, two, value) in zip(group.trainable, other.trainable, strict=True):
+        assert (index, score, one.status, one.response) == (place, value, two.status, two.response)
+        for first, second in zip(one.segments, two.segments, strict=True):
+            assert_same_segment(first, second)
+
+
+def test_a_trained_group_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    group = replace(sound(4), baseline=sound(9).samples[1])
+    (back,) = recorded_groups(written(tmp_path, records_of_update([group], updated(group), 1)))
+    assert_same(back, group)
+    assert back.baseline is not None
+    assert back.baseline.score == group.baseline.score
+
+
+def test_groups_come_in_order_of_their_ordinals_and_what_was_lost_stays_lost(tmp_path: Path) -> None:
+    broken = Sample(trajectory=Failed(kind="timeout"), score=Unscored(kind="not_played", detail="timeout"))
+    unscored = replace(sound(7).samples[0], score=Unscored(kind="crash", detail="it fell"))
+    maimed = replace(sound(7), samples=(sound(7).samples[1], broken, unscored))
+    failed = Failed(kind="too_few_survivors", samples=(sound(3).samples[0], broken))
+    records = [
+        *records_of_update([maimed], updated(maimed), 1),
+        *records_of_failed(Ticket(ordinal=3, version=0), sound(3).task, failed, 3),
+        *records_of_filtered(Filtered(group=sound(2), reason="equal rewards")),
+        *records_in_flight(Ticket(ordinal=9, version=1), sound(9).task, 3),
+    ]
+    groups = recorded_groups(written(tmp_path, records))
+    assert [group.ticket.ordinal for group in groups] == [2, 3, 7, 9]
+    assert [len(group.samples) for group in groups] == [3, 3, 3, 3]
+    assert [len(group.trainable) for group in groups] == [3, 0, 1, 0]
+    assert_same(groups[0], sound(2))
+    _, timeout, crash = groups[2].samples
+    assert timeout.trajectory.kind == "timeout"
+    assert isinstance(crash.trajectory, Trajectory)
+    assert crash.score == Unscored(kind="crash", detail="it fell")
+
+
+def test_a_run_folder_stands_for_its_episodes(tmp_path: Path) -> None:
+    file = written(tmp_path, records_of_update([sound(1)], updated(sound(1)), 1))
+    assert episodes_file(str(tmp_path)) == episodes_file(str(file)) == file
+    with pytest.raises(DataError, match="there are no recorded episodes"):
+        episodes_file(str(tmp_path / "absent"))
+
+
+def test_evaluations_are_held_out(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="held out"):
+        recorded_groups(written(tmp_path, records_of_evaluation([sound(1)], "held_out")))
+
+
+def test_the_same_episode_twice_is_refused(tmp_path: Path) -> None:
+    records = records_of_update([sound(1)], updated(sound(1)), 1)
+    with pytest.raises(DataError, match="sample 0 of group 1 twice"):
+        recorded_groups(written(tmp_path, records * 2))
+
+
+def test_a_sampled_token_without_a_log_prob_is_refused(tmp_path: Path) -> None:
+    first, *rest = records_of_update([sound(1)], updated(sound(1)), 1)
+    silent = replace(first, engine_logprobs=[None] * len(first.engine_logprobs or ()))
+    with pytest.raises(DataError, match="lacks tokens, or log-probs"):
+        recorded_groups(written(tmp_path, [silent, *rest]))
+
+
+@pytest.mark.parametrize("text", ["", '{"a": 1}\n', "nonsense\n"])
+def test_what_are_no_episodes_is_one_named_error(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "episodes.jsonl"
+    file.write_text(text)
+    with pytest.raises(DataError, match=str(file)):
+        recorded_groups(file)
+
+
+def test_scores_come_back_as_the_numbers_they_were(tmp_path: Path) -> None:
+    group = sound(1)
+    scored = replace(group.samples[0], score=Scored(value=0.1 + 0.2, parts={"exact": 0.1 + 0.2}))
+    group = replace(group, samples=(scored, *group.samples[1:]))
+    (back,) = recorded_groups(written(tmp_path, records_of_update([group], updated(group), 1)))
+    assert back.samples[0].score == scored.score

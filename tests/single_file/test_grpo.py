@@ -1,0 +1,216 @@
+"""The single file computes what the library computes, and stays one short file that needs nothing of it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlhf.trainer.advantages import group_relative
+from rlhf.trainer.losses import Actions, Metrics, aggregate
+from rlhf.trainer.losses.kl import kl_penalty
+from rlhf.trainer.losses.policy import ppo
+from tests.single_file.loaded import SOURCE, load
+
+grpo = load()
+
+TOLERANCE = 1e-6
+CLIP = {"clip_low": 0.2, "clip_high": 0.28}
+REWARDS = [[1.0, 0, 0, 1, 0], [0.1, 0.1, 0.1, 0.1, 0.1], [0, 0, 0, 0, 0], [0.3, -7, 2, 2, 1e-3]]
+
+
+class Bigram(nn.Module):
+    """The smallest language model: logits of the next token depend on the last one."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.table = nn.Parameter(torch.randn(32, 32, generator=generator))
+
+    def forward(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.table[input_ids])
+
+
+def samples(noise: float) -> list[Any]:
+    """Replies of different lengths, sampled by a policy whose log-probs are `noise` from those of `Bigram(0)`."""
+    rng = np.random.default_rng(0)
+    problems = [f"{number:05d}" for number in rng.integers(0, 10**5, 12)]
+    replies = [rng.integers(0, 12, 1 + index % 8).tolist() for index in range(12)]
+    return [sample(*pair, noise, rng) for pair in zip(problems, replies, strict=True)]
+
+
+def sample(problem: str, reply: list[int], noise: float, rng: np.random.Generator) -> Any:
+    history = grpo.encode(problem + "=") + reply
+    logprobs = row_logprobs(Bigram(0), history, 1.0)[-len(reply) :].detach().numpy()
+    return grpo.Sample(
+        problem=problem, reply=reply, logprobs=(logprobs + noise * rng.standard_normal(len(reply))).tolist()
+    )
+
+
+def row_logprobs(model: Bigram, history: list[int], temperature: float) -> Tensor:
+    """Log-probs of all tokens of one unpadded row but the first, token by token."""
+    return torch.stack(
+        [torch.log_softmax(model.table[before] / temperature, dim=-1)[token] for before, token in pairwise(history)]
+    )
+
+
+def padded(rows: list[Tensor], filler: float) -> Tensor:
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=filler)
+
+
+def of_library(policy: Bigram, reference: Bigram, batch: list[Any], advantages: Tensor, settings: Any) -> Tensor:
+    """The loss of the library on the same samples, with NaN wherever it must not look."""
+    lengths = [len(one.reply) for one in batch]
+    mask = padded([torch.ones(length) for length in lengths], 0.0).bool()
+
+    def logprobs(model: Bigram) -> Tensor:
+        rows = [row_logprobs(model, grpo.encode(one.problem + "=") + one.reply, settings.temperature) for one in batch]
+        return padded([row[-length:] for row, length in zip(rows, lengths, strict=True)], float("nan"))
+
+    old = padded([torch.tensor(one.logprobs) for one in batch], float("nan"))
+    actions = Actions(logprobs(policy), old, advantages.float()[:, None].expand(mask.shape), mask)
+    per_token, _ = ppo(actions, clip_low=settings.clip_low, clip_high=settings.clip_high)
+    kl = kl_penalty(actions.logprobs, logprobs(reference).detach(), mask, "k3")
+    return aggregate(per_token + settings.kl_coefficient * kl, mask, "token_mean")
+
+
+def gradient(loss: Tensor, leaf: Tensor) -> Tensor:
+    (value,) = torch.autograd.grad(loss, leaf)
+    return value
+
+
+def largest(difference: Tensor) -> float:
+    return difference.abs().max().item()
+
+
+def test_advantages_are_those_of_the_library_and_equal_rewards_give_exactly_zero() -> None:
+    advantages = grpo.group_advantages(torch.tensor(REWARDS, dtype=torch.float64))
+    expected = np.stack([group_relative(group, normalize_by_std=True) for group in REWARDS])
+    assert advantages.dtype == torch.float64
+    assert np.abs(advantages.numpy() - expected).max() <= TOLERANCE
+    assert advantages[1:3].eq(0).all()
+    assert advantages[0].abs().min() > 0.5
+
+
+def tokens(count: int = 400) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probs, those of another policy, and advantages, all `float64 [count]`, ratios on both sides of the clip."""
+    generator = torch.Generator().manual_seed(1)
+    logprobs, noise, advantages = torch.randn(3, count, generator=generator, dtype=torch.float64)
+    logprobs = -logprobs.abs() - 0.1
+    return logprobs.requires_grad_(), logprobs.detach() + 0.4 * noise, advantages
+
+
+def clipped_share(metrics: Metrics) -> tuple[float, float]:
+    return tuple(float(metrics.sums[f"clip_fraction_{side}"]) / metrics.count for side in ("low", "high"))  # type: ignore[return-value]
+
+
+def test_the_clipped_loss_and_its_gradient_are_those_of_the_library() -> None:
+    logprobs, old, advantages = tokens()
+    mask = torch.ones_like(old, dtype=torch.bool)[None]
+    per_token, metrics = ppo(Actions(logprobs[None], old[None], advantages[None], mask), **CLIP)
+    expected = aggregate(per_token, mask, "token_mean")
+    loss = grpo.ppo_loss(logprobs, old, advantages, **CLIP)
+    assert min(clipped_share(metrics)) > 0.05, "tokens must be clipped on either side for this to say anything"
+    assert largest(loss - expected) <= TOLERANCE
+    assert largest(gradient(loss, logprobs) - gradient(expected, logprobs)) * len(old) <= TOLERANCE
+
+
+def test_the_kl_term_and_its_gradient_are_those_of_the_library() -> None:
+    logprobs, reference, _ = tokens()
+    mask = torch.ones_like(reference, dtype=torch.bool)[None]
+    expected = aggregate(kl_penalty(logprobs[None], reference[None], mask, "k3"), mask, "token_mean")
+    loss = grpo.kl_loss(logprobs, reference)
+    assert loss.item() > 0.01
+    assert largest(loss - expected) <= TOLERANCE
+    assert largest(gradient(loss, logprobs) - gradient(expected, logprobs)) * len(reference) <= TOLERANCE
+
+
+@pytest.mark.parametrize("kl_coefficient", [0.0, 0.3])
+def test_the_loss_of_samples_of_different_lengths_is_that_of_the_library(kl_coefficient: float) -> None:
+    settings = grpo.Settings(kl_coefficient=kl_coefficient, temperature=0.8)
+    batch, policy, reference = samples(noise=0.4), Bigram(0), Bigram(1)
+    advantages = grpo.group_advantages(torch.randn(3, 4, generator=torch.Generator().manual_seed(2))).flatten()
+    loss, _ = grpo.batch_loss(policy, reference if kl_coefficient else None, batch, advantages, settings)
+    expected = of_library(policy, reference, batch, advantages, settings)
+    ours, theirs = gradient(loss, policy.table), gradient(expected, policy.table)
+    assert largest(theirs) > 1e-3
+    assert largest(loss - expected) <= TOLERANCE
+    assert largest(ours - theirs) <= TOLERANCE
+
+
+def learn(batch: list[Any], policy: Bigram) -> None:
+    learner = grpo.Learner(policy, 1e-3, 10)
+    groups = [batch[start : start + 4] for start in range(0, 12, 4)]
+    grpo.learn(learner, None, groups, grpo.group_advantages(torch.eye(3, 4)), grpo.Settings(minibatches=2))
+
+
+def test_replies_that_the_learners_weights_sampled_are_learnt_from() -> None:
+    policy = Bigram(0)
+    learn(samples(noise=0.0), policy)
+    assert largest(policy.table - Bigram(0).table) > 1e-4
+
+
+@pytest.mark.parametrize("noise", [1e-3, float("nan")])
+def test_replies_that_other_weights_sampled_stop_the_run_before_anything_is_learnt(noise: float) -> None:
+    policy = Bigram(0)
+    with pytest.raises(RuntimeError, match="log-probs of vLLM and the learner differ by"):
+        learn(samples(noise), policy)
+    assert torch.equal(policy.table, Bigram(0).table)
+
+
+def test_a_reply_is_right_when_it_is_sorted_and_stops() -> None:
+    assert grpo.reward("52431", grpo.encode("12345.")) == 1.0
+    for wrong in ("54321.", "12345", "12345..", "1234.", ""):
+        assert grpo.reward("52431", grpo.encode(wrong)) == 0.0
+
+
+def test_held_out_problems_are_never_trained_on() -> None:
+    training, held_out = grpo.problems(seed=3)
+    assert len(set(held_out)) == grpo.HELD_OUT
+    assert set(training) | set(held_out) == {f"{number:05d}" for number in range(10**5)}
+    assert not set(training) & set(held_out)
+
+
+def test_the_file_is_at_most_300_lines_and_needs_torch_transformers_and_vllm_alone() -> None:
+    source = SOURCE.read_text()
+    assert 100 < len(source.splitlines()) <= 300
+    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [node.module or "" for node in imports if isinstance(node, ast.ImportFrom)]
+    names += [alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names]
+    roots = {name.split(".")[0] for name in names}
+    assert roots - set(sys.stdlib_module_names) == {"torch", "transformers", "vllm"}
+
+
+def test_importing_the_file_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    before = dict(os.environ), torch.get_num_threads(), torch.get_rng_state().tolist()
+    load()
+    assert (dict(os.environ), torch.get_num_threads(), torch.get_rng_state().tolist()) == before
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "flags", ["--group-size 1", "--minibatches 65", "--minibatches 0", "--temperature 0", "--lr 1"]
+)
+def test_a_flag_that_cannot_be_trained_with_ends_in_one_line(
+    flags: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["grpo.py", *flags.split()])
+    with pytest.raises(SystemExit) as ended:
+        grpo.read_settings()
+    assert ended.value.code == 2
+    assert "error:" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_every_setting_is_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["grpo.py", "--learning-rate", "1e-5", "--updates", "7", "--kl-coefficient", "0.1"]
+    )
+    assert grpo.read_settings() == grpo.Settings(learning_rate=1e-5, updates=7, kl_coefficient=0.1)

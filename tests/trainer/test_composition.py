@@ -1,0 +1,106 @@
+"""Presets compose, and what does not go together is refused with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf.errors import ConfigError
+from rlhf.recipe import load_recipe, recipe_from
+from rlhf.trainer.algorithm import PRESETS
+from rlhf.trainer.config import TrainerConfig
+
+ROOT = Path(__file__).parents[2]
+MADE = {"model": {"tiny": {}}, "data": {"train": {"sorting": {}}}}
+
+
+def trainer_of(**settings: Any) -> TrainerConfig:
+    return recipe_from(MADE | {"trainer": settings}).recipe.trainer
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != "distill"])
+def test_a_preset_is_its_settings_beneath_the_recipe_s_own(name: str) -> None:
+    trainer = trainer_of(algorithm=name)
+    for part, settings in PRESETS[name].settings.items():
+        found = getattr(trainer, part)
+        assert (
+            found == settings
+            if not isinstance(settings, dict)
+            else all(getattr(found, key) == value for key, value in settings.items())
+        )
+    assert trainer_of(algorithm=name, loss={"entropy_coefficient": 0.5}).loss.entropy_coefficient == 0.5
+
+
+def test_what_came_from_the_preset_is_told() -> None:
+    origins = recipe_from(MADE | {"trainer": {"algorithm": "dapo", "loss": {"clip_low": 0.1}}}).origins
+    assert origins["trainer.filter.equal_rewards"] == "algorithm dapo"
+    assert origins["trainer.loss.clip_low"] == "python"
+
+
+@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes" / "presets").glob("*.yaml")), ids=lambda path: path.stem)
+def test_each_preset_has_a_recipe_above_the_quickstart_s(recipe: Path) -> None:
+    loaded = load_recipe(recipe)
+    assert loaded.recipe.trainer.algorithm == recipe.stem
+    assert loaded.recipe.trainer.updates == 24
+    assert loaded.origins["trainer.updates"].endswith("quickstart.yaml")
+
+
+def test_every_preset_has_a_recipe() -> None:
+    assert {path.stem for path in (ROOT / "recipes" / "presets").glob("*.yaml")} == set(PRESETS) - {"distill"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"algorithm": "grpoo"}, "Input should be 'ppo'"),
+        ({"advantage": {"estimator": "gea"}}, "advantage.estimator 'gea' is none of"),
+        ({"loss": {"policy": "ppo2"}}, "loss.policy 'ppo2' is none of"),
+        ({"advantage": {"estimator": "gae"}}, "reads a critic's values"),
+        ({"critic": {}}, "does not read its values"),
+        ({"group_size": 1}, "compares the samples of a group"),
+        ({"advantage": {"estimator": "remax"}, "filter": {"equal_rewards": True}}, "they teach"),
+        ({"advantage": {"estimator": "vtrace"}, "critic": {}}, "would weigh it again"),
+        ({"loss": {"policy": "policy_gradient"}, "epochs": 2}, "2 optimizer steps an update leave them"),
+        ({"loss": {"policy": "policy_gradient"}, "max_staleness": 1}, "another policy's samples"),
+        ({"loss": {"policy": "gspo", "dual_clip": 3.0}}, "bounds the ratio of ppo"),
+        ({"loss": {"constant_tokens": 5}}, "is read by aggregation constant"),
+        ({"advantage": {"per_turn": True}}, "is read by gae"),
+        ({"kl": {"target": 0.1}}, "stays 0"),
+        ({"kl": {"coefficient": 0.1, "place": "reward", "exact_gradient": True}}, "no gradient runs through KL"),
+        ({"correction": {"high": 3.0}}, "nothing would read it; set old_logprobs: recomputed"),
+        ({"old_logprobs": "recomputed", "correction": {"low": 0.5}}, "is a bound of method mask"),
+        (
+            {"old_logprobs": "recomputed", "correction": {"method": "mask", "low": 3.0, "high": 2.0}},
+            "would drop tokens that the learner and the engine agree on",
+        ),
+        ({"reference_path": "there"}, "nothing reads it"),
+        ({"overlong": {"buffer_tokens": 500}}, "the shortest reply would pay"),
+    ],
+)
+def test_pieces_that_do_not_go_together_are_refused_with_the_reason(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
+        trainer_of(**settings)
+
+
+def test_a_group_estimator_of_one_s_own_may_be_filtered() -> None:
+    assert trainer_of(advantage={"estimator": "mine:groups"}, filter={"equal_rewards": True}).filter.equal_rewards
+
+
+@pytest.mark.parametrize("kind", ["sft", "reward_model", "preference"])
+def test_an_update_of_examples_is_one_step(kind: str) -> None:
+    with pytest.raises(ConfigError, match="an update is one step"):
+        recipe_from(MADE | {"kind": kind, "trainer": {"epochs": 3}})
+
+
+def test_a_base_that_leads_back_to_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("base: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("base: a.yaml\n")
+    with pytest.raises(ConfigError, match="base must be the path of another recipe"):
+        load_recipe(tmp_path / "a.yaml")
+
+
+def test_the_policy_s_schedule_runs_over_its_own_steps() -> None:
+    trainer = trainer_of(algorithm="ppo", updates=10, critic={"warmup_updates": 4})
+    assert (trainer.optimizer_steps, trainer.policy_steps) == (80, 48)
