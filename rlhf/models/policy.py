@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -10,7 +12,32 @@ from rlhf.models.attention import attends_in_blocks
 from rlhf.models.blocks import blocks_of
 from rlhf.models.head import chosen_logprobs, head_logprobs
 
-__all__ = ["Policy", "branch_mask", "chosen_logprobs", "hidden_states"]
+__all__ = ["Policy", "Rows", "WholeRows", "branch_mask", "chosen_logprobs", "hidden_states"]
+
+
+class Rows(Protocol):
+    """How a process computes packed rows: all of them, or its share (`rlhf.models.shared_rows`)."""
+
+    def hidden(
+        self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
+    ) -> tuple[Tensor | slice, Tensor]:
+        """Which of the flat `places` `int64 [A]` of `token_ids` `[R, L]` are this process's, and the last hidden states
+        at these, `[own, H]`."""
+
+    def joined(self, own: Tensor, held: Tensor | slice) -> Tensor:
+        """What was computed of its places, `own` `[own]`, made known of all of them: `[A]`."""
+
+
+class WholeRows:
+    """A process that computes its rows alone."""
+
+    def hidden(
+        self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
+    ) -> tuple[slice, Tensor]:
+        return slice(None), hidden_states(model, token_ids, position_ids).flatten(0, 1)[places]
+
+    def joined(self, own: Tensor, held: Tensor | slice) -> Tensor:
+        return own
 
 
 class Policy(nn.Module):
@@ -19,9 +46,9 @@ class Policy(nn.Module):
     The hidden states are selected before the head, inside `forward`, so that ZeRO-3 gathers the head for it.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, rows: Rows | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.rows = model, rows or WholeRows()
 
     def forward(
         self,
@@ -38,18 +65,19 @@ class Policy(nn.Module):
         `token_ids` `[R, L]`, given what precedes them in their sequence, which ends at the flat position `sources`.
         `most` is the largest A of the ranks that compute at the same time.
         """
-        chosen = hidden_states(self.model, token_ids, position_ids).flatten(0, 1)[sources]
+        held, hidden = self.rows.hidden(self.model, token_ids, position_ids, sources)
         # Without targets this is empty but still hangs on every weight: a padding micro-batch runs the same backward
         # pass as any other, because ranks must meet in every collective.
-        return head_logprobs(
+        logprobs, entropies = head_logprobs(
             self.model.get_output_embeddings(),  # type: ignore[no-untyped-call]
-            chosen,
-            token_ids.flatten()[targets],
+            hidden,
+            token_ids.flatten()[targets[held]],
             temperature,
             vocabulary=self.model.config.vocab_size,
             entropy_gradient=entropy_gradient,
             most=most,
         )
+        return self.rows.joined(logprobs, held), self.rows.joined(entropies, held)
 
 
 def hidden_states(model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from rlhf.errors import ModelError
 from rlhf.models.loading import DTYPES, bare_tokenizer, first_line, load_config, ready_to_train, without_dropout
-from rlhf.models.policy import hidden_states
+from rlhf.models.policy import Rows, WholeRows
 
 CLASSIFIER = "ForSequenceClassification"
 HEAD = "score"
@@ -28,17 +28,17 @@ class ScalarHead(nn.Module):
     The hidden states are selected before the head, inside `forward`, so that ZeRO-3 gathers the head for it.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, rows: Rows | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.rows = model, rows or WholeRows()
 
     def forward(self, token_ids: Tensor, position_ids: Tensor, places: Tensor) -> Tensor:
         """The head's numbers `float32 [A]` at the flat positions `places` `int64 [A]` of `token_ids` `[R, L]`, each
         given its sequence up to there, itself included. Rows are packed as for `rlhf.models.policy.Policy`."""
-        hidden = hidden_states(self.model, token_ids, position_ids)
+        held, hidden = self.rows.hidden(self.model, token_ids, position_ids, places)
         # Without places this is empty but still hangs on every weight, as padding must: see `Policy.forward`.
-        numbers: Tensor = self.model.get_submodule(HEAD)(hidden.flatten(0, 1)[places])
-        return numbers[:, 0].float()
+        numbers: Tensor = self.model.get_submodule(HEAD)(hidden)
+        return self.rows.joined(numbers[:, 0].float(), held)
 
 
 def load_scalar(

@@ -18,9 +18,6 @@ from transformers import AttentionInterface, PreTrainedModel
 from rlhf.errors import ModelError
 from rlhf.models.attention import attends_in_blocks, attention
 from rlhf.models.blocks import blocks_of
-from rlhf.models.head import head_logprobs
-from rlhf.models.policy import Policy
-from rlhf.models.scalar import HEAD, ScalarHead
 
 NAME = "rlhf_shared"
 """How models ask for `shared_attention`."""
@@ -28,17 +25,32 @@ NAME = "rlhf_shared"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Team:
-    """The ranks that share rows: `size` of them, of which this process is number `rank`. `exchange` is DeepSpeed's
-    attention over all columns."""
+    """The ranks that share rows (`rlhf.models.policy.Rows`): `size` of them, of which this process is number `rank`.
+    All of them are asked the same. `exchange` is DeepSpeed's attention over all columns."""
 
     group: dist.ProcessGroup
     size: int
     rank: int
     exchange: nn.Module
 
-    def joined(self, own: Tensor, mine: Tensor) -> Tensor:
-        """What ranks know of the tokens that they hold, `own` where `mine` `bool [A]`, known to all of them: `[A]`."""
-        joined: Tensor = _Joined.apply(own, mine, self.group)  # type: ignore[no-untyped-call]
+    def hidden(
+        self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        shard = Shard(length=token_ids.shape[1], size=self.size, rank=self.rank)
+        hidden = model.base_model(
+            input_ids=shard.of(token_ids),
+            position_ids=shard.of(position_ids),
+            # Never looked at: see `rlhf.models.policy.hidden_states`.
+            attention_mask=torch.full((1, 1, 1, 1), torch.nan, device=token_ids.device),
+            use_cache=False,
+            team=self,
+            blocks=blocks_of(shard.filled(position_ids), model.dtype),
+        ).last_hidden_state
+        held = shard.holds(places)
+        return held, hidden.flatten(0, 1)[shard.here(places[held])]
+
+    def joined(self, own: Tensor, held: Tensor | slice) -> Tensor:
+        joined: Tensor = _Joined.apply(own, held, self.group)  # type: ignore[no-untyped-call]
         return joined
 
     def take(self, model: PreTrainedModel) -> None:
@@ -88,54 +100,6 @@ class Shard:
         return places // self.length * self.width + places % self.length - self.rank * self.width
 
 
-class SharedPolicy(Policy):
-    """A policy whose rows are shared by a team: the same answers, on every rank of it."""
-
-    def __init__(self, model: PreTrainedModel, team: Team) -> None:
-        super().__init__(model)
-        self.team = team
-        team.take(model)
-
-    def forward(
-        self,
-        token_ids: Tensor,
-        position_ids: Tensor,
-        sources: Tensor,
-        targets: Tensor,
-        temperature: float,
-        *,
-        entropy_gradient: bool = False,
-        most: int = 0,
-    ) -> tuple[Tensor, Tensor]:
-        """As `Policy.forward`, of the same arguments on all ranks of the team."""
-        mine, hidden = _hidden(self.model, self.team, token_ids, position_ids, sources)
-        logprobs, entropies = head_logprobs(
-            self.model.get_output_embeddings(),  # type: ignore[no-untyped-call]
-            hidden,
-            token_ids.flatten()[targets[mine]],
-            temperature,
-            vocabulary=self.model.config.vocab_size,
-            entropy_gradient=entropy_gradient,
-            most=most,
-        )
-        return self.team.joined(logprobs, mine), self.team.joined(entropies, mine)
-
-
-class SharedScalarHead(ScalarHead):
-    """A scalar model whose rows are shared by a team: the same answers, on every rank of it."""
-
-    def __init__(self, model: PreTrainedModel, team: Team) -> None:
-        super().__init__(model)
-        self.team = team
-        team.take(model)
-
-    def forward(self, token_ids: Tensor, position_ids: Tensor, places: Tensor) -> Tensor:
-        """As `ScalarHead.forward`, of the same arguments on all ranks of the team."""
-        mine, hidden = _hidden(self.model, self.team, token_ids, position_ids, places)
-        numbers: Tensor = self.model.get_submodule(HEAD)(hidden)
-        return self.team.joined(numbers[:, 0].float(), mine)
-
-
 def shared_attention(
     module: nn.Module,
     query: Tensor,
@@ -162,36 +126,20 @@ def all_columns(query: Tensor, key: Tensor, value: Tensor, *, module: nn.Module,
     return attention(module, *heads, **arguments)[0]
 
 
-def _hidden(model: Any, team: Team, token_ids: Tensor, position_ids: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Which of `places` this rank holds, `bool [A]`, and the hidden states at these."""
-    shard = Shard(length=token_ids.shape[1], size=team.size, rank=team.rank)
-    hidden = model.base_model(
-        input_ids=shard.of(token_ids),
-        position_ids=shard.of(position_ids),
-        # Never looked at: see `rlhf.models.policy.hidden_states`.
-        attention_mask=torch.full((1, 1, 1, 1), torch.nan, device=token_ids.device),
-        use_cache=False,
-        team=team,
-        blocks=blocks_of(shard.filled(position_ids), model.dtype),
-    ).last_hidden_state
-    mine = shard.holds(places)
-    return mine, hidden.flatten(0, 1)[shard.here(places[mine])]
-
-
 class _Joined(torch.autograd.Function):
     """Every rank goes on to compute the same loss, and its gradient takes the way back once: no rank adds another's."""
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, mine: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.save_for_backward(mine)
-        joined = own.new_zeros(len(mine)).masked_scatter_(mine, own)
+    def forward(ctx: Any, own: Tensor, held: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.save_for_backward(held)
+        joined = own.new_zeros(len(held)).masked_scatter_(held, own)
         dist.all_reduce(joined, group=group)
         return joined
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (mine,) = ctx.saved_tensors
-        return gradient[mine], None, None
+        (held,) = ctx.saved_tensors
+        return gradient[held], None, None
 
 
 AttentionInterface.register(NAME, shared_attention)

@@ -1,7 +1,4 @@
-"""What a rank that trains a policy on preferences does: log-probs of replies, and optimizer steps that part pairs.
-
-Batches are those of `rlhf.trainer.pairs`: both replies of a pair lie in one micro-batch, and share their prompt.
-"""
+"""What a rank that trains a policy on preferences does: pairs are parted by the log-probs of their replies."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.config import PreferenceConfig
 from rlhf.trainer.losses import Metrics
 from rlhf.trainer.losses.preference import Pairs, dpo, implicit_reward, ipo, kto
+from rlhf.trainer.pair_rank import PairRank
 from rlhf.trainer.pairs import sides
 from rlhf.trainer.rank import Rank
 from rlhf.trainer.settings import PairTerms
@@ -36,23 +34,8 @@ class Replies:
         return Replies(self.policy[places], self.reference[places], self.tokens[places])
 
 
-class PreferenceRank(Rank):
+class PreferenceRank(PairRank, Rank):
     """One rank's policy, and the frozen one that it is compared with."""
-
-    def prefer(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
-        tally = Tally()
-        for minibatch in minibatches:
-            self._optimizer_step(self._pair_losses(minibatch, terms, tally), len(minibatch.microbatches), tally)
-        self._average_weights()
-        return tally.answer()
-
-    def judge(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
-        tally = Tally()
-        for minibatch in minibatches:
-            with zero.scoring(self.engine):
-                for _ in self._pair_losses(minibatch, terms, tally):
-                    pass
-        return tally.answer()
 
     def diverge(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
         """The mean over replies of their log-ratio, policy over reference, without gradient."""
@@ -66,7 +49,6 @@ class PreferenceRank(Rank):
         return tally.answer()
 
     def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, tally: Tally) -> Iterator[Tensor]:
-        """Every micro-batch's part of the mean over the step's pairs."""
         config = self.settings.trainer.preference
         for microbatch in minibatch.microbatches:
             chosen, rejected = (self._tensor(places) for places in sides(microbatch))

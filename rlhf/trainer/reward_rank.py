@@ -1,31 +1,26 @@
-"""What a rank that trains a reward model does: scores of pairs, and optimizer steps that part them."""
+"""What a rank that trains a reward model does: pairs are parted by the scores of their replies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from rlhf.models.probe import check_model
 from rlhf.models.scalar import is_scalar, load_scalar
-from rlhf.trainer import zero
-from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.losses import Metrics
 from rlhf.trainer.losses.preference import bradley_terry
-from rlhf.trainer.model_rank import ModelRank
+from rlhf.trainer.pair_rank import PairRank
 from rlhf.trainer.pairs import sides
 from rlhf.trainer.sequence_parallel import as_scalar_head
 from rlhf.trainer.settings import LearnerSettings, PairTerms
 from rlhf.trainer.tally import Tally
 
 
-class RewardRank(ModelRank):
-    """One rank's reward model: one that scores already goes on, any other language model gets a head of zeros.
-
-    Batches are those of `rlhf.trainer.pairs`.
-    """
+class RewardRank(PairRank):
+    """One rank's reward model: one that scores already goes on, any other language model gets a head of zeros."""
 
     def __init__(self, rank: int, world_size: int, settings: LearnerSettings) -> None:
         model = settings.model
@@ -40,23 +35,7 @@ class RewardRank(ModelRank):
         check_model(loaded, settings.model_path)
         super().__init__(as_scalar_head(loaded, settings).to(settings.device), rank, world_size, settings)
 
-    def prefer(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
-        tally = Tally()
-        for minibatch in minibatches:
-            self._optimizer_step(self._losses(minibatch, terms, tally), len(minibatch.microbatches), tally)
-        self._average_weights()
-        return tally.answer()
-
-    def judge(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
-        tally = Tally()
-        for minibatch in minibatches:
-            with zero.scoring(self.engine):
-                for _ in self._losses(minibatch, terms, tally):
-                    pass
-        return tally.answer()
-
-    def _losses(self, minibatch: Minibatch, terms: PairTerms, tally: Tally) -> Iterator[Tensor]:
-        """Every micro-batch's part of the mean over the step's pairs."""
+    def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, tally: Tally) -> Iterator[Tensor]:
         for microbatch in minibatch.microbatches:
             places = sides(microbatch)
             scores = self._scores(microbatch)

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from rlhf.models.policy import Policy
 from rlhf.models.scalar import ScalarHead
-from rlhf.models.shared_rows import SharedPolicy, SharedScalarHead, Team, all_columns
+from rlhf.models.shared_rows import Team, all_columns
 from rlhf.trainer.config import DeepSpeedConfig
 from rlhf.trainer.settings import LearnerSettings
 
@@ -23,25 +23,26 @@ from rlhf.trainer.settings import LearnerSettings
 def as_policy(model: PreTrainedModel, settings: LearnerSettings) -> Policy:
     """The model as a rank computes it: alone, or its columns of rows that it shares. Raises `ModelError` for a model
     whose heads cannot be dealt."""
-    team = _team(settings.trainer.deepspeed)
-    return SharedPolicy(model, team) if team else Policy(model)
+    return Policy(model, _team(model, settings.trainer.deepspeed))
 
 
 def as_scalar_head(model: PreTrainedModel, settings: LearnerSettings) -> ScalarHead:
     """As `as_policy`, of a model with one number a token."""
-    team = _team(settings.trainer.deepspeed)
-    return SharedScalarHead(model, team) if team else ScalarHead(model)
+    return ScalarHead(model, _team(model, settings.trainer.deepspeed))
 
 
-def _team(config: DeepSpeedConfig) -> Team | None:
-    """This rank's team of consecutive ranks; `None` for a rank alone. Collective, when a process first asks."""
+def _team(model: PreTrainedModel, config: DeepSpeedConfig) -> Team | None:
+    """This rank's team of consecutive ranks, which takes the model; `None` for a rank alone. Collective, when a process
+    first asks."""
     if config.sequence_parallel == 1:
         return None
     from deepspeed.sequence.layer import DistributedAttention
 
     group = _group(config.sequence_parallel, config.timeout_seconds)
     exchange = DistributedAttention(all_columns, group, scatter_idx=2, gather_idx=1)
-    return Team(group=group, size=config.sequence_parallel, rank=dist.get_rank(group), exchange=exchange)
+    team = Team(group=group, size=config.sequence_parallel, rank=dist.get_rank(group), exchange=exchange)
+    team.take(model)
+    return team
 
 
 @cache

@@ -10,6 +10,8 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from rlhf.trainer.worker import LearnerWorker
 
 _worker = LearnerWorker()
@@ -53,3 +55,9 @@ def rank_processes(count: int) -> Iterator[list[ProcessWorker]]:
             for process in (worker.process._processes or {}).values():
                 process.kill()
             worker.process.shutdown(wait=True, cancel_futures=True)
+
+
+def ranks_of(request: pytest.FixtureRequest, count: int) -> list[ProcessWorker]:
+    """The processes of one or two ranks that the file's tests share (`conftest.py`)."""
+    workers: list[ProcessWorker] = request.getfixturevalue("single" if count == 1 else "pair")
+    return workers

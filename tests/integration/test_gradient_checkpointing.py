@@ -6,11 +6,10 @@ import pytest
 
 from rlhf.trainer.config import CriticConfig
 from rlhf.types import Updated
-from tests.integration.learner_ranks import ProcessWorker
-from tests.integration.test_learner import folder, pair, ranks_of, single, trainer
+from tests.integration.learner_ranks import ProcessWorker, ranks_of
+from tests.integration.test_learner import trainer
 from tests.integration.test_sequence_parallel import assert_like, begin, updates
 
-__all__ = ["folder", "pair", "single"]
 pytestmark = pytest.mark.engine
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import torch
 
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
 from rlhf.models import head
-from rlhf.models.config import ModelConfig, TinyModelConfig, WarmupConfig
+from rlhf.models.config import ModelConfig, WarmupConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.policy import chosen_logprobs
-from rlhf.models.tiny import save_tiny
 from rlhf.trainer import weights, zero
 from rlhf.trainer.batch import build_minibatches
 from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, PublishConfig, TrainerConfig
@@ -29,7 +27,7 @@ from rlhf.trainer.warmup import warm_up
 from rlhf.transfer.buckets import cut, digest, unpack
 from rlhf.transfer.gloo_group import GlooGroup
 from rlhf.types import Manifest, Message, Rendezvous
-from tests.integration.learner_ranks import ProcessWorker, rank_processes
+from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.trainer.made import made_batch, made_groups, made_segment
 
 pytestmark = pytest.mark.engine
@@ -38,24 +36,6 @@ CANARY = np.arange(3, 40, dtype=np.int32)
 GROUPS = made_groups(12, 8)
 CUTS = [(100_000, 512, 0), (300, 128, 0), (1, 1, 0), (300, 128, 5)]
 """`(tokens a micro-batch, tokens a row, seed of the order of groups)`: from one pass to one sequence at a time."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    config = TinyModelConfig(hidden_size=64, intermediate_size=128, max_position_embeddings=96)
-    return str(save_tiny(config, 0, tmp_path_factory.mktemp("tiny")))
-
-
-@pytest.fixture(scope="module")
-def single() -> Iterator[list[ProcessWorker]]:
-    with rank_processes(1) as workers:
-        yield workers
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[list[ProcessWorker]]:
-    with rank_processes(2) as workers:
-        yield workers
 
 
 def trainer(ranks: int, stage: int, learning_rate: float = 1e-3, **changes: Any) -> TrainerConfig:
@@ -75,10 +55,6 @@ def start(
     settings = LearnerSettings(model_path=folder, model=model, trainer=config, temperature=temperature)
     asyncio.run(learner.start(settings))
     return learner
-
-
-def ranks_of(request: pytest.FixtureRequest, count: int) -> list[ProcessWorker]:
-    return request.getfixturevalue("single" if count == 1 else "pair")
 
 
 def look(workers: list[ProcessWorker], what: Any, *per_rank: Any) -> Any:

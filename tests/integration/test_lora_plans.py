@@ -28,7 +28,7 @@ from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.publish import Publisher
 from rlhf.trainer.rank import Rank
 from rlhf.trainer.settings import LearnerSettings
-from tests.integration.learner_ranks import ProcessWorker, rank_processes
+from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.integration.torch_learner import ThreadedEngine
 from tests.trainer.made import made_groups
 
@@ -49,18 +49,6 @@ class Served(NamedTuple):
     folder: str
     engine: ThreadedEngine
     lora: LoraConfig | None
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[list[ProcessWorker]]:
-    with rank_processes(2) as workers:
-        yield workers
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[list[ProcessWorker]]:
-    with rank_processes(1) as workers:
-        yield workers
 
 
 def made_folder(path: Path, *, tied: bool) -> str:
@@ -123,7 +111,7 @@ def matrix() -> Iterator[object]:
 async def test_engine_and_folder_compute_what_the_learner_does_after_every_publish(
     request: pytest.FixtureRequest, served: Served, count: int, stage: int, tmp_path: Path
 ) -> None:
-    workers = request.getfixturevalue("alone" if count == 1 else "ranks")
+    workers = ranks_of(request, count)
     learner = await started(workers, served.folder, served.lora, trainer(count, stage))
     tolerance = tolerance_for("float32")
     publisher = Publisher(learner, [served.engine], canary=canary(256, 256, tolerance), phase_timeout_seconds=120)
@@ -159,10 +147,6 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def workers_of(request: pytest.FixtureRequest, count: int) -> list[ProcessWorker]:
-    return request.getfixturevalue("alone" if count == 1 else "ranks")
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return made_folder(tmp_path_factory.mktemp("start"), tied=True)
@@ -182,7 +166,7 @@ PRECISE = [
 async def test_adapters_and_averages_continue_bit_for_bit_after_a_drill_and_a_resume(
     request: pytest.FixtureRequest, folder: str, tmp_path: Path, count: int, stage: int, dtype: str
 ) -> None:
-    workers, config = workers_of(request, count), trainer(count, stage, ema_decay=0.5)
+    workers, config = ranks_of(request, count), trainer(count, stage, ema_decay=0.5)
     learner = await started(workers, folder, MERGED, config, dtype)
     await learner.update(GROUPS)
     before = look(workers, held)
@@ -208,7 +192,7 @@ async def test_the_average_on_disk_is_that_of_the_policies_on_disk(
     request: pytest.FixtureRequest, folder: str, tmp_path: Path, count: int, stage: int
 ) -> None:
     """Without LoRA, where the average of the weights is the average of what is exported."""
-    workers = workers_of(request, count)
+    workers = ranks_of(request, count)
     learner = await started(workers, folder, None, trainer(count, stage, ema_decay=0.75))
     average = {name: weight.detach().double() for name, weight in load_policy(folder).named_parameters()}
     for update in range(2):
@@ -229,7 +213,7 @@ async def test_the_reference_of_a_policy_with_lora_is_its_base(
     request: pytest.FixtureRequest, folder: str, count: int, stage: int
 ) -> None:
     """The same KL as beside a frozen copy, which nobody holds; the start has none."""
-    workers, changes = workers_of(request, count), {"kl": KLConfig(coefficient=0.1)}
+    workers, changes = ranks_of(request, count), {"kl": KLConfig(coefficient=0.1)}
     learner = await started(workers, folder, MERGED, trainer(count, stage, **changes))
     free = [(await learner.update(GROUPS)).metrics["kl_reference"] for _ in range(2)]
     copied = await started(workers, folder, MERGED, trainer(count, stage, reference_path=folder, **changes))
@@ -239,9 +223,9 @@ async def test_the_reference_of_a_policy_with_lora_is_its_base(
     assert free == pytest.approx(held_once, rel=1e-4, abs=1e-9)
 
 
-async def test_a_state_with_other_adapters_is_refused(alone: list[ProcessWorker], folder: str, tmp_path: Path) -> None:
-    learner = await started(alone, folder, MERGED, trainer(1, 0))
+async def test_a_state_with_other_adapters_is_refused(single: list[ProcessWorker], folder: str, tmp_path: Path) -> None:
+    learner = await started(single, folder, MERGED, trainer(1, 0))
     await learner.save(tmp_path)
-    other = await started(alone, folder, None, trainer(1, 0))
+    other = await started(single, folder, None, trainer(1, 0))
     with pytest.raises(CheckpointError, match=r"LoRA of rank 4 for q_proj, .*; this run has 1 rank\(s\)"):
         await other.load(tmp_path)

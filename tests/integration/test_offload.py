@@ -10,22 +10,17 @@ import pytest
 
 from rlhf.trainer.config import CriticConfig, TrainerConfig
 from rlhf.trainer.rank import Rank
-from tests.integration.learner_ranks import ProcessWorker
+from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.integration.test_learner import (
     CANARY,
-    folder,
     look,
-    pair,
-    ranks_of,
     same,
-    single,
     start,
     train,
     trainer,
     whole_weights,
 )
 
-__all__ = ["folder", "pair", "single"]
 pytestmark = pytest.mark.engine
 
 

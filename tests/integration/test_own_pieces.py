@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from rlhf.errors import ConfigError, NotFinite
-from rlhf.models.config import ModelConfig, TinyModelConfig
-from rlhf.models.tiny import save_tiny
+from rlhf.models.config import ModelConfig
 from rlhf.pieces import load_piece
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
@@ -23,12 +22,6 @@ from tests.trainer.made import made_groups
 
 OWN = "tests.integration.own_pieces"
 GROUPS = made_groups(4, 4)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    config = TinyModelConfig(hidden_size=64, intermediate_size=128, max_position_embeddings=96)
-    return str(save_tiny(config, 0, tmp_path_factory.mktemp("tiny")))
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from rlhf.errors import CheckpointError, ModelError
-from rlhf.models.config import ModelConfig, TinyModelConfig
+from rlhf.models.config import ModelConfig
 from rlhf.models.loading import load_tokenizer
 from rlhf.models.scalar import load_scalar
-from rlhf.models.tiny import save_tiny
 from rlhf.trainer import weights
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
@@ -28,12 +27,6 @@ from tests.trainer.made import made_groups, with_one_prompt
 pytestmark = pytest.mark.engine
 
 PPO = {"advantage": {"estimator": "gae"}, "critic": {"optimizer": {"learning_rate": 3e-3}}, "epochs": 2}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    config = TinyModelConfig(hidden_size=64, intermediate_size=128, max_position_embeddings=96)
-    return str(save_tiny(config, 0, tmp_path_factory.mktemp("tiny")))
 
 
 @pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)])

@@ -21,21 +21,17 @@ from rlhf.types import Updated
 from tests.integration.learner_ranks import ProcessWorker, rank_processes
 from tests.integration.test_learner import (
     CANARY,
-    folder,
     gradient_of,
     look,
     off,
-    pair,
     publish_to_this_process,
     same,
-    single,
     trainer,
     whole_weights,
 )
 from tests.trainer.made import made_batch, made_groups, with_one_prompt
 from tests.trainer.test_pairs import made_pairs
 
-__all__ = ["folder", "pair", "single"]
 pytestmark = pytest.mark.engine
 
 GROUPS = [*made_groups(6, 8), *(with_one_prompt(group) for group in made_groups(10, 8)[6:])]

@@ -1,0 +1,39 @@
+"""What ranks that learn from pairs of replies have in common, whichever model they train on them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from rlhf.trainer import zero
+from rlhf.trainer.answers import RankAnswer
+from rlhf.trainer.batch import Minibatch
+from rlhf.trainer.model_rank import ModelRank
+from rlhf.trainer.settings import PairTerms
+from rlhf.trainer.tally import Tally
+
+
+class PairRank(ModelRank):
+    """Optimizer steps that part pairs, and the same losses without a step. Batches are those of `rlhf.trainer.pairs`:
+    both replies of a pair lie in one micro-batch, and share their prompt."""
+
+    def prefer(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
+        tally = Tally()
+        for minibatch in minibatches:
+            self._optimizer_step(self._pair_losses(minibatch, terms, tally), len(minibatch.microbatches), tally)
+        self._average_weights()
+        return tally.answer()
+
+    def judge(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
+        tally = Tally()
+        for minibatch in minibatches:
+            with zero.scoring(self.engine):
+                for _ in self._pair_losses(minibatch, terms, tally):
+                    pass
+        return tally.answer()
+
+    @abstractmethod
+    def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, tally: Tally) -> Iterator[Tensor]:
+        """Every micro-batch's part of the mean over the step's pairs; what was seen goes into `tally`."""
