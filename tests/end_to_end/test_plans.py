@@ -68,8 +68,8 @@ def test_a_hostile_generation_config_decides_nothing(tmp_path: Path, cache: Path
     ("staleness", "plan"),
     [
         pytest.param(1, (LOCAL,), id="1-update-1-engine"),
-        pytest.param(4, (LOCAL,), id="4-updates-1-engine"),
-        pytest.param(1, ("rollout.engines=2",), id="1-update-2-engines"),
+        pytest.param(4, (LOCAL,), id="4-updates-1-engine", marks=pytest.mark.slow),
+        pytest.param(1, ("rollout.engines=2",), id="1-update-2-engines", marks=pytest.mark.slow),
         pytest.param(4, ("rollout.engines=2",), id="4-updates-2-engines"),
     ],
 )

@@ -16,7 +16,7 @@ from rlhf.trainer.config import DeepSpeedConfig, OptimizerConfig, RewardModelCon
 from rlhf.trainer.losses.preference import bradley_terry
 from rlhf.trainer.pairs import PairOfSegments, RewardLearner
 from rlhf.trainer.settings import LearnerSettings
-from tests.integration.learner_ranks import ProcessWorker, rank_processes
+from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.trainer.test_pairs import made_pairs
 
 pytestmark = pytest.mark.engine
@@ -46,16 +46,17 @@ async def started(workers: list[ProcessWorker], model: str, stage: int, tokens: 
     return learner
 
 
-async def test_every_plan_learns_the_same_and_its_export_scores_what_it_learnt(causal: str, tmp_path: Path) -> None:
+async def test_every_plan_learns_the_same_and_its_export_scores_what_it_learnt(
+    causal: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     learnt = []
     for ranks, stage, tokens in ((1, 0, 100_000), (2, 3, 50)):
-        with rank_processes(ranks) as workers:
-            learner = await started(workers, causal, stage, tokens)
-            before = await learner.judge(PAIRS)
-            steps = [await learner.prefer(PAIRS) for _ in range(8)]
-            after = await learner.judge(PAIRS)
-            await learner.save(tmp_path / f"{ranks}")
-            assert learner.version == 8
+        learner = await started(ranks_of(request, ranks), causal, stage, tokens)
+        before = await learner.judge(PAIRS)
+        steps = [await learner.prefer(PAIRS) for _ in range(8)]
+        after = await learner.judge(PAIRS)
+        await learner.save(tmp_path / f"{ranks}")
+        assert learner.version == 8
         assert before["accuracy"] == 0.5, "a fresh head ties every pair"
         assert before["score"] == 0.0
         assert after["accuracy"] >= 0.75
@@ -77,17 +78,18 @@ def brute_force(folder: Path) -> float:
     return float(bradley_terry(scores("chosen"), scores("rejected"), margins, CENTRING).mean())
 
 
-async def test_training_goes_on_from_a_saved_state_and_from_a_reward_model(causal: str, tmp_path: Path) -> None:
-    with rank_processes(1) as workers:
-        learner = await started(workers, causal, 0, 1000)
-        await learner.prefer(PAIRS[:6])
-        await learner.save(tmp_path)
-        expected = await learner.prefer(PAIRS[6:])
-        again = await started(workers, causal, 0, 1000)
-        await again.load(tmp_path)
-        assert await again.prefer(PAIRS[6:]) == expected
-        onwards = await started(workers, str(tmp_path / "huggingface"), 0, 1000)
-        judged = await onwards.judge(PAIRS)
+async def test_training_goes_on_from_a_saved_state_and_from_a_reward_model(
+    causal: str, single: list[ProcessWorker], tmp_path: Path
+) -> None:
+    learner = await started(single, causal, 0, 1000)
+    await learner.prefer(PAIRS[:6])
+    await learner.save(tmp_path)
+    expected = await learner.prefer(PAIRS[6:])
+    again = await started(single, causal, 0, 1000)
+    await again.load(tmp_path)
+    assert await again.prefer(PAIRS[6:]) == expected
+    onwards = await started(single, str(tmp_path / "huggingface"), 0, 1000)
+    judged = await onwards.judge(PAIRS)
     scorer = RewardModelWorker()
     scorer.start(RewardModelSettings(model=str(tmp_path / "huggingface"), policy=causal))
     assert judged["score_difference"] == pytest.approx(difference(scorer, PAIRS), abs=1e-5)
