@@ -19,6 +19,11 @@ from rlhf.trainer.checkpoint import model_folder
 def evaluate(checkpoint: str, recipe: Path, overrides: Sequence[str] = ()) -> int:
     """Print the evaluation as one JSON object: the first set's numbers, and under `sets` those of all."""
     loaded = located(load_recipe(recipe, overrides)).recipe
+    if loaded.kind in ("reward_model", "preference"):
+        raise ConfigError(
+            f"{recipe} is of kind: {loaded.kind}, whose held-out pairs are judged while it trains; rlhf eval plays "
+            "episodes, for instance those of a recipe of kind: rl"
+        )
     if loaded.data.eval is None:
         raise ConfigError(f"{recipe} has no data.eval: there is nothing to evaluate on")
     model = model_folder(checkpoint)
