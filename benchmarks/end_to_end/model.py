@@ -36,11 +36,11 @@ def silence(model: Any, token_id: int) -> None:
     """Make a token impossible to sample, in the weights: neither side needs a rule that bans it.
 
     Channel 0 of the residual stream holds a constant that no layer writes to. All tokens read it alike, except that
-    one, whose logit it pushes down by about 50.
+    one, whose logit it pushes down by about 16 nats: more would be rounding that the canary sees.
     """
     embedding = model.get_input_embeddings().weight
     embedding[:, 0] = 0.5
-    embedding[token_id, 0] = -40.0
+    embedding[token_id, 0] = -12.0
     for layer in model.model.layers:
         layer.self_attn.o_proj.weight[0] = 0
         layer.mlp.down_proj.weight[0] = 0

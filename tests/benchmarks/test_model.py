@@ -15,4 +15,4 @@ def test_the_end_token_is_out_of_reach() -> None:
     ids = torch.randint(3, 250, (8, 64), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         logprobs = model(ids).logits.log_softmax(-1)
-    assert float(logprobs[..., tokenizer.eos_token_id].max()) < -30, "18,000 tokens an update leave no room for one"
+    assert float(logprobs[..., tokenizer.eos_token_id].max()) < -18, "18,000 tokens are sampled an update"
