@@ -7,25 +7,26 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.end_to_end.measurement import Measurement, best
-from benchmarks.end_to_end.sides import TRL, TRL_SMALL_BATCHES
+from benchmarks.end_to_end.sides import PRODUCTS, TRL, TRL_SMALL_BATCHES
 from benchmarks.end_to_end.workload import Lengths, Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """Samples per second of our fastest side over TRL's side `against`, each at the precisions named, on replies of
-    `lengths`."""
+    """Samples per second of the fastest `side` (ours, or another one) over TRL's side `against`, each at the precisions
+    named, on replies of `lengths`."""
 
     name: str
     lengths: Lengths = "equal"
     ours: tuple[Precision, ...]
     trl: tuple[Precision, ...]
     against: str = TRL
+    side: str = "ours"
     required: float | None = None
 
     def of(self, summary: Sequence[Measurement]) -> float | None:
         """None where a side that it compares was not measured."""
-        ours = best(summary, "ours", self.lengths, self.ours)
+        ours = best(summary, self.side, self.lengths, self.ours)
         trl = best(summary, self.against, self.lengths, self.trl)
         return round(trl.update_seconds / ours.update_seconds, 3) if ours and trl else None
 
@@ -34,6 +35,8 @@ FIGURES = (
     Figure(name="ratio_fp32", ours=("float32",), trl=("float32",), required=2.0),
     Figure(name="ratio_bf16", ours=("bfloat16",), trl=("bfloat16",), required=1.5),
     Figure(name="ratio_fp32_masters", ours=("float32", "bfloat16"), trl=("float32",)),
+    Figure(name="ratio_fp32_at_peak", ours=("float32",), trl=("float32",), side=PRODUCTS),
+    Figure(name="ratio_bf16_at_peak", ours=("bfloat16",), trl=("bfloat16",), side=PRODUCTS),
     Figure(name="ratio_long_tail", lengths="long_tail", ours=("float32",), trl=("float32",), required=5.0),
     Figure(
         name="ratio_long_tail_small_batches",

@@ -22,6 +22,7 @@ DEADLINE_SECONDS = 600.0
 WARMUP_UPDATES = 1
 TRL = "trl, 2 threads"
 TRL_SMALL_BATCHES = "trl in batches of 32, 2 threads"
+PRODUCTS = "products alone, at peak"
 TRL_BATCHES: Mapping[str, Mapping[str, int]] = {
     TRL: {"microbatch": 64, "generation_batch": SAMPLES_PER_UPDATE},
     TRL_SMALL_BATCHES: {"microbatch": 32, "generation_batch": 32},
@@ -56,7 +57,7 @@ def trl(name: str, lengths: Lengths) -> Side:
 def sides_of(lengths: Lengths) -> tuple[Side, ...]:
     """Who is measured on replies of `lengths`."""
     names = (TRL,) if lengths == "equal" else (TRL, TRL_SMALL_BATCHES)
-    return (*(trl(name, lengths) for name in names), ours(0, lengths), ours(1, lengths))
+    return (*(trl(name, lengths) for name in names), ours(0, lengths), ours(1, lengths), products(lengths))
 
 
 def ours(staleness: int, lengths: Lengths) -> Side:
@@ -68,6 +69,12 @@ def ours(staleness: int, lengths: Lengths) -> Side:
         threads=1,
         arguments={"staleness": staleness},
     )
+
+
+def products(lengths: Lengths) -> Side:
+    """No system, but the products that our side cannot do without."""
+    command = (sys.executable, "-m", "benchmarks.end_to_end.products_side")
+    return Side(name=PRODUCTS, lengths=lengths, command=command, threads=1, arguments={})
 
 
 def require_trl() -> None:
