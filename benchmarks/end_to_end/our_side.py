@@ -22,6 +22,7 @@ from benchmarks.end_to_end.workload import (
 )
 from rlhf.metrics import Span, busy_seconds
 from rlhf.recipe import recipe_from
+from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
 from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
 from rlhf.types import Completion, Prompt, Sampling
@@ -77,7 +78,9 @@ def place(ordinal: int, sample: int) -> int:
 
 
 def end_replies_as_drawn(drawn: Sequence[int]) -> None:
-    """Give each request of this process the budget drawn for its reply. A session is named `purpose-ordinal-sample`."""
+    """Give each request of this process the budget drawn for its reply, and nothing else that ends it. A session is
+    named `purpose-ordinal-sample`."""
+    ChatRenderer.stop_token_ids = property(lambda renderer: ())  # type: ignore[method-assign,assignment]
     generate = Router.generate
 
     async def as_drawn(router: Router, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:

@@ -38,13 +38,15 @@ class Stopwatch(TrainerCallback):
 
 
 class EndsAt(LogitsProcessor):
-    """Leaves nothing but the end token to sample at the last token of each reply, `tokens` `[B]`."""
+    """Leaves nothing but the end token to sample at the last token of each reply, `tokens` `[B]`, and forbids it
+    before."""
 
     def __init__(self, tokens: torch.Tensor, prompt_tokens: int, end_token: int) -> None:
         self.last, self.end_token = prompt_tokens + tokens - 1, end_token
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         due = self.last == input_ids.shape[1]
+        scores[:, self.end_token] = -torch.inf
         scores[due] = -torch.inf
         scores[due, self.end_token] = 0.0
         return scores
