@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import byte_tokenizer, tiny_model
 
