@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart lint test-fast test test-all benchmark clean
+.PHONY: setup quickstart lint test-fast test test-all test-ecosystem benchmark clean
 
 setup:
 	@scripts/setup.sh
@@ -19,17 +19,23 @@ lint: setup
 
 # Without Ray, vLLM and DeepSpeed: the heart, in seconds.
 test-fast: lint
-	$(PY) -m pytest -q -m "not engine and not slow and not gpu"
+	$(PY) -m pytest -q -m "not engine and not slow and not gpu and not ecosystem"
 
 # Everything that a change must keep, on real parts. One test at a time: several Rays on one machine take each other's ports.
 test: lint
-	$(PY) -m pytest -q -m "not slow and not gpu"
+	$(PY) -m pytest -q -m "not slow and not gpu and not ecosystem"
 
 test-all: lint
-	$(PY) -m pytest -q -m "not gpu"
+	$(PY) -m pytest -q -m "not gpu and not ecosystem"
+
+# Stock packages of others against our servers and clients, each in a virtual environment of its own, kept between runs.
+test-ecosystem: setup
+	@scripts/ecosystem.sh
+	$(PY) -m pytest -q -m ecosystem tests/ecosystem
+	.venv-ecosystem/environments/bin/python -m pytest -q -m ecosystem tests/env
 
 benchmark: setup
 	$(PY) -m benchmarks end_to_end
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
+	rm -rf .venv .venv-ecosystem .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

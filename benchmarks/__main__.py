@@ -8,7 +8,11 @@ from importlib import import_module
 
 from rlhf.errors import RlhfError
 
-BENCHMARKS = {"end_to_end": "benchmarks.end_to_end.command", "learner": "benchmarks.learner.command"}
+BENCHMARKS = {
+    "end_to_end": "benchmarks.end_to_end.command",
+    "environment": "benchmarks.environment.command",
+    "learner": "benchmarks.learner.command",
+}
 """Name to the module whose `main(arguments)` runs it; imported only when asked for."""
 
 

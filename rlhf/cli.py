@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from rlhf.commands.failures import tell
+from rlhf.commands.serve_sandbox import sandbox
 from rlhf.errors import RlhfError
 
 app = typer.Typer(
@@ -22,6 +23,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+serve = typer.Typer(no_args_is_help=True, help="Serve a part over HTTP: an environment, a reward, a sandbox.")
+env = typer.Typer(no_args_is_help=True, help="Look at environments.")
+app.add_typer(serve, name="serve")
+app.add_typer(env, name="env")
+
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file: recipes/quickstart.yaml, say.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that replace those of the recipe.")
@@ -29,6 +35,8 @@ Overrides = Annotated[
 Checkpoint = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of a run, or a Hugging Face folder.")
 ]
+
+Token = Annotated[str | None, typer.Option(envvar="RLHF_ENV_TOKEN", help="Bearer token of the server.")]
 
 
 @app.command()
@@ -78,6 +86,26 @@ def score(
     raise typer.Exit(run(recipe, rows, overrides or [], output))
 
 
+rewards = typer.Typer(help="Rewards: see what they accept.", no_args_is_help=True)
+app.add_typer(rewards, name="reward")
+
+
+@rewards.command("check")
+def reward_check(
+    reward: Annotated[str, typer.Argument(metavar="REWARD", help="A recipe file, a kind, or module:function.")],
+    overrides: Overrides = None,
+    prompt: Annotated[str, typer.Option(help="The question.")] = "What is 6 times 7?",
+    answer: Annotated[str, typer.Option(help="Its answer.")] = "42",
+    wrong: Annotated[list[str] | None, typer.Option(help="A wrong answer; may be given again.")] = None,
+    reply: Annotated[str, typer.Option(help="How a reply states an answer.")] = "{answer}",
+) -> None:
+    """Score hostile replies; print which are accepted."""
+    from rlhf.commands.reward_check import reward_check as run
+
+    others = wrong or ["41", "43", "24", "67"]
+    raise typer.Exit(run(reward, overrides or [], prompt=prompt, answer=answer, wrong=others, reply=reply))
+
+
 @app.command()
 def export(
     checkpoint: Checkpoint,
@@ -113,6 +141,79 @@ def doctor() -> None:
     from rlhf.commands.doctor import doctor as run
 
     raise typer.Exit(run())
+
+
+@serve.command("reward")
+def serve_reward(
+    reward: Annotated[str, typer.Argument(metavar="REWARD", help="A recipe file, a kind, or module:function.")],
+    overrides: Overrides = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8100,
+    host: Annotated[str, typer.Option(help="Beyond loopback a token is needed.")] = "127.0.0.1",
+    token_env: Annotated[str | None, typer.Option(help="Environment variable with the bearer token.")] = None,
+    capacity: Annotated[int, typer.Option(min=1, help="Requests at once; others wait.")] = 32,
+    stop_text: Annotated[list[str] | None, typer.Option(help="Cut from the end of replies; may be repeated.")] = None,
+) -> None:
+    """Serve a reward in all the shapes that trainers speak."""
+    from rlhf.commands.serve_reward import serve_reward as run
+
+    code = run(
+        reward,
+        overrides or [],
+        host=host,
+        port=port,
+        token_env=token_env,
+        capacity=capacity,
+        stop_texts=stop_text or [],
+    )
+    raise typer.Exit(code)
+
+
+serve.command("sandbox")(sandbox)
+
+
+@serve.command("env")
+def serve_env(
+    environment: Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="A class that is a LocalEnvironment.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8000,
+    host: Annotated[str, typer.Option(help="Beyond loopback a token is needed.")] = "127.0.0.1",
+    arguments: Annotated[str, typer.Option(metavar="JSON", help="Arguments of the class, a JSON object.")] = "{}",
+    isolation: Annotated[
+        str, typer.Option(help="thread, or process: for code that hangs or ends its process.")
+    ] = "thread",
+    max_sessions: Annotated[int, typer.Option(min=1, help="Sessions at once; the next is refused.")] = 1024,
+    lease_seconds: Annotated[float, typer.Option(min=1.0, help="Life of a session that nobody uses.")] = 120.0,
+    step_seconds: Annotated[float, typer.Option(min=0.01, help="Deadline of a step.")] = 50.0,
+    reset_seconds: Annotated[float, typer.Option(min=0.01, help="Deadline of a reset.")] = 50.0,
+    token: Token = None,
+) -> None:
+    """Serve an environment over the OpenEnv wire."""
+    from rlhf.commands.serve import serve_env as run
+    from rlhf.env.isolation import Deadlines
+    from rlhf.env.server import ServerSettings
+
+    settings = ServerSettings(
+        host=host,
+        port=port,
+        token=token,
+        max_sessions=max_sessions,
+        lease_seconds=lease_seconds,
+        deadlines=Deadlines(open_seconds=reset_seconds, reset_seconds=reset_seconds, step_seconds=step_seconds),
+    )
+    raise typer.Exit(run(environment, arguments, isolation, settings))
+
+
+@env.command("check")
+def env_check(
+    url: Annotated[str, typer.Argument(metavar="URL", help="http://127.0.0.1:8000, say.")],
+    action: Annotated[
+        str | None, typer.Option(metavar="JSON", help="An action that it takes; else one is made of its schema.")
+    ] = None,
+    token: Token = None,
+) -> None:
+    """Try a live environment server, ours or any of OpenEnv."""
+    from rlhf.commands.env_check import check as run
+
+    raise typer.Exit(run(url, token, action))
 
 
 def main() -> None:

@@ -97,3 +97,28 @@ class NotFinite(TrainingDiverged):
 
 class CheckpointError(UserError):
     """A checkpoint that is half written, damaged, or made for another plan."""
+
+
+class EnvironmentFailed(RlhfError):
+    """An environment broke: the episode is lost, and has no reward. `kind` is one word for counting: `raised`,
+    `timeout`, `lost` (its session or its server is gone), `refused` (no place, or not allowed), `protocol` (an answer
+    that makes no sense)."""
+
+    def __init__(self, environment: str, kind: str, detail: str) -> None:
+        super().__init__(f"environment {environment}: {kind}: {detail}")
+        self.environment, self.kind, self.detail = environment, kind, detail
+
+
+class HttpFailed(RlhfError):
+    """A server that was asked over HTTP gave no answer. `kind` is one word for counting: `refused` (no connection),
+    `busy` (it has no place), `timeout`, `lost` (the connection broke), `server` (its error), `rejected` (our request),
+    `denied` (our token), `protocol` (an answer that makes no sense), `open` (it is not asked for a while)."""
+
+    def __init__(self, where: str, kind: str, detail: str, retry_after_seconds: float = 0.0) -> None:
+        super().__init__(f"{where}: {kind}: {detail}")
+        self.where, self.kind, self.detail = where, kind, detail
+        self.retry_after_seconds = retry_after_seconds
+
+
+class CassetteError(UserError):
+    """A cassette that cannot be used, or that has no answer to what is asked."""

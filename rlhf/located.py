@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rlhf.config import C
 from rlhf.recipe import LoadedRecipe, Recipe
+from rlhf.reward.config import RewardConfig
 from rlhf.trainer.checkpoint import CHECKPOINTS, model_folder
 
 
@@ -26,10 +27,15 @@ def with_folders(recipe: Recipe) -> Recipe:
     changed_trainer = _changed(trainer, {"reference_path": trainer.reference_path})
     parts = {
         "model": _changed(recipe.model, {"path": recipe.model.path}),
-        "reward": _changed(recipe.reward, {"model": recipe.reward.model}),
+        "reward": _located_reward(recipe.reward),
         "trainer": changed_trainer.model_copy(update={"critic": changed_critic}),
     }
     return recipe.model_copy(update=parts)
+
+
+def _located_reward(reward: RewardConfig) -> RewardConfig:
+    parts = {name: _changed(part, {"model": part.model}) for name, part in reward.parts.items()}
+    return _changed(reward, {"model": reward.model}).model_copy(update={"parts": parts})
 
 
 def _changed(part: C, names: Mapping[str, str | None]) -> C:

@@ -15,6 +15,8 @@ from rlhf.data.preference import pair_from_row
 from rlhf.data.rows import task_from_row
 from rlhf.data.sources import local_files
 from rlhf.errors import ConfigError, DataError, ModelError
+from rlhf.http.config import check_cassette, token_from
+from rlhf.pieces import is_piece, load_piece
 from rlhf.recipe import Recipe
 from rlhf.roles import engine_device, learner_device, roles_of
 from rlhf.runs.recorded import episodes_file
@@ -30,8 +32,10 @@ def preflight(recipe: Recipe) -> Plan | None:
     check_loggers(recipe)
     check_model(recipe)
     check_reward_model(recipe)
+    check_reward_servers(recipe)
     check_reference(recipe)
     check_episodes(recipe)
+    check_environment(recipe)
     for dataset in recipe.data.sets.values():
         check_dataset(dataset)
     return placement(recipe)
@@ -79,9 +83,19 @@ def check_model(recipe: Recipe) -> None:
 
 def check_reward_model(recipe: Recipe) -> None:
     """A local reward model is a model folder; what it scores with is seen when it loads. Raises `ModelError`."""
-    name = recipe.reward.model
+    scorer = recipe.reward.model_scorer
+    name = scorer.model if scorer else None
     if recipe.plays and name is not None and not is_hub_name(name):
         read_model_config(Path(name).expanduser(), "reward.model")
+
+
+def check_reward_servers(recipe: Recipe) -> None:
+    """Tokens of servers and judges are in the environment, and cassettes where they should be. Raises `UserError`."""
+    for scorer in recipe.reward.scorers.values() if recipe.plays else ():
+        if scorer.cassette:
+            check_cassette(scorer.cassette)
+        if asked := scorer.remote or scorer.judge:
+            token_from(asked.token_env if scorer.asks else None)
 
 
 def check_reference(recipe: Recipe) -> None:
@@ -105,6 +119,21 @@ def check_episodes(recipe: Recipe) -> None:
             f"sampling.temperature is {recipe.sampling.temperature}, but {recipe.data.episodes} was sampled at "
             f"{sampling['temperature']}: log-probs of the two do not compare; set it so"
         )
+
+
+def check_environment(recipe: Recipe) -> None:
+    """The environment's class, and the functions that go with it, can be imported. Raises `ConfigError`."""
+    if (environment := recipe.environment) is None:
+        return
+    own_format = environment.tool_format if is_piece(environment.tool_format) else None
+    pieces = {
+        "environment.environment": environment.environment,
+        "environment.demonstrations": environment.demonstrations,
+        "environment.tool_format": own_format,
+    }
+    for setting, name in pieces.items():
+        if name is not None:
+            load_piece(name, setting)
 
 
 def check_context(recipe: Recipe, context: int | None) -> None:

@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 
 from rlhf.types import (
     Completion,
+    EnvironmentSpec,
     Failed,
     Filtered,
     Group,
     Manifest,
+    Message,
+    Observation,
     PolicyVersion,
     Prompt,
     Rendezvous,
@@ -41,6 +44,41 @@ class RolloutEngine(Protocol):
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion: ...
     async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]: ...
+
+
+class LocalEnvironment(Protocol):
+    """An environment as people write one: plain methods, which may take their time. Single use: one `reset`, `step`
+    until the observation is done, `close`. It may raise; whoever hosts it turns that into `EnvironmentFailed`.
+
+    The same task and seed give the same first observation. An action of the policy that makes no sense (an unknown
+    tool, a word where a number was asked for) is answered with an observation that says so.
+    """
+
+    spec: EnvironmentSpec
+
+    def reset(self, task: Task, *, seed: int) -> Observation: ...
+    def step(self, action: Message) -> Observation: ...
+    def close(self) -> None: ...
+
+
+class Environment(Protocol):
+    """One session of an environment, wherever it runs: hosted here in a thread or a process, or behind a server.
+
+    Single use, as `LocalEnvironment`. Every method has its deadline inside. Whatever breaks is `EnvironmentFailed`,
+    after which the session is only good for `close`, which never raises.
+    """
+
+    async def reset(self, task: Task, *, seed: int) -> Observation: ...
+    async def step(self, action: Message) -> Observation: ...
+    async def close(self) -> None: ...
+
+
+class Environments(Protocol):
+    """Where sessions come from. `open` waits for a place, within its deadline."""
+
+    spec: EnvironmentSpec
+
+    async def open(self, session: str) -> Environment: ...
 
 
 class RewardFunction(Protocol):

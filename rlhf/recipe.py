@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from rlhf.cluster.config import ClusterConfig
 from rlhf.config import Config, Origins, build, merge, parse_override, read_yaml
 from rlhf.data.config import DataConfig
+from rlhf.env.config import EnvironmentConfig
 from rlhf.errors import ConfigError
 from rlhf.models.config import ModelConfig
 from rlhf.reward.config import RewardConfig
@@ -39,6 +40,8 @@ class Recipe(Config):
     sampling: SamplingConfig = SamplingConfig()
     rollout: RolloutConfig = RolloutConfig()
     reward: RewardConfig = RewardConfig()
+    environment: EnvironmentConfig | None = None
+    """What episodes are played against; without one a task is one question and one reply."""
     trainer: TrainerConfig = TrainerConfig()
     cluster: ClusterConfig = ClusterConfig()
     run: RunConfig = RunConfig()
@@ -63,17 +66,25 @@ class Recipe(Config):
         self._adapters_can_travel()
         self._attention_can_be_shared()
         self._source_is_that_of_the_kind()
-        if self.model.warmup and not self.data.made:
+        if self.model.warmup and not self.data.made and not (self.environment and self.environment.demonstrations):
             raise ValueError(
-                "model.warmup needs demonstrations, and only data.train.sorting makes them; for your own data run a "
-                "recipe of kind: sft first and start from its checkpoint (model.path)"
+                "model.warmup needs demonstrations, and only data.train.sorting and environment.demonstrations make "
+                "them; for your own data run a recipe of kind: sft first and start from its checkpoint (model.path)"
             )
+        self._environment_is_played()
         for key, one in self.data.train_sets.items():
             if self.kind == "sft" and one.sorting and not self.data.made:
                 raise ValueError(f"{key}.sorting has demonstrations only alone, not in a list; give it as data.train")
             if self.kind == "sft" and one.path and not one.demonstration_column:
                 raise ValueError(f"{key}.response_column is required by kind: sft: the column with the demonstration")
         for key, dataset in self.data.sets.items():
+            if dataset.seeds and self.environment is None:
+                raise ValueError(f"{key}.seeds are questions of an environment, and there is none; give environment")
+            if self.plays and self.reward.needs_answer and dataset.seeds:
+                raise ValueError(
+                    f"reward.kind: {self.reward.kind} compares with an answer, and {key}.seeds have none; use "
+                    "reward.kind: environment"
+                )
             if self.plays and self.reward.needs_answer and dataset.answer_column is None:
                 raise ValueError(
                     f"{key}.answer_column is null, but reward.kind: {self.reward.kind} compares with an answer; "
@@ -86,9 +97,23 @@ class Recipe(Config):
         self._updates_are_read()
         self._votes_are_answers()
         self._reward_is_there_where_it_is_read()
+        self._judged_replies_have_company()
         if self.kind == "distill":
             self._follows_a_teacher()
         return self
+
+    def _environment_is_played(self) -> None:
+        if self.environment is None:
+            if any(scorer.kind == "environment" for scorer in self.reward.scorers.values()):
+                raise ValueError("reward.kind is environment, and there is none; give environment")
+            return
+        if not self.plays:
+            raise ValueError(f"environment is given, but kind: {self.kind} plays no episodes; leave it out")
+        if self.trainer.overlong.buffer_tokens:
+            raise ValueError(
+                "trainer.overlong prices the length of one reply, and with an environment an episode has several; set "
+                "trainer.overlong.buffer_tokens: 0"
+            )
 
     def _updates_are_read(self) -> None:
         """What an update of this kind would not read."""
@@ -192,6 +217,14 @@ class Recipe(Config):
             )
         if self.data.eval is not None:
             raise ValueError("data.eval is given, but nothing scores its replies: give reward.kind, for instance exact")
+
+    def _judged_replies_have_company(self) -> None:
+        """A judge that compares needs two replies to a problem."""
+        asked = {self.data.eval_key(name): one.samples for name, one in self.data.eval_sets.items()}
+        counts = {"trainer.group_size": self.trainer.group_size} | {f"{key}.samples": n for key, n in asked.items()}
+        for key, count in counts.items():
+            if self.plays and count < 2 and self.reward.compares:
+                raise ValueError(f"{key} is {count}, but reward.judge.mode: pairwise compares replies; give at least 2")
 
     def _follows_a_teacher(self) -> None:
         if self.trainer.reference_path is None:

@@ -45,8 +45,8 @@ def engine_role(recipe: Recipe) -> Role:
 
 def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
     """The reward models, where the reward is one."""
-    reward = recipe.reward
-    if reward.kind != "model":
+    reward = recipe.reward.model_scorer
+    if reward is None:
         return ()
     return (
         Role(
@@ -64,7 +64,8 @@ def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
 
 
 def reward_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
-    return "cuda" if recipe.reward.gpus_per_worker else "cpu"
+    reward = recipe.reward.model_scorer
+    return "cuda" if reward and reward.gpus_per_worker else "cpu"
 
 
 def engine_device(recipe: Recipe) -> Literal["cpu", "cuda"]:

@@ -74,6 +74,8 @@ async def _train_on(cluster: Cluster, recipe: Recipe, folder: RunFolder, clock: 
             length = serving.renderer.prompt_tokens
             tasks = await asyncio.to_thread(training_tasks, recipe.data, train, length, view.message)
             problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, view.message)
+            if opening := await serving.opening(recipe, tasks[0][0]):
+                view.message(opening)
         run = RlRun(
             recipe, folder, clock, view,
             tasks=mixed(recipe.data, tasks, recipe.seed), problems=problems,

@@ -19,11 +19,34 @@ PolicyVersion = int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call that the policy asked for, its arguments parsed. `id` tells it from the others of its message."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message of a conversation, before it is rendered to tokens."""
+    """One message of a conversation, before it is rendered to tokens.
+
+    What the policy says (role `assistant`) may hold tool calls; the answer to one (role `tool`) names its id.
+    """
 
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """Something that the policy may call. `parameters` is a JSON schema of an object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +57,36 @@ class Task:
     messages: tuple[Message, ...]
     answer: str | None = None
     row: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What an environment says after a reset or a step: what is to be read next, by the role that acts next.
+
+    `reward` is of the action just taken, `None` where there is none. Truncated is not terminated: the episode was cut
+    off, and what it could still have earned is unknown. `info` is for records, never for the policy.
+    """
+
+    messages: tuple[Message, ...]
+    reward: float | None = None
+    terminated: bool = False
+    truncated: bool = False
+    role: str = "agent"
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def done(self) -> bool:
+        return self.terminated or self.truncated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSpec:
+    """What an environment is, before it is played: its name, the tools it offers, and the roles that act in it."""
+
+    name: str
+    description: str
+    tools: tuple[Tool, ...] = ()
+    roles: tuple[str, ...] = ("agent",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +190,11 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trajectory:
-    """The record of one episode."""
+    """The record of one episode. `response` is the policy's last reply as text.
+
+    With an environment `conversation` is all that was said, in order, for people; `malformed_calls` counts the replies
+    whose tool calls could not be read.
+    """
 
     task: Task
     segments: tuple[Segment, ...]
@@ -145,6 +202,8 @@ class Trajectory:
     response: str = ""
     timings: Timings = Timings()
     engine: str = ""
+    conversation: tuple[Message, ...] = ()
+    malformed_calls: int = 0
 
     @property
     def action_tokens(self) -> int:
@@ -153,10 +212,14 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """What a scorer said of a trajectory. `parts` are the named pieces before weighting."""
+    """What a scorer said of a trajectory. `parts` are the named pieces before weighting.
+
+    With `per_turn` the value is the sum of the turns' own rewards: each is paid at its turn, and not again at the end.
+    """
 
     value: float
     parts: Mapping[str, float] = field(default_factory=dict)
+    per_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

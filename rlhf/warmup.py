@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from rlhf.cluster.worker import Worker
+from rlhf.data.config import SortingConfig
 from rlhf.data.sorting import demonstrations
+from rlhf.env.config import EnvironmentConfig
+from rlhf.errors import DataError
 from rlhf.models.start import start_model
+from rlhf.pieces import load_piece
 from rlhf.recipe import Recipe
 from rlhf.runs.view import View
 from rlhf.trainer.warmup import warm_up
+from rlhf.types import Message
 from rlhf.wiring import learner_settings
 
 ANNOUNCE_EVERY = 50
+Conversation = Sequence[Message]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lessons:
+    """What a tiny model is warmed up on: the conversations, and what tells them from others."""
+
+    conversations: Iterable[Conversation]
+    decides: Any
 
 
 async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) -> str:
     """The folder or hub name to start from. A tiny model that is missing is made, warmed up, and kept by content."""
-    sorting = recipe.data.made
+    lessons = lessons_of(recipe)
 
     async def warm_up_and_tell(raw: Path, warm: Path) -> None:
         config = recipe.model.warmup
         assert config is not None
-        assert sorting is not None, "the recipe was checked: only the made task has demonstrations"
+        assert lessons is not None, "the recipe was checked: there are demonstrations"
         view.message(f"making the start model: {config.updates} updates of supervised warm-up, kept for the next run")
 
         def announce(update: int, metrics: Mapping[str, float]) -> None:
@@ -36,13 +54,43 @@ async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) 
             workers=workers,
             settings=learner_settings(recipe, str(raw)),
             warmup=config,
-            demonstrations=demonstrations(sorting, config.updates * config.batch_size, recipe.seed),
+            demonstrations=lessons.conversations,
             watch=announce,
         )
 
     return await start_model(
-        recipe.model,
-        seed=recipe.seed,
-        demonstrations=sorting.model_dump(mode="json") if sorting else None,
-        warm_up=warm_up_and_tell,
+        recipe.model, seed=recipe.seed, demonstrations=lessons and lessons.decides, warm_up=warm_up_and_tell
     )
+
+
+def lessons_of(recipe: Recipe) -> Lessons | None:
+    """The demonstrations of the recipe's environment, or of its made task; None when it warms nothing up on them."""
+    warmup, environment, sorting = recipe.model.warmup, recipe.environment, recipe.data.made
+    if warmup is None:
+        return None
+    count = warmup.updates * warmup.batch_size
+    if environment is not None and environment.demonstrations is not None:
+        return played_lessons(environment, count, recipe.seed)
+    assert sorting is not None, "the recipe was checked: there are demonstrations"
+    return sorted_lessons(sorting, count, recipe.seed)
+
+
+def sorted_lessons(sorting: SortingConfig, count: int, seed: int) -> Lessons:
+    """Sorted numbers, which their settings tell from others."""
+    return Lessons(
+        conversations=(
+            (*messages, Message(role="assistant", content=response))
+            for messages, response in demonstrations(sorting, count, seed)
+        ),
+        decides=sorting.model_dump(mode="json"),
+    )
+
+
+def played_lessons(environment: EnvironmentConfig, count: int, seed: int) -> Lessons:
+    """What a function of the user's makes, which only itself tells from others. Raises `ConfigError`, `DataError`."""
+    setting = "environment.demonstrations"
+    make = load_piece(str(environment.demonstrations), setting)
+    made: list[Conversation] = list(islice(make(count=count, seed=seed, **environment.arguments), count))
+    if len(made) < count:
+        raise DataError(f"{setting} is {environment.demonstrations}, which gave {len(made)} of {count} conversations")
+    return Lessons(conversations=made, decides=blake2b(repr(made).encode(), digest_size=16).hexdigest())

@@ -13,11 +13,13 @@ from typing import TypeVar
 from rlhf.cluster.plan import describe
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.data.config import EvaluationSetConfig
-from rlhf.errors import RlhfError
+from rlhf.errors import ModelError, RlhfError
 from rlhf.recipe import Recipe
+from rlhf.reward.config import ScorerConfig
+from rlhf.reward.live import LiveReward
 from rlhf.reward.model import ModelReward
 from rlhf.reward.model_worker import RewardModelSettings
-from rlhf.reward.reward import Reward, make_reward
+from rlhf.reward.reward import make_reward
 from rlhf.roles import (
     ENGINE,
     LEARNER,
@@ -32,11 +34,12 @@ from rlhf.roles import (
 )
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.evaluation import EvaluationSet, Evaluator
-from rlhf.rollout.group import GroupRollout
+from rlhf.rollout.group import GroupRollout, Surroundings
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
 from rlhf.runs.view import View
 from rlhf.serving.settings import EngineFacts, EngineSettings
+from rlhf.surroundings import opening_of, started_surroundings
 from rlhf.trainer.algorithm import needs_of
 from rlhf.trainer.batch import ROW_TOKENS
 from rlhf.trainer.canary import canary, tolerance_for
@@ -44,7 +47,7 @@ from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.publish import Publisher
 from rlhf.trainer.settings import LearnerSettings, Trained
 from rlhf.transfer.init_info import engine_backend
-from rlhf.types import Sampling, Task
+from rlhf.types import Sampling, Task, Tool
 
 L = TypeVar("L", bound=RemoteLearner)
 
@@ -171,8 +174,9 @@ class Serving:
     engines: tuple[RemoteEngine, ...]
     router: Router
     renderer: ChatRenderer
-    reward: Reward | ModelReward
+    reward: LiveReward
     facts: EngineFacts
+    surroundings: Surroundings | None = None
 
     def rollout(self, recipe: Recipe, *, sampling: Sampling, group_size: int, purpose: str) -> GroupRollout:
         return GroupRollout(
@@ -186,7 +190,14 @@ class Serving:
             filter_equal_rewards=recipe.trainer.filter.equal_rewards and purpose == "train",
             greedy_baseline=needs_of(recipe.trainer).baseline and purpose == "train",
             purpose=purpose,
+            surroundings=self.surroundings,
         )
+
+    async def opening(self, recipe: Recipe, task: Task) -> str | None:
+        """What the first episode will be asked, for a person; None without an environment. Raises `ConfigError`."""
+        if self.surroundings is None:
+            return None
+        return await opening_of(self.surroundings, recipe, task, self.renderer, self.facts.max_context_tokens)
 
     def evaluator(self, recipe: Recipe, problems: Mapping[str, Sequence[Task]]) -> Evaluator | None:
         """Every evaluation set with its own sampling; `problems` by the name of their set."""
@@ -201,52 +212,64 @@ class Serving:
         return self.rollout(recipe, sampling=sampling, group_size=config.samples, purpose=f"eval-{name}")
 
 
-def load_renderer(recipe: Recipe, model: str) -> ChatRenderer:
-    """Imports transformers: seconds in which learner and engines start, when this has a thread of its own."""
+def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> ChatRenderer:
+    """Imports transformers: seconds in which learner and engines start, when this has a thread of its own.
+
+    Raises `ModelError` for a chat template that cannot say what an environment will say.
+    """
     from rlhf.models.loading import load_tokenizer
 
     tokenizer = load_tokenizer(model, trust_remote_code=recipe.model.trust_remote_code)
-    return ChatRenderer(tokenizer, recipe.data.chat_template_arguments)
+    renderer = ChatRenderer(tokenizer, recipe.data.chat_template_arguments, tools)
+    appends = recipe.environment is not None and recipe.environment.history == "full"
+    if appends and (refused := renderer.refusal(["tool" if tools else "user"])):
+        raise ModelError(f"model.path={model}: {refused}")
+    return renderer
 
 
 @asynccontextmanager
 async def started_serving(
     recipe: Recipe, cluster: Cluster, model: str, *, logs: Path, publishes: bool
 ) -> AsyncIterator[Serving]:
-    """Engines started on `model`, and the reward's workers."""
-    renderer = await asyncio.to_thread(load_renderer, recipe, model)
-    settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
-    workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})
-    engines = tuple(make_engine(recipe, worker) for worker in workers)
-    reward = await spawn_reward(recipe, cluster, model, logs)
+    """Engines started on `model`, the reward's workers, and environments."""
     async with AsyncExitStack() as stack:
+        surroundings = await stack.enter_async_context(started_surroundings(recipe))
+        tools = surroundings.environments.spec.tools if surroundings else ()
+        renderer = await asyncio.to_thread(load_renderer, recipe, model, tools)
+        settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
+        workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})
+        engines = tuple(make_engine(recipe, worker) for worker in workers)
+        reward = await spawn_reward(recipe, cluster, model, logs)
         stack.push_async_callback(reward.close)
         starting = asyncio.gather(*(engine.start() for engine in engines))
         await asyncio.gather(starting, reward.start())
         for engine in engines:
             stack.push_async_callback(stop_engine, engine)
-        yield Serving(engines, Router(engines), renderer, reward, starting.result()[0])
+        yield Serving(engines, Router(engines), renderer, reward, starting.result()[0], surroundings)
 
 
-async def spawn_reward(recipe: Recipe, cluster: Cluster, model: str, logs: Path) -> Reward | ModelReward:
+async def spawn_reward(recipe: Recipe, cluster: Cluster, model: str, logs: Path) -> LiveReward:
     """The recipe's reward, not started yet. A reward model has workers on the cluster; `model` is the policy's."""
-    reward = recipe.reward
-    if reward.kind != "model":
-        return make_reward(reward, logs / "scorers.log")
+    scorer = recipe.reward.model_scorer
+    scoring = await spawn_reward_model(recipe, scorer, cluster, model) if scorer else None
+    return make_reward(recipe.reward, logs / "scorers.log", scoring)
+
+
+async def spawn_reward_model(recipe: Recipe, scorer: ScorerConfig, cluster: Cluster, model: str) -> ModelReward:
     settings = RewardModelSettings(
-        model=os.path.expanduser(str(reward.model)),
+        model=os.path.expanduser(str(scorer.model)),
         policy=model,
-        dtype=reward.dtype,
+        dtype=scorer.dtype,
         trust_remote_code=recipe.model.trust_remote_code,
         device=reward_device(recipe),
-        tokens_per_batch=reward.tokens_per_batch,
+        tokens_per_batch=scorer.tokens_per_batch,
     )
     workers = await cluster.spawn(REWARD, lambda index: {"name": f"{REWARD}-{index}"})
     return ModelReward(
         workers,
         settings,
-        timeout_seconds=reward.timeout_seconds,
-        start_timeout_seconds=reward.start_timeout_seconds,
+        timeout_seconds=scorer.timeout_seconds,
+        start_timeout_seconds=scorer.start_timeout_seconds,
     )
 
 

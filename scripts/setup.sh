@@ -48,6 +48,14 @@ if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
 fi
 pip install -q --no-deps -r "$requirements"
 pip install -q --no-deps --no-build-isolation -e .
+# The sandbox for model-written code prefers bubblewrap, a Debian package; without it, it uses Landlock.
+if ! command -v bwrap >/dev/null; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    { apt-get update -qq && apt-get install -y -qq bubblewrap; } >/dev/null
+  else
+    echo "set-up: bubblewrap is missing; install it for the sandbox (apt-get install bubblewrap)"
+  fi
+fi
 rm -f "$venv"/.ready-*
 touch "$stamp"
 echo "set-up: ready; \`. $venv/bin/activate\` gives you the \`rlhf\` command"

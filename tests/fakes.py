@@ -56,10 +56,16 @@ class FakeEngine:
 
 
 class FakeRenderer:
-    """A prompt of three tokens; text is the numbers of the tokens."""
+    """A prompt of three tokens, and two more after a reply; text is the numbers of the tokens."""
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
         return Prompt(token_ids=np.array([7, 8, 9], np.int32))
+
+    def increment(self, messages: Sequence[Message]) -> NDArray[np.int32]:
+        return np.array([5, 6], np.int32)
+
+    def marked_text(self, token_ids: NDArray[np.int32]) -> str:
+        return self.text(token_ids)
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
         return " ".join(map(str, token_ids.tolist()))

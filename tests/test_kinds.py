@@ -104,3 +104,13 @@ class TestPreference:
         )
         margins = {"path": "rows.jsonl", "chosen_column": "a", "rejected_column": "b", "margin_column": "c"}
         assert "kind: preference knows no margins" in refusal("preference", data={"train": margins})
+
+
+def test_a_judge_that_compares_needs_two_replies_to_a_problem() -> None:
+    judge = {"kind": "judge", "judge": {"url": "http://h", "model": "m", "mode": "pairwise"}}
+    held_out = {"sorting": {"digits": 5, "fold": "eval"}}
+    asked = {"train": SORTING, "eval": held_out}
+    assert "data.eval.samples is 1, but reward.judge.mode: pairwise" in refusal("rl", data=asked, reward=judge)
+    assert recipe(
+        "rl", data={**asked, "eval": {**held_out, "samples": 2, "temperature": 1}}, reward=judge
+    ).reward.compares

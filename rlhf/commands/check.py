@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rlhf.cluster.plan import describe
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
+from rlhf.env.config import EnvironmentConfig
 from rlhf.located import located
 from rlhf.models.config import ModelConfig
 from rlhf.preflight import preflight
@@ -42,6 +43,7 @@ def parts(recipe: Recipe) -> list[Row]:
         ("model", describe_model(recipe.model)),
         *(("training data", describe_training(one)) for one in recipe.data.train_sets.values()),
         *([("episodes", recipe.data.episodes)] if recipe.data.episodes else []),
+        *([("environment", describe_environment(recipe.environment))] if recipe.environment else []),
         *(("held out", text) for text in held_out or ["none: the run will not be evaluated"]),
     ]
 
@@ -97,6 +99,12 @@ def describe_model(model: ModelConfig) -> str:
     )
 
 
+def describe_environment(config: EnvironmentConfig) -> str:
+    """The environment in a line."""
+    seen = "all of it" if config.last_n is None else f"the last {count(config.last_n, 'turn')}"
+    return f"{config.shown}, at most {count(config.max_turns, 'turn')}, of which the policy sees {seen}"
+
+
 def describe_training(config: TrainingSetConfig) -> str:
     return describe_dataset(config) + (f", weight {config.weight:g}" if config.weight else "")
 
@@ -113,4 +121,6 @@ def describe_dataset(config: DatasetConfig) -> str:
     limit = f", the first {config.limit:,} rows" if config.limit else ""
     if (made := config.sorting) is not None:
         return f"{made.rows:,} made problems: sort {made.digits} digits ({made.fold} fold){limit}"
+    if config.seeds is not None:
+        return f"{count(config.seeds, 'seed')} of the environment{limit}"
     return f"{config.path}, split {config.split}{limit}"

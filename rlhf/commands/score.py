@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rlhf.data.config import DatasetConfig
-from rlhf.data.rows import answer_of
+from rlhf.data.rows import answer_of, messages_of
 from rlhf.errors import ConfigError, DataError
 from rlhf.recipe import Recipe, load_recipe
-from rlhf.reward.reward import Reward, make_reward
-from rlhf.types import Scored, Task, Unscored
+from rlhf.reward.config import RewardConfig
+from rlhf.reward.live import LiveReward
+from rlhf.reward.reward import make_reward
+from rlhf.types import Scored, Status, Task, Trajectory, Unscored
 
 AHEAD_PER_WORKER = 8
 """Responses in flight for each worker: enough to keep it busy, few enough to stream files of any size."""
@@ -45,6 +47,14 @@ class Tally:
         return f"{self.rows} rows: {mean}, {self.errors} errors, {self.rows / seconds:.0f} rows/s"
 
 
+def check_reads_text(reward: RewardConfig) -> None:
+    """Raises `ConfigError` for a reward that reads more of an episode than its text."""
+    if any(one.kind == "environment" for one in reward.scorers.values()):
+        raise ConfigError("reward.kind: environment is given turn by turn while an episode is played; use rlhf eval")
+    if reward.model_scorer or any(one.remote and one.remote.sends == "tokens" for one in reward.scorers.values()):
+        raise ConfigError("this reward scores the tokens that an engine sampled, not texts; use rlhf eval")
+
+
 def score(recipe: Path, rows: Path, overrides: list[str], output: Path | None) -> int:
     """Score each row of a JSONL file and write it with `reward` or `error` added, in order; returns the exit code.
 
@@ -53,8 +63,7 @@ def score(recipe: Path, rows: Path, overrides: list[str], output: Path | None) -
     `error`, never a reward.
     """
     settings = load_recipe(recipe, overrides).recipe
-    if settings.reward.kind == "model":
-        raise ConfigError("reward.kind: model scores the tokens that an engine sampled, not texts; use rlhf eval")
+    check_reads_text(settings.reward)
     for _ in _recorded(rows, settings):
         pass
     started = time.monotonic()
@@ -87,17 +96,23 @@ async def _score_all(settings: Recipe, rows: Path, target: TextIO) -> Tally:
 
 
 async def _scored(
-    reward: Reward, records: Iterator[Recorded], ahead: int
+    reward: LiveReward, records: Iterator[Recorded], ahead: int
 ) -> AsyncIterator[tuple[Recorded, Scored | Unscored]]:
     """Every record with its score, in order, `ahead` of them being scored at once."""
     waiting: deque[tuple[Recorded, asyncio.Task[Scored | Unscored]]] = deque()
     for recorded in records:
-        waiting.append((recorded, asyncio.create_task(reward.score(recorded.task, recorded.response))))
+        waiting.append((recorded, asyncio.create_task(_score_one(reward, recorded))))
         if len(waiting) >= ahead:
             first, outcome = waiting.popleft()
             yield first, await outcome
     for recorded, outcome in waiting:
         yield recorded, await outcome
+
+
+async def _score_one(reward: LiveReward, recorded: Recorded) -> Scored | Unscored:
+    reply = Trajectory(task=recorded.task, segments=(), status=Status.TERMINATED, response=recorded.response)
+    (outcome,) = await reward(recorded.task, [reply])
+    return outcome
 
 
 def _recorded(path: Path, settings: Recipe) -> Iterator[Recorded]:
@@ -109,10 +124,10 @@ def _recorded(path: Path, settings: Recipe) -> Iterator[Recorded]:
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield _record(line, f"{path}, row {number}", columns, settings.reward.needs_answer)
+                yield _record(line, f"{path}, row {number}", columns, settings.reward)
 
 
-def _record(line: str, where: str, columns: DatasetConfig, needs_answer: bool) -> Recorded:
+def _record(line: str, where: str, columns: DatasetConfig, reward: RewardConfig) -> Recorded:
     """One line, with as much of a task as the reward reads. Raises `DataError`."""
     try:
         row = json.loads(line)
@@ -120,8 +135,9 @@ def _record(line: str, where: str, columns: DatasetConfig, needs_answer: bool) -
         raise DataError(f"{where} is not JSON: {error}") from None
     if not isinstance(row, dict) or not isinstance(row.get("response"), str):
         raise DataError(f"{where} has no text 'response'; every row needs the response to score")
-    answer = answer_of(columns, row, where) if needs_answer else None
-    return Recorded(row, Task(id=where, messages=(), answer=answer, row=row), row["response"])
+    answer = answer_of(columns, row, where) if reward.needs_answer or reward.needs_prompt else None
+    asked = messages_of(columns, row, where) if reward.needs_prompt else ()
+    return Recorded(row, Task(id=where, messages=asked, answer=answer, row=row), row["response"])
 
 
 def judged(row: dict[str, Any], outcome: Scored | Unscored) -> dict[str, Any]:

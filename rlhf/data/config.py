@@ -45,6 +45,8 @@ class DatasetConfig(Config):
 
     sorting: SortingConfig | None = None
     """The made sorting task."""
+    seeds: int | None = Field(None, ge=1)
+    """So many tasks without a question: the recipe's environment asks, and each task has a seed of its own."""
     path: str | None = None
     """A hub name, a local JSON/JSONL/CSV/Parquet file, or a folder of them (one file a split)."""
     name: str | None = None
@@ -86,8 +88,11 @@ class DatasetConfig(Config):
 
     @model_validator(mode="after")
     def _one_source(self) -> DatasetConfig:
-        if (self.path is None) == (self.sorting is None):
-            raise ValueError("give exactly one of path (a file, folder or hub name) and sorting (the made task)")
+        if sum(source is not None for source in (self.path, self.sorting, self.seeds)) != 1:
+            raise ValueError(
+                "give exactly one of path (a file, folder or hub name), sorting (the made task) and seeds (questions "
+                "of an environment)"
+            )
         if (self.chosen_column is None) != (self.rejected_column is None):
             raise ValueError("chosen_column and rejected_column come together: a pair is two replies to one prompt")
         return self
@@ -104,6 +109,8 @@ class DatasetConfig(Config):
 
     @model_validator(mode="after")
     def _lengths_in_order(self) -> DatasetConfig:
+        if self.seeds and (self.min_prompt_tokens or self.max_prompt_tokens):
+            raise ValueError("min_prompt_tokens and max_prompt_tokens are for prompts of a dataset; seeds have none")
         if self.min_prompt_tokens and self.max_prompt_tokens and self.min_prompt_tokens > self.max_prompt_tokens:
             raise ValueError(
                 f"min_prompt_tokens is {self.min_prompt_tokens} and max_prompt_tokens only {self.max_prompt_tokens}: "

@@ -40,13 +40,14 @@ def of_right_length(tasks: Sequence[Task], config: DatasetConfig, prompt_tokens:
 
 
 def distinct(tasks: Sequence[Task], key: str) -> Selection:
-    """Every problem once: rows with the same prompt and the same answer are one problem.
+    """Every problem once: rows with the same prompt and the same answer are one problem. What an environment asks has
+    no prompt yet, and is another problem for every seed.
 
     Raises `DataError` for rows that ask the same and want different answers: one of them cannot be right.
     """
     first: dict[object, Task] = {}
     for task in tasks:
-        known = first.setdefault(task.messages, task)
+        known = first.setdefault(task.messages or task.id, task)
         if known.answer != task.answer:
             raise DataError(
                 f"{key}: {known.id} and {task.id} have the same prompt and different answers ({known.answer!r} and "

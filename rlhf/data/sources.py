@@ -27,6 +27,8 @@ def load_tasks(config: DatasetConfig) -> list[Task]:
     """
     if config.sorting is not None:
         return sorting.tasks(config.sorting)[: config.limit]
+    if config.seeds is not None:
+        return [Task(id=f"seeds/{number}", messages=()) for number in range(config.seeds)][: config.limit]
     if config.holds_pairs:
         return [
             Task(id=f"{_set_name(config)}/{index}", messages=pair.prompt, row={"response": pair.chosen})

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from jinja2 import TemplateError
 
 from rlhf.errors import ModelError
-from rlhf.types import Message, Segment, TokenKind
+from rlhf.types import Message, Segment, TokenKind, Tool
 
 NONE: Mapping[str, Any] = {}
 
@@ -29,11 +30,49 @@ class ChatTokenizer(Protocol):
 def prompt_ids(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE) -> list[int]:
     """The conversation so far and the header of the assistant's reply, by the model's own chat template.
 
-    `arguments` are what the template takes beside the messages (`enable_thinking: false`).
+    `arguments` are what the template takes beside the messages (`enable_thinking: false`, `tools`). Raises `ModelError`
+    when the template refuses such a conversation.
     """
-    conversation = [{"role": message.role, "content": message.content} for message in messages]
-    token_ids = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False, **arguments)
-    return list(token_ids)
+    return list(_applied(tokenizer, messages, return_dict=False, **arguments))
+
+
+def prompt_text(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE) -> str:
+    """The same as text."""
+    return str(_applied(tokenizer, messages, tokenize=False, **arguments))
+
+
+def _applied(tokenizer: ChatTokenizer, messages: Sequence[Message], **arguments: Any) -> Any:
+    conversation = [as_chat(message) for message in messages]
+    try:
+        return tokenizer.apply_chat_template(conversation, add_generation_prompt=True, **arguments)
+    except TemplateError as error:
+        roles = ", ".join(message.role for message in messages)
+        raise ModelError(f"the chat template refuses a conversation of {roles}: {error}") from error
+
+
+def as_chat(message: Message) -> dict[str, Any]:
+    """A message as chat templates read it; what does not apply is left out."""
+    calls = [
+        {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": dict(call.arguments)}}
+        for call in message.tool_calls
+    ]
+    return (
+        {"role": message.role, "content": message.content}
+        | ({"tool_calls": calls} if calls else {})
+        | ({"tool_call_id": message.tool_call_id} if message.tool_call_id is not None else {})
+    )
+
+
+def with_tools(arguments: Mapping[str, Any], tools: Sequence[Tool]) -> Mapping[str, Any]:
+    """The template's arguments with the tools that the policy may call, as templates read them."""
+    functions = [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
+        }
+        for tool in tools
+    ]
+    return {**arguments, "tools": functions} if functions else arguments
 
 
 def demonstration(

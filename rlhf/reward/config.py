@@ -2,20 +2,95 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from rlhf.config import Config, compiled_pattern
+from rlhf.http.config import CassetteConfig, HttpConfig
+from rlhf.reward.code_config import CodeRewardConfig
+
+Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 
 
-class RewardConfig(Config):
-    """One rule, a function of your own, or a reward model."""
+class RemoteConfig(Config):
+    """A reward server that somebody runs."""
 
-    kind: Literal["exact", "regex", "math", "function", "model", "none"] = "exact"
+    url: Url
+    """Address of the server, without the path of its shape: http://127.0.0.1:8100, say."""
+    shape: Literal["openrlhf", "slime", "vllm_classify", "vllm_pooling", "vllm_score"] = "openrlhf"
+    """What it speaks: OpenRLHF's `POST /get_reward`, slime's `POST /`, or vLLM's `/classify`, `/pooling`, `/score`."""
+    model: str | None = None
+    """Name of the model, for vLLM's shapes."""
+    sends: Literal["text", "tokens"] = "text"
+    """`tokens` sends `vllm_classify` and `vllm_pooling` the token ids as they were sampled: for a reward model with the
+    policy's tokenizer."""
+    token_env: str | None = None
+    """Environment variable with the bearer token."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> RemoteConfig:
+        if self.sends == "tokens" and self.shape not in ("vllm_classify", "vllm_pooling"):
+            raise ValueError(f"sends: tokens is for vllm_classify and vllm_pooling; shape {self.shape} reads text")
+        return self
+
+
+class JudgeConfig(Config):
+    """A generative judge behind an OpenAI-compatible endpoint."""
+
+    url: Url
+    """Address of the endpoint with its version: http://127.0.0.1:8000/v1, say."""
+    model: str
+    """Name of the judging model."""
+    mode: Literal["pointwise", "pairwise"] = "pointwise"
+    """`pointwise`: every reply gets a mark; `pairwise`: the replies of a group are compared two by two, each pair in
+    both orders, and a reply's reward is the share of its comparisons that it won, a tie counting half."""
+    rubric: str = "Judge how correct and how helpful the reply is."
+    """What the judge is told to look at."""
+    low: float = 0
+    """The worst mark (pointwise). Rewards are marks brought to 0 … 1."""
+    high: float = 10
+    """The best mark (pointwise)."""
+    max_tokens: int = Field(1024, ge=1)
+    """Longest verdict, with its reasons."""
+    temperature: float = Field(0, ge=0)
+    """Of the judge's sampling."""
+    token_env: str | None = None
+    """Environment variable with the bearer token."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> JudgeConfig:
+        if self.low >= self.high:
+            raise ValueError(f"judge.low ({self.low:g}) must be less than judge.high ({self.high:g})")
+        return self
+
+
+class ScorerConfig(Config):
+    """One rule, a function of your own, a reward model, a server, or a judge."""
+
+    kind: Literal[
+        "exact",
+        "regex",
+        "format",
+        "math",
+        "code",
+        "function",
+        "model",
+        "remote",
+        "judge",
+        "environment",
+        "combined",
+        "none",
+    ] = "exact"
     """`exact`: the reply equals the answer; `regex`: `pattern` is found, and the group of its last match (where it has
-    one) equals the answer; `math`: math-verify finds the same value; `function`: your own; `model`: the score of a
-    reward model; `none`: nothing is scored and every episode counts 0, for what reads no reward (kind: distill)."""
+    one) equals the answer; `format`: the reply is made of `tags`; `math`: math-verify finds the same value; `code`:
+    unit tests of the row, run on the reply's code in a sandbox; `function`: your own; `model`: the score of a reward
+    model; `remote`: a reward server; `judge`: a model that is asked for a verdict; `environment`: the sum of what the
+    environment gave the turns; `combined`: the weighted sum of `parts`; `none`: nothing is scored and every episode
+    counts 0, for what reads no reward (kind: distill)."""
+    tags: tuple[str, ...] = Field(("think", "answer"), min_length=1)
+    """Names of the blocks that make up a reply of kind `format`, in order, each there once and not empty."""
     pattern: str | None = None
     """Regular expression of kind `regex`."""
     function: str | None = None
@@ -27,7 +102,7 @@ class RewardConfig(Config):
     """Worker processes of kinds `regex`, `math`, `function` and `model`."""
     timeout_seconds: float = Field(10, gt=0)
     """Deadline for one response; a scorer that passes it is killed and the response is unscored. For kind `model`, the
-    deadline for one batch of responses."""
+    deadline for one batch of responses; for kinds `remote` and `judge`, for one attempt of a request."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the reward model."""
     tokens_per_batch: int = Field(4096, ge=1)
@@ -38,9 +113,14 @@ class RewardConfig(Config):
     """GPUs a reward model's worker takes."""
     start_timeout_seconds: float = Field(300, gt=0)
     """Deadline for a reward model to load."""
+    code: CodeRewardConfig = CodeRewardConfig()
+    remote: RemoteConfig | None = None
+    judge: JudgeConfig | None = None
+    http: HttpConfig = HttpConfig()
+    cassette: CassetteConfig | None = None
 
     @model_validator(mode="after")
-    def _complete(self) -> RewardConfig:
+    def _complete(self) -> ScorerConfig:
         if self.kind == "regex" and not self.pattern:
             raise ValueError("reward.pattern is required by kind: regex")
         if self.pattern:
@@ -51,6 +131,13 @@ class RewardConfig(Config):
             raise ValueError(
                 "reward.model names the reward model of kind: model, and is required by it; give both or neither"
             )
+        for key, given in (("remote", self.remote), ("judge", self.judge)):
+            if (self.kind == key) != (given is not None):
+                raise ValueError(
+                    f"reward.{key} is the settings of kind: {key}, and is required by it; give both or neither"
+                )
+        if self.cassette and not (self.remote or self.judge):
+            raise ValueError("reward.cassette records servers, and only kinds remote and judge ask one")
         return self
 
     @property
@@ -59,3 +146,74 @@ class RewardConfig(Config):
         if self.kind == "regex":
             return compiled_pattern(self.pattern or "").groups > 0
         return self.kind in ("exact", "math")
+
+    @property
+    def needs_prompt(self) -> bool:
+        """Whether the scorer reads what was asked."""
+        return self.kind in ("remote", "judge")
+
+    @property
+    def asks(self) -> bool:
+        """Whether a server is asked; one that is replayed is not, and needs no token."""
+        return self.kind in ("remote", "judge") and not (self.cassette and self.cassette.mode == "replay")
+
+
+class PartConfig(ScorerConfig):
+    """A scorer within a combination."""
+
+    weight: float = Field(1, allow_inf_nan=False)
+    """What its number is multiplied with; negative for what is to be avoided, 0 for what is only to be recorded."""
+
+    @model_validator(mode="after")
+    def _plain(self) -> PartConfig:
+        if self.kind in ("combined", "none"):
+            raise ValueError(f"a part of a combination has no kind: {self.kind}; name its parts here")
+        return self
+
+
+class RewardConfig(ScorerConfig):
+    """What an episode is worth: one scorer, or the weighted sum of several."""
+
+    parts: dict[str, PartConfig] = Field(default={})
+    """Scorers of kind `combined`, by name: each has a `weight` and the keys of a reward. A reply that one of them
+    cannot score has no reward."""
+
+    @model_validator(mode="after")
+    def _parts_are_there(self) -> RewardConfig:
+        if (self.kind == "combined") != bool(self.parts):
+            raise ValueError(
+                "reward.parts names the scorers of kind: combined, and is required by it; give both or neither"
+            )
+        if sum(part.kind == "model" for part in self.parts.values()) > 1:
+            raise ValueError(
+                "reward.parts has more than one of kind: model, which share a place; serve one as kind: remote"
+            )
+        tapes = [part.cassette.path for part in self.parts.values() if part.cassette]
+        if len(set(tapes)) < len(tapes):
+            raise ValueError("two parts of reward.parts have the same cassette.path; give each a file of its own")
+        return self
+
+    @property
+    def scorers(self) -> Mapping[str, ScorerConfig]:
+        """What scores, by the name of its part; alone, by its kind."""
+        return self.parts or {self.kind: self}
+
+    @property
+    def model_scorer(self) -> ScorerConfig | None:
+        """The scorer that is a reward model, where there is one."""
+        return next((scorer for scorer in self.scorers.values() if scorer.kind == "model"), None)
+
+    @property
+    def compares(self) -> bool:
+        """Whether a scorer compares the replies of a group, and cannot score one alone."""
+        return any(one.judge and one.judge.mode == "pairwise" for one in self.scorers.values())
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether a rule compares with the task's answer."""
+        return any(part.needs_answer for part in self.parts.values()) or super().needs_answer
+
+    @property
+    def needs_prompt(self) -> bool:
+        """Whether a scorer reads what was asked."""
+        return any(part.needs_prompt for part in self.parts.values()) or super().needs_prompt

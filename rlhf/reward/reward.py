@@ -8,12 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlhf.reward.config import RewardConfig
+from rlhf.errors import ConfigError
+from rlhf.reward.combine import CombinedReward, Part
+from rlhf.reward.config import RewardConfig, ScorerConfig
+from rlhf.reward.environment import EnvironmentReward
+from rlhf.reward.format import form
+from rlhf.reward.live import LiveReward
 from rlhf.reward.process import ScorerPool
 from rlhf.reward.rules import exact, nothing
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
-QUICK = {"exact": exact, "none": nothing}
+QUICK = {"exact": exact, "format": form, "none": nothing}
 IN_WORKERS = {"regex": "rlhf.reward.rules:regex", "math": "rlhf.reward.math:math"}
 """Rules whose time has no bound: a pattern can backtrack and an expression can grow for ever."""
 
@@ -70,9 +75,41 @@ class QuickScorer:
         pass
 
 
-def make_reward(config: RewardConfig, log: Path | None = None) -> Reward:
+def make_reward(config: RewardConfig, log: Path | None = None, model: LiveReward | None = None) -> LiveReward:
     """The reward that `config` names. Nothing is started before `start` or the first score. `log` is for what the
-    scorers of a function print."""
+    scorers of a function print; `model` is the reward model of kind `model`, alone or as a part."""
+    if config.kind != "combined":
+        return _scorer(config, log, model)
+    return CombinedReward(
+        {name: Part(weight=part.weight, reward=_scorer(part, log, model)) for name, part in config.parts.items()}
+    )
+
+
+def _scorer(config: ScorerConfig, log: Path | None, model: LiveReward | None) -> LiveReward:
+    if config.remote:
+        from rlhf.reward.remote import make_remote
+
+        return make_remote(config, config.remote)
+    if config.judge:
+        from rlhf.reward.judge import make_judge
+
+        return make_judge(config, config.judge)
+    if config.kind == "environment":
+        return EnvironmentReward()
+    if config.kind == "model":
+        if model is None:
+            raise ConfigError(
+                "reward.kind: model scores the tokens that an engine sampled, and there is no engine here"
+            )
+        return model
+    if config.kind == "code":
+        from rlhf.reward.code import make_code_scorer
+
+        return Reward("code", make_code_scorer(config.code), lambda task: task.row, needs_answer=False)
+    return _rule(config, log)
+
+
+def _rule(config: ScorerConfig, log: Path | None) -> Reward:
     if config.kind == "function":
         function = str(config.function)
         name = function.partition(":")[2]
@@ -80,9 +117,12 @@ def make_reward(config: RewardConfig, log: Path | None = None) -> Reward:
     quick = QUICK.get(config.kind)
     scorer = QuickScorer(quick) if quick else _pool(config, IN_WORKERS[config.kind], log)
     return Reward(
-        config.kind, scorer, lambda task: {"answer": task.answer, "pattern": config.pattern}, config.needs_answer
+        config.kind,
+        scorer,
+        lambda task: {"answer": task.answer, "pattern": config.pattern, "tags": config.tags},
+        config.needs_answer,
     )
 
 
-def _pool(config: RewardConfig, function: str, log: Path | None) -> ScorerPool:
+def _pool(config: ScorerConfig, function: str, log: Path | None) -> ScorerPool:
     return ScorerPool(function, config.workers, config.timeout_seconds, log)

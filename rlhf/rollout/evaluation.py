@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import RlhfError
 from rlhf.rollout.at_k import average, majority_at, pass_at, vote_of
-from rlhf.rollout.group import GroupRollout
+from rlhf.rollout.group import GroupRollout, lost_to_environment
 from rlhf.types import Failed, Filtered, Group, Status, Task, Ticket, Trajectory
+
+ENVIRONMENT_ATTEMPTS = 3
+"""How often a problem is asked whose environment breaks; a fault of one call in a hundred then stops no evaluation."""
 
 
 class EvaluationFailed(RlhfError):
@@ -41,7 +44,8 @@ class SetResult:
     distinct_answers: int
     metrics: Mapping[str, float]
     """`avg@n`, and `pass@k` and `maj@k` as the recipe lists them; `unscored`, the replies that have no number;
-    `tokens_mean` and `truncated` of all that were played."""
+    `tokens_mean` and `truncated` of all that were played; with an environment `turns_mean` and
+    `malformed_calls_mean`."""
     groups: tuple[Group, ...] = field(repr=False)
     """One a problem."""
 
@@ -83,9 +87,8 @@ class Evaluator:
 
 async def evaluate_set(one: EvaluationSet, version: int) -> SetResult:
     """Raises `EvaluationFailed` when a problem has fewer scored replies than its metrics need."""
-    outcomes = await asyncio.gather(
-        *(one.rollout(task, Ticket(ordinal=n, version=version)) for n, task in enumerate(one.tasks))
-    )
+    asked = (_asked(one, task, Ticket(ordinal=n, version=version)) for n, task in enumerate(one.tasks))
+    outcomes = await asyncio.gather(*asked)
     groups = tuple(_played(one, task, outcome) for task, outcome in zip(one.tasks, outcomes, strict=True))
     by_problem = [problem_metrics(group, one.config) for group in groups]
     metrics = {name: average([numbers[name] for numbers in by_problem]) for name in by_problem[0]}
@@ -115,11 +118,29 @@ def reply_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Of all replies together, whatever their reward."""
     samples = [sample for group in groups for sample in group.samples]
     played = [sample.trajectory for sample in samples if isinstance(sample.trajectory, Trajectory)]
+    with_environment = [trajectory for trajectory in played if trajectory.conversation]
     return {
         "unscored": float(sum(not sample.trainable for sample in samples)),
         "tokens_mean": average([trajectory.action_tokens for trajectory in played]),
         "truncated": average([trajectory.status is Status.TRUNCATED for trajectory in played]),
+    } | (turn_metrics(with_environment) if with_environment else {})
+
+
+def turn_metrics(played: Sequence[Trajectory]) -> dict[str, float]:
+    """Of replies in episodes with an environment: turns, and tool calls that could not be read, an episode."""
+    return {
+        "turns_mean": average([sum(len(segment.turns) for segment in one.segments) for one in played]),
+        "malformed_calls_mean": average([one.malformed_calls for one in played]),
     }
+
+
+async def _asked(one: EvaluationSet, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
+    """One problem. What an environment broke is asked again, with the same seeds: it says nothing of the policy."""
+    for _ in range(ENVIRONMENT_ATTEMPTS - 1):
+        outcome = await one.rollout(task, ticket)
+        if not (isinstance(outcome, Failed) and any(map(lost_to_environment, outcome.samples))):
+            return outcome
+    return await one.rollout(task, ticket)
 
 
 def _played(one: EvaluationSet, task: Task, outcome: Group | Filtered | Failed) -> Group:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from rlhf.errors import DeadlinePassed, GenerateFailed
-from rlhf.protocols import RewardFunction, RolloutEngine
-from rlhf.rollout.episode import Renderer, play
-from rlhf.rollout.seeds import request_seed
+from rlhf.errors import DeadlinePassed, EnvironmentFailed, GenerateFailed
+from rlhf.protocols import Environments, RewardFunction, RolloutEngine
+from rlhf.rollout.episode import Policy, Rules, answer_once, play
+from rlhf.rollout.history import Renderer
+from rlhf.rollout.seeds import environment_seed, request_seed
 from rlhf.types import Failed, Filtered, Group, Sample, Sampling, Task, Ticket, Trajectory, Unscored
+
+ENVIRONMENT_FAILURE = "environment_"
+"""How kinds of failures begin that were an environment's; what follows is the kind of `EnvironmentFailed`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What episodes are played with beside the policy: an environment for each, and the rules of taking turns."""
+
+    environments: Environments
+    rules: Rules
 
 
 class GroupRollout:
@@ -18,6 +30,8 @@ class GroupRollout:
 
     With `greedy_baseline` one more episode is played beside them, at temperature 0, and scored with them: the group's
     `baseline` (ReMax, arXiv 2310.10505). A group whose baseline has no number is `Failed("no_baseline")`.
+
+    With `surroundings` every episode has an environment of its own, reset with the same seed for the whole group.
     """
 
     def __init__(
@@ -33,11 +47,13 @@ class GroupRollout:
         filter_equal_rewards: bool = False,
         greedy_baseline: bool = False,
         purpose: str = "train",
+        surroundings: Surroundings | None = None,
     ) -> None:
         self._engine, self._renderer, self._reward = engine, renderer, reward
         self._sampling, self._group_size = sampling, group_size
         self._max_context_tokens, self._run_seed, self._purpose = max_context_tokens, run_seed, purpose
         self._filter_equal_rewards, self._greedy_baseline = filter_equal_rewards, greedy_baseline
+        self._surroundings = surroundings
 
     async def __call__(self, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
         plays = [self._episode(task, ticket, n, self._sampling) for n in range(self._group_size)]
@@ -48,22 +64,40 @@ class GroupRollout:
         return self._judge(Group(ticket=ticket, task=task, samples=samples, baseline=next(iter(beside), None)))
 
     async def _episode(self, task: Task, ticket: Ticket, sample: int, sampling: Sampling) -> Trajectory | Failed:
+        policy = self._policy(ticket, sample, sampling)
         try:
-            return await play(
-                task,
-                engine=self._engine,
-                renderer=self._renderer,
-                sampling=sampling,
-                max_context_tokens=self._max_context_tokens,
-                seed=request_seed(
-                    run_seed=self._run_seed, purpose=self._purpose, ordinal=ticket.ordinal, sample=sample, turn=0
-                ),
-                session=f"{self._purpose}-{ticket.ordinal}-{sample}",
-            )
+            if self._surroundings is None:
+                return await answer_once(task, policy)
+            return await self._surrounded(task, policy, self._surroundings)
         except DeadlinePassed as error:
             return Failed(kind="timeout", detail=str(error))
         except GenerateFailed as error:
             return Failed(kind="engine", detail=str(error))
+        except EnvironmentFailed as error:
+            return Failed(kind=f"{ENVIRONMENT_FAILURE}{error.kind}", detail=str(error))
+
+    def _policy(self, ticket: Ticket, sample: int, sampling: Sampling) -> Policy:
+        def seed_of(turn: int) -> int:
+            return request_seed(
+                run_seed=self._run_seed, purpose=self._purpose, ordinal=ticket.ordinal, sample=sample, turn=turn
+            )
+
+        return Policy(
+            engine=self._engine,
+            renderer=self._renderer,
+            sampling=sampling,
+            max_context_tokens=self._max_context_tokens,
+            session=f"{self._purpose}-{ticket.ordinal}-{sample}",
+            seed_of=seed_of,
+        )
+
+    async def _surrounded(self, task: Task, policy: Policy, surroundings: Surroundings) -> Trajectory | Failed:
+        seed = environment_seed(run_seed=self._run_seed, purpose=self._purpose, task=task.id)
+        environment = await surroundings.environments.open(policy.session)
+        try:
+            return await play(task, policy, environment, seed=seed, rules=surroundings.rules)
+        finally:
+            await environment.close()
 
     async def _scored(self, task: Task, episodes: list[Trajectory | Failed]) -> tuple[Sample, ...]:
         """Scores beside their episodes; an episode that failed was never shown to the scorer."""
@@ -98,3 +132,8 @@ def _loss_of(sample: Sample) -> str | None:
     if isinstance(sample.trajectory, Failed):
         return sample.trajectory.kind
     return sample.score.kind if isinstance(sample.score, Unscored) else None
+
+
+def lost_to_environment(sample: Sample) -> bool:
+    """Whether it was the environment that broke."""
+    return isinstance(sample.trajectory, Failed) and sample.trajectory.kind.startswith(ENVIRONMENT_FAILURE)

@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids
-from rlhf.types import Message, Prompt, Task
+from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids, with_tools
+from rlhf.models.increments import Increments
+from rlhf.types import Message, Prompt, Task, Tool
 
 
 class ChatRenderer:
-    """The model's own chat template, with the recipe's arguments for it."""
+    """The model's own chat template, with the recipe's arguments for it and the tools that the policy may call."""
 
-    def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> None:
-        self._tokenizer, self._arguments = tokenizer, arguments
+    def __init__(
+        self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE, tools: Sequence[Tool] = ()
+    ) -> None:
+        self._tokenizer, self._arguments = tokenizer, with_tools(arguments, tools)
+        self._increments = Increments(tokenizer, self._arguments)
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -26,6 +30,17 @@ class ChatRenderer:
         """The conversation so far, and the header of the assistant's reply."""
         return Prompt(token_ids=np.asarray(prompt_ids(self._tokenizer, messages, self._arguments), dtype=np.int32))
 
+    def increment(self, messages: Sequence[Message]) -> NDArray[np.int32]:
+        """What follows a reply that ended with its stop token: the messages, and the header of the next reply.
+
+        Raises `ModelError` when the template does not only append.
+        """
+        return np.asarray(self._increments.after_reply(messages), dtype=np.int32)
+
+    def refusal(self, roles: Sequence[str]) -> str | None:
+        """Why messages of these roles cannot be appended to a conversation; None when they can."""
+        return self._increments.verdict(roles)
+
     def prompt_tokens(self, task: Task) -> int:
         """Tokens of a task's prompt."""
         return len(prompt_ids(self._tokenizer, task.messages, self._arguments))
@@ -33,3 +48,11 @@ class ChatRenderer:
     def text(self, token_ids: NDArray[np.int32]) -> str:
         """What people and rewards read of sampled tokens: without special tokens such as the end of the turn."""
         return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))
+
+    def marked_text(self, token_ids: NDArray[np.int32]) -> str:
+        """What tool calls are read from: with the special tokens that may mark them, without those that stop."""
+        return self.whole_text(token_ids[~np.isin(token_ids, self.stop_token_ids)])
+
+    def whole_text(self, token_ids: NDArray[np.int32]) -> str:
+        """Tokens as they are, special ones too."""
+        return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=False))

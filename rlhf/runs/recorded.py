@@ -111,7 +111,8 @@ def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
     if record.reward is None:
         return Sample(trajectory=trajectory, score=Unscored(kind=kind, detail=detail))
     parts = {name: value for name, value in (record.reward_parts or {}).items() if value is not None}
-    return Sample(trajectory=trajectory, score=Scored(value=record.reward, parts=parts))
+    score = Scored(value=record.reward, parts=parts, per_turn=bool(record.reward_per_turn))
+    return Sample(trajectory=trajectory, score=score)
 
 
 def _segments(record: EpisodeRecord, file: Path) -> tuple[Segment, ...]:

@@ -20,6 +20,7 @@ from rlhf.types import (
     Failed,
     Filtered,
     Group,
+    Message,
     Sample,
     Scored,
     Segment,
@@ -79,6 +80,8 @@ class EpisodeRecord:
     reward: float | None = None
     reward_parts: dict[str, float] | None = None
     """The named pieces of the reward before weighting."""
+    reward_per_turn: bool | None = None
+    """Whether the reward is the sum of those of its `turns`."""
     advantage: float | None = None
     """Mean advantage of its sampled tokens."""
     advantages: list[float | None] | None = None
@@ -90,6 +93,11 @@ class EpisodeRecord:
     """Which engine sampled it."""
     generate_seconds: float | None = None
     environment_seconds: float | None = None
+    conversation: list[dict[str, Any]] | None = None
+    """With an environment: all that was said, in order, each with `role`, `content` and, where it has them,
+    `tool_calls`. What a person reads; training reads `token_ids`."""
+    malformed_calls: int | None = None
+    """Replies whose tool calls could not be read."""
     segment_lengths: list[int] | None = None
     token_ids: list[int] | None = None
     kinds: list[int] | None = None
@@ -223,13 +231,30 @@ def _played(sample: Sample) -> dict[str, Any]:
         "engine": trajectory.engine or None,
         "generate_seconds": round(trajectory.timings.generate_seconds, 6),
         "environment_seconds": round(trajectory.timings.environment_seconds, 6),
-    }  # fmt: skip
+    } | (_surrounded(trajectory) if trajectory.conversation else {})  # fmt: skip
+
+
+def _surrounded(trajectory: Trajectory) -> dict[str, Any]:
+    """What an episode with an environment has beside its tokens."""
+    return {
+        "conversation": [_said(message) for message in trajectory.conversation],
+        "malformed_calls": trajectory.malformed_calls,
+    }
+
+
+def _said(message: Message) -> dict[str, Any]:
+    calls = [{"name": call.name, "arguments": dict(call.arguments)} for call in message.tool_calls]
+    return {"role": message.role, "content": message.content} | ({"tool_calls": calls} if calls else {})
 
 
 def _reward(sample: Sample) -> dict[str, Any]:
     if not isinstance(sample.score, Scored):
         return {}
-    return {"reward": finite(float(sample.score.value)), "reward_parts": _finite_parts(sample.score.parts)}
+    return {
+        "reward": finite(float(sample.score.value)),
+        "reward_parts": _finite_parts(sample.score.parts),
+        "reward_per_turn": sample.score.per_turn or None,
+    }
 
 
 def _tokens(segments: Sequence[Segment]) -> dict[str, Any]:

@@ -26,9 +26,10 @@ class Episodes:
 
     `outcomes` `[B]` are what the scorers said (shaped by length and, where KL is in the reward, by it), `groups` `[B]`
     the group of each, `lengths` `[B]` its ACTION tokens; `mask` `[B, T]` is true on them and `turns` `[B, T]` numbers
-    their turns. `rewards` `[B, T]` are token by token: the outcome at the last action, turn rewards at their turn's
-    last, KL everywhere. What nobody asked for is None: `baselines` `[B]` (a greedy episode's outcome), `values`
-    `[B, T]` and `bootstrap` `[B]` (the critic), `behaviour`, `proximal` and `reference` log-probs `[B, T]`.
+    their turns. `rewards` `[B, T]` are token by token: the outcome at the last action (without what the turns have
+    been paid already), turn rewards at their turn's last, KL everywhere. What nobody asked for is None: `baselines`
+    `[B]` (a greedy episode's outcome), `values` `[B, T]` and `bootstrap` `[B]` (the critic), `behaviour`, `proximal`
+    and `reference` log-probs `[B, T]`.
     """
 
     outcomes: Doubles
@@ -69,6 +70,7 @@ def episodes_of(
     mask = np.arange(max(lengths, default=0)) < lengths[:, None]
     shaping = overlong_penalty_of(lengths, overlong, max_tokens)
     outcomes = np.array([_number(trajectory, score) for _, trajectory, score in trained], np.float64) + shaping
+    at_end = outcomes - np.array([score.value if score.per_turn else 0.0 for _, _, score in trained], np.float64)
     rows = {name: _rows(values, mask) for name, values in scores.named() if values is not None}
     kl = kl_estimate(rows["proximal"] - rows["reference"], estimator) if kl_in_reward else np.zeros(mask.shape)
     turns, turn_rewards = _turns([trajectory for _, trajectory, _ in trained], mask)
@@ -78,7 +80,7 @@ def episodes_of(
         lengths=lengths,
         mask=mask,
         turns=turns,
-        rewards=kl_penalised(outcome_rewards(outcomes, mask) + turn_rewards, kl, mask, coefficient=kl_in_reward),
+        rewards=kl_penalised(outcome_rewards(at_end, mask) + turn_rewards, kl, mask, coefficient=kl_in_reward),
         behaviour=_rows(behaviour, mask),
         baselines=_baselines(groups),
         bootstrap=_bootstrap(scores, [trajectory for _, trajectory, _ in trained]),

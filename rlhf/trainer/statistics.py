@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from rlhf.types import Group, PolicyVersion, Scored, Segment, Status, TokenKind, Trajectory
+from rlhf.types import Failed, Group, PolicyVersion, Sample, Scored, Segment, Status, TokenKind, Trajectory, Unscored
 
 REPEATED_TOKENS = 4
 """Length of the n-grams whose repetition is measured."""
@@ -27,6 +28,8 @@ def batch_statistics(groups: Sequence[Group], *, version: PolicyVersion) -> dict
     return {
         **reward_statistics(groups),
         **response_statistics(trajectories),
+        **environment_statistics(trajectories),
+        **losses_by_kind(groups),
         "staleness/mean": float((version - versions).mean()),
         "staleness/max": float((version - versions).max()),
         "samples/trained": float(len(trained)),
@@ -63,6 +66,26 @@ def response_statistics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     )
 
 
+def environment_statistics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Of episodes with an environment; nothing of others: turns and unreadable tool calls an episode, and seconds that
+    an episode waited for its environment."""
+    played = [trajectory for trajectory in trajectories if trajectory.conversation]
+    if not played:
+        return {}
+    turns = [sum(len(segment.turns) for segment in trajectory.segments) for trajectory in played]
+    return {
+        "environment/turns_mean": float(np.mean(turns)),
+        "environment/malformed_calls_mean": float(np.mean([trajectory.malformed_calls for trajectory in played])),
+        "environment/seconds_mean": float(np.mean([one.timings.environment_seconds for one in played])),
+    }
+
+
+def losses_by_kind(groups: Sequence[Group]) -> dict[str, float]:
+    """Samples of the groups that have no number, by what broke."""
+    kinds = Counter(kind for group in groups for sample in group.samples if (kind := _loss(sample)))
+    return {f"samples/lost/{kind}": float(count) for kind, count in sorted(kinds.items())}
+
+
 def repetition(trajectory: Trajectory, length: int = REPEATED_TOKENS) -> float | None:
     """The share of an episode's n-grams of ACTION tokens that it had before: `1 - different / all`, `seq-rep-n` of
     arXiv 1908.04319.
@@ -83,6 +106,12 @@ def _turns(segments: Sequence[Segment]) -> Iterator[list[int]]:
         tokens = segment.token_ids[places].tolist()
         starts = [0, *(np.flatnonzero(places[1:] - places[:-1] > 1) + 1).tolist(), len(tokens)]
         yield from (tokens[start:stop] for start, stop in pairwise(starts))
+
+
+def _loss(sample: Sample) -> str | None:
+    if isinstance(sample.trajectory, Failed):
+        return sample.trajectory.kind
+    return sample.score.kind if isinstance(sample.score, Unscored) else None
 
 
 def _equal(group: Group) -> bool:

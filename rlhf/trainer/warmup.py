@@ -21,15 +21,15 @@ async def warm_up(
     workers: Sequence[Worker],
     settings: LearnerSettings,
     warmup: WarmupConfig,
-    demonstrations: Iterable[tuple[Sequence[Message], str]],
+    demonstrations: Iterable[Sequence[Message]],
     watch: Watcher = ignore,
 ) -> None:
-    """Train the model in `raw` on `(messages, response)` pairs and write the result into `warm`.
+    """Train the model in `raw` on the replies of conversations and write the result into `warm`.
 
     All weights learn, whatever trains afterwards. `settings` are those of the run that follows; the workers can be
     started anew for it.
     """
-    from rlhf.models.chat import demonstration
+    from rlhf.models.increments import conversation
     from rlhf.models.loading import load_tokenizer
 
     tokenizer = load_tokenizer(str(raw))
@@ -37,7 +37,7 @@ async def warm_up(
     learner = RemoteLearner(workers, trainer)
     whole = settings.model.model_copy(update={"lora": None})
     await learner.start(LearnerSettings(model_path=str(raw), model=whole, trainer=trainer, device=settings.device))
-    segments = (demonstration(tokenizer, messages, response) for messages, response in demonstrations)
+    segments = (conversation(tokenizer, messages) for messages in demonstrations)
     await fine_tune(learner, segments, updates=warmup.updates, batch_size=warmup.batch_size, watch=watch)
     await learner.export(warm)
     await learner.stop()

@@ -35,6 +35,13 @@ def test_a_cluster_to_join_is_asked_for_its_places_only_when_it_is_joined(rlhf: 
     assert "10.0.0.1:6379" in ended.out
 
 
+def test_an_environment_is_described(rlhf: Command):
+    ended = rlhf("check", Path(__file__).parents[2] / "recipes" / "tool_calculator.yaml", "environment.max_turns=3")
+    assert ended.code == 0, ended.err
+    assert "rlhf.env.tools:CalculatorEnvironment, at most 3 turns, of which the policy sees all of it" in ended.out
+    assert "8,192 seeds of the environment" in ended.out
+
+
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B-Instruct", "gpt2"])
 def test_names_of_the_hub_are_left_to_the_hub(name: str):
     assert is_hub_name(name)

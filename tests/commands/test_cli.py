@@ -15,7 +15,7 @@ from rlhf.errors import WorkerDied
 from rlhf.recipe import Recipe
 from tests.commands.conftest import Command
 
-COMMANDS = ("train", "eval", "generate", "score", "export", "options", "check", "doctor")
+COMMANDS = ("train", "eval", "generate", "score", "reward", "export", "options", "check", "doctor")
 
 
 def test_help_names_every_command_in_half_a_second(rlhf: Command):

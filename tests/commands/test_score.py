@@ -6,8 +6,12 @@ import json
 from pathlib import Path
 
 from rlhf.commands.score import judged
+from rlhf.reward.config import RewardConfig
+from rlhf.reward.reward import make_reward
+from rlhf.reward.server import ServerSettings, reward_app
 from rlhf.types import Scored, Unscored
 from tests.commands.conftest import Command
+from tests.servers import running
 
 
 def test_rows_that_were_scored_before_lose_the_earlier_verdict():
@@ -33,3 +37,32 @@ def test_a_reward_model_is_not_asked_about_texts(rlhf: Command, recipe: Path, tm
     ended = rlhf("score", recipe, replies, "reward.kind=model", "reward.model=somebody/judge")
     assert ended.code == 2
     assert "scores the tokens that an engine sampled, not texts" in ended.err
+
+
+def test_a_reward_server_is_sent_what_was_asked(rlhf: Command, recipe: Path, tmp_path: Path):
+    replies = tmp_path / "replies.jsonl"
+    replies.write_text(json.dumps({"question": "1 + 1?", "answer": "2", "response": "2"}) + "\n")
+    exact = reward_app(make_reward(RewardConfig()), ServerSettings(name="exact"))
+    with running(exact) as url:
+        keys = ("reward.kind=remote", f"reward.remote.url={url}", "reward.remote.shape=slime")
+        ended = rlhf(
+            "score", recipe, replies, *keys, f"reward.cassette.path={tmp_path}/tape", "reward.cassette.mode=record"
+        )
+    assert json.loads(ended.out)["reward"] == 1.0
+    assert '"prompt\\": \\"1 + 1?\\"' in (tmp_path / "tape").read_text()
+    replayed = rlhf("score", recipe, replies, *keys, f"reward.cassette.path={tmp_path}/tape")
+    assert replayed.out == ended.out
+    replies.write_text(json.dumps({"question": "1 + 2?", "answer": "3", "response": "3"}) + "\n")
+    another = rlhf("score", recipe, replies, *keys, f"reward.cassette.path={tmp_path}/tape")
+    assert another.code == 2
+    assert "no answer left" in another.err
+
+
+def test_a_token_or_a_cassette_that_is_not_there_is_known_before_anything_starts(rlhf: Command, recipe: Path):
+    remote = ("reward.kind=remote", "reward.remote.url=http://127.0.0.1:9")
+    ended = rlhf("check", recipe, *remote, "reward.remote.token_env=NO_SUCH_TOKEN")
+    assert ended.code == 2
+    assert "NO_SUCH_TOKEN names a token and is empty" in ended.err
+    ended = rlhf("check", recipe, *remote, "reward.cassette.path=nowhere.jsonl")
+    assert ended.code == 2
+    assert "no such cassette" in ended.err

@@ -8,6 +8,7 @@ import pytest
 
 from rlhf.data.config import DatasetConfig
 from rlhf.data.selection import distinct, of_right_length
+from rlhf.data.sources import load_tasks
 from rlhf.errors import DataError
 from rlhf.types import Message, Task
 
@@ -70,3 +71,9 @@ def test_a_problem_that_comes_twice_is_evaluated_once() -> None:
 def test_one_prompt_with_two_answers_is_refused_with_both_rows() -> None:
     with pytest.raises(DataError, match=r"data\.eval: r0 and r1 have the same prompt and different answers"):
         distinct([task("1+1", "2", "r0"), task("1+1", "3", "r1")], "data.eval")
+
+
+def test_what_an_environment_will_ask_is_another_problem_for_every_seed() -> None:
+    tasks = load_tasks(DatasetConfig(seeds=5))
+    assert len({one.id for one in tasks}) == 5
+    assert distinct(tasks, "data.eval").tasks == tasks

@@ -387,7 +387,10 @@ def test_a_made_model_is_warmed_up_on_the_ranks_that_go_on_to_train_it(
 ) -> None:
     config = trainer(1, 0)
     settings = LearnerSettings(model_path="", model=ModelConfig(path=folder), trainer=config)
-    lessons = [((Message(role="user", content=str(n)),), str(n)[::-1]) for n in range(1000, 1200)]
+    lessons = [
+        (Message(role="user", content=str(n)), Message(role="assistant", content=str(n)[::-1]))
+        for n in range(1000, 1200)
+    ]
     losses: list[float] = []
     asyncio.run(
         warm_up(

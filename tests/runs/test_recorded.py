@@ -57,7 +57,8 @@ def with_turns(group: Group) -> Group:
         )
     first = group.samples[0]
     trajectory = replace(first.trajectory, segments=tuple(segments), status=Status.TRUNCATED)
-    return replace(group, samples=(replace(first, trajectory=trajectory), *group.samples[1:]))
+    score = replace(first.score, per_turn=True)
+    return replace(group, samples=(replace(first, trajectory=trajectory, score=score), *group.samples[1:]))
 
 
 def sound(ordinal: int) -> Group:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ from rlhf.types import (
     Ticket,
     Timings,
     TokenKind,
+    ToolCall,
     TrainedSample,
     Trajectory,
     Unscored,
@@ -207,3 +209,23 @@ def test_a_record_has_a_column_for_every_field():
     record = EpisodeRecord(ordinal=0, sample=0, task="t", fate=Fate.IN_FLIGHT, admitted_version=0, prompt=[])
     assert list(as_row(record)) == list(EpisodeRecord.__dataclass_fields__)
     json.dumps(as_row(record))
+
+
+def test_an_episode_with_an_environment_is_recorded_with_all_that_was_said() -> None:
+    call = ToolCall(id="c", name="add", arguments={"x": 1})
+    said = (
+        Message(role="user", content="1+1?"),
+        Message(role="assistant", content="", tool_calls=(call,)),
+        Message(role="tool", content="2", tool_call_id="c"),
+    )
+    played = replace(trajectory(segment([PROMPT, ACTION, ENV, ACTION])), conversation=said, malformed_calls=2)
+    group = Group(
+        ticket=TICKET, task=TASK, samples=(Sample(trajectory=played, score=Scored(value=1.0, per_turn=True)),)
+    )
+    [record] = records_of_evaluation([group], "held_out")
+    assert record.conversation == [
+        {"role": "user", "content": "1+1?"},
+        {"role": "assistant", "content": "", "tool_calls": [{"name": "add", "arguments": {"x": 1}}]},
+        {"role": "tool", "content": "2"},
+    ]
+    assert (record.malformed_calls, record.reward_per_turn) == (2, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,15 @@ def test_rewards_of_turns_come_at_their_last_actions_and_the_outcome_at_the_epis
     found = episodes([group_of(episode(2.0, two, segment([P, A], Turn(start=1, stop=2))))])
     assert found.rewards.tolist() == [[0.0, 0.25, 0.5, 2.0]]
     assert found.turns.tolist() == [[0, 0, 1, 2]]
+
+
+def test_an_outcome_that_is_the_sum_of_its_turns_is_paid_at_them_and_not_again() -> None:
+    two = segment([P, A, A, E, A], Turn(start=1, stop=3, reward=0.25), Turn(start=4, stop=5, reward=0.5))
+    paid = episode(0.75, two)
+    summed = replace(paid, score=Scored(value=0.75, per_turn=True))
+    found = episodes([group_of(summed, paid)])
+    assert found.rewards.tolist() == [[0.0, 0.25, 0.5], [0.0, 0.25, 1.25]]
+    assert found.outcomes.tolist() == [0.75, 0.75], "what a group is compared by is the whole"
 
 
 def test_kl_in_the_reward_is_taken_from_every_token_and_from_the_outcome() -> None:

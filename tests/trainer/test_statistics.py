@@ -8,7 +8,21 @@ import numpy as np
 import pytest
 
 from rlhf.trainer.statistics import batch_statistics, repetition, response_statistics
-from rlhf.types import Group, Sample, Scored, Segment, Status, Task, Ticket, TokenKind, Trajectory, Unscored
+from rlhf.types import (
+    Failed,
+    Group,
+    Message,
+    Sample,
+    Scored,
+    Segment,
+    Status,
+    Task,
+    Ticket,
+    TokenKind,
+    Trajectory,
+    Turn,
+    Unscored,
+)
 
 PROMPT, ACTION, ENV = TokenKind.PROMPT, TokenKind.ACTION, TokenKind.ENV
 TASK = Task(id="t", messages=())
@@ -59,6 +73,29 @@ def test_truncated_episodes_are_counted_and_their_length_is_told_apart() -> None
     assert statistics["response/truncated"] == 0.5
     assert statistics["response/truncated_tokens_mean"] == 6.0
     assert "response/truncated_tokens_mean" not in response_statistics([reply(1)]), "no number where there is none"
+
+
+def test_what_broke_is_counted_by_kind() -> None:
+    broken = Sample(trajectory=Failed(kind="environment_lost"), score=Unscored(kind="not_played"))
+    batch = group((reply(1), 1.0), (reply(2), None))
+    statistics = batch_statistics([replace(batch, samples=(*batch.samples, broken, broken))], version=0)
+    assert {name: value for name, value in statistics.items() if name.startswith("samples/lost/")} == {
+        "samples/lost/environment_lost": 2.0,
+        "samples/lost/timeout": 1.0,
+    }
+
+
+def test_turns_and_malformed_calls_are_of_episodes_with_an_environment() -> None:
+    def played(turns: int, malformed: int) -> Trajectory:
+        one = segment((PROMPT, 9), (ACTION, 1))
+        segments = (replace(one, turns=(Turn(start=1, stop=2),) * turns),)
+        said = (Message(role="user", content="go"),)
+        return replace(reply(1), segments=segments, conversation=said, malformed_calls=malformed)
+
+    statistics = batch_statistics([group((played(3, 1), 1.0), (played(1, 0), 0.0))], version=0)
+    assert statistics["environment/turns_mean"] == 2.0
+    assert statistics["environment/malformed_calls_mean"] == 0.5
+    assert not any(name.startswith("environment/") for name in batch_statistics([group((reply(1), 1.0))], version=0))
 
 
 def test_a_greedy_baseline_has_its_own_mean_and_changes_no_other_number() -> None:

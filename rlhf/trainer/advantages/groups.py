@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlhf.types import Group, Sample, Scored
+from rlhf.types import Group, Sample, Scored, Trajectory
 
 
 def shuffled_rewards(groups: Sequence[Group], *, seed: int) -> list[Group]:
     """The same groups with their scores dealt anew among all trainable samples of the batch: a control, from which
-    nothing can be learnt but what training does on its own."""
+    nothing can be learnt but what training does on its own. What turns were given is in the scores, paid at the end.
+    """
     scores = [score for group in groups for _, _, score in group.trainable]
     dealt = iter(np.random.default_rng(seed).permutation(len(scores)).tolist())
     return [
@@ -22,4 +23,16 @@ def shuffled_rewards(groups: Sequence[Group], *, seed: int) -> list[Group]:
 
 
 def _with_score(sample: Sample, scores: Sequence[Scored], dealt: Iterator[int]) -> Sample:
-    return replace(sample, score=scores[next(dealt)]) if sample.trainable else sample
+    if not isinstance(sample.trajectory, Trajectory) or not isinstance(sample.score, Scored):
+        return sample
+    score = replace(scores[next(dealt)], per_turn=False)
+    return Sample(trajectory=_unpaid(sample.trajectory) if sample.score.per_turn else sample.trajectory, score=score)
+
+
+def _unpaid(trajectory: Trajectory) -> Trajectory:
+    """The episode without its turns' own rewards."""
+    segments = (
+        replace(segment, turns=tuple(replace(turn, reward=None) for turn in segment.turns))
+        for segment in trajectory.segments
+    )
+    return replace(trajectory, segments=tuple(segments))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf.trainer.advantages import group_relative, shuffled_rewards
-from rlhf.types import Group, Sample, Scored, Status, Task, Ticket, Trajectory, Unscored
+from rlhf.types import Group, Sample, Scored, Status, Task, Ticket, Trajectory, Turn, Unscored
 from tests.trainer.made import made_batch, made_groups, without_score
 
 rewards = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=16)
@@ -58,3 +59,26 @@ def test_shuffled_rewards_keep_every_reward_and_move_them_between_groups() -> No
     assert sorted(values[0] + values[1]) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     assert sorted(values[0]) != [1.0, 2.0, 3.0]
     assert all(isinstance(group.samples[0].score, Unscored) for group in shuffled)
+
+
+def test_rewards_that_turns_were_paid_are_shuffled_with_the_whole_and_paid_no_more() -> None:
+    (group,) = made_groups(1, 4)
+    paid = [
+        replace(
+            sample,
+            trajectory=replace(
+                sample.trajectory,
+                segments=tuple(
+                    replace(segment, turns=(Turn(start=0, stop=1, reward=sample.score.value),))
+                    for segment in sample.trajectory.segments
+                ),
+            ),
+            score=Scored(value=sample.score.value, per_turn=True),
+        )
+        for sample in group.samples
+    ]
+    (shuffled,) = shuffled_rewards([replace(group, samples=tuple(paid))], seed=1)
+    assert sorted(s.value for _, _, s in shuffled.trainable) == sorted(sample.score.value for sample in paid)
+    assert not any(score.per_turn for _, _, score in shuffled.trainable)
+    for _, trajectory, _ in shuffled.trainable:
+        assert all(turn.reward is None for segment in trajectory.segments for turn in segment.turns)

@@ -1,0 +1,42 @@
+"""`rlhf env check`: does a live environment server keep to the wire?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from rlhf.env.check import Verdict, check_server
+from rlhf.env.remote import Address
+from rlhf.errors import UserError
+
+
+def check(url: str, token: str | None, action: str | None) -> int:
+    """Print one line a check; 1 when one fails. Raises `UserError`."""
+    return asyncio.run(print_findings(Address(url=url.rstrip("/"), token=token), parse_action(action)))
+
+
+async def print_findings(address: Address, action: dict[str, Any] | None) -> int:
+    failed = 0
+    async for finding in check_server(address, action):
+        print(f"{finding.verdict:<6}{finding.name:<22}{finding.detail}", flush=True)
+        failed += finding.verdict is Verdict.FAIL
+    print(f"{failed} failed" if failed else "conforms")
+    return 1 if failed else 0
+
+
+def parse_action(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    return json_object(text, "--action")
+
+
+def json_object(text: str, option: str) -> dict[str, Any]:
+    """A JSON object from the command line. Raises `UserError`."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{option} {text!r:.100} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f'{option} {text!r:.100} is not a JSON object, for instance \'{{"text": "1"}}\'')
+    return value

@@ -1,0 +1,33 @@
+"""The reward that a person names on the command line: a recipe's, a kind, or a function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlhf.config import build, merge, parse_override
+from rlhf.located import folder_of
+from rlhf.pieces import is_piece
+from rlhf.recipe import load_recipe
+from rlhf.reward.config import RewardConfig
+from rlhf.reward.live import LiveReward
+from rlhf.reward.reward import make_reward
+
+
+def named_reward(name: str, overrides: Sequence[str]) -> RewardConfig:
+    """`recipe.yaml` (overrides are keys of the recipe), `math` or `my_reward:brevity` (keys of the reward). Raises
+    `ConfigError`."""
+    if name.endswith((".yaml", ".yml")):
+        return load_recipe(Path(name), overrides).recipe.reward
+    own = {"kind": "function", "function": name} if is_piece(name) else {"kind": name}
+    given = [("override", {key: value}) for key, value in map(parse_override, overrides)]
+    return build(RewardConfig, merge(("name", own), *given)[0])
+
+
+def reward_here(config: RewardConfig) -> LiveReward:
+    """The reward with all that it needs in this process and its children, a reward model included. Not started yet."""
+    if (scorer := config.model_scorer) is None:
+        return make_reward(config)
+    from rlhf.reward.local_model import LocalModelReward
+
+    return make_reward(config, model=LocalModelReward(scorer, folder_of(str(scorer.model))))

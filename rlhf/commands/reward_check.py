@@ -1,0 +1,72 @@
+"""`rlhf reward check`: what a reward accepts that it should not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from rlhf.commands.named_reward import named_reward, reward_here
+from rlhf.errors import UserError
+from rlhf.reward.adversarial import Quiz, corpus
+from rlhf.reward.asking import ask
+from rlhf.reward.bodies import Question
+from rlhf.reward.live import LiveReward
+from rlhf.types import Scored, Unscored
+
+RIGHT, WRONG = "the right answer", "a wrong answer"
+
+
+def reward_check(
+    reward: str,
+    overrides: Sequence[str] = (),
+    *,
+    prompt: str = "What is 6 times 7?",
+    answer: str = "42",
+    wrong: Sequence[str] = ("41", "43", "24", "67"),
+    reply: str = "{answer}",
+) -> int:
+    """Print how hostile replies are scored; returns 1 when one of them is accepted.
+
+    Accepted is what scores nearer to the right answer than to a wrong one. Raises `UserError` for a reward that does
+    not tell those two apart.
+    """
+    config = named_reward(reward, overrides)
+    quiz = Quiz(prompt=prompt, answer=answer, wrong=tuple(wrong), reply=reply)
+    scores = asyncio.run(_scores(reward_here(config), quiz))
+    middle = halfway(scores)
+    accepted = [name for name, score in scores.items() if name not in (RIGHT, WRONG) and accepts(score, middle)]
+    for name, score in scores.items():
+        print(f"{name:<42}{shown(score):<28}{'ACCEPTED' if name in accepted else ''}".rstrip())
+    hostile = len(scores) - 2
+    print(f"\n{len(accepted)} of {hostile} hostile replies are accepted" + (": look at them" if accepted else ""))
+    return 1 if accepted else 0
+
+
+def halfway(scores: Mapping[str, Scored | Unscored]) -> float:
+    """The score between the right answer's and a wrong one's."""
+    right, wrong = scores[RIGHT], scores[WRONG]
+    if isinstance(right, Scored) and isinstance(wrong, Scored) and right.value > wrong.value:
+        return (right.value + wrong.value) / 2
+    raise UserError(
+        f"the reward does not tell right from wrong: {RIGHT} has {shown(right)}, {WRONG} has {shown(wrong)}; "
+        "say how a reply states its answer with --reply, for instance '#### {answer}'"
+    )
+
+
+def accepts(score: Scored | Unscored, middle: float) -> bool:
+    return isinstance(score, Scored) and score.value > middle
+
+
+def shown(score: Scored | Unscored) -> str:
+    return f"{score.value:g}" if isinstance(score, Scored) else f"no number ({score.kind})"
+
+
+async def _scores(reward: LiveReward, quiz: Quiz) -> dict[str, Scored | Unscored]:
+    """Every reply's score, the right and a wrong answer first. All are replies to one question."""
+    replies = {RIGHT: quiz.saying(quiz.answer), WRONG: quiz.saying(quiz.wrong[0]), **corpus(quiz)}
+    questions = [Question(prompt=quiz.prompt, response=text, label=quiz.answer) for text in replies.values()]
+    try:
+        await reward.start()
+        return dict(zip(replies, await ask(reward, questions), strict=True))
+    finally:
+        await reward.close()

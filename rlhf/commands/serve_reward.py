@@ -1,0 +1,69 @@
+"""`rlhf serve reward`: a reward behind HTTP, in all the shapes that trainers speak."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import uvicorn
+
+from rlhf.commands.named_reward import named_reward, reward_here
+from rlhf.http.binding import LOOPBACK, check_binding
+from rlhf.http.config import token_from
+from rlhf.reward.live import LiveReward
+from rlhf.reward.server import ServerSettings, reward_app
+
+GOODBYE_SECONDS = 10
+"""How long requests may take to end after Ctrl-C."""
+
+
+def serve_reward(
+    reward: str,
+    overrides: Sequence[str] = (),
+    *,
+    host: str = LOOPBACK,
+    port: int = 8100,
+    token_env: str | None = None,
+    capacity: int = 32,
+    stop_texts: Sequence[str] = (),
+) -> int:
+    """Serve until Ctrl-C; returns the exit code. Raises `ConfigError` before anything is started, also for an address
+    that others reach without a token."""
+    config = named_reward(reward, overrides)
+    token = token_from(token_env)
+    check_binding(host, token)
+    settings = ServerSettings(
+        name=config.kind, capacity=capacity, stop_texts=tuple(stop_texts), reads_tokens=config.kind == "model"
+    )
+    scoring = reward_here(config)
+    served = uvicorn.Config(
+        reward_app(scoring, settings, token),
+        host=host,
+        port=port,
+        log_level="warning",
+        timeout_graceful_shutdown=GOODBYE_SECONDS,
+        server_header=False,
+    )
+    return asyncio.run(_serve(scoring, served))
+
+
+async def _serve(reward: LiveReward, config: uvicorn.Config) -> int:
+    try:
+        await reward.start()
+        server = Announced(config)
+        await server.serve()
+        return 0 if server.started else 1
+    finally:
+        await reward.close()
+
+
+class Announced(uvicorn.Server):
+    """Says where it listens, once it does: with port 0 nobody knows before."""
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        for listening in self.servers:
+            for one in listening.sockets:
+                host, port = one.getsockname()[:2]
+                print(f"reward at http://{host}:{port}", flush=True)

@@ -1,0 +1,81 @@
+"""`rlhf serve sandbox`: run model-written Python for whoever asks over SandboxFusion's `/run_code`."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlhf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlhf.sandbox.pool import Sandbox
+
+TOKEN_VARIABLE = "RLHF_SANDBOX_TOKEN"
+MIB = 1024 * 1024
+
+
+def sandbox(
+    host: Annotated[str, typer.Option(help="Address to listen on; another than loopback needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
+    runs: Annotated[int, typer.Option(min=1, help="Programs that run at once.")] = os.cpu_count() or 1,
+    waiting: Annotated[int, typer.Option(min=0, help="Programs that may wait; one more is answered 503.")] = 1024,
+    wait_seconds: Annotated[float, typer.Option(min=0.1, help="The longest that a program waits.")] = 300.0,
+    run_seconds: Annotated[float, typer.Option(min=0.1, help="The longest that a program runs.")] = 60.0,
+    memory_mb: Annotated[int, typer.Option(min=64, help="Memory of a run, in MiB.")] = 1024,
+    disk_mb: Annotated[int, typer.Option(min=1, help="Files of a run, in MiB.")] = 64,
+    processes: Annotated[int, typer.Option(min=1, help="Processes and threads of a run.")] = 64,
+    python: Annotated[Path | None, typer.Option(help="The Python that runs the code, with its packages.")] = None,
+    allow_rlimits: Annotated[bool, typer.Option(help="Run code without isolation where none works.")] = False,
+    token_file: Annotated[
+        Path | None, typer.Option(help=f"File with the bearer token; else the variable {TOKEN_VARIABLE}.")
+    ] = None,
+) -> None:
+    """Run model-written Python in isolation, over HTTP."""
+    from rlhf.sandbox.limits import Limits
+    from rlhf.sandbox.pool import Queue, Sandbox
+
+    token = read_token(token_file, host)
+    limits = Limits(
+        wall_seconds=run_seconds, memory_bytes=memory_mb * MIB, disk_bytes=disk_mb * MIB, processes=processes
+    )
+    queue = Queue(runs=runs, waiting=waiting, wait_seconds=wait_seconds)
+    path = str(python.absolute()) if python else None
+    asyncio.run(serve(Sandbox(limits, queue, python=path, allow_rlimits=allow_rlimits), host, port, token))
+
+
+async def serve(sandbox: Sandbox, host: str, port: int, token: str | None) -> None:
+    """Serve until the process is told to end. Raises `SandboxUnavailable` before the port opens."""
+    import uvicorn
+
+    from rlhf.sandbox.server import make_app
+
+    await sandbox.start()
+    print(f"isolation: {sandbox.ladder}", flush=True)
+    config = uvicorn.Config(make_app(sandbox, token), host=host, port=port, log_level="warning")
+    server = uvicorn.Server(config)
+    socket = config.bind_socket()
+    print(f"serving /run_code at http://{host}:{socket.getsockname()[1]}", flush=True)
+    await server.serve(sockets=[socket])
+
+
+def read_token(file: Path | None, host: str) -> str | None:
+    """The bearer token, or None on loopback without one. Raises `ConfigError`."""
+    try:
+        token = file.read_text().strip() if file else os.environ.get(TOKEN_VARIABLE, "").strip()
+    except OSError as error:
+        raise ConfigError(f"the token file {file} cannot be read: {error.strerror}") from None
+    if not token and not is_loopback(host):
+        raise ConfigError(f"{host} is not loopback: give a token with --token-file or in {TOKEN_VARIABLE}")
+    return token or None
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,105 @@
+"""Actions of the wire, played on a session: what the policy said, and tool calls."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+
+import jsonschema
+
+from rlhf.env.encoding import action_from, answer_data, text_of, tool_data
+from rlhf.env.session import Session
+from rlhf.env.wire import CallTool, Code, Json, ListTools, Refused, parse_action
+from rlhf.types import EnvironmentSpec, Message, Observation, Tool, ToolCall
+
+
+class ToolError(StrEnum):
+    """Why a call never reached the environment. It is an observation, for the policy to read, and no step."""
+
+    NOT_FOUND = "tool_not_found"
+    INVALID = "invalid_args"
+
+
+class BadCall(Exception):
+    """A tool call that cannot be made."""
+
+    def __init__(self, error_type: ToolError, message: str) -> None:
+        super().__init__(message)
+        self.error_type = error_type
+
+
+async def act(
+    session: Session, spec: EnvironmentSpec, data: Json, request_id: str | None = None, seconds: float | None = None
+) -> Json:
+    """The `data` of the answer to one action. Raises `Refused`."""
+    action = parse_action(data, bool(spec.tools))
+    request_id = request_id or request_id_of(action.metadata)
+    if isinstance(action, ListTools):
+        return unrewarded({"tools": [tool_data(tool) for tool in spec.tools]})
+    if isinstance(action, CallTool):
+        return await call_tool(session, spec, action.tool_name, action.arguments, request_id, seconds)
+    return answer_data(await session.step(action_from(action), request_id, seconds))
+
+
+async def call_tool(
+    session: Session,
+    spec: EnvironmentSpec,
+    name: str,
+    arguments: object,
+    request_id: str | None = None,
+    seconds: float | None = None,
+) -> Json:
+    """One tool call as a step; a call that cannot be made is answered without one. Raises `Refused`."""
+    try:
+        call = tool_call(spec, f"call-{session.steps}", name, arguments)
+    except BadCall as bad:
+        error = {"error_type": bad.error_type, "message": str(bad)}
+        return unrewarded({"tool_name": name, "result": None, "error": error})
+    said = await session.step(Message(role="assistant", content="", tool_calls=(call,)), request_id, seconds)
+    answer = answer_data(said)
+    result = tool_result(said)
+    answer["observation"] = {"tool_name": name, "result": result, "error": None, "metadata": answer["metadata"]}
+    return answer
+
+
+def tool_result(said: Observation) -> Json:
+    text = text_of(said.messages)
+    return {"content": [{"type": "text", "text": text}], "structured_content": None, "data": text, "is_error": False}
+
+
+def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object) -> ToolCall:
+    """A call that the tool's schema allows. Raises `BadCall`."""
+    tool = find_tool(spec, name)
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError as error:
+            raise BadCall(ToolError.INVALID, f"the arguments of {name} are not JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise BadCall(ToolError.INVALID, f"the arguments of {name} are not an object")
+    try:
+        jsonschema.validate(arguments, dict(tool.parameters))
+    except jsonschema.ValidationError as error:
+        raise BadCall(ToolError.INVALID, f"{name}: {error.message}") from None
+    return ToolCall(id=call_id, name=name, arguments=arguments)
+
+
+def find_tool(spec: EnvironmentSpec, name: str) -> Tool:
+    for tool in spec.tools:
+        if tool.name == name:
+            return tool
+    known = ", ".join(tool.name for tool in spec.tools) or "none"
+    raise BadCall(ToolError.NOT_FOUND, f"there is no tool {name!r:.100}; there are: {known}")
+
+
+def request_id_of(metadata: Json) -> str | None:
+    """The idempotency key in an action's metadata. Raises `Refused`."""
+    request_id = metadata.get("request_id")
+    if request_id is not None and not (isinstance(request_id, str) and 0 < len(request_id) <= 255):
+        raise Refused(Code.VALIDATION_ERROR, "metadata.request_id must be text of 1 to 255 characters", 422, errors=[])
+    return request_id
+
+
+def unrewarded(observation: Json) -> Json:
+    """An answer that is no step."""
+    return {"observation": observation | {"metadata": {}}, "reward": None, "done": False}

@@ -1,0 +1,54 @@
+"""GEM's environments: Gymnasium's shape over text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlhf.env.adapters.imports import imported
+from rlhf.env.adapters.own_random import OwnRandom
+from rlhf.env.adapters.spaces import records
+from rlhf.env.asking import asked
+from rlhf.errors import ConfigError
+from rlhf.types import EnvironmentSpec, Message, Observation, Task
+
+
+class GemEnvironment:
+    """One episode of the environment that GEM registers as `id`, for instance `game:GuessTheNumber-v0-easy`.
+
+    What the policy reads is the observation and the suffix that GEM gives beside it; its whole reply is the action.
+    Everything drawn in an episode comes from its own seed, whatever is played beside it. Raises `ConfigError`.
+    """
+
+    def __init__(self, id: str, *, options: Mapping[str, Any] | None = None) -> None:
+        self._library = imported("gem")
+        if id not in self._library.envs.registration.ENV_REGISTRY:
+            raise ConfigError(f"gem has no environment {id}")
+        self._id, self._options = id, dict(options or {})
+        self.spec = EnvironmentSpec(name=id, description=f"{id} of GEM")
+
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        self._own = OwnRandom(seed)
+        with self._own.drawing():
+            self._game = self._library.make(self._id, **self._options)
+            seen, info = self._game.reset(seed=seed % 2**32)
+        return Observation(messages=asked(task, as_text(seen, info)), info=records(info))
+
+    def step(self, action: Message) -> Observation:
+        with self._own.drawing():
+            seen, reward, terminated, truncated, info = self._game.step(action.content)
+        return Observation(
+            messages=(Message(role="user", content=as_text(seen, info)),),
+            reward=float(reward),
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+            info=records(info),
+        )
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def as_text(seen: str, info: Mapping[str, Any]) -> str:
+    """An observation and what GEM's chat wrapper puts after it."""
+    return "\n".join(filter(None, (str(seen), str(info.get("suffix", "")))))

@@ -1,0 +1,107 @@
+"""Gymnasium's environments as text, for instance CartPole and FrozenLake: what is seen is read, an action is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from rlhf.env.adapters.imports import imported
+from rlhf.env.adapters.spaces import AnyText, Choices, choices, digits, readable, records, shown
+from rlhf.env.asking import asked
+from rlhf.errors import ConfigError
+from rlhf.pieces import load_piece
+from rlhf.types import EnvironmentSpec, Message, Observation, Task
+
+
+class GymnasiumEnvironment:
+    """One episode of the environment that Gymnasium registers as `id`, made with `options`.
+
+    An observation is the messages of the task, at the reset, and the environment's own as text: numbers, or a digit
+    each with `bins` (a pair `[low, high]` for each number), or what the function named by `text` makes of it. An action
+    is the last word of the reply: a number, or its name in `actions`; with a Text space it is the whole reply.
+
+    A reply that is no action is answered with words, nothing moves and nothing is earned; after
+    `misunderstood_limit` of them the episode is truncated. Raises `ConfigError` when it cannot be played so.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        *,
+        options: Mapping[str, Any] | None = None,
+        actions: Sequence[str] | None = None,
+        bins: Sequence[Sequence[float]] | None = None,
+        text: str | None = None,
+        misunderstood_limit: int = 3,
+    ) -> None:
+        self._game = made(id, options or {})
+        self._actions = action_reader(self._game.action_space, actions)
+        self._text = observation_writer(self._game.observation_space, bins, text)
+        self._patience = misunderstood_limit
+        self.spec = EnvironmentSpec(name=id, description=f"{id} of Gymnasium; answer with {self._actions.said}")
+
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        seen, info = self._game.reset(seed=seed)
+        return Observation(messages=asked(task, self._text(seen)), info=records(info))
+
+    def step(self, action: Message) -> Observation:
+        chosen = self._actions.action(action.content)
+        if chosen is None:
+            return self._misunderstood()
+        seen, reward, terminated, truncated, info = self._game.step(chosen)
+        return Observation(
+            messages=(_said(self._text(seen)),),
+            reward=float(reward),
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+            info=records(info),
+        )
+
+    def close(self) -> None:
+        self._game.close()
+
+    def _misunderstood(self) -> Observation:
+        self._patience -= 1
+        return Observation(
+            messages=(_said(f"Not understood. Answer with {self._actions.said}"),),
+            truncated=self._patience <= 0,
+            info={"misunderstood": True},
+        )
+
+
+def _said(text: str) -> Message:
+    return Message(role="user", content=text)
+
+
+def made(id: str, options: Mapping[str, Any]) -> Any:
+    """The environment, with the time limit of its registration. Raises `ConfigError`."""
+    gymnasium = imported("gymnasium")
+    try:
+        return gymnasium.make(id, **options)
+    except (gymnasium.error.Error, TypeError) as error:
+        raise ConfigError(f"gymnasium cannot make {id} with {dict(options)}: {error}") from error
+
+
+def action_reader(space: Any, names: Sequence[str] | None) -> Choices | AnyText:
+    """How a reply becomes an action. Raises `ConfigError` for a space without words."""
+    spaces = imported("gymnasium.spaces")
+    if isinstance(space, spaces.Discrete):
+        return choices(space, names)
+    if isinstance(space, spaces.Text):
+        return AnyText(space=space)
+    raise ConfigError(f"actions of {space} cannot be said: use an environment with a Discrete or a Text action space")
+
+
+def observation_writer(space: Any, bins: Sequence[Sequence[float]] | None, text: str | None) -> Callable[[Any], str]:
+    """How an observation becomes text. Raises `ConfigError`."""
+    if bins is not None and text is not None:
+        raise ConfigError("give bins or text, not both: each says how an observation is written")
+    if text is not None:
+        return cast(Callable[[Any], str], load_piece(text, "text"))
+    if bins is not None:
+        return digits(bins, space)
+    if not readable(space):
+        raise ConfigError(
+            f"observations of {space} are no short text: name a function that writes one, text=module:function"
+        )
+    return shown

@@ -1,0 +1,28 @@
+"""Packages of third-party environments, imported when an adapter is made and not before."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from rlhf.errors import ConfigError
+
+EXTRA = "rlhf[environments]"
+BY_THEMSELVES = {
+    "envpool": "envpool==1.2.5",
+    "gem": "gem-llm==0.1.0",
+    "mcp": "mcp>=2.3",
+    "skyrl_gym": "skyrl-gym==0.4.0",
+}
+"""Packages that are not in the extra: too large, or with pins that fight those of others."""
+
+
+def imported(module: str) -> Any:
+    """The module. Raises `ConfigError` that says what to install when its package is not there."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = BY_THEMSELVES.get(module.partition(".")[0], EXTRA)
+        raise ConfigError(
+            f"this environment needs {module}, and {error.name} is not installed: pip install '{package}'"
+        ) from error

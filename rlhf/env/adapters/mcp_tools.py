@@ -1,0 +1,96 @@
+"""The tools of an MCP server at the policy's hand. What is asked and what an answer is worth stay with the task."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from rlhf.env.adapters.imports import imported
+from rlhf.env.single_turn import concluded, score_of
+from rlhf.errors import DeadlinePassed, EnvironmentFailed
+from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCall
+
+EPISODE = "rlhf/episode"
+"""The key of a call's `_meta` that carries the episode's id: MCP has no session of its own since 2026-07-28."""
+
+
+class McpToolsEnvironment:
+    """What the task asks, with the tools of the MCP server at `url` (streamable HTTP); a reply without calls ends it.
+
+    What a tool says is the policy's to read, errors of tools included: that is MCP's way. Every step connects anew, so
+    a server tells episodes apart by `_meta`. `score` is as in `SingleTurnEnvironment`. Raises `DeadlinePassed` after
+    `seconds`, and `EnvironmentFailed` of kind `lost` when the server is gone.
+    """
+
+    def __init__(
+        self, url: str, *, only: Sequence[str] | None = None, seconds: float = 30.0, score: str | None = None
+    ) -> None:
+        self._client = imported("mcp").Client
+        self._url, self._seconds, self._score = url, seconds, score_of(score)
+        listed = asyncio.run(self._within(self._listed()))
+        tools = tuple(tool for tool in listed if only is None or tool.name in only)
+        self.spec = EnvironmentSpec(name="mcp", description=f"A question, and {len(tools)} tools", tools=tools)
+
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        self._task, self._episode = task, uuid4().hex
+        return Observation(messages=task.messages)
+
+    def step(self, action: Message) -> Observation:
+        if not action.tool_calls:
+            return concluded(action, self._task, self._score)
+        return Observation(messages=asyncio.run(self._within(self._called(action.tool_calls))))
+
+    def close(self) -> None:
+        """Nothing is held: no connection outlives a step."""
+
+    async def _within(self, work: Any) -> Any:
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await work
+        except TimeoutError:
+            raise DeadlinePassed(f"the MCP server {self._url}", self._seconds) from None
+        except ExceptionGroup as several:  # the client's way to say that its connection is gone
+            cause = first_of(several)
+            raise EnvironmentFailed("mcp", "lost", f"{self._url}: {type(cause).__name__}: {cause}") from cause
+
+    async def _listed(self) -> list[Tool]:
+        tools, cursor = [], None
+        async with self._client(self._url) as client:
+            while True:
+                page = await client.list_tools(cursor=cursor)
+                tools += [as_tool(tool) for tool in page.tools]
+                if (cursor := page.next_cursor) is None:
+                    return tools
+
+    async def _called(self, calls: Sequence[ToolCall]) -> tuple[Message, ...]:
+        async with self._client(self._url) as client:
+            return tuple([await self._answered(client, call) for call in calls])
+
+    async def _answered(self, client: Any, call: ToolCall) -> Message:
+        offered = [tool.name for tool in self.spec.tools]
+        if call.name not in offered:
+            text = f"error: there is no tool {call.name!r}; there are: {', '.join(offered)}"
+        else:
+            text = as_text(await client.call_tool(call.name, dict(call.arguments), meta={EPISODE: self._episode}))
+        return Message(role="tool", content=text, tool_call_id=call.id)
+
+
+def first_of(several: BaseExceptionGroup[Any]) -> BaseException:
+    """The first failure of a group, however deep."""
+    first = several.exceptions[0]
+    return first_of(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def as_tool(listed: Any) -> Tool:
+    """A tool as MCP lists it."""
+    return Tool(name=listed.name, description=listed.description or "", parameters=listed.input_schema)
+
+
+def as_text(result: Any) -> str:
+    """The text of a result; what is no text is named by its kind."""
+    parts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
+    text = "\n".join(parts) or json.dumps(result.structured_content)
+    return f"error: {text}" if result.is_error else text

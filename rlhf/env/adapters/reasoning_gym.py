@@ -1,0 +1,96 @@
+"""The datasets of reasoning-gym as environments of one turn: a question, an answer, the library's own score."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from rlhf.env.adapters.imports import imported
+from rlhf.env.asking import asked
+from rlhf.errors import ConfigError
+from rlhf.types import EnvironmentSpec, Message, Observation, Task
+
+TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+IN_TAGS = "Write your final answer, and nothing else, between <answer> and </answer>."
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
+"""What scorers of the library raise at an answer of another form than they expect: it is a wrong one."""
+_GENERATING = threading.RLock()
+
+
+class ReasoningGymEnvironment:
+    """One problem of the dataset `name`, made with `options` and `seed`.
+
+    Which one: the task's `row["index"]`, so that all episodes of a task are asked the same; a task without one is
+    asked problem `seed % size` of the reset's seed. The answer is what stands in the last `<answer>…</answer>` of the
+    reply, or with `answer="reply"` the whole reply, whitespace around it aside. The reward is the score that the
+    library gives it, 0 to 1; without an answer, of none. Raises `ConfigError`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        seed: int = 0,
+        size: int = 1000,
+        options: Mapping[str, Any] | None = None,
+        answer: Literal["tags", "reply"] = "tags",
+    ) -> None:
+        self._problems = dataset(name, seed, size, json.dumps(options or {}, sort_keys=True))
+        self._size, self._in_tags = size, answer == "tags"
+        self._problem: dict[str, Any] = {}
+        self.spec = EnvironmentSpec(name=name, description=f"{name} of reasoning-gym: one question, one answer")
+
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        index = int(task.row.get("index", seed)) % self._size
+        with _GENERATING:  # datasets are shared, and some keep what they drew last
+            self._problem = self._problems[index]
+        question = str(self._problem["question"])
+        return Observation(
+            messages=asked(task, f"{question}\n\n{IN_TAGS}" if self._in_tags else question), info={"index": index}
+        )
+
+    def step(self, action: Message) -> Observation:
+        if not self._problem:
+            raise RuntimeError("step before reset: there is no question to answer")
+        answer = extracted(action.content) if self._in_tags else action.content.strip()
+        info = {"answer": answer}
+        try:
+            score = float(self._problems.score_answer(answer, self._problem))
+        except UNREADABLE as error:
+            score, info["unreadable"] = 0.0, f"{type(error).__name__}: {error}"
+        return Observation(messages=(), reward=score, terminated=True, info=info)
+
+    def close(self) -> None:
+        self._problem = {}
+
+
+def extracted(reply: str) -> str | None:
+    """What stands in the last pair of answer tags, or None."""
+    found = TAGS.findall(reply)
+    return found[-1].strip() if found else None
+
+
+@functools.lru_cache(maxsize=64)
+def dataset(name: str, seed: int, size: int, options: str) -> Any:
+    """The dataset, one for all episodes of this process: some read files at first. Raises `ConfigError`."""
+    library = imported("reasoning_gym")
+    if name not in library.factory.DATASETS:
+        close = ", ".join(known for known in sorted(library.factory.DATASETS) if known[:3] == name[:3])
+        raise ConfigError(f"reasoning-gym has no dataset {name}" + (f"; close to it: {close}" if close else ""))
+    try:
+        with _GENERATING:
+            return library.create_dataset(name, seed=seed, size=size, **_settings(library, name, json.loads(options)))
+    except (AssertionError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"reasoning-gym cannot make {name} with {options}: {error}") from error
+
+
+def _settings(library: Any, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options as the library takes them: the parts of a composite dataset are objects of its own."""
+    if name != "composite":
+        return options
+    parts = [library.composite.DatasetSpec(**{"config": {}, **part}) for part in options.get("datasets", [])]
+    return {**options, "datasets": parts}

@@ -1,0 +1,49 @@
+"""SkyRL-gym's environments: what is asked is the task's, the turns and the reward are theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlhf.env.adapters.imports import imported
+from rlhf.env.adapters.spaces import records
+from rlhf.errors import ConfigError
+from rlhf.types import EnvironmentSpec, Message, Observation, Task
+
+
+class SkyrlGymEnvironment:
+    """One episode of the environment that SkyRL-gym registers as `id`, for instance `gsm8k`, with its `config`.
+
+    Its `extras` are the columns of the task's row; where these have no `reward_spec`, the task's answer is its
+    `ground_truth`. SkyRL-gym knows no truncation: done is terminated. Raises `ConfigError`.
+    """
+
+    def __init__(self, id: str, *, config: Mapping[str, Any] | None = None) -> None:
+        self._library = imported("skyrl_gym")
+        if id not in self._library.registry:
+            raise ConfigError(f"skyrl-gym has no environment {id}; it has: {', '.join(self._library.registry)}")
+        self._id, self._config = id, dict(config or {})
+        self.spec = EnvironmentSpec(name=id, description=f"{id} of SkyRL-gym")
+
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        extras = {"reward_spec": {"ground_truth": task.answer}, **task.row}
+        self._game = self._library.make(self._id, env_config=self._config, extras=extras)
+        chat, notes = self._game.init([{"role": said.role, "content": said.content} for said in task.messages])
+        return Observation(messages=messages(chat), info=records(notes))
+
+    def step(self, action: Message) -> Observation:
+        heard = self._game.step(action.content)
+        return Observation(
+            messages=messages(heard["observations"]),
+            reward=float(heard["reward"]),
+            terminated=bool(heard["done"]),
+            info=records(heard.get("metadata") or {}),
+        )
+
+    def close(self) -> None:
+        self._game.close()
+
+
+def messages(chat: list[Mapping[str, str]]) -> tuple[Message, ...]:
+    """A conversation of theirs."""
+    return tuple(Message(role=said["role"], content=said["content"]) for said in chat)

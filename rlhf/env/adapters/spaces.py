@@ -1,0 +1,121 @@
+"""Gymnasium's spaces as text: observations that a policy reads, and actions that it writes."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlhf.errors import ConfigError
+
+MARKS = "".join(set(string.punctuation) - set("+-_"))
+"""What may stand around an action: `**left**.` is `left`, and -1 stays -1."""
+MOST_NUMBERS = 64
+"""Observations of more numbers are no text that anyone could read."""
+
+
+def readable(space: Any) -> bool:
+    """Whether `shown` makes a short text of its values: no picture, and no endless list."""
+    if isinstance(space.shape, tuple):
+        return int(np.prod(space.shape)) <= MOST_NUMBERS
+    return all(readable(part) for part in _parts(space))
+
+
+def _parts(space: Any) -> Sequence[Any]:
+    inner = getattr(space, "spaces", ())  # only Tuple and Dict have parts
+    return tuple(inner.values()) if isinstance(inner, Mapping) else tuple(inner)
+
+
+def shown(value: Any) -> str:
+    """An observation as short text: numbers with at most three decimals, in order, a space between."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}: {shown(part)}" for key, part in value.items())
+    if isinstance(value, tuple | list):
+        return " ".join(shown(part) for part in value)
+    return " ".join(_number(entry) for entry in np.asarray(value).ravel().tolist())
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else f"{value:.3f}"
+
+
+def records(info: Mapping[str, Any]) -> dict[str, str | float | bool]:
+    """What of an environment's `info` can be written down: text, numbers, yes and no."""
+    plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in info.items()}
+    return {str(key): value for key, value in plain.items() if isinstance(value, str | int | float | bool)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digits:
+    """Numbers as one digit each, `0` to `9`: ten equal bins between the limits, which hold what lies beyond them.
+
+    Four floats of CartPole become four bytes. An even number of bins has an edge in the middle, so that the side to
+    which a pole leans is never lost.
+    """
+
+    limits: tuple[tuple[float, float], ...]
+
+    def __call__(self, value: Any) -> str:
+        numbers = np.asarray(value, dtype=np.float64).ravel()
+        low, high = np.array(self.limits).T
+        return "".join(map(str, np.clip((numbers - low) / (high - low) * 10, 0, 9).astype(int)))
+
+
+def digits(limits: Sequence[Sequence[float]], space: Any) -> Digits:
+    """Bins for a space of as many numbers. Raises `ConfigError`."""
+    pairs = tuple((float(low), float(high)) for low, high in limits)
+    size = int(np.prod(space.shape)) if space.shape is not None else 0
+    if len(pairs) != size or any(low >= high for low, high in pairs):
+        raise ConfigError(f"bins needs {size} pairs [low, high] with low < high, one for each number of {space}")
+    return Digits(limits=pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Actions of a Discrete space by name: the last word of a reply says which."""
+
+    names: tuple[str, ...]
+    first: int
+
+    @property
+    def said(self) -> str:
+        """What may be answered, in words."""
+        return f"one of {' '.join(self.names)}"
+
+    def action(self, reply: str) -> int | None:
+        """The action, or None for a reply that names none."""
+        words = reply.lower().split()
+        word = words[-1].strip(MARKS) if words else ""
+        lowered = [name.lower() for name in self.names]
+        return self.first + lowered.index(word) if word in lowered else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnyText:
+    """Actions of a Text space: the whole reply, where the space has it."""
+
+    space: Any
+
+    @property
+    def said(self) -> str:
+        return f"{self.space.min_length} to {self.space.max_length} of the characters {self.space.characters}"
+
+    def action(self, reply: str) -> str | None:
+        text = reply.strip()
+        return text if self.space.contains(text) else None
+
+
+def choices(space: Any, names: Sequence[str] | None) -> Choices:
+    """Names for a Discrete space, by default the numbers of its actions. Raises `ConfigError`."""
+    count, first = int(space.n), int(space.start)
+    given = tuple(names) if names is not None else tuple(str(first + index) for index in range(count))
+    if len({name.lower() for name in given}) != count:
+        raise ConfigError(f"actions names {len(given)} of the {count} actions of {space}: give each a name of its own")
+    if odd := [name for name in given if len(name.split()) != 1 or name.strip(MARKS) != name]:
+        raise ConfigError(f"actions has {odd[0]!r}: a name is one word without punctuation around it")
+    return Choices(names=given, first=first)

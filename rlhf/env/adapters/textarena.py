@@ -1,0 +1,120 @@
+"""TextArena's games: alone, against a fixed opponent, or one policy in several roles (self-play, or a frozen self)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rlhf.env.adapters.imports import imported
+from rlhf.env.adapters.own_random import OwnRandom
+from rlhf.env.asking import asked
+from rlhf.errors import ConfigError
+from rlhf.pieces import load_piece
+from rlhf.types import EnvironmentSpec, Message, Observation, Task
+
+Opponent = Callable[[str, random.Random], str]
+"""What a fixed opponent answers to what it is shown; its draws come from the generator."""
+
+
+class TextArenaEnvironment:
+    """One game of `id` with `players` seats, made with `options`.
+
+    `opponent` names a function `module:function` that plays every seat but `seat`: then there is one role, `agent`.
+    Without one, each seat is a role, `player_0` and so on, and whoever plays the episode gives each its policy: the
+    learned one in all of them is self-play, an earlier one in some is a frozen self.
+
+    The rewards of all roles come at the end, in `info["rewards"]`; with one role also as the reward of its last action.
+    Everything drawn in a game comes from its own seed, whatever is played beside it. Raises `ConfigError`.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        *,
+        players: int = 2,
+        opponent: str | None = None,
+        seat: int = 0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._library = imported("textarena")
+        if id not in self._library.envs.registration.ENV_REGISTRY:
+            raise ConfigError(f"textarena has no game {id}")
+        if not 0 <= seat < players:
+            raise ConfigError(f"seat is {seat}, and the game has the seats 0 to {players - 1}")
+        self._id, self._players, self._options = id, players, dict(options or {})
+        self._opponent: Opponent | None = load_piece(opponent, "opponent") if opponent else None
+        self._roles = roles(players, seat if opponent or players == 1 else None)
+        self.spec = EnvironmentSpec(
+            name=id, description=f"{id} of TextArena, {players} players", roles=tuple(self._roles.values())
+        )
+
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        self._own, self._opponents_draws = OwnRandom(seed), random.Random(f"opponent {seed}")
+        with self._own.drawing():
+            self._game = self._library.make(self._id, **self._options)
+            self._game.reset(num_players=self._players, seed=seed)
+        self._task, self._asked = task, set[int]()
+        seat, shown = self._advance(done=False)
+        if seat is None:
+            raise RuntimeError(f"{self._id} was over before {', '.join(self.spec.roles)} could act")
+        return self._shown(seat, shown)
+
+    def step(self, action: Message) -> Observation:
+        with self._own.drawing():
+            actor = self._game.state.current_player_id
+            done, _ = self._game.step(action.content)
+        seat, shown = self._advance(done)
+        if seat is not None:
+            return self._shown(seat, shown)
+        return self._ended(self._roles[actor])
+
+    def close(self) -> None:
+        """Nothing is held: what a game ends with is in its last observation."""
+
+    def _advance(self, done: bool) -> tuple[int | None, str]:
+        """The seat of a role that acts next, None when the game is over, and what it is shown; opponents play."""
+        while not done:
+            with self._own.drawing():
+                seat, shown = self._game.get_observation()
+            if seat in self._roles:
+                return seat, as_text(shown, seat)
+            assert self._opponent is not None
+            reply = self._opponent(as_text(shown, seat), self._opponents_draws)
+            with self._own.drawing():
+                done, _ = self._game.step(reply)
+        return None, ""
+
+    def _shown(self, seat: int, text: str) -> Observation:
+        """What a seat reads before it acts; each is told first what the task says."""
+        first = seat not in self._asked
+        self._asked.add(seat)
+        messages = asked(self._task, text) if first else (Message(role="user", content=text),)
+        return Observation(messages=messages, role=self._roles[seat])
+
+    def _ended(self, actor: str) -> Observation:
+        with self._own.drawing():
+            rewards, notes = self._game.close()
+        earned = {role: float(rewards[seat]) for seat, role in self._roles.items()}
+        reasons = {role: str(notes[seat].get("reason", "")) for seat, role in self._roles.items()}
+        return Observation(
+            messages=(),
+            reward=earned[actor] if len(earned) == 1 else None,
+            terminated=True,
+            role=actor,
+            info={"rewards": earned, "reasons": reasons},
+        )
+
+
+def roles(players: int, only: int | None) -> dict[int, str]:
+    """Roles by seat: one `agent`, or all players."""
+    return {only: "agent"} if only is not None else {seat: f"player_{seat}" for seat in range(players)}
+
+
+def as_text(shown: str | Sequence[tuple[int, str, Any]], seat: int) -> str:
+    """What a seat is shown. The `-raw` games give messages since its last turn; its own words it has said itself."""
+    if isinstance(shown, str):
+        return shown
+    return "\n".join(
+        said if speaker < 0 else f"[Player {speaker}] {said}" for speaker, said, _ in shown if speaker != seat
+    )

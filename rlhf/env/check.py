@@ -1,0 +1,71 @@
+"""`rlhf env check`: every conformance check against a live server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import httpx
+
+from rlhf.env.checks import CHECKS, Check
+from rlhf.env.client import get
+from rlhf.env.encoding import Undecodable
+from rlhf.env.probe import ANSWER_SECONDS, Failing, NotApplicable, Target, example
+from rlhf.env.remote import Address, Broken
+from rlhf.env.wire import EXTRAS_VERSION, Json
+from rlhf.errors import UserError
+
+CHECK_SECONDS = 300.0
+
+
+class Verdict(StrEnum):
+    PASS = "pass"
+    FAIL = "FAIL"
+    NOT_APPLICABLE = "n/a"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check came to."""
+
+    name: str
+    verdict: Verdict
+    detail: str
+
+
+async def check_server(address: Address, action: Json | None = None) -> AsyncIterator[Finding]:
+    """The findings, as they come. `action` is one that the environment takes; without it, one is made of its schema.
+
+    Raises `UserError` when there is no server.
+    """
+    async with httpx.AsyncClient(
+        base_url=address.url, headers=address.headers, timeout=ANSWER_SECONDS, trust_env=False
+    ) as http:
+        target = await find_target(address, http, action)
+        for name, check in CHECKS.items():
+            yield await find(name, check, target)
+
+
+async def find_target(address: Address, http: httpx.AsyncClient, action: Json | None) -> Target:
+    try:
+        metadata, schema = await get(http, "/metadata"), await get(http, "/schema")
+    except (httpx.HTTPError, Undecodable, Broken, ValueError) as error:
+        raise UserError(f"{address.url} is no environment server: {type(error).__name__}: {error}") from None
+    extras: Json = metadata.get("extras") or {}
+    known = extras if extras.get("version") == EXTRAS_VERSION else {}
+    chosen = example(schema.get("action") or {}) if action is None else action
+    return Target(address=address, http=http, metadata=metadata, action=chosen, extras=known)
+
+
+async def find(name: str, check: Check, target: Target) -> Finding:
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            return Finding(name=name, verdict=Verdict.PASS, detail=await check(target))
+    except NotApplicable as reason:
+        return Finding(name=name, verdict=Verdict.NOT_APPLICABLE, detail=str(reason))
+    except Failing as problem:
+        return Finding(name=name, verdict=Verdict.FAIL, detail=str(problem))
+    except TimeoutError:
+        return Finding(name=name, verdict=Verdict.FAIL, detail=f"not over after {CHECK_SECONDS:g} s")

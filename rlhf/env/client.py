@@ -1,0 +1,98 @@
+"""An environment server as a source of sessions."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+
+from rlhf.env.dialect import Dialect, dialect_of
+from rlhf.env.encoding import Undecodable
+from rlhf.env.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
+from rlhf.env.wire import Json
+from rlhf.errors import EnvironmentFailed
+from rlhf.protocols import Environment
+
+PROBE_SECONDS = 10.0
+BUSY_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
+
+
+class RemoteEnvironments:
+    """The `Environments` of one server, ours or stock. Made by `connect`, which asks it what it serves."""
+
+    def __init__(self, address: Address, dialect: Dialect, patience: Patience) -> None:
+        self.address, self.spec = address, dialect.spec
+        self._dialect, self._patience = dialect, patience
+
+    @classmethod
+    async def connect(cls, address: Address, patience: Patience | None = None) -> RemoteEnvironments:
+        """Wait for the server to answer, and learn its spec. Raises `EnvironmentFailed`."""
+        patience = patience or Patience()
+        try:
+            async with asyncio.timeout(patience.open_seconds):
+                dialect = await ask_dialect(address)
+        except TimeoutError:
+            raise EnvironmentFailed(address.url, "lost", f"no answer within {patience.open_seconds:g} s") from None
+        return cls(address, dialect, patience)
+
+    async def open(self, session: str) -> Environment:
+        """A session, as soon as there is a place. Raises `EnvironmentFailed`: `refused` when there is none in time,
+        `lost` when the server does not answer."""
+        kind, last, pause = "lost", "no answer", BUSY_PAUSE_SECONDS
+        try:
+            async with asyncio.timeout(self._patience.open_seconds):
+                while True:
+                    try:
+                        return await self.try_open()
+                    except AtCapacity as busy:
+                        kind, last = "refused", str(busy)
+                    except Broken as broken:
+                        kind, last = "lost", str(broken)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        except TimeoutError:
+            waited = f"{session}: no place within {self._patience.open_seconds:g} s: {last}"
+            raise EnvironmentFailed(self.spec.name, kind, waited) from None
+
+    async def try_open(self) -> RemoteEnvironment:
+        """One attempt. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
+        environment = RemoteEnvironment(self.address, self._dialect, self._patience)
+        try:
+            async with asyncio.timeout(self._patience.open_seconds / self._patience.tries):
+                await environment.open()
+        except TimeoutError:
+            await environment.close()
+            raise Broken(f"{self.address.url} is silent") from None
+        except BaseException:
+            await environment.close()
+            raise
+        return environment
+
+
+async def ask_dialect(address: Address) -> Dialect:
+    """What the server says of itself, as soon as it says anything. Raises `EnvironmentFailed`."""
+    async with httpx.AsyncClient(
+        base_url=address.url, headers=address.headers, timeout=PROBE_SECONDS, trust_env=False
+    ) as http:
+        while True:
+            try:
+                metadata, schema = await get(http, "/metadata"), await get(http, "/schema")
+                return dialect_of(metadata, schema)
+            except (httpx.TransportError, Broken):
+                await asyncio.sleep(BUSY_PAUSE_SECONDS)
+            except (Undecodable, ValueError, KeyError) as error:
+                detail = f"this is no environment server: {type(error).__name__}: {error}"
+                raise EnvironmentFailed(address.url, "protocol", detail) from None
+
+
+async def get(http: httpx.AsyncClient, path: str) -> Json:
+    """The JSON object at a path. Raises `Broken` for what may pass, `EnvironmentFailed` for what will not."""
+    answer = await http.get(path)
+    if answer.status_code >= 500:
+        raise Broken(f"{path}: HTTP status {answer.status_code}")
+    if answer.status_code in (401, 403):
+        raise EnvironmentFailed(str(http.base_url), "refused", f"the token is refused (HTTP {answer.status_code})")
+    said = answer.json()
+    if answer.status_code != 200 or not isinstance(said, dict):
+        raise Undecodable(f"{path} answers with HTTP status {answer.status_code}")
+    return said

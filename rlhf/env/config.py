@@ -1,0 +1,75 @@
+"""What episodes are played against."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from rlhf.config import Config
+from rlhf.pieces import is_piece
+
+Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
+TOOL_FORMATS = ("hermes", "llama3_json", "none")
+
+
+class EnvironmentConfig(Config):
+    """An environment that takes turns with the policy, and the rules of taking them."""
+
+    environment: str | None = None
+    """`module:Class` of an environment that this run hosts, for instance `rlhf.env.tools:CalculatorEnvironment`."""
+    urls: tuple[Url, ...] = ()
+    """Servers that host the environment (`rlhf serve env`, or a stock OpenEnv server), instead of `environment`. All
+    serve the same; sessions are spread over them."""
+    token_env: str | None = None
+    """Environment variable with the bearer token of the servers."""
+    arguments: dict[str, Any] = Field({})
+    """What the class is made with, by name."""
+    demonstrations: str | None = None
+    """`module:function` `(count, seed) -> conversations`: lists of messages whose assistant's are imitated by
+    `model.warmup`."""
+    max_turns: int = Field(8, ge=1)
+    """Replies of the policy in one episode; the last one truncates it unless the environment has ended it."""
+    turn_timeout_seconds: float = Field(30, gt=0)
+    """Deadline for one answer of the environment; the episode is lost when it passes."""
+    episode_timeout_seconds: float = Field(300, gt=0)
+    """Deadline for all answers of the environment in one episode together."""
+    start_timeout_seconds: float = Field(120, gt=0)
+    """How long an episode waits for a place."""
+    max_sessions: int = Field(1024, ge=1)
+    """Episodes that this run hosts at once; others wait for a place."""
+    history: Literal["full", "last_n"] = "full"
+    """What the policy sees of its episode. `full`: all of it, in one context that grows. `last_n`: what was asked and
+    the last `last_n` turns, rendered anew for every turn, each of which is a segment of its own."""
+    last_n: int | None = Field(None, ge=1)
+    """Turns that the policy sees with `history: last_n`."""
+    tool_format: str = "hermes"
+    """How the model writes tool calls: `hermes` (Hermes, Qwen), `llama3_json` (Llama 3.1 and later), `none`, or
+    `module:function` of yours, `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where the environment has tools."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> EnvironmentConfig:
+        if (self.environment is None) == (not self.urls):
+            raise ValueError("give exactly one of environment (module:Class, hosted by this run) and urls (servers)")
+        if self.environment is not None and not is_piece(self.environment):
+            raise ValueError(f"environment is {self.environment!r}; give module:Class")
+        if self.urls and self.arguments:
+            raise ValueError("arguments are for an environment that this run hosts; a server has its own")
+        if self.token_env and not self.urls:
+            raise ValueError("token_env is for servers, and there are none; give urls")
+        if self.demonstrations is not None and not is_piece(self.demonstrations):
+            raise ValueError(f"demonstrations is {self.demonstrations!r}; give module:function")
+        return self
+
+    @model_validator(mode="after")
+    def _turns_are_taken(self) -> EnvironmentConfig:
+        if (self.history == "last_n") != (self.last_n is not None):
+            raise ValueError("last_n is how many turns history: last_n shows, and is required by it; give both or none")
+        if self.tool_format not in TOOL_FORMATS and not is_piece(self.tool_format):
+            raise ValueError(f"tool_format is {self.tool_format!r}; use {', '.join(TOOL_FORMATS)} or module:function")
+        return self
+
+    @property
+    def shown(self) -> str:
+        """The environment in a line."""
+        return self.environment or ", ".join(self.urls)

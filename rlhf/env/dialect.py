@@ -1,0 +1,144 @@
+"""What a server understands: ours, or any other OpenEnv server, whose actions and observations are its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jsonschema
+
+from rlhf.env.encoding import Undecodable, action_data, observation_from, spec_from, task_data
+from rlhf.env.wire import EXTRAS_VERSION, Json
+from rlhf.types import EnvironmentSpec, Message, Observation, Task
+
+
+class NotAnAction(Exception):
+    """What the policy said is no action of this environment. The message is for the policy to read."""
+
+
+class Dialect(Protocol):
+    """Our nouns in a server's words. `resumes`: sessions outlive a connection, and a request id is answered once."""
+
+    @property
+    def spec(self) -> EnvironmentSpec: ...
+    @property
+    def resumes(self) -> bool: ...
+    def reset(self, task: Task, seed: int, request_id: str) -> Json: ...
+    def action(self, message: Message, request_id: str) -> Json: ...
+    def observation(self, answer: Json) -> Observation: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ours:
+    """A server of this project: everything travels."""
+
+    spec: EnvironmentSpec
+    resumes: bool = True
+
+    def reset(self, task: Task, seed: int, request_id: str) -> Json:
+        return {"seed": seed, "task": task_data(task), "request_id": request_id}
+
+    def action(self, message: Message, request_id: str) -> Json:
+        return action_data(message) | {"metadata": {"request_id": request_id}}
+
+    def observation(self, answer: Json) -> Observation:
+        """Raises `Undecodable`."""
+        return observation_from(answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stock:
+    """Any other server. Its task is chosen by the seed; text becomes an action, and an observation text."""
+
+    spec: EnvironmentSpec
+    action_schema: Mapping[str, Any] = field(default_factory=dict)
+    resumes: bool = False
+
+    def reset(self, task: Task, seed: int, request_id: str) -> Json:
+        return {"seed": seed, "episode_id": request_id}
+
+    def action(self, message: Message, request_id: str) -> Json:
+        """The text in the one text field that the action requires; else the text is the action, in JSON.
+
+        Raises `NotAnAction`.
+        """
+        if message.tool_calls:
+            return tool_action(message)
+        text_field = only_text_field(self.action_schema)
+        return {text_field: message.content} if text_field else written_action(message.content, self.action_schema)
+
+    def observation(self, answer: Json) -> Observation:
+        """Raises `Undecodable`."""
+        said, reward, done = answer.get("observation"), answer.get("reward"), answer.get("done")
+        if not isinstance(said, dict) or not isinstance(done, bool) or not isinstance(reward, int | float | None):
+            raise Undecodable(f"no observation: {answer!r:.200}")
+        metadata = answer.get("metadata") or {}
+        truncated = done and metadata.get("truncated") is True and metadata.get("terminated") is not True
+        return Observation(
+            messages=(Message(role="user", content=text_of_observation(said)),),
+            reward=None if reward is None else float(reward),
+            terminated=done and not truncated,
+            truncated=truncated,
+            info=metadata,
+        )
+
+
+def dialect_of(metadata: Json, schema: Json) -> Dialect:
+    """The dialect of a server by its `/metadata` and `/schema`. Raises `Undecodable`."""
+    extras = metadata.get("extras")
+    if isinstance(extras, dict) and extras.get("version") == EXTRAS_VERSION:
+        return Ours(spec=spec_from(extras["spec"]))
+    spec = EnvironmentSpec(name=str(metadata.get("name")), description=str(metadata.get("description", "")))
+    return Stock(spec=spec, action_schema=schema.get("action") or {})
+
+
+def only_text_field(schema: Mapping[str, Any]) -> str | None:
+    """The one required property of an action, where it is a string."""
+    required = schema.get("required") or []
+    if len(required) != 1:
+        return None
+    described = (schema.get("properties") or {}).get(required[0]) or {}
+    return required[0] if described.get("type") == "string" and "enum" not in described else None
+
+
+def written_action(text: str, schema: Mapping[str, Any]) -> Json:
+    """An action that the policy wrote as JSON. Raises `NotAnAction`, with the schema that it should follow."""
+    try:
+        action = json.loads(text)
+        jsonschema.validate(action, dict(schema))
+    except (ValueError, RecursionError, jsonschema.ValidationError) as error:
+        problem = error.message if isinstance(error, jsonschema.ValidationError) else str(error)
+        wanted = json.dumps(schema.get("properties", {}))
+        raise NotAnAction(f"Not an action: {problem}. Reply with one JSON object of these fields: {wanted}") from None
+    if not isinstance(action, dict):
+        raise NotAnAction("Not an action: reply with one JSON object")
+    return action
+
+
+def tool_action(message: Message) -> Json:
+    """A tool call as OpenEnv's tool environments take it: one at a time. Raises `NotAnAction`."""
+    if len(message.tool_calls) > 1:
+        raise NotAnAction("This environment takes one tool call at a time")
+    call = message.tool_calls[0]
+    return {"type": "call_tool", "tool_name": call.name, "arguments": dict(call.arguments)}
+
+
+def text_of_observation(said: Json) -> str:
+    """The text for the policy: the only string there is, or everything as JSON."""
+    fields = {name: value for name, value in said.items() if name != "metadata"}
+    if "tool_name" in fields and (called := tool_text(fields)) is not None:
+        return called
+    texts = [value for value in fields.values() if isinstance(value, str)]
+    return texts[0] if len(texts) == len(fields) == 1 else json.dumps(fields, ensure_ascii=False)
+
+
+def tool_text(fields: Json) -> str | None:
+    """What a tool answered, or what was wrong with the call."""
+    if error := fields.get("error"):
+        return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+    content = (fields.get("result") or {}).get("content") if isinstance(fields.get("result"), dict) else None
+    if not isinstance(content, list):
+        return None
+    return "\n".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))

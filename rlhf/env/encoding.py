@@ -1,0 +1,135 @@
+"""Our nouns as the wire's JSON, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from rlhf.env.wire import Action, CallData, Json, MessageData, TaskData
+from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCall
+
+
+class Undecodable(ValueError):
+    """An answer that makes no sense."""
+
+
+def dumps(data: object) -> str:
+    """JSON text. What JSON has no word for, as arrays in an `info`, becomes a list or a string."""
+    return to_json(data, fallback=_plain).decode()
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def task_data(task: Task) -> Json:
+    data: Json = {"id": task.id, "messages": [message_data(one) for one in task.messages]}
+    return data | {"answer": task.answer, "row": dict(task.row)}
+
+
+def task_from(data: TaskData) -> Task:
+    messages = tuple(message_from(one) for one in data.messages)
+    return Task(id=data.id, messages=messages, answer=data.answer, row=data.row)
+
+
+def message_data(message: Message) -> Json:
+    """A message; keys that would be empty are left out."""
+    data: Json = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        data["tool_calls"] = [call_data(call) for call in message.tool_calls]
+    if message.tool_call_id is not None:
+        data["tool_call_id"] = message.tool_call_id
+    return data
+
+
+def message_from(data: MessageData) -> Message:
+    calls = tuple(call_from(call) for call in data.tool_calls)
+    return Message(role=data.role, content=data.content, tool_calls=calls, tool_call_id=data.tool_call_id)
+
+
+def call_data(call: ToolCall) -> Json:
+    return {"id": call.id, "name": call.name, "arguments": dict(call.arguments)}
+
+
+def call_from(data: CallData) -> ToolCall:
+    return ToolCall(id=data.id, name=data.name, arguments=data.arguments)
+
+
+def action_data(action: Message) -> Json:
+    data: Json = {"text": action.content}
+    return data | ({"tool_calls": [call_data(call) for call in action.tool_calls]} if action.tool_calls else {})
+
+
+def action_from(data: Action) -> Message:
+    calls = tuple(call_from(call) for call in data.tool_calls)
+    return Message(role="assistant", content=data.text, tool_calls=calls)
+
+
+def tool_data(tool: Tool) -> Json:
+    return {"name": tool.name, "description": tool.description, "input_schema": dict(tool.parameters)}
+
+
+def tool_from(data: Mapping[str, Any]) -> Tool:
+    schema = data.get("input_schema") or data.get("inputSchema") or {}
+    return Tool(name=data["name"], description=data.get("description") or "", parameters=schema)
+
+
+def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
+    """The `data` of an answer: the wire's own keys at the top, and all that is ours in `metadata`."""
+    text = observation.messages[0].content if len(observation.messages) == 1 else text_of(observation.messages)
+    metadata: Json = {
+        "terminated": observation.terminated,
+        "truncated": observation.truncated,
+        "role": observation.role,
+        "info": dict(observation.info),
+    }
+    said: Json = {
+        "messages": [message_data(message) for message in observation.messages],
+        "text": text,
+        "role": observation.role,
+        "metadata": metadata,
+    }
+    if tools:
+        said["tools"] = [tool_data(tool) for tool in tools]
+    return {"observation": said, "reward": observation.reward, "done": observation.done, "metadata": metadata}
+
+
+def text_of(messages: tuple[Message, ...]) -> str:
+    return "\n\n".join(message.content for message in messages)
+
+
+def observation_from(data: Json) -> Observation:
+    """The observation in an answer of one of our servers. Raises `Undecodable`."""
+    try:
+        said, metadata = data["observation"], data["metadata"]
+        return Observation(
+            messages=tuple(message_from(MessageData.model_validate(one)) for one in said["messages"]),
+            reward=data["reward"],
+            terminated=metadata["terminated"],
+            truncated=metadata["truncated"],
+            role=metadata["role"],
+            info=metadata["info"],
+        )
+    except (KeyError, TypeError, ValidationError) as error:
+        raise Undecodable(f"no observation: {type(error).__name__}: {error}") from None
+
+
+def spec_data(spec: EnvironmentSpec) -> Json:
+    tools = [tool_data(tool) for tool in spec.tools]
+    return {"name": spec.name, "description": spec.description, "tools": tools, "roles": list(spec.roles)}
+
+
+def spec_from(data: Json) -> EnvironmentSpec:
+    """The reverse of `spec_data`. Raises `Undecodable`."""
+    try:
+        return EnvironmentSpec(
+            name=data["name"],
+            description=data["description"],
+            tools=tuple(tool_from(tool) for tool in data["tools"]),
+            roles=tuple(data["roles"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise Undecodable(f"no spec: {type(error).__name__}: {error}") from None

@@ -1,0 +1,116 @@
+"""The HTTP of the wire: what a server is, and sessions by header for clients without a WebSocket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Header, Request
+from fastapi.responses import JSONResponse, Response
+
+from rlhf.env.acting import act
+from rlhf.env.encoding import answer_data, dumps, spec_data
+from rlhf.env.mcp import answer_mcp, speaks_mcp
+from rlhf.env.rpc import PARSE_ERROR, RpcError, answer_rpc, failure
+from rlhf.env.session import Session
+from rlhf.env.sessions import Sessions
+from rlhf.env.wire import (
+    EXTRAS_VERSION,
+    SESSION_HEADER,
+    Action,
+    Code,
+    Json,
+    ObservationData,
+    Refused,
+    ResetData,
+    StateData,
+    StepBody,
+)
+
+SessionId = Annotated[str | None, Header(alias=SESSION_HEADER, min_length=8, max_length=255)]
+PROBLEM = {"description": "An error: `detail` holds `code` and `message`", "content": {"application/json": {}}}
+PROBLEMS: dict[int | str, Any] = dict.fromkeys((400, 401, 404, 409, 410, 413, 500, 503, 504), PROBLEM)
+
+
+class WireJson(JSONResponse):
+    """JSON by the encoder of the wire."""
+
+    def render(self, content: Any) -> bytes:
+        return dumps(content).encode()
+
+
+def http_routes(sessions: Sessions, describe: Callable[[], Json]) -> APIRouter:
+    """The routes. `describe` adds the server's settings to `/metadata`."""
+    router = APIRouter(default_response_class=WireJson, responses=PROBLEMS)
+    spec = sessions.isolation.spec
+
+    @router.get("/health")
+    async def health() -> Json:
+        return {"status": "healthy"}
+
+    @router.get("/metadata")
+    async def metadata() -> Json:
+        extras = {"version": EXTRAS_VERSION, "spec": spec_data(spec), "active_sessions": sessions.active, **describe()}
+        return {"name": spec.name, "description": spec.description, "extras": extras}
+
+    @router.get("/schema")
+    async def schema() -> Json:
+        return {
+            "action": Action.model_json_schema(),
+            "observation": ObservationData.model_json_schema(),
+            "state": StateData.model_json_schema(),
+        }
+
+    @router.get("/list_environments")
+    async def list_environments() -> list[str]:
+        return [spec.name]
+
+    @router.get("/state")
+    async def state(session_id: SessionId = None) -> Json:
+        return sessions.find(session_id).state if session_id else StateData().model_dump()
+
+    @router.post("/reset")
+    async def reset(body: Annotated[ResetData, Body(default_factory=ResetData)], session_id: SessionId = None) -> Json:
+        async with session_of_request(sessions, session_id, opens=True) as session:
+            return answer_data(await session.reset(body), spec.tools)
+
+    @router.post("/step")
+    async def step(body: StepBody, session_id: SessionId = None) -> Json:
+        async with session_of_request(sessions, session_id, opens=False) as session:
+            if session_id is None:
+                await session.reset(ResetData())
+            return await act(session, spec, body.action, body.request_id, body.timeout_s)
+
+    @router.post("/mcp")
+    async def mcp(request: Request) -> Response:
+        try:
+            body = json.loads(await request.body())
+        except (ValueError, RecursionError):
+            return WireJson(failure(None, RpcError(PARSE_ERROR, "Parse error")))
+        if speaks_mcp(request.headers.get("accept", "")):
+            return await answer_mcp(sessions, body, request.headers)
+        return WireJson(await answer_rpc(sessions, body))
+
+    return router
+
+
+@asynccontextmanager
+async def session_of_request(sessions: Sessions, session_id: str | None, opens: bool) -> AsyncIterator[Session]:
+    """The session in the header; without one, a session for this request alone. Raises `Refused`."""
+    if session_id is not None:
+        yield await sessions.find_or_open(session_id) if opens else sessions.find(session_id)
+        return
+    session = await sessions.open()
+    try:
+        yield session
+    finally:
+        sessions.end(session.id)
+
+
+async def answer_refusal(request: Request, refused: Exception) -> Response:
+    """A refusal as an HTTP answer."""
+    assert isinstance(refused, Refused)
+    headers = {"Retry-After": "1"} if refused.code is Code.CAPACITY_REACHED else None
+    return WireJson({"detail": refused.data}, status_code=refused.status, headers=headers)

@@ -1,0 +1,154 @@
+"""Where the code of an environment runs: a thread, or a process that can be killed. Never the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rlhf.env.threads import Threads, TooManyHung
+from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
+from rlhf.pieces import load_piece
+from rlhf.protocols import Environment, LocalEnvironment
+from rlhf.types import EnvironmentSpec, Message, Observation, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """Seconds that an environment has for each of its methods, its constructor included."""
+
+    open_seconds: float = 50.0
+    reset_seconds: float = 50.0
+    step_seconds: float = 50.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factory:
+    """An environment by name: `module:Class` and the arguments of its constructor."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self) -> Callable[[], LocalEnvironment]:
+        """Raises `ConfigError` when it cannot be imported."""
+        piece = load_piece(self.name, "the environment")
+        return lambda: piece(**self.arguments)
+
+
+class Isolation(Protocol):
+    """Makes environments, each for one session, and runs their code. `start` before, `stop` after all else.
+
+    `open` makes one; an `EnvironmentFailed` of its constructor is of kind `raised` or `timeout`.
+    """
+
+    spec: EnvironmentSpec
+
+    async def start(self) -> None: ...
+    async def open(self, session: str) -> Environment: ...
+    async def stop(self) -> None: ...
+
+
+class ThreadIsolation:
+    """Environments in threads of this process: quick, and enough for code that keeps itself in order.
+
+    One that never returns loses its thread for good; one that ends its process ends all.
+    """
+
+    def __init__(self, factory: Factory, deadlines: Deadlines, limit: int = 1024) -> None:
+        self._create = factory.load()
+        self.spec = described(factory, self._create)
+        self._deadlines = deadlines
+        self._threads = Threads(f"environment {self.spec.name}", limit)
+
+    async def start(self) -> None: ...
+
+    async def open(self, session: str) -> Environment:
+        seconds = self._deadlines.open_seconds
+        environment = await in_thread(self._threads, self.spec.name, "open", self._create, seconds, _nothing)
+        return ThreadEnvironment(self.spec.name, environment, self._threads, self._deadlines)
+
+    async def stop(self) -> None:
+        self._threads.stop()
+
+
+class ThreadEnvironment:
+    """One environment whose methods run in whichever thread is free, one at a time."""
+
+    def __init__(self, name: str, environment: LocalEnvironment, threads: Threads, deadlines: Deadlines) -> None:
+        self._name, self._environment, self._threads, self._deadlines = name, environment, threads, deadlines
+        self._left = False
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        return await self._run("reset", lambda: self._environment.reset(task, seed=seed), self._deadlines.reset_seconds)
+
+    async def step(self, action: Message) -> Observation:
+        return await self._run("step", lambda: self._environment.step(action), self._deadlines.step_seconds)
+
+    async def close(self) -> None:
+        """Does not wait: nobody needs what `close` does. A call that is still running closes when it comes back."""
+        if not self._left:
+            self._left = True
+            self._threads.spawn(self._environment.close)
+
+    async def _run(self, method: str, work: Callable[[], Observation], seconds: float) -> Observation:
+        try:
+            said = await in_thread(self._threads, self._name, method, work, seconds, self._environment.close)
+        except (EnvironmentFailed, asyncio.CancelledError) as error:
+            # The thread may still be inside; it closes when it comes out. Nobody else may touch the environment then.
+            self._left = isinstance(error, asyncio.CancelledError) or error.kind == "timeout"
+            raise
+        return checked(self._name, said)
+
+
+async def in_thread(
+    threads: Threads, name: str, method: str, work: Callable[[], Any], seconds: float, late: Callable[[], None]
+) -> Any:
+    """What a method of an environment returns. Raises `EnvironmentFailed`."""
+
+    def guarded() -> Any:
+        try:
+            return work()
+        except BaseException as error:
+            # SystemExit too: an environment that calls sys.exit() has broken, and the server goes on.
+            raise EnvironmentFailed(name, "raised", f"{method}: {told(error)}") from error
+
+    try:
+        return await threads.run(method, guarded, seconds, late)
+    except DeadlinePassed:
+        raise EnvironmentFailed(name, "timeout", f"{method} did not return within {seconds:g} s") from None
+    except TooManyHung:
+        detail = f"{threads.hung} calls never came back; serve it with --isolation process"
+        raise EnvironmentFailed(name, "refused", detail) from None
+
+
+def checked(name: str, said: object) -> Observation:
+    """What a method returned, if it is an observation with a finite reward. Raises `EnvironmentFailed`."""
+    if not isinstance(said, Observation):
+        raise EnvironmentFailed(name, "protocol", f"it returned {said!r:.100}, not an Observation")
+    if said.reward is not None and not math.isfinite(said.reward):
+        raise EnvironmentFailed(name, "protocol", f"its reward is {said.reward}, which is no number")
+    return said
+
+
+def described(factory: Factory, create: Callable[[], LocalEnvironment]) -> EnvironmentSpec:
+    """The spec, from one environment that is made and closed. Raises `ConfigError` when that fails."""
+    try:
+        environment = create()
+        spec = environment.spec
+        environment.close()
+    except Exception as error:
+        raise ConfigError(f"environment {factory.name} cannot be made: {told(error)}") from error
+    if not isinstance(spec, EnvironmentSpec):
+        raise ConfigError(f"environment {factory.name}: its spec is {spec!r:.100}, not an EnvironmentSpec")
+    return spec
+
+
+def told(error: BaseException) -> str:
+    """An exception of somebody else's code in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
+
+
+def _nothing() -> None:
+    pass

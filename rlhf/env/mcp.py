@@ -1,0 +1,60 @@
+"""MCP's streamable HTTP at `/mcp`: the same tools for clients that are made for MCP, each answer plain JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastapi.responses import JSONResponse, Response
+
+from rlhf.env.rpc import INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, answer_rpc, failure, success
+from rlhf.env.sessions import Sessions
+from rlhf.env.wire import API_VERSION, Json
+
+VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
+"""Revisions with a handshake, the newest first. A client with a later one asks, hears of these, and takes one."""
+SESSION = "mcp-session-id"
+
+
+def speaks_mcp(accept: str) -> bool:
+    """Whether a request's Accept header is of an MCP client: all others get OpenEnv's JSON-RPC."""
+    return "text/event-stream" in accept
+
+
+async def answer_mcp(sessions: Sessions, body: object, headers: Mapping[str, str]) -> Response:
+    """The response to one message. A session comes with the handshake, and ends with DELETE or its lease."""
+    if not isinstance(body, dict):
+        return JSONResponse(failure(None, RpcError(INVALID_REQUEST, "One message at a time")), status_code=400)
+    if "id" not in body:
+        return Response(status_code=202)
+    method, request_id = body.get("method"), body["id"]
+    if method == "initialize":
+        return await shake_hands(sessions, body)
+    if method == "ping":
+        return JSONResponse(success(request_id, {}))
+    if method not in ("tools/list", "tools/call"):
+        return JSONResponse(failure(request_id, RpcError(METHOD_NOT_FOUND, f"Method not found: {method!s:.100}")))
+    params = dict(body.get("params") or {})
+    params.pop("_meta", None)
+    if method == "tools/call" and SESSION in headers:
+        params["session_id"] = headers[SESSION]
+    answer = await answer_rpc(sessions, {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+    return JSONResponse(as_mcp(answer))
+
+
+async def shake_hands(sessions: Sessions, body: Json) -> Response:
+    asked = (body.get("params") or {}).get("protocolVersion")
+    session = await sessions.open()
+    result = {
+        "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
+        "capabilities": {"tools": {"listChanged": False}},
+        "serverInfo": {"name": sessions.isolation.spec.name, "version": API_VERSION},
+    }
+    return JSONResponse(success(body["id"], result), headers={SESSION: session.id})
+
+
+def as_mcp(answer: Json) -> Json:
+    """A tool's result in MCP's spelling."""
+    result = answer.get("result")
+    if result and "is_error" in result:
+        return answer | {"result": {"content": result["content"], "isError": result["is_error"]}}
+    return answer

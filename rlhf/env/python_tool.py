@@ -1,0 +1,43 @@
+"""A Python interpreter as a tool. It runs nothing itself: a runner does, for instance the sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rlhf.env.tool_use import Handled, ToolUseEnvironment, text_argument, text_tool
+from rlhf.pieces import load_piece
+
+PYTHON = text_tool("python", "Runs a Python program and shows what it prints.", "code", "the program")
+CUT = "\n… cut …\n"
+
+
+class Runner(Protocol):
+    """Runs a program of the policy's, within its own limits of time and memory, and says what came of it as text:
+    what was printed, and how it ended where it did not end well. It raises only when it is itself broken."""
+
+    def __call__(self, code: str) -> str: ...
+
+
+class PythonToolEnvironment(ToolUseEnvironment):
+    """What the task asks, with Python at hand. `runner` names the function `module:function` that runs programs.
+
+    Of what it says the policy reads `longest` characters: the beginning and the end. Raises `ConfigError`.
+    """
+
+    def __init__(self, *, runner: str, longest: int = 4000, score: str | None = None) -> None:
+        self._run_code: Runner = load_piece(runner, "runner")
+        self._longest = longest
+        super().__init__(
+            "python", "A question, and Python to work it out", [Handled(tool=PYTHON, run=self._run)], score
+        )
+
+    def _run(self, arguments: Mapping[str, Any]) -> str:
+        said = self._run_code(text_argument(arguments, "code")).strip()
+        return shortened(said, self._longest) or "(nothing was printed)"
+
+
+def shortened(text: str, longest: int) -> str:
+    """The text, without its middle where it is longer than that."""
+    half = max(1, (longest - len(CUT)) // 2)
+    return text if len(text) <= longest else text[:half] + CUT + text[-half:]

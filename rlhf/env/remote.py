@@ -1,0 +1,190 @@
+"""One session on an environment server, over its WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+
+from rlhf.env.dialect import Dialect, NotAnAction
+from rlhf.env.encoding import Undecodable, dumps
+from rlhf.env.wire import Code, Json
+from rlhf.errors import EnvironmentFailed
+from rlhf.types import Message, Observation, Task
+
+MESSAGE_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a client waits, in seconds, and how often it tries again where that is safe.
+
+    `open_seconds` is for a place on a server; `reset_seconds` and `step_seconds` are for an answer, all tries together.
+    A try that is silent for its share of these is given up for the next.
+    """
+
+    open_seconds: float = 60.0
+    reset_seconds: float = 110.0
+    step_seconds: float = 60.0
+    tries: int = 3
+    pause_seconds: float = 0.2
+
+
+class Broken(Exception):
+    """A connection that failed; whether to try again is for the caller to know."""
+
+
+class AtCapacity(Exception):
+    """The server has no place at the moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A server. `url` is its HTTP address, `token` what it asks for when it is not on loopback."""
+
+    url: str
+    token: str | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def socket_url(self, query: str = "") -> str:
+        return "ws" + self.url.removeprefix("http").rstrip("/") + "/ws" + query
+
+
+class RemoteEnvironment:
+    """An `Environment` behind a server. On one of ours a dropped or silent connection is made again and asked again,
+    under the same request id, so nothing is stepped twice; on any other, what was asked is lost with the session."""
+
+    def __init__(self, address: Address, dialect: Dialect, patience: Patience) -> None:
+        self._address, self._dialect, self._patience = address, dialect, patience
+        self._id, self._requests = secrets.token_hex(16), 0
+        self._socket: ClientConnection | None = None
+        self._opened = False
+
+    async def open(self) -> None:
+        """Take a place. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
+        answer = await self._exchange({"type": "state"})
+        self._raise_if_error(answer)
+        self._opened = True
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        data = self._dialect.reset(task, seed, self._request_id())
+        return await self._observed({"type": "reset", "data": data}, self._patience.reset_seconds)
+
+    async def step(self, action: Message) -> Observation:
+        try:
+            data = self._dialect.action(action, self._request_id())
+        except NotAnAction as refused:
+            return Observation(messages=(Message(role="user", content=str(refused)),))
+        return await self._observed({"type": "step", "data": data}, self._patience.step_seconds)
+
+    async def close(self) -> None:
+        """Say that the session is over, and go. Never raises; a server that does not hear it has its lease."""
+        if self._socket is not None:
+            with contextlib.suppress(ConnectionClosed, OSError, TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._socket.send('{"type":"close"}')
+                    await self._socket.close()
+        self._drop()
+
+    async def _observed(self, frame: Json, seconds: float) -> Observation:
+        """The observation that answers a frame. Raises `EnvironmentFailed`."""
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await self._ask(frame, seconds)
+        except TimeoutError:
+            self._drop()
+            raise self._failed("timeout", f"no answer to {frame['type']} within {seconds:g} s") from None
+        self._raise_if_error(answer)
+        try:
+            return self._dialect.observation(answer["data"])
+        except (Undecodable, KeyError, TypeError) as error:
+            raise self._failed("protocol", f"the answer to {frame['type']} makes no sense: {error}") from None
+
+    async def _ask(self, frame: Json, seconds: float) -> Json:
+        """The answer to a frame, asked for again where a connection fails and the server knows request ids."""
+        tries = self._patience.tries if self._dialect.resumes else 1
+        for left in reversed(range(tries)):
+            try:
+                async with asyncio.timeout(seconds / tries if left else None):
+                    return await self._exchange(frame)
+            except (Broken, TimeoutError) as error:
+                self._drop()
+                if not left:
+                    raise self._failed("lost", f"{frame['type']}: {error}") from None
+                await asyncio.sleep(self._patience.pause_seconds)
+            except AtCapacity as error:
+                raise self._failed("lost", str(error)) from None
+        raise AssertionError("unreachable")
+
+    async def _exchange(self, frame: Json) -> Json:
+        """One frame out, one in. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
+        try:
+            if self._socket is None:
+                self._socket = await self._connect()
+            with contextlib.suppress(ConnectionClosed):  # one that is refused is told why, and closed: read that
+                await self._socket.send(dumps(frame))
+            answer = json.loads(await self._socket.recv())
+        except InvalidStatus as refused:
+            self._raise_for_status(refused.response.status_code)
+        except (ConnectionClosed, InvalidHandshake, OSError, EOFError) as error:
+            raise Broken(f"{type(error).__name__}: {error}") from None
+        except ValueError as error:
+            raise self._failed("protocol", f"an answer that is not JSON: {error}") from None
+        if not isinstance(answer, dict) or not isinstance(answer.get("data"), dict):
+            raise self._failed("protocol", f"an answer that is no frame: {answer!r:.100}")
+        if answer["data"].get("code") == Code.CAPACITY_REACHED:
+            raise AtCapacity(f"{self._address.url}: {answer['data'].get('message')}")
+        return answer
+
+    async def _connect(self) -> ClientConnection:
+        """A socket to the session: that of ours is named by this client, so that it can be found again."""
+        query = ""
+        if self._dialect.resumes:
+            query = f"?session_id={self._id}" if self._opened else f"?open={self._id}"
+        return await connect(
+            self._address.socket_url(query),
+            additional_headers=self._address.headers,
+            compression=None,
+            max_size=MESSAGE_BYTES,
+            open_timeout=None,
+            close_timeout=1.0,
+            proxy=None,
+        )
+
+    def _raise_for_status(self, status: int) -> None:
+        if status >= 500:
+            raise Broken(f"HTTP status {status}")
+        if status in (401, 403):
+            raise self._failed("refused", f"{self._address.url} refuses the token (HTTP status {status})")
+        raise self._failed("protocol", f"{self._address.url} has no WebSocket at /ws (HTTP status {status})")
+
+    def _raise_if_error(self, answer: Json) -> None:
+        """An error frame as a failure. Our servers say its kind; a stock one tells that the environment raised."""
+        if answer.get("type") == "error":
+            data: dict[str, Any] = answer["data"]
+            kinds = {Code.SESSION_ERROR: "lost", Code.EXECUTION_ERROR: "raised", Code.FACTORY_ERROR: "raised"}
+            kind = data.get("kind", kinds.get(data.get("code", ""), "protocol"))
+            kind = kind if kind in ("raised", "timeout", "lost", "refused") else "protocol"
+            raise self._failed(kind, f"{data.get('code')}: {data.get('message')}")
+
+    def _failed(self, kind: str, detail: str) -> EnvironmentFailed:
+        return EnvironmentFailed(self._dialect.spec.name, kind, detail)
+
+    def _request_id(self) -> str:
+        self._requests += 1
+        return f"{self._id}-{self._requests}"
+
+    def _drop(self) -> None:
+        """Leave the connection at once; closing it politely would wait for a server that may not listen."""
+        if self._socket is not None:
+            self._socket.transport.abort()
+            self._socket = None

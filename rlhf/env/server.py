@@ -1,0 +1,142 @@
+"""The environment server: any `LocalEnvironment` over the OpenEnv wire, and what the wire leaves out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import resource
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import uvicorn
+from fastapi import FastAPI, Request, Response, WebSocket
+from fastapi.exceptions import RequestValidationError
+
+from rlhf.env.doors import SizeDoor, TokenDoor
+from rlhf.env.http_routes import answer_refusal, http_routes
+from rlhf.env.isolation import Deadlines, Isolation
+from rlhf.env.mcp import SESSION
+from rlhf.env.sessions import Sessions
+from rlhf.env.socket_route import serve_socket
+from rlhf.env.wire import API_VERSION, Code, Json, Refused
+from rlhf.errors import UserError
+
+BACKLOG = 4096
+"""Connections that the kernel holds while the server is busy: a thousand clients start at once."""
+PING_SECONDS = 20.0
+"""A client that does not answer a ping for this long has gone without saying so."""
+STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """What a server allows. `lease_seconds` is how long a session lives that nobody holds or uses."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = None
+    max_sessions: int = 1024
+    lease_seconds: float = 120.0
+    max_message_bytes: int = 2**20
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+
+def build_app(isolation: Isolation, settings: ServerSettings) -> FastAPI:
+    """The application. `isolation` has been started, and is stopped by whoever did so."""
+    sessions = Sessions(isolation, settings.max_sessions, settings.lease_seconds)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        reaper = asyncio.create_task(sessions.reap())
+        yield
+        reaper.cancel()
+        await sessions.stop()
+
+    app = FastAPI(title=isolation.spec.name, version=API_VERSION, lifespan=lifespan)
+    app.include_router(http_routes(sessions, partial(described, settings)))
+    app.add_exception_handler(Refused, answer_refusal)
+    app.add_exception_handler(RequestValidationError, answer_invalid)
+
+    @app.websocket("/ws")
+    async def ws(websocket: WebSocket) -> None:
+        await serve_socket(websocket, sessions, settings.max_message_bytes)
+
+    @app.delete("/mcp", include_in_schema=False)
+    async def end_mcp(request: Request) -> Response:
+        return Response(status_code=204 if sessions.end(request.headers.get(SESSION, "")) else 404)
+
+    app.add_middleware(SizeDoor, max_bytes=settings.max_message_bytes)
+    if settings.token is not None:
+        app.add_middleware(TokenDoor, token=settings.token)
+    return app
+
+
+def described(settings: ServerSettings) -> Json:
+    """What a client should know of the settings."""
+    return {
+        "max_sessions": settings.max_sessions,
+        "lease_seconds": settings.lease_seconds,
+        "reset_seconds": settings.deadlines.open_seconds + settings.deadlines.reset_seconds,
+        "step_seconds": settings.deadlines.step_seconds,
+        "max_message_bytes": settings.max_message_bytes,
+    }
+
+
+async def answer_invalid(request: Request, error: Exception) -> Response:
+    """A body that is not what a route takes, with the code that the WebSocket would give."""
+    assert isinstance(error, RequestValidationError)
+    problems = [{key: one[key] for key in ("type", "loc", "msg")} for one in error.errors()]
+    code = Code.INVALID_JSON if any(one["type"] == "json_invalid" for one in problems) else Code.VALIDATION_ERROR
+    status = 400 if code is Code.INVALID_JSON else 422
+    return await answer_refusal(request, Refused(code, "Invalid request", status, errors=problems))
+
+
+async def serve(isolation: Isolation, settings: ServerSettings, listener: socket.socket) -> None:
+    """Serve on a bound socket until the process is told to end. `isolation` is started and stopped by the caller.
+
+    Raises `UserError` when the address is open and no token is set.
+    """
+    refuse_open_address(settings)
+    raise_open_files()
+    await uvicorn.Server(uvicorn_config(build_app(isolation, settings), settings)).serve(sockets=[listener])
+
+
+def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        access_log=False,
+        backlog=BACKLOG,
+        # Ours is answered with words, above it; this one only guards memory.
+        ws_max_size=4 * settings.max_message_bytes,
+        ws_per_message_deflate=False,  # at 8 kB it more than halves throughput
+        ws_ping_interval=PING_SECONDS,
+        ws_ping_timeout=PING_SECONDS,
+        timeout_graceful_shutdown=int(STOP_SECONDS),
+    )
+
+
+def refuse_open_address(settings: ServerSettings) -> None:
+    """Environments run code of whoever can reach them. Raises `UserError`."""
+    if not settings.token and not is_loopback(settings.host):
+        raise UserError(
+            f"{settings.host} can be reached from other machines: set a token (RLHF_ENV_TOKEN), or serve on 127.0.0.1"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def raise_open_files() -> None:
+    """Each session is a socket, or two: let the process have as many files as it is allowed."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

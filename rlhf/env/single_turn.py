@@ -1,0 +1,47 @@
+"""One question, one answer: the environment of every dataset, so that it can be served like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from rlhf.pieces import load_piece
+from rlhf.types import EnvironmentSpec, Message, Observation, Task
+
+Score = Callable[[str, Mapping[str, Any]], float]
+"""`(reply, row) -> float`, as the rewards of a recipe; `row["answer"]` is the task's reference answer."""
+
+
+class SingleTurnEnvironment:
+    """Asks what the task asks; the reply ends the episode.
+
+    `score` names a function `module:function`, for instance `rlhf.reward.rules:exact`. Without one there is no reward
+    here, and the recipe's own scores the trajectory. Raises `ConfigError`.
+    """
+
+    def __init__(self, *, score: str | None = None) -> None:
+        self._score = score_of(score)
+        self.spec = EnvironmentSpec(name="single_turn", description="One question, one answer")
+
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        self._task = task
+        return Observation(messages=task.messages)
+
+    def step(self, action: Message) -> Observation:
+        return concluded(action, self._task, self._score)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def score_of(name: str | None) -> Score | None:
+    """The function that a setting names. Raises `ConfigError`."""
+    return None if name is None else cast(Score, load_piece(name, "score"))
+
+
+def concluded(action: Message, task: Task, score: Score | None) -> Observation:
+    """The end of an episode by its final answer."""
+    if score is None:
+        return Observation(messages=(), terminated=True)
+    row = task.row if task.answer is None else {**task.row, "answer": task.answer}
+    return Observation(messages=(), reward=float(score(action.content, row)), terminated=True)

@@ -1,0 +1,162 @@
+"""The WebSocket of the wire: `/ws`, one connection, one session, one frame at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from starlette.types import Message
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from rlhf.env.acting import act
+from rlhf.env.encoding import answer_data, dumps
+from rlhf.env.rpc import answer_rpc
+from rlhf.env.session import Session
+from rlhf.env.sessions import Sessions
+from rlhf.env.wire import (
+    CloseFrame,
+    Code,
+    Frame,
+    Json,
+    McpFrame,
+    Refused,
+    ResetData,
+    ResetFrame,
+    StateFrame,
+    parse_frame,
+    validated,
+)
+
+WATCH_AFTER_SECONDS = 0.05
+"""A step that takes longer is watched: a client that leaves meanwhile is noticed, and its step given up."""
+NORMAL, BROKEN, TRY_AGAIN = 1000, 1011, 1013
+
+
+async def serve_socket(socket: WebSocket, sessions: Sessions, max_message_bytes: int) -> None:
+    """One connection, from accept to close. What becomes of its session is as it was opened:
+
+    `/ws`                 the session is the connection's, and ends with it.
+    `/ws?session_id=ID`   attaches to a session of `openenv/session/create`, which stays when the connection ends.
+    `/ws?open=ID`         ours: attaches to the session ID, or opens it. A close frame ends it, a drop does not.
+    """
+    await socket.accept()
+    conversation = asyncio.create_task(converse(socket, sessions, max_message_bytes))  # another socket may cancel it
+    try:
+        await asyncio.wait((conversation,))
+    finally:
+        conversation.cancel()
+        (outcome,) = await asyncio.gather(conversation, return_exceptions=True)
+    if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect):
+        raise outcome
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+        await socket.close(outcome if isinstance(outcome, int) else BROKEN)
+
+
+class Inbox:
+    """What a client sends. Between `watch` and the next frame, a client that leaves cancels the task that watches."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._ahead: asyncio.Task[Message] | None = None
+
+    async def frame(self) -> str:
+        """The next frame. Raises `WebSocketDisconnect`."""
+        ahead, self._ahead = self._ahead, None
+        message = await (ahead or self._socket.receive())
+        if message["type"] != "websocket.receive":
+            raise WebSocketDisconnect(message.get("code", BROKEN))
+        text: str | None = message.get("text")
+        return text if text is not None else message["bytes"].decode(errors="replace")
+
+    def watch(self) -> asyncio.TimerHandle:
+        """Read ahead from some time on, unless the handle is cancelled before."""
+        me = asyncio.current_task()
+        assert me is not None
+        return asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, self._read_ahead, me)
+
+    def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.cancel()
+
+    def _read_ahead(self, watching: asyncio.Task[Any]) -> None:
+        def heard(ahead: asyncio.Task[Message]) -> None:
+            if not ahead.cancelled() and ahead.result()["type"] != "websocket.receive" and self._ahead is ahead:
+                watching.cancel()
+
+        self._ahead = asyncio.create_task(self._socket.receive())
+        self._ahead.add_done_callback(heard)
+
+
+async def converse(socket: WebSocket, sessions: Sessions, max_message_bytes: int) -> int:
+    """Find the session, answer frames, leave the session as it should be left. Returns the code to close with."""
+    inbox = Inbox(socket)
+    try:
+        session = await session_for(socket, sessions)
+        async with sessions.attached(session) as lease:
+            try:
+                code = await exchange(socket, inbox, sessions, session, max_message_bytes)
+                if lease.ends_with_close:
+                    sessions.end(session.id)
+                return code
+            finally:
+                if not socket.query_params:
+                    sessions.end(session.id)
+    except Refused as refused:
+        await say(socket, "error", refused.data)
+        return TRY_AGAIN if refused.code is Code.CAPACITY_REACHED else BROKEN
+    finally:
+        inbox.close()
+
+
+async def session_for(socket: WebSocket, sessions: Sessions) -> Session:
+    """The session that the connection asks for. Raises `Refused`."""
+    if attach := socket.query_params.get("session_id"):
+        return sessions.find(attach)
+    if chosen := socket.query_params.get("open"):
+        return await sessions.find_or_open(chosen)
+    return await sessions.open()
+
+
+async def exchange(
+    socket: WebSocket, inbox: Inbox, sessions: Sessions, session: Session, max_message_bytes: int
+) -> int:
+    """Answer frames until a close frame, or until the session is lost. Returns the code to close with."""
+    while not session.closed:
+        text = await inbox.frame()
+        watch = inbox.watch()
+        try:
+            if len(text) > max_message_bytes:
+                raise too_long(len(text), max_message_bytes)
+            frame = parse_frame(text)
+            if isinstance(frame, CloseFrame):
+                return NORMAL
+            kind, data = await respond(frame, sessions, session)
+        except Refused as refused:
+            kind, data = "error", refused.data
+        finally:
+            watch.cancel()
+        await say(socket, kind, data)
+    return BROKEN
+
+
+async def respond(frame: Frame, sessions: Sessions, session: Session) -> tuple[str, Json]:
+    """The answer's type and data. Raises `Refused`."""
+    spec = sessions.isolation.spec
+    if isinstance(frame, ResetFrame):
+        return "observation", answer_data(await session.reset(validated(ResetData, frame.data)), spec.tools)
+    if isinstance(frame, StateFrame):
+        return "state", session.state
+    if isinstance(frame, McpFrame):
+        return "mcp", await answer_rpc(sessions, frame.data, session)
+    assert not isinstance(frame, CloseFrame)
+    return "observation", await act(session, spec, frame.data)
+
+
+def too_long(length: int, limit: int) -> Refused:
+    message = f"The message has {length:,} bytes; this server takes {limit:,}"
+    return Refused(Code.VALIDATION_ERROR, message, 413, errors=[])
+
+
+async def say(socket: WebSocket, kind: str, data: Json) -> None:
+    await socket.send_text(dumps({"type": kind, "data": data}))

@@ -1,0 +1,111 @@
+"""Tool use as an environment: a question of arithmetic, and a calculator to ask."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import random
+import re
+from collections.abc import Callable, Mapping
+from zlib import crc32
+
+from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCall
+
+CALCULATOR = Tool(
+    name="calculator",
+    description="Evaluates an expression of numbers, + - * / and parentheses.",
+    parameters={"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
+)
+OPERATORS: Mapping[type[ast.AST], Callable[..., float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.USub: operator.neg,
+}
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+LONGEST = 200
+"""Characters of an expression; what it comes to is then small enough to write down."""
+
+
+class CalculatorEnvironment:
+    """Asks what a task asks, or for the value of `a+b` or `a*b` with numbers of `digits` digits made from the seed.
+
+    A tool call is answered by the calculator; a reply without one is the final answer, worth 1 or 0.
+    """
+
+    spec = EnvironmentSpec(
+        name="calculator", description="Answer a question of arithmetic; a calculator helps.", tools=(CALCULATOR,)
+    )
+
+    def __init__(self, digits: int = 3, operations: str = "+*") -> None:
+        self._digits, self._operations = digits, operations
+        self._answer = ""
+
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        if task.messages:
+            self._answer = task.answer or ""
+            return Observation(messages=task.messages)
+        question = made_question(seed, self._digits, self._operations)
+        self._answer = calculated(question)
+        return Observation(messages=(Message(role="user", content=question),))
+
+    def step(self, action: Message) -> Observation:
+        if action.tool_calls:
+            return Observation(messages=tuple(answered(call) for call in action.tool_calls))
+        right = stated(action.content) == stated(self._answer)
+        return Observation(messages=(), reward=float(right), terminated=True)
+
+    def close(self) -> None:
+        pass
+
+
+def answered(call: ToolCall) -> Message:
+    """What the calculator says to a call, a wrong one included."""
+    expression = call.arguments.get("expression")
+    if call.name != CALCULATOR.name:
+        text = f"error: there is no tool {call.name!r}; use {CALCULATOR.name}"
+    elif not isinstance(expression, str):
+        text = "error: calculator needs an argument 'expression' that is text"
+    else:
+        text = calculated(expression)
+    return Message(role="tool", content=text, tool_call_id=call.id)
+
+
+def calculated(expression: str) -> str:
+    """The value of an expression as text, or what is wrong with it."""
+    if len(expression) > LONGEST:
+        return f"error: the expression is longer than {LONGEST} characters"
+    try:
+        value = _value(ast.parse(expression.strip(), mode="eval").body)
+        return str(int(value)) if value == int(value) else f"{value:.6g}"
+    except (ArithmeticError, MemoryError, RecursionError, SyntaxError, ValueError) as error:
+        return f"error: {error}"
+
+
+def stated(text: str) -> str:
+    """The answer that a text states: its last number, or all of it where it has none."""
+    numbers = NUMBER.findall(text.replace(",", ""))
+    return numbers[-1] if numbers else text.strip()
+
+
+def made_question(seed: int, digits: int, operations: str) -> str:
+    """`a+b` or `a*b`, for ever the same for a seed. Even and odd seeds, of training and evaluation, share none."""
+    chance = random.Random(seed)
+    while True:
+        first, second = (chance.randrange(10 ** (digits - 1), 10**digits) for _ in range(2))
+        question = f"{first}{chance.choice(operations)}{second}"
+        if crc32(question.encode()) % 2 == seed % 2:
+            return question
+
+
+def _value(node: ast.AST) -> float:
+    """The value of a tree of numbers and operators; nothing else is ever evaluated."""
+    match node:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return number
+        case ast.BinOp(op=symbol) if type(symbol) in OPERATORS:
+            return OPERATORS[type(symbol)](_value(node.left), _value(node.right))
+        case ast.UnaryOp(op=symbol) if type(symbol) in OPERATORS:
+            return OPERATORS[type(symbol)](_value(node.operand))
+    raise ValueError("only numbers, + - * / and parentheses are understood")

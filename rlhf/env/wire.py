@@ -1,0 +1,214 @@
+"""The OpenEnv wire: what may come in, and the codes of what is refused. Plain data; `encoding.py` gives it meaning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rlhf.errors import RlhfError
+
+Json = dict[str, Any]
+M = TypeVar("M", bound=BaseModel)
+API_VERSION = "1.0.0"
+SESSION_HEADER = "X-Session-Id"
+EXTRAS_VERSION = 1
+"""Of what our servers can do beyond OpenEnv; `/metadata` announces it under `extras`."""
+
+
+class Code(StrEnum):
+    """Why a request is answered with an error."""
+
+    INVALID_JSON = "INVALID_JSON"
+    UNKNOWN_TYPE = "UNKNOWN_TYPE"
+    VALIDATION_ERROR = "VALIDATION_ERROR"
+    EXECUTION_ERROR = "EXECUTION_ERROR"
+    """The environment broke, or is asked what it cannot do at this point; `kind` says which."""
+    CAPACITY_REACHED = "CAPACITY_REACHED"
+    FACTORY_ERROR = "FACTORY_ERROR"
+    SESSION_ERROR = "SESSION_ERROR"
+
+
+class Refused(RlhfError):
+    """A request that is answered with an error. `status` is the one over HTTP, `details` go into the answer."""
+
+    def __init__(self, code: Code, message: str, status: int, **details: Any) -> None:
+        super().__init__(message)
+        self.code, self.status, self.details = code, status, details
+
+    @property
+    def data(self) -> Json:
+        return {"message": str(self), "code": self.code, **self.details}
+
+
+class Strict(BaseModel):
+    """A frame or body in which an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CallData(Strict):
+    """A tool call of an action."""
+
+    id: str = ""
+    name: str
+    arguments: Json = Field(default_factory=dict)
+
+
+class MessageData(Strict):
+    """One message of a task or an observation."""
+
+    role: str
+    content: str
+    tool_calls: list[CallData] = Field(default_factory=list)
+    tool_call_id: str | None = None
+
+
+class TaskData(Strict):
+    """The problem that an episode is about."""
+
+    id: str
+    messages: list[MessageData] = Field(default_factory=list)
+    answer: str | None = None
+    row: Json = Field(default_factory=dict)
+
+
+class ResetData(BaseModel):
+    """What a reset may say. Other keys are let pass, as OpenEnv does; `task` and `request_id` are extras of ours."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    seed: int | None = Field(default=None, ge=0, le=2**63 - 1)
+    episode_id: str | None = Field(default=None, max_length=255)
+    task: TaskData | None = None
+    request_id: str | None = Field(default=None, max_length=255)
+
+
+class Action(Strict):
+    """What the policy said. Only `text` is required, so clients that know nothing but text can act."""
+
+    text: str = Field(description="What the policy said")
+    tool_calls: list[CallData] = Field(default_factory=list, description="Tool calls, already parsed")
+    metadata: Json = Field(default_factory=dict, description="`request_id` makes a repeated step safe")
+
+
+class ListTools(Strict):
+    """Asks for the environment's tools; no step."""
+
+    type: Literal["list_tools"]
+    metadata: Json = {}
+
+
+class CallTool(Strict):
+    """Calls one tool: a step. `arguments` is an object, or JSON text of one."""
+
+    type: Literal["call_tool"]
+    tool_name: str
+    arguments: Json | str = {}
+    metadata: Json = {}
+
+
+AnyAction = Action | ListTools | CallTool
+TOOL_ACTIONS: Mapping[str, type[ListTools] | type[CallTool]] = {"list_tools": ListTools, "call_tool": CallTool}
+
+
+class StepBody(BaseModel):
+    """The body of `POST /step`. Other keys are let pass, as OpenEnv does."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    action: Json
+    timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    request_id: str | None = Field(default=None, max_length=255)
+
+
+class ResetFrame(Strict):
+    type: Literal["reset"]
+    data: Json = Field(default_factory=dict)
+
+
+class StepFrame(Strict):
+    type: Literal["step"]
+    data: Json
+
+
+class StateFrame(Strict):
+    type: Literal["state"]
+
+
+class McpFrame(Strict):
+    type: Literal["mcp"]
+    data: Json
+
+
+class CloseFrame(Strict):
+    type: Literal["close"]
+
+
+Frame = ResetFrame | StepFrame | StateFrame | McpFrame | CloseFrame
+FRAMES: Mapping[str, type[Frame]] = {
+    "reset": ResetFrame,
+    "step": StepFrame,
+    "state": StateFrame,
+    "mcp": McpFrame,
+    "close": CloseFrame,
+}
+
+
+class ObservationData(BaseModel):
+    """What an environment says. `text` is the contents of `messages`; `tools` come with a reset."""
+
+    messages: list[MessageData] = Field(default_factory=list)
+    text: str = ""
+    role: str = "agent"
+    tools: list[Json] = []
+    metadata: Json = Field(default={}, description="`terminated`, `truncated`, `role`, `info`")
+    reward: float | None = None
+    done: bool = False
+
+
+class StateData(BaseModel):
+    """Where a session is."""
+
+    model_config = ConfigDict(extra="allow")
+
+    episode_id: str | None = None
+    step_count: int = Field(default=0, ge=0)
+
+
+def parse_frame(text: str) -> Frame:
+    """A client's frame. Raises `Refused` with the code that the wire has for what is wrong with it."""
+    try:
+        raw = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise Refused(Code.INVALID_JSON, f"Invalid JSON: {error}", 400) from None
+    kind = raw.get("type", "") if isinstance(raw, dict) else ""
+    if not isinstance(kind, str) or kind not in FRAMES:
+        raise Refused(Code.UNKNOWN_TYPE, f"Unknown message type: {kind!r:.100}", 400)
+    return validated(FRAMES[kind], raw)
+
+
+def parse_action(data: Json, has_tools: bool) -> AnyAction:
+    """An action by its `type`, if it has one that environments with tools know. Raises `Refused`."""
+    kind = data.get("type")
+    if has_tools and isinstance(kind, str) and kind in TOOL_ACTIONS:
+        return validated(TOOL_ACTIONS[kind], data)
+    return validated(Action, data)
+
+
+def validated(model: type[M], data: object) -> M:
+    """`data` as a `model`. Raises `Refused` with pydantic's list of what is wrong."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise invalid(error) from None
+
+
+def invalid(error: ValidationError) -> Refused:
+    """A validation error as an answer; the input is left out, for it may be long and is known to who sent it."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    summary = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in problems[:3])
+    return Refused(Code.VALIDATION_ERROR, f"Invalid message: {summary}", 422, errors=problems)

@@ -1,0 +1,108 @@
+"""Processes of environments: `python -m rlhf.env.worker FACTORY ARGUMENTS SOCKET_FD PARENT_PID`.
+
+One process imports the environment's module once, and forks a child for each session: a start takes milliseconds, and
+what the module loaded is shared memory. A child answers requests, lines of JSON, over a socket of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from rlhf.env.encoding import action_from, answer_data, dumps, spec_data, task_from
+from rlhf.env.isolation import Factory, checked, described, told
+from rlhf.env.wire import Action, TaskData
+from rlhf.errors import ConfigError, EnvironmentFailed
+from rlhf.protocols import LocalEnvironment
+from rlhf.types import Observation
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(factory: Factory, descriptor: int, parent: int) -> None:
+    """Import, tell the spec, and fork a child for every socket that is sent."""
+    die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children
+    with socket.socket(fileno=descriptor) as control:
+        try:
+            create = factory.load()
+            spec = described(factory, create)
+        except ConfigError as error:
+            control.sendall(line({"problem": str(error)}))
+            return
+        control.sendall(line({"spec": spec_data(spec)}))
+        while True:
+            received, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+            if not received:
+                return
+            with socket.socket(fileno=descriptors[0]) as channel:
+                if (here := os.getpid()) and os.fork() == 0:
+                    control.close()
+                    become_child(channel, spec.name, create, here)
+
+
+def become_child(channel: socket.socket, name: str, create: Callable[[], LocalEnvironment], parent: int) -> None:
+    """Serve one session and exit, whatever happens."""
+    try:
+        os.setsid()  # a group of its own can be killed whole
+        die_with(parent)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        serve(channel, name, create)
+    finally:
+        os._exit(0)
+
+
+def serve(channel: socket.socket, name: str, create: Callable[[], LocalEnvironment]) -> None:
+    """Make the environment, say so, and answer until the server closes its end."""
+    with channel.makefile("rwb") as stream:
+        stream.write(line({"process": os.getpid()}))
+        stream.flush()
+        try:
+            environment = create()
+        except BaseException as error:  # noqa: BLE001 - what a user's constructor raises is told
+            stream.write(line({"kind": "raised", "detail": told(error)}))
+            return
+        stream.write(line({"ready": True}))
+        stream.flush()
+        for request in stream:
+            stream.write(line(answer(name, environment, json.loads(request))))
+            stream.flush()
+        environment.close()
+
+
+def answer(name: str, environment: LocalEnvironment, request: dict[str, Any]) -> dict[str, Any]:
+    """The answer to one request: an observation, or the failure that took its place."""
+    try:
+        return {"answer": answer_data(checked(name, ask(environment, request)))}
+    except EnvironmentFailed as failure:
+        return {"kind": failure.kind, "detail": failure.detail}
+    except BaseException as error:  # noqa: BLE001 - what a user's code raises is told
+        return {"kind": "raised", "detail": f"{request['method']}: {told(error)}"}
+
+
+def ask(environment: LocalEnvironment, request: dict[str, Any]) -> Observation:
+    if request["method"] == "reset":
+        return environment.reset(task_from(TaskData.model_validate(request["task"])), seed=request["seed"])
+    return environment.step(action_from(Action.model_validate(request["action"])))
+
+
+def line(data: dict[str, Any]) -> bytes:
+    return dumps(data).encode() + b"\n"
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, however it dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main(Factory(name=sys.argv[1], arguments=json.loads(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4]))

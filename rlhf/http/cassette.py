@@ -1,0 +1,119 @@
+"""Cassettes: what servers answered, recorded to a file and answered again without them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict, deque
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from rlhf.errors import CassetteError
+from rlhf.http.config import CassetteConfig, check_cassette
+
+KEPT_HEADERS = ("content-type", "retry-after")
+"""Of an answer. Headers of requests hold tokens: none is kept."""
+TIMEOUT = "ReadTimeout"
+ANY_BYTES = "surrogateescape"
+"""Bytes that are no text survive a cassette."""
+UNLIMITED = httpx.Limits(max_connections=None)
+"""The client has a limit of its own."""
+Line = dict[str, Any]
+
+
+def transport_for(cassette: CassetteConfig | None) -> httpx.AsyncBaseTransport | None:
+    """What a client sends its requests through; None is the network. Raises `CassetteError`."""
+    if cassette is None:
+        return None
+    check_cassette(cassette)
+    if cassette.mode == "replay":
+        return Replay(cassette.file)
+    return Recorder(cassette.file, httpx.AsyncHTTPTransport(limits=UNLIMITED))
+
+
+class Recorder(httpx.AsyncBaseTransport):
+    """Passes requests on, and writes every answer or failure as it comes. An answer is read whole first."""
+
+    def __init__(self, path: Path, inner: httpx.AsyncBaseTransport) -> None:
+        self._inner = inner
+        try:
+            self._file = path.open("x", encoding="utf-8")
+        except OSError as error:
+            raise CassetteError(f"{path} cannot be written: {error.strerror}; name another cassette.path") from None
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        asked = await _asked(request)
+        try:
+            response = await self._inner.handle_async_request(request)
+            content = await response.aread()
+        except httpx.TransportError as error:
+            self._write({**asked, "failure": type(error).__name__, "detail": str(error)})
+            raise
+        except asyncio.CancelledError:  # the client's deadline for this attempt
+            self._write({**asked, "failure": TIMEOUT, "detail": "cancelled"})
+            raise
+        headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
+        answer = {"status": response.status_code, "headers": headers, "content": content.decode(errors=ANY_BYTES)}
+        self._write({**asked, **answer})
+        return httpx.Response(response.status_code, headers=headers, content=content)
+
+    async def aclose(self) -> None:
+        self._file.close()
+        await self._inner.aclose()
+
+    def _write(self, line: Line) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+class Replay(httpx.AsyncBaseTransport):
+    """Answers from a file, the same request in the order in which it was answered. Raises `CassetteError` for a request
+    that has no answer left."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._answers: dict[str, deque[Line]] = defaultdict(deque)
+        for line in _lines(path):
+            self._answers[_key(line)].append(line)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        asked = await _asked(request)
+        waiting = self._answers[_key(asked)]
+        if not waiting:
+            raise CassetteError(
+                f"{self._path} has no answer left to {asked['method']} {asked['url']} {asked['body']:.200}; "
+                "the run asks something else than the recorded one did: record again"
+            )
+        line = waiting.popleft()
+        if "failure" in line:
+            raise _failure(line["failure"])(line["detail"], request=request)
+        return httpx.Response(line["status"], headers=line["headers"], content=line["content"].encode(errors=ANY_BYTES))
+
+
+async def _asked(request: httpx.Request) -> Line:
+    body = (await request.aread()).decode(errors=ANY_BYTES)
+    return {"method": request.method, "url": str(request.url), "body": body}
+
+
+def _key(line: Line) -> str:
+    """What makes two requests the same: method, address, and body, however its JSON is spelt."""
+    try:
+        body = json.dumps(json.loads(line["body"]), sort_keys=True)
+    except ValueError:
+        body = line["body"]
+    return f"{line['method']} {line['url']} {body}"
+
+
+def _lines(path: Path) -> list[Line]:
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    except ValueError as error:
+        raise CassetteError(f"{path} is not a cassette: {error}; record it again") from None
+
+
+def _failure(name: str) -> type[httpx.TransportError]:
+    """The exception that a recorded failure was."""
+    known = {kind.__name__: kind for kind in (httpx.ConnectError, httpx.ConnectTimeout, httpx.ReadTimeout)}
+    return known.get(name, httpx.RemoteProtocolError)

@@ -1,0 +1,166 @@
+"""The one way in which this project asks a server: deadlines, retries of what is safe, a limit, a circuit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from rlhf.errors import HttpFailed
+from rlhf.http.binding import is_loopback
+from rlhf.http.cassette import transport_for
+from rlhf.http.circuit import Circuit
+from rlhf.http.config import CassetteConfig, HttpConfig
+from rlhf.http.failures import may_repeat, of_status, of_transport
+from rlhf.http.gate import Gate
+
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+ANSWER_BYTES = 64 * 2**20
+"""A longer answer is nonsense, and is not kept in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request. `repeatable` says that asking twice is as good as asking once: it changes nothing at the server, or
+    the server knows `key` and answers the second time with what it did the first time."""
+
+    method: str
+    path: str
+    body: Any = None
+    repeatable: bool = False
+    key: str | None = None
+
+
+class HttpClient:
+    """Asks one server. `timeout_seconds` is for one attempt, from connecting to the last byte; waiting for a place (see
+    `Gate`) is not counted. A call ends within `attempts` timeouts and pauses. For one event loop; `close` at the end.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        config: HttpConfig,
+        *,
+        timeout_seconds: float,
+        token: str | None = None,
+        cassette: CassetteConfig | None = None,
+        headers: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.url, self._config, self._timeout_seconds = url.rstrip("/"), config, timeout_seconds
+        self._cassette = cassette
+        self._headers = dict(headers or {}) | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._gate = Gate(config.concurrency)
+        self._circuit = Circuit(self.url, opens_after=config.opens_after, open_seconds=config.open_seconds, clock=clock)
+
+    async def post(self, path: str, body: Any, *, repeatable: bool = False, key: str | None = None) -> Any:
+        """The JSON that the server answers. Raises `HttpFailed`, and `CassetteError` from a replay."""
+        return await self.call(
+            Request(method="POST", path=path, body=body, repeatable=repeatable or key is not None, key=key)
+        )
+
+    async def get(self, path: str) -> Any:
+        """See `post`."""
+        return await self.call(Request(method="GET", path=path, repeatable=True))
+
+    async def call(self, request: Request) -> Any:
+        async with self._gate:
+            with self._circuit.guard():
+                return await self._attempts(request)
+
+    async def meet(self) -> None:
+        """See that the server is there, and take its `capacity` from `/health`, where it states one. Raises
+        `HttpFailed` when it cannot be reached or does not take the token; whatever else it answers is no news."""
+        try:
+            async with self._gate:  # beside the circuit: not every healthy server answers in JSON
+                health = await self._attempts(Request(method="GET", path="/health", repeatable=True))
+        except HttpFailed as failure:
+            if failure.kind in ("refused", "denied"):
+                raise
+            return
+        capacity = health.get("capacity") if isinstance(health, dict) else None
+        if isinstance(capacity, int) and capacity > 0:
+            self._gate.narrow(capacity)
+
+    async def close(self) -> None:
+        """Close the connections, and the cassette."""
+        if "_http" in self.__dict__:
+            await self._http.aclose()
+
+    @cached_property
+    def _http(self) -> httpx.AsyncClient:
+        """Made at first use: a cassette that cannot be used is an error of the start."""
+        return httpx.AsyncClient(
+            timeout=self._timeout_seconds,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._config.concurrency),
+            headers=self._headers,
+            transport=transport_for(self._cassette),
+            trust_env=not is_loopback(urlsplit(self.url).hostname or ""),  # no proxy stands before this machine
+        )
+
+    async def _attempts(self, request: Request) -> Any:
+        for attempt in range(1, self._config.attempts + 1):
+            halvings = self._gate.halvings
+            try:
+                answer = await self._attempt(request)
+            except HttpFailed as failure:
+                if failure.kind == "busy":
+                    self._gate.busy(halvings)
+                if attempt == self._config.attempts or not may_repeat(failure, request.repeatable):
+                    raise
+                await asyncio.sleep(self._pause(attempt, failure.retry_after_seconds))
+            else:
+                self._gate.answered()
+                return answer
+        raise AssertionError("a call has at least one attempt")
+
+    def _pause(self, attempt: int, asked_for: float) -> float:
+        """Seconds before the next attempt. Drawn, so that calls that failed together do not come back together."""
+        longest = self._config.longest_pause_seconds
+        whole: float = min(longest, self._config.first_pause_seconds * 2 ** (attempt - 1))
+        drawn = whole * random.uniform(0.5, 1.0)
+        return max(drawn, min(asked_for, longest))
+
+    async def _attempt(self, request: Request) -> Any:
+        where = f"{request.method} {self.url}{request.path}"
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return await self._exchange(where, request)
+        except TimeoutError:
+            raise HttpFailed(where, "timeout", f"no answer within {self._timeout_seconds:g} s") from None
+        except httpx.HTTPError as error:
+            raise of_transport(where, error) from None
+
+    async def _exchange(self, where: str, request: Request) -> Any:
+        content = None if request.body is None else json.dumps(request.body, allow_nan=False).encode()
+        asked = self._http.stream(request.method, self.url + request.path, content=content, headers=_headers(request))
+        async with asked as response:
+            answer = await _content(where, response)
+            if failure := of_status(where, response.status_code, answer, response.headers.get("retry-after")):
+                raise failure
+        try:
+            return json.loads(answer)
+        except (ValueError, RecursionError):
+            raise HttpFailed(where, "protocol", f"the answer is not JSON: {answer[:100]!r}") from None
+
+
+def _headers(request: Request) -> dict[str, str]:
+    kind = {} if request.body is None else {"Content-Type": "application/json"}
+    return kind | ({IDEMPOTENCY_HEADER: request.key} if request.key else {})
+
+
+async def _content(where: str, response: httpx.Response) -> bytes:
+    content = bytearray()
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        if len(content) > ANSWER_BYTES:
+            raise HttpFailed(where, "protocol", f"the answer is longer than {ANSWER_BYTES} bytes")
+    return bytes(content)

@@ -1,0 +1,65 @@
+"""How a server is asked: attempts, pauses, how many calls at once, and when it is given up."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from rlhf.config import Config
+from rlhf.errors import CassetteError, ConfigError
+
+
+class HttpConfig(Config):
+    """One policy for every server that is asked over HTTP."""
+
+    attempts: int = Field(4, ge=1)
+    """Times a call is tried, the first included. Only what is safe to repeat is tried again."""
+    first_pause_seconds: float = Field(0.25, gt=0)
+    """Pause before the second attempt. It doubles with every attempt, and is drawn between its half and its whole."""
+    longest_pause_seconds: float = Field(8, gt=0)
+    """No pause is longer, whatever a server asks for."""
+    concurrency: int = Field(32, ge=1)
+    """Calls in flight at most. A server that states its capacity, or says that it is busy, gets fewer."""
+    opens_after: int = Field(16, ge=1)
+    """Calls that may fail in a row, all attempts counted as one, before the circuit opens and calls fail at once."""
+    open_seconds: float = Field(30, gt=0)
+    """How long the circuit stays open before one call tries the server again."""
+
+
+class CassetteConfig(Config):
+    """A file of recorded answers."""
+
+    path: str
+    """JSONL file with one request and its answer a line."""
+    mode: Literal["record", "replay"] = "replay"
+    """`record` asks the server and writes a file that must not exist yet; `replay` answers from the file and asks
+    nobody: a request that was not recorded ends the run."""
+
+    @property
+    def file(self) -> Path:
+        return Path(self.path).expanduser()
+
+
+def check_cassette(cassette: CassetteConfig) -> None:
+    """Raises `CassetteError` for one that cannot be played, or that would be written over."""
+    if cassette.mode == "replay" and not cassette.file.is_file():
+        raise CassetteError(f"{cassette.file}: no such cassette; record it first (cassette.mode=record)")
+    if cassette.mode == "record" and cassette.file.exists():
+        raise CassetteError(
+            f"{cassette.file} is there already; replay it (cassette.mode=replay), or remove it to record again"
+        )
+    if not cassette.file.parent.is_dir():
+        raise CassetteError(f"{cassette.file}: there is no folder {cassette.file.parent}; make it first")
+
+
+def token_from(variable: str | None) -> str | None:
+    """The bearer token in an environment variable; None where none is named. Raises `ConfigError` when it is empty."""
+    if variable is None:
+        return None
+    token = os.environ.get(variable, "").strip()
+    if not token:
+        raise ConfigError(f"the environment variable {variable} names a token and is empty; export {variable}=… first")
+    return token

@@ -1,0 +1,53 @@
+"""A reward asked about texts: replies to one question become a group, so that judges that compare have company."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+
+from rlhf.protocols import RewardFunction
+from rlhf.reward.bodies import Question
+from rlhf.types import Message, Scored, Segment, Status, Task, TokenKind, Trajectory, Unscored
+
+
+async def ask(reward: RewardFunction, questions: Sequence[Question]) -> list[Scored | Unscored]:
+    """One score a question, in order. Neighbours that share prompt and label are one group."""
+    groups = [list(group) for _, group in groupby(questions, key=lambda question: (question.prompt, question.label))]
+    scored = await asyncio.gather(*(_ask_group(reward, group) for group in groups))
+    return [score for scores in scored for score in scores]
+
+
+async def _ask_group(reward: RewardFunction, group: Sequence[Question]) -> list[Scored | Unscored]:
+    task = task_of(group[0])
+    return await reward(task, [reply_to(task, question) for question in group])
+
+
+def task_of(question: Question) -> Task:
+    """A task as far as text tells. A reward of one's own reads `prompt`, `label` and `answer` in its row."""
+    label = question.label
+    return Task(
+        id="served",
+        messages=(Message(role="user", content=question.prompt),),
+        answer=label,
+        row={"prompt": question.prompt, "label": label, "answer": label},
+    )
+
+
+def reply_to(task: Task, question: Question) -> Trajectory:
+    """An episode of which only the text is known, or only the tokens."""
+    segments = (segment_of(question.token_ids),) if question.token_ids is not None else ()
+    return Trajectory(task=task, segments=segments, status=Status.TERMINATED, response=question.response)
+
+
+def segment_of(token_ids: Sequence[int]) -> Segment:
+    """Tokens of which nothing else is known: all of them count as the policy's."""
+    count = len(token_ids)
+    return Segment(
+        token_ids=np.array(token_ids, np.int32),
+        kinds=np.full(count, TokenKind.ACTION, np.int8),
+        logprobs=np.zeros(count, np.float32),
+        versions=np.full(count, -1, np.int32),
+    )

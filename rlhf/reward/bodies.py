@@ -1,0 +1,186 @@
+"""What reward servers are sent and answer: every shape's body becomes questions, and scores become its answer."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rlhf.types import Unscored
+
+QUESTIONS = 4096
+"""Most replies of one request."""
+Values = Sequence[float]
+Label = str | int | float | None
+Token = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One reply to be scored; by its token ids, prompt included, where these are what was sent."""
+
+    prompt: str
+    response: str
+    label: str | None = None
+    token_ids: tuple[int, ...] | None = None
+
+
+class Body(Protocol):
+    """A request of some shape."""
+
+    def questions(self) -> list[Question]: ...
+    def answer(self, values: Values) -> Any: ...
+
+
+class _Body(BaseModel):
+    """Other keys are for other servers, and are left alone. A NaN is no JSON."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+
+class GetReward(_Body):
+    """OpenRLHF's. A query is the prompt with the reply behind it."""
+
+    query: list[str] = Field(min_length=1, max_length=QUESTIONS)
+    prompts: list[str] | None = None
+    labels: list[Label] | None = None
+
+    @model_validator(mode="after")
+    def _of_one_length(self) -> GetReward:
+        for name, given in (("prompts", self.prompts), ("labels", self.labels)):
+            if given is not None and len(given) != len(self.query):
+                raise ValueError(f"{name} has {len(given)} entries, and query has {len(self.query)}")
+        return self
+
+    def questions(self) -> list[Question]:
+        prompts = self.prompts or [""] * len(self.query)
+        labels = self.labels or [None] * len(self.query)
+        return [
+            Question(prompt=prompt, response=query.removeprefix(prompt), label=_text(label))
+            for query, prompt, label in zip(self.query, prompts, labels, strict=True)
+        ]
+
+    def answer(self, values: Values) -> dict[str, Any]:
+        return {"rewards": list(values), "scores": list(values), "extra_logs": {}}
+
+    def partial(self, scores: Sequence[float | Unscored]) -> dict[str, Any]:
+        """An answer with a null where there is no score, for clients that said that they read one."""
+        values = [None if isinstance(score, Unscored) else score for score in scores]
+        lost = [
+            {"index": index, "kind": score.kind, "detail": score.detail}
+            for index, score in enumerate(scores)
+            if isinstance(score, Unscored)
+        ]
+        return {"rewards": values, "scores": values, "extra_logs": {}, "unscored": lost}
+
+
+class SlimeBody(_Body):
+    """slime's: one reply, and the answer is the number."""
+
+    prompt: str | list[dict[str, Any]] = ""
+    response: str
+    label: Label = None
+
+    def questions(self) -> list[Question]:
+        return [Question(prompt=_joined(self.prompt), response=self.response, label=_text(self.label))]
+
+    def answer(self, values: Values) -> float:
+        return values[0]
+
+
+class _VllmBody(_Body):
+    """What vLLM's shapes share. `label` is ours: the answer that a rule compares with."""
+
+    model: str | None = None
+    label: Label = None
+
+    def _whole(self, name: str, data: list[dict[str, Any]]) -> dict[str, Any]:
+        usage = {"prompt_tokens": 0, "total_tokens": 0, "completion_tokens": 0, "prompt_tokens_details": None}
+        own = {"id": f"{name}-{uuid.uuid4().hex}", "object": "list", "created": 0, "model": self.model or "reward"}
+        return own | {"data": data, "usage": usage}
+
+
+class _InputBody(_VllmBody):
+    """Whole texts to be scored, or their token ids."""
+
+    input: str | list[str] | list[Token] | list[list[Token]] = Field(min_length=1, max_length=2**26)
+
+    def questions(self) -> list[Question]:
+        one = isinstance(self.input, str) or isinstance(self.input[0], int)
+        inputs: list[Any] = [self.input] if one else list(self.input)
+        return [self._question(given) for given in inputs]
+
+    def _question(self, given: str | list[int]) -> Question:
+        if isinstance(given, str):
+            return Question(prompt="", response=given, label=_text(self.label))
+        return Question(prompt="", response="", label=_text(self.label), token_ids=tuple(given))
+
+
+class ClassifyBody(_InputBody):
+    """vLLM's `/classify`, of a model with one label."""
+
+    def answer(self, values: Values) -> dict[str, Any]:
+        entries = [
+            {"index": index, "label": "LABEL_0", "probs": [value], "num_classes": 1}
+            for index, value in enumerate(values)
+        ]
+        return self._whole("classify", entries)
+
+
+class PoolingBody(_InputBody):
+    """vLLM's `/pooling`."""
+
+    def answer(self, values: Values) -> dict[str, Any]:
+        entries = [{"index": index, "object": "pooling", "data": [value]} for index, value in enumerate(values)]
+        return self._whole("pool", entries)
+
+
+class ScoreBody(_VllmBody):
+    """vLLM's `/score`: `text_1` is what was asked, `text_2` the replies; one of the first serves all of the second."""
+
+    text_1: str | list[str]
+    text_2: str | list[str] = Field(min_length=1, max_length=2**26)
+
+    @model_validator(mode="after")
+    def _fit(self) -> ScoreBody:
+        if isinstance(self.text_1, list) and len(self.text_1) not in (1, len(_listed(self.text_2))):
+            raise ValueError(f"text_1 has {len(self.text_1)} entries, and text_2 has {len(_listed(self.text_2))}")
+        return self
+
+    def questions(self) -> list[Question]:
+        replies, prompts = _listed(self.text_2), _listed(self.text_1)
+        prompts = prompts * len(replies) if len(prompts) == 1 else prompts
+        return [
+            Question(prompt=prompt, response=reply, label=_text(self.label))
+            for prompt, reply in zip(prompts, replies, strict=True)
+        ]
+
+    def answer(self, values: Values) -> dict[str, Any]:
+        entries = [{"index": index, "object": "score", "score": value} for index, value in enumerate(values)]
+        return self._whole("score", entries)
+
+
+BODIES: Mapping[str, type[Body]] = {
+    "/get_reward": GetReward,
+    "/": SlimeBody,
+    "/classify": ClassifyBody,
+    "/pooling": PoolingBody,
+    "/score": ScoreBody,
+}
+
+
+def _listed(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _text(label: Label) -> str | None:
+    return None if label is None else str(label)
+
+
+def _joined(prompt: str | list[dict[str, Any]]) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return "\n\n".join(str(message.get("content", "")) for message in prompt)

@@ -1,0 +1,35 @@
+"""Settings of the reward `code`: unit tests of the task, run on the code of the reply in a sandbox."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlhf.config import Config
+
+
+class CodeRewardConfig(Config):
+    """Where the tests are, how they are counted, and who runs them."""
+
+    tests_column: str = "tests"
+    """Column with the tests: asserts as text or as a list of texts, or pairs of input and output: a list of
+    `{input, output}`, or `{inputs: [...], outputs: [...]}`, also as JSON text."""
+    entry_point_column: str | None = None
+    """Column with the name of the function that tests of the form `def check(candidate)` are called with."""
+    score: Literal["share", "all"] = "share"
+    """`share`: the share of tests that pass; `all`: 1 when every test passes, else 0."""
+    timeout_seconds: float = Field(10, gt=0)
+    """For all asserts of a reply together, or for each pair of input and output."""
+    memory_mb: int = Field(512, ge=64)
+    """Memory of a run, in MiB."""
+    url: str | None = None
+    """Server that runs the code (`rlhf serve sandbox`, or a SandboxFusion); without one it is run on this machine."""
+    token_variable: str = "RLHF_SANDBOX_TOKEN"
+    """Environment variable with the server's bearer token."""
+    runs: int = Field(2, ge=1)
+    """Programs that this machine's sandbox runs at once."""
+    python: str | None = None
+    """The Python that runs the code on this machine, with its packages; without one, a Python without packages."""
+    allow_rlimits: bool = False
+    """Run code on this machine without isolation where none works."""

@@ -1,0 +1,109 @@
+"""The tests of a task, as datasets write them down."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+class TestsError(Exception):
+    """A row whose tests cannot be used."""
+
+    __test__ = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """What a program reads, and what it must then print."""
+
+    stdin: str
+    stdout: str
+
+
+Asserts = tuple[str, ...]
+"""Pieces of Python, run one after the other; each is a test, and passes when it raises nothing."""
+
+
+def read_tests(row: Row, column: str, entry_point_column: str | None) -> Asserts | list[Pair]:
+    """The tests in the row's column. Raises `TestsError`."""
+    value = _from_json(row.get(column))
+    if value is None:
+        raise TestsError(f"the row has no tests in column {column!r}")
+    tests = _pairs(value) if _holds_pairs(value) else _asserts(value, _entry_point(row, entry_point_column))
+    if not tests:
+        raise TestsError(f"column {column!r} holds no test")
+    return tests
+
+
+def _from_json(value: Any) -> Any:
+    """A list or mapping that a dataset keeps as text; other text is Python."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _holds_pairs(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return True
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, Mapping) for one in value)
+
+
+def _pairs(value: Any) -> list[Pair]:
+    if isinstance(value, Mapping):
+        inputs, outputs = value.get("inputs"), value.get("outputs")
+        if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+            raise TestsError("tests of the form {inputs, outputs} need two lists of one length")
+        value = [{"input": given, "output": wanted} for given, wanted in zip(inputs, outputs, strict=True)]
+    if not all(isinstance(one.get(key), str) for one in value for key in ("input", "output")):
+        raise TestsError("a pair of input and output needs both, as text")
+    return [Pair(stdin=one["input"], stdout=one["output"]) for one in value]
+
+
+def _asserts(value: Any, entry_point: str | None) -> Asserts:
+    if isinstance(value, str):
+        call = f"\ncheck({entry_point})" if entry_point else ""
+        return tuple(_split(value + call))
+    if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+        raise TestsError(f"tests are text, a list of texts, or pairs of input and output, not {type(value).__name__}")
+    for one in value:
+        _parsed(one)
+    return tuple(value)
+
+
+def _split(text: str) -> list[str]:
+    """One test for each assert at the top, with the statements before it; what follows the last joins it."""
+    pieces: list[list[ast.stmt]] = [[]]
+    for statement in _parsed(text).body:
+        pieces[-1].append(statement)
+        if isinstance(statement, ast.Assert):
+            pieces.append([])
+    *tests, rest = pieces
+    if tests:
+        tests[-1] += rest
+    elif rest:
+        tests = [rest]
+    return [ast.unparse(ast.Module(body=test, type_ignores=[])) for test in tests]
+
+
+def _parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise TestsError(f"a test is no Python: {error}") from None
+
+
+def _entry_point(row: Row, column: str | None) -> str | None:
+    if column is None:
+        return None
+    name = row.get(column)
+    if not isinstance(name, str) or not name.isidentifier():
+        raise TestsError(f"column {column!r} holds no name of a function")
+    return name

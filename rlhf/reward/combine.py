@@ -1,0 +1,54 @@
+"""Several rewards as one: a weighted sum with named parts."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from rlhf.reward.live import LiveReward
+from rlhf.types import Scored, Task, Trajectory, Unscored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One of several rewards, and what its number is multiplied with."""
+
+    weight: float
+    reward: LiveReward
+
+
+class CombinedReward:
+    """A `RewardFunction` that is the weighted sum of others, all asked at once. Its parts are their numbers before
+    weighting."""
+
+    def __init__(self, parts: Mapping[str, Part]) -> None:
+        self._parts = parts
+        self._weights = {name: part.weight for name, part in parts.items()}
+
+    async def start(self) -> None:
+        await asyncio.gather(*(part.reward.start() for part in self._parts.values()))
+
+    async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
+        columns = await asyncio.gather(*(part.reward(task, trajectories) for part in self._parts.values()))
+        return [combined(dict(zip(self._parts, row, strict=True)), self._weights) for row in zip(*columns, strict=True)]
+
+    async def close(self) -> None:
+        async with AsyncExitStack() as stack:
+            for part in self._parts.values():
+                stack.push_async_callback(part.reward.close)
+
+
+def combined(scores: Mapping[str, Scored | Unscored], weights: Mapping[str, float]) -> Scored | Unscored:
+    """The weighted sum of one reply's scores. Without a number of one part there is no sum: leaving it out, or counting
+    it 0, would be another reward."""
+    for name, score in scores.items():
+        if isinstance(score, Unscored):
+            return Unscored(kind=f"{name}: {score.kind}", detail=score.detail)
+    values = {name: score.value for name, score in scores.items() if isinstance(score, Scored)}
+    total = sum(weights[name] * value for name, value in values.items())
+    if not math.isfinite(total):
+        return Unscored(kind="not finite", detail=f"the weighted sum of {values} is {total}")
+    return Scored(value=total, parts=values)

@@ -1,0 +1,116 @@
+"""Generative judges: a model that is asked how good a reply is, or which of two is better."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+from rlhf.errors import HttpFailed
+from rlhf.http.client import HttpClient
+from rlhf.reward.config import JudgeConfig, ScorerConfig
+from rlhf.reward.remote import client_of, named
+from rlhf.reward.verdict import Chat, choice_of, mark_of, pairwise_chat, pointwise_chat, words_of
+from rlhf.reward.wire import Score, prompt_text
+from rlhf.types import Scored, Task, Trajectory, Unscored
+
+NAME = "judge"
+
+
+class Bench:
+    """An OpenAI-compatible endpoint, asked for one completion at a time."""
+
+    def __init__(self, config: JudgeConfig, client: HttpClient) -> None:
+        self.config, self._client = config, client
+
+    async def start(self) -> None:
+        """See that the server is there. Raises `HttpFailed`, `CassetteError`."""
+        await self._client.meet()
+
+    async def ask(self, chat: Chat) -> str | Unscored:
+        """The judge's words."""
+        body: dict[str, Any] = {
+            "model": self.config.model,
+            "messages": chat,
+            "temperature": self.config.temperature,
+            "max_tokens": self.config.max_tokens,
+        }
+        try:
+            return words_of(await self._client.post("/chat/completions", body, repeatable=True))
+        except HttpFailed as failure:
+            return Unscored(kind=failure.kind, detail=str(failure))
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+class PointwiseJudge:
+    """A `RewardFunction` that asks for a mark for every reply by itself."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.start, self.close = bench.start, bench.close
+
+    async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
+        marks = await asyncio.gather(*(self._mark(task, trajectory.response) for trajectory in trajectories))
+        return [named(NAME, mark) for mark in marks]
+
+    async def _mark(self, task: Task, response: str) -> Score:
+        config = self._bench.config
+        words = await self._bench.ask(pointwise_chat(config, prompt_text(task), task.answer, response))
+        return words if isinstance(words, Unscored) else mark_of(words, config.low, config.high)
+
+
+class PairwiseJudge:
+    """A `RewardFunction` that compares the replies of a group two by two, each pair in both orders: a judge that only
+    likes what it sees first gives both 0.5."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.start, self.close = bench.start, bench.close
+
+    async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
+        responses = [trajectory.response for trajectory in trajectories]
+        pairs = list(combinations(range(len(responses)), 2))
+        verdicts = await asyncio.gather(*(self._compare(task, responses[i], responses[j]) for i, j in pairs))
+        return [named(NAME, score) for score in shares(len(responses), dict(zip(pairs, verdicts, strict=True)))]
+
+    async def _compare(self, task: Task, one: str, other: str) -> Score:
+        """What `one` is worth beside `other`: 1, 0, or 0.5 for a tie and where the two orders contradict."""
+        if one == other:
+            return 0.5
+        there, back = await asyncio.gather(self._choice(task, one, other), self._choice(task, other, one))
+        if isinstance(there, Unscored) or isinstance(back, Unscored):
+            return there if isinstance(there, Unscored) else back
+        return (there + 1.0 - back) / 2
+
+    async def _choice(self, task: Task, first: str, second: str) -> Score:
+        words = await self._bench.ask(pairwise_chat(self._bench.config, prompt_text(task), task.answer, first, second))
+        return words if isinstance(words, Unscored) else choice_of(words)
+
+
+def shares(count: int, verdicts: dict[tuple[int, int], Score]) -> list[Score]:
+    """For each of `count` replies the mean of its comparisons; `verdicts[i, j]` is what i is worth beside j, i < j.
+
+    A reply that lost one comparison to a failure has no number: a mean over the others is against other opponents.
+    """
+    return [_share(reply, verdicts) for reply in range(count)]
+
+
+def _share(reply: int, verdicts: dict[tuple[int, int], Score]) -> Score:
+    won: list[float] = []
+    for pair, verdict in verdicts.items():
+        if reply in pair:
+            if isinstance(verdict, Unscored):
+                return verdict
+            won.append(verdict if reply == pair[0] else 1.0 - verdict)
+    if not won:
+        return Unscored(kind="alone", detail="a pairwise judge compares replies of a group, and there is only one")
+    return sum(won) / len(won)
+
+
+def make_judge(scorer: ScorerConfig, config: JudgeConfig) -> PointwiseJudge | PairwiseJudge:
+    """Raises `ConfigError` when its token is not in the environment."""
+    bench = Bench(config, client_of(scorer, config.url, config.token_env))
+    return PairwiseJudge(bench) if config.mode == "pairwise" else PointwiseJudge(bench)

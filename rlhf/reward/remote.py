@@ -1,0 +1,66 @@
+"""Rewards from a server that somebody runs. What it does not answer with a number has none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from rlhf.errors import HttpFailed
+from rlhf.http.client import HttpClient
+from rlhf.http.config import token_from
+from rlhf.reward.config import RemoteConfig, ScorerConfig
+from rlhf.reward.wire import NULLS_HEADER, SHAPES, Exchange, Score, asked_of, scores
+from rlhf.types import Scored, Task, Trajectory, Unscored
+
+NAME = "remote"
+
+
+class RemoteReward:
+    """A `RewardFunction` over HTTP. A group is one request, and one request a reply where the shape knows no lists."""
+
+    def __init__(self, config: RemoteConfig, client: HttpClient) -> None:
+        self._config, self._shape, self._client = config, SHAPES[config.shape], client
+
+    async def start(self) -> None:
+        """See that the server is there. Raises `HttpFailed`, `CassetteError`."""
+        await self._client.meet()
+
+    async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
+        exchanges = self._shape.ask(asked_of(task, trajectories), self._config)
+        answered = await asyncio.gather(*(self._exchange(exchange) for exchange in exchanges))
+        return [named(NAME, score) for answer in answered for score in answer]
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _exchange(self, exchange: Exchange) -> list[Score]:
+        try:
+            # A reward is a function of what is sent: asking twice changes nothing.
+            answer = await self._client.post(exchange.path, exchange.body, repeatable=True)
+        except HttpFailed as failure:
+            return [Unscored(kind=failure.kind, detail=str(failure))] * exchange.count
+        return scores(self._shape, answer, exchange.count)
+
+
+def named(name: str, score: Score) -> Scored | Unscored:
+    return score if isinstance(score, Unscored) else Scored(value=score, parts={name: score})
+
+
+def make_remote(scorer: ScorerConfig, config: RemoteConfig) -> RemoteReward:
+    """Raises `ConfigError` when its token is not in the environment."""
+    client = client_of(scorer, config.url, config.token_env, headers={NULLS_HEADER: "null"})
+    return RemoteReward(config, client)
+
+
+def client_of(
+    scorer: ScorerConfig, url: str, token_env: str | None, headers: Mapping[str, str] | None = None
+) -> HttpClient:
+    """A client with the scorer's policy. Raises `ConfigError` when its token is not in the environment."""
+    return HttpClient(
+        url,
+        scorer.http,
+        timeout_seconds=scorer.timeout_seconds,
+        token=token_from(token_env if scorer.asks else None),
+        cassette=scorer.cassette,
+        headers=headers,
+    )

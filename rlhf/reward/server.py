@@ -1,0 +1,145 @@
+"""Any reward behind HTTP, in all the shapes that trainers speak."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from rlhf.http.binding import BearerToken
+from rlhf.http.limits import BodyLimit
+from rlhf.reward.asking import ask
+from rlhf.reward.bodies import BODIES, Body, GetReward, Question
+from rlhf.reward.live import LiveReward
+from rlhf.reward.wire import NULLS_HEADER
+from rlhf.types import Scored, Unscored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """`capacity` requests are scored at once, `waiting` more wait, and others are told to come back. OpenRLHF's client
+    gives up after 180 s, so an answer must be there before. `stop_texts` are cut from the end of replies: trainers that
+    send decoded tokens leave the end-of-turn mark there. `reads_tokens` is for reward models; rules read text."""
+
+    name: str
+    capacity: int = 32
+    waiting: int = 1024
+    timeout_seconds: float = 170.0
+    body_bytes: int = 64 * 2**20
+    stop_texts: tuple[str, ...] = ()
+    reads_tokens: bool = False
+
+
+class Refusal(Exception):
+    """An answer that is no score: its status, one word, and a sentence."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.message = status, kind, message
+
+
+class Counter:
+    """Where requests wait for their turn."""
+
+    def __init__(self, reward: LiveReward, settings: ServerSettings) -> None:
+        self._reward, self._settings = reward, settings
+        self._places = asyncio.Semaphore(settings.capacity)
+        self._here = 0
+
+    async def score(self, questions: Sequence[Question]) -> list[float | Unscored]:
+        """Raises `Refusal`: 422 for tokens that nobody reads, 503 where there is no place, 504 after the deadline."""
+        if not self._settings.reads_tokens and any(question.token_ids is not None for question in questions):
+            raise Refusal(422, "invalid", f"reward {self._settings.name} reads text; send text instead of token ids")
+        if self._here >= self._settings.capacity + self._settings.waiting:
+            raise Refusal(503, "busy", f"{self._here} requests are here already; come back")
+        self._here += 1
+        try:
+            async with asyncio.timeout(self._settings.timeout_seconds), self._places:
+                scores = await ask(self._reward, [self._cut(question) for question in questions])
+        except TimeoutError:
+            raise Refusal(504, "timeout", f"no scores within {self._settings.timeout_seconds:g} s") from None
+        finally:
+            self._here -= 1
+        return [score.value if isinstance(score, Scored) else score for score in scores]
+
+    def _cut(self, question: Question) -> Question:
+        response = question.response
+        for stop in self._settings.stop_texts:
+            response = response.removesuffix(stop)
+        return replace(question, response=response)
+
+
+def reward_app(reward: LiveReward, settings: ServerSettings, token: str | None = None) -> Any:
+    """An ASGI application that scores with `reward`, which somebody else starts and closes. With a `token` it asks for
+    one."""
+    app = FastAPI(title=f"reward {settings.name}", exception_handlers=_HANDLERS)
+    counter = Counter(reward, settings)
+    app.get("/health")(_health_of(settings))
+    for path, body in BODIES.items():
+        app.post(path)(_endpoint(counter, body))
+    limited = BodyLimit(app, settings.body_bytes)
+    return BearerToken(limited, token) if token else limited
+
+
+def _health_of(settings: ServerSettings) -> Callable[[], Awaitable[dict[str, Any]]]:
+    async def health() -> dict[str, Any]:
+        return {"status": "healthy", "reward": settings.name, "capacity": settings.capacity}
+
+    return health
+
+
+def _endpoint(counter: Counter, kind: type[Body]) -> Callable[..., Awaitable[JSONResponse]]:
+    async def endpoint(body: Any, request: Request) -> JSONResponse:
+        scores = await counter.score(body.questions())
+        if isinstance(body, GetReward) and NULLS_HEADER in request.headers:
+            return JSONResponse(body.partial(scores))
+        return JSONResponse(body.answer(_all_scored(scores)))
+
+    endpoint.__annotations__["body"] = kind
+    endpoint.__annotations__["request"] = Request
+    return endpoint
+
+
+def _all_scored(scores: Sequence[float | Unscored]) -> list[float]:
+    """The numbers. One that is missing fails the request: whatever stood in its place would be taken for a number."""
+    values: list[float] = []
+    for index, score in enumerate(scores):
+        if isinstance(score, Unscored):
+            # 422: the same request again would end the same way, so clients should not ask again.
+            raise Refusal(422, "unscored", f"reply {index}: {score.kind}: {score.detail}")
+        values.append(score)
+    return values
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refusal)
+    headers = {"Retry-After": "1"} if error.status == 503 else None
+    return _error(error.status, error.kind, error.message, headers)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    """What is wrong with a body, without repeating it: it may be long, or no text that can be sent."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return _error(422, "invalid", f"{place}: {first['msg']}")
+
+
+async def _unknown(request: Request, error: Exception) -> JSONResponse:
+    """No such path or method, or a body that is not JSON."""
+    assert isinstance(error, HTTPException)
+    return _error(error.status_code, "invalid", str(error.detail))
+
+
+def _error(status: int, kind: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    content = {"error": {"message": message.encode(errors="replace").decode(), "type": kind, "code": status}}
+    return JSONResponse(content, status_code=status, headers=headers)
+
+
+_HANDLERS: Any = {Refusal: _refused, RequestValidationError: _invalid, HTTPException: _unknown}

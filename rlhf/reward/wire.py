@@ -1,0 +1,163 @@
+"""The wires of reward servers, as others speak them: what is sent, and which answers hold numbers.
+
+Pure functions. A shape makes `Exchange`s of a group, and reads one answer as that many scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf.reward.config import RemoteConfig
+from rlhf.types import Task, Trajectory, Unscored
+
+NULLS_HEADER = "X-Unscored"
+"""A client that sends it (with the value `null`) gets `null` for a reply that our server could not score, and the
+reason in `unscored`. Without it the whole request fails: others would take whatever stands there for a number."""
+Score = float | Unscored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One group as a server sees it. `token_ids` are of the last segment of every trajectory."""
+
+    prompt: str
+    responses: tuple[str, ...]
+    label: str | None
+    token_ids: tuple[list[int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One request, and how many scores its answer must hold."""
+
+    path: str
+    body: Mapping[str, Any]
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What one kind of server speaks. `read` raises `ValueError` for an answer that is not of the shape."""
+
+    ask: Callable[[Asked, RemoteConfig], list[Exchange]]
+    read: Callable[[Any], Sequence[Any]]
+
+
+def asked_of(task: Task, trajectories: Sequence[Trajectory]) -> Asked:
+    return Asked(
+        prompt=prompt_text(task),
+        responses=tuple(trajectory.response for trajectory in trajectories),
+        label=task.answer,
+        token_ids=tuple(
+            trajectory.segments[-1].token_ids.tolist() if trajectory.segments else [] for trajectory in trajectories
+        ),
+    )
+
+
+def prompt_text(task: Task) -> str:
+    """What was asked, as plain text: one message as it is, several with their roles before them."""
+    if len(task.messages) == 1:
+        return task.messages[0].content
+    return "\n\n".join(f"{message.role}: {message.content}" for message in task.messages)
+
+
+def scores(shape: Shape, answer: Any, count: int) -> list[Score]:
+    """An answer as `count` scores. Whatever is no finite number is `Unscored("protocol")`, one by one where it can."""
+    try:
+        values = shape.read(answer)
+    except ValueError as error:
+        return [Unscored(kind="protocol", detail=str(error))] * count
+    if len(values) != count:
+        return [Unscored(kind="protocol", detail=f"{len(values)} scores for {count} replies")] * count
+    return [value if isinstance(value, Unscored) else number(value) for value in values]
+
+
+def number(value: Any) -> Score:
+    """A JSON value that must be a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return Unscored(kind="protocol", detail=f"{type(value).__name__} where a number was expected")
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    return found if math.isfinite(found) else Unscored(kind="protocol", detail=f"{found} where a number was expected")
+
+
+def _ask_openrlhf(asked: Asked, config: RemoteConfig) -> list[Exchange]:
+    count = len(asked.responses)
+    body = {
+        "query": [asked.prompt + response for response in asked.responses],
+        "prompts": [asked.prompt] * count,
+        "labels": [asked.label] * count,
+    }
+    return [Exchange(path="/get_reward", body=body, count=count)]
+
+
+def _read_openrlhf(answer: Any) -> Sequence[Any]:
+    rewards = list(_list_at(answer, "rewards"))
+    for lost in _list_at(answer, "unscored") if "unscored" in answer else ():
+        match lost:
+            case {"index": int(index), "kind": str(kind), "detail": str(detail)} if 0 <= index < len(rewards):
+                rewards[index] = Unscored(kind=kind, detail=detail)
+            case _:
+                raise ValueError("'unscored' is a list of index, kind and detail")
+    return rewards
+
+
+def _ask_slime(asked: Asked, config: RemoteConfig) -> list[Exchange]:
+    return [
+        Exchange(path="/", body={"prompt": asked.prompt, "response": response, "label": asked.label}, count=1)
+        for response in asked.responses
+    ]
+
+
+def _ask_vllm_input(path: str) -> Callable[[Asked, RemoteConfig], list[Exchange]]:
+    def ask(asked: Asked, config: RemoteConfig) -> list[Exchange]:
+        texts = [asked.prompt + response for response in asked.responses]
+        given: Sequence[Any] = asked.token_ids if config.sends == "tokens" else texts
+        # By default vLLM puts a single score through a sigmoid: differences of good replies vanish.
+        body = {"model": config.model, "input": list(given), "use_activation": False}
+        return [Exchange(path=path, body=body, count=len(given))]
+
+    return ask
+
+
+def _ask_vllm_score(asked: Asked, config: RemoteConfig) -> list[Exchange]:
+    body = {"model": config.model, "text_1": asked.prompt, "text_2": list(asked.responses), "use_activation": False}
+    return [Exchange(path="/score", body=body, count=len(asked.responses))]
+
+
+def _read_vllm(name: str, single: Callable[[Any], Any]) -> Callable[[Any], Sequence[Any]]:
+    def read(answer: Any) -> Sequence[Any]:
+        entries = _list_at(answer, "data")
+        if not all(isinstance(entry, dict) and name in entry for entry in entries):
+            raise ValueError(f"'data' is a list of objects with {name!r}")
+        if [entry.get("index") for entry in entries] != list(range(len(entries))):
+            raise ValueError("the entries of 'data' are not in order of their index")
+        return [single(entry[name]) for entry in entries]
+
+    return read
+
+
+def _only(values: Any) -> Any:
+    """The number of a model with one label; anything else stays what it is, and is no number."""
+    return values[0] if isinstance(values, list) and len(values) == 1 else values
+
+
+def _list_at(answer: Any, key: str) -> list[Any]:
+    if not isinstance(answer, dict) or not isinstance(answer.get(key), list):
+        raise ValueError(f"the answer is no object with a list of {key!r}")
+    found: list[Any] = answer[key]
+    return found
+
+
+SHAPES: Mapping[str, Shape] = {
+    "openrlhf": Shape(ask=_ask_openrlhf, read=_read_openrlhf),
+    "slime": Shape(ask=_ask_slime, read=lambda answer: [answer]),
+    "vllm_classify": Shape(ask=_ask_vllm_input("/classify"), read=_read_vllm("probs", _only)),
+    "vllm_pooling": Shape(ask=_ask_vllm_input("/pooling"), read=_read_vllm("data", _only)),
+    "vllm_score": Shape(ask=_ask_vllm_score, read=_read_vllm("score", lambda value: value)),
+}

@@ -1,0 +1,69 @@
+"""A context that grows token by token: what the model sees as one, and what becomes one segment of a trajectory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.types import Completion, Segment, TokenKind, Turn
+
+Ids = NDArray[np.int32]
+
+
+class Context:
+    """A prompt, then replies and what was heard after each. Nothing is ever taken back."""
+
+    def __init__(self, prompt: Ids) -> None:
+        self._tokens: list[Ids] = []
+        self._kinds: list[NDArray[np.int8]] = []
+        self._logprobs: list[NDArray[np.float32]] = []
+        self._versions: list[Ids] = []
+        self._turns: list[Turn] = []
+        self._add(prompt, TokenKind.PROMPT)
+
+    def __len__(self) -> int:
+        return sum(len(tokens) for tokens in self._tokens)
+
+    @property
+    def token_ids(self) -> Ids:
+        """Everything so far, `int32 [T]`."""
+        return np.concatenate(self._tokens).astype(np.int32)
+
+    def say(self, completion: Completion) -> None:
+        """A reply of the policy, as it was sampled: a turn of its own."""
+        start = len(self)
+        self._tokens.append(completion.token_ids)
+        self._kinds.append(np.full(len(completion.token_ids), TokenKind.ACTION, np.int8))
+        self._logprobs.append(completion.logprobs)
+        self._versions.append(completion.versions)
+        self._turns.append(Turn(start=start, stop=len(self)))
+
+    def hear(self, token_ids: Ids) -> None:
+        """What the environment said, and the header of the next reply."""
+        self._add(token_ids, TokenKind.ENV)
+
+    def judge(self, reward: float | None, terminated: bool) -> None:
+        """What the environment gave the last turn, and whether that ended the episode."""
+        self._turns[-1] = replace(self._turns[-1], reward=reward, terminated=terminated)
+
+    def cut_off(self) -> None:
+        """The last turn was the last one, without an end."""
+        self._turns[-1] = replace(self._turns[-1], truncated=True)
+
+    def segment(self) -> Segment:
+        """The context as it is, `[T]`."""
+        return Segment(
+            token_ids=self.token_ids,
+            kinds=np.concatenate(self._kinds),
+            logprobs=np.concatenate(self._logprobs).astype(np.float32),
+            versions=np.concatenate(self._versions).astype(np.int32),
+            turns=tuple(self._turns),
+        )
+
+    def _add(self, token_ids: Ids, kind: TokenKind) -> None:
+        self._tokens.append(token_ids)
+        self._kinds.append(np.full(len(token_ids), kind, np.int8))
+        self._logprobs.append(np.zeros(len(token_ids), np.float32))
+        self._versions.append(np.full(len(token_ids), -1, np.int32))

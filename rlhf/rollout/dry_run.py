@@ -1,0 +1,36 @@
+"""One episode begun before training: what the policy will be asked, for a person to read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlhf.protocols import Environments
+from rlhf.rollout.renderer import ChatRenderer
+from rlhf.rollout.seat import Seat
+from rlhf.rollout.seeds import environment_seed
+from rlhf.types import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How an episode begins: the rendered prompt with all its marks, and its length in tokens."""
+
+    text: str
+    tokens: int
+
+
+async def dry_run(
+    task: Task, environments: Environments, renderer: ChatRenderer, *, run_seed: int, timeout_seconds: float
+) -> Opening:
+    """Reset one environment as training will, render what it says, and close it.
+
+    Raises `EnvironmentFailed`, and `ModelError` for a template that cannot say it.
+    """
+    environment = await environments.open("dry-run")
+    try:
+        seat = Seat(environment, environments.spec.name, timeout_seconds)
+        first = await seat.reset(task, environment_seed(run_seed=run_seed, purpose="train", task=task.id))
+    finally:
+        await environment.close()
+    token_ids = renderer.prompt(first.messages).token_ids
+    return Opening(text=renderer.whole_text(token_ids), tokens=len(token_ids))

@@ -1,0 +1,60 @@
+"""The environment as an episode sits before it: waits are timed and have a deadline, and answers are checked."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable
+
+from rlhf.errors import EnvironmentFailed
+from rlhf.protocols import Environment
+from rlhf.types import Message, Observation, Task
+
+
+class Seat:
+    """`seconds` is how long the episode has waited for the environment so far, `timeout_seconds` how long it may.
+
+    Raises `EnvironmentFailed`: of kind `timeout` when that is over, `protocol` for an answer that makes no sense, and
+    whatever the environment itself raises.
+    """
+
+    def __init__(self, environment: Environment, name: str, timeout_seconds: float) -> None:
+        self._environment, self._name, self._timeout_seconds = environment, name, timeout_seconds
+        self.seconds = 0.0
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """What is asked."""
+        first = await self._answer(self._environment.reset(task, seed=seed))
+        if first.done or not first.messages:
+            ended = "ended the episode" if first.done else "said nothing"
+            raise EnvironmentFailed(self._name, "protocol", f"its reset {ended}: there is nothing to reply to")
+        return first
+
+    async def step(self, action: Message) -> Observation:
+        """What the environment says to the policy's action."""
+        return await self._answer(self._environment.step(action))
+
+    async def _answer(self, asked: Awaitable[Observation]) -> Observation:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(self._timeout_seconds - self.seconds):
+                heard = await asked
+        except TimeoutError:
+            detail = f"the episode has waited {self._timeout_seconds:g} s for it, all turns together"
+            raise EnvironmentFailed(self._name, "timeout", detail) from None
+        finally:
+            self.seconds += time.monotonic() - began
+        if wrong := _nonsense(heard):
+            raise EnvironmentFailed(self._name, "protocol", wrong)
+        return heard
+
+
+def _nonsense(heard: Observation) -> str | None:
+    """What is wrong with an observation; None where it can be read and counted."""
+    for message in heard.messages:
+        if not isinstance(message, Message) or not isinstance(message.content, str):
+            return f"it says {message!r:.80}, which is no Message with text"
+    if heard.reward is not None and not (isinstance(heard.reward, (int, float)) and math.isfinite(heard.reward)):
+        return f"its reward is {heard.reward!r:.40}, which is no number"
+    return None

@@ -1,0 +1,99 @@
+"""Tool calls as models write them: a format by name reads a reply's text. Pure.
+
+A format of one's own is `module:function` with the same signature: `(text) -> Spoken`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf.pieces import is_piece, load_piece
+from rlhf.types import ToolCall
+
+HERMES_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+PYTHON_TAG = "<|python_tag|>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoken:
+    """What a reply says: its tool calls with the text `beside` them, or the `problem` with them. Without either it is
+    plain text."""
+
+    calls: tuple[ToolCall, ...] = ()
+    beside: str = ""
+    problem: str | None = None
+
+
+ToolFormat = Callable[[str], Spoken]
+
+
+class Malformed(ValueError):
+    """A tool call that cannot be read; the message is for the policy."""
+
+
+def hermes(text: str) -> Spoken:
+    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, any number of them, of Hermes and Qwen."""
+    calls = [(match[1], match[2]) for match in HERMES_CALL.finditer(text)]
+    return _spoken(calls, beside=HERMES_CALL.sub("", text).strip()) if calls else Spoken()
+
+
+def llama3_json(text: str) -> Spoken:
+    """A reply that is one JSON object `{"name": …, "parameters": {…}}` and nothing else, of Llama 3.1 and later."""
+    body = text.strip()
+    tagged = body.startswith(PYTHON_TAG)
+    body = body.removeprefix(PYTHON_TAG).strip()
+    return _spoken([(body, "end")]) if tagged or body.startswith("{") else Spoken()
+
+
+def plain(text: str) -> Spoken:
+    """No reply is a tool call."""
+    return Spoken()
+
+
+FORMATS: Mapping[str, ToolFormat] = {"hermes": hermes, "llama3_json": llama3_json, "none": plain}
+
+
+def tool_format(name: str) -> ToolFormat:
+    """The format of that name. Raises `ConfigError` for one of the user's own that cannot be imported."""
+    if is_piece(name):
+        own: ToolFormat = load_piece(name, "environment.tool_format")
+        return own
+    return FORMATS[name]
+
+
+def _spoken(written: list[tuple[str, str]], beside: str = "") -> Spoken:
+    """The calls of a reply, each with its body and what ends it; one that cannot be read spoils them all."""
+    try:
+        calls = tuple(_call(body, end, number) for number, (body, end) in enumerate(written))
+        return Spoken(calls=calls, beside=beside)
+    except Malformed as problem:
+        return Spoken(problem=f"malformed tool call: {problem}")
+
+
+def _call(body: str, end: str, number: int) -> ToolCall:
+    if not end:
+        raise Malformed("</tool_call> is missing")
+    try:
+        call = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"it is not JSON ({error})") from None
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        raise Malformed('it needs a "name" that is text')
+    return ToolCall(id=f"call_{number}", name=call["name"], arguments=_arguments(call))
+
+
+def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An object, under either name; some models write it as text."""
+    given = call.get("arguments", call.get("parameters", {}))
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            raise Malformed('its "arguments" are text that is not JSON') from None
+    if not isinstance(given, dict):
+        raise Malformed('its "arguments" must be a JSON object')
+    return given

@@ -1,0 +1,59 @@
+"""The command line of bubblewrap: a machine with a read-only system, one writable folder, and nobody else on it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rlhf.sandbox.limits import Limits
+from rlhf.sandbox.python import SYSTEM, Interpreter
+
+FOLDER = "/tmp"
+"""The run's folder, a file system in memory of the size that the limits give."""
+PACKAGE_ROOT = "/run/warden"
+"""Where the warden's own source is seen."""
+PACKAGE = "rlhf/sandbox"
+WARDEN_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH")
+"""For a warden that is root in the sandbox: to give its rights up in the child, to end it, and to measure it."""
+
+
+def command(
+    python: Interpreter, package_root: str, devices: Sequence[str], limits: Limits, *, privileged: bool
+) -> tuple[str, ...]:
+    """`bwrap` with its arguments, to be followed by the warden's own command.
+
+    `privileged`: started as root, whose own user namespace would keep user id 0 and with it the freedom from limits
+    on processes; so there is none, and the code drops to a user id of its own.
+    """
+    readable = [path for path in python.readable if path not in SYSTEM]
+    mounts = [
+        *_passable((*readable, *devices)),
+        *_each("--ro-bind-try", (*SYSTEM, *readable)),
+        *_each("--dev-bind", devices),
+        *("--proc", "/proc"),
+        *("--perms", "1777", "--size", str(limits.disk_bytes), "--tmpfs", FOLDER),
+        *("--symlink", FOLDER, "/dev/shm"),
+        *("--ro-bind", f"{package_root}/rlhf/__init__.py", f"{PACKAGE_ROOT}/rlhf/__init__.py"),
+        *("--ro-bind", f"{package_root}/{PACKAGE}", f"{PACKAGE_ROOT}/{PACKAGE}"),
+        *("--remount-ro", "/"),
+    ]
+    return (shutil.which("bwrap") or "bwrap", *_namespaces(privileged), "--clearenv", *mounts, "--chdir", FOLDER, "--")
+
+
+def _namespaces(privileged: bool) -> list[str]:
+    common = ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    common += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    if privileged:
+        return [*common, *(word for name in WARDEN_CAPABILITIES for word in ("--cap-add", name))]
+    return ["--unshare-user", "--disable-userns", *common]
+
+
+def _each(option: str, paths: Iterable[str]) -> list[str]:
+    return [word for path in paths for word in (option, path, path)]
+
+
+def _passable(paths: Iterable[str]) -> list[str]:
+    """The folders above `paths` made for all to pass: as root, bubblewrap makes them for root alone."""
+    above = {str(folder) for path in paths for folder in Path(path).parents if len(folder.parts) > 1}
+    return [word for folder in sorted(above) for word in ("--perms", "0755", "--dir", folder)]

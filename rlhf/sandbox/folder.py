@@ -1,0 +1,101 @@
+"""The folder of a run: files in, files out, and how full it is."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rlhf.sandbox.confine import confine
+from rlhf.sandbox.limits import Limits
+from rlhf.sandbox.orders import Cage
+
+READ_BYTES = 1 << 16
+
+
+class Inside(Exception):
+    """Something that the cage did not let happen."""
+
+
+def write_files(files: Mapping[str, bytes], cage: Cage, limits: Limits) -> None:
+    """Put `files` into the folder, as the code itself could. Raises `Inside`."""
+    _in_the_cage(lambda: _write(files), cage, limits)
+
+
+def fetch_files(paths: tuple[str, ...], cage: Cage, limits: Limits) -> dict[str, bytes]:
+    """The regular files among `paths`, as the code itself could read them: no link leads further. Raises `Inside`."""
+    found = _in_the_cage(lambda: _read(paths, limits.fetched_bytes), cage, limits) if paths else {}
+    return {path: base64.b64decode(content) for path, content in found.items()}
+
+
+def used(folder: str, most: int) -> tuple[int, int]:
+    """Bytes and entries of a folder; counting ends once there are more than `most` entries."""
+    total, entries, waiting = 0, 0, [folder]
+    while waiting and entries <= most:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as listing:
+            for entry in listing:
+                about = entry.stat(follow_symlinks=False)
+                total, entries = total + about.st_blocks * 512, entries + 1
+                if stat.S_ISDIR(about.st_mode):
+                    waiting.append(entry.path)
+    return total, entries
+
+
+def _write(files: Mapping[str, bytes]) -> None:
+    for path, content in files.items():
+        if folder := os.path.dirname(path):
+            os.makedirs(folder, exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content)
+
+
+def _read(paths: tuple[str, ...], most: int) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            content = _regular(path, most)
+            most -= len(content)
+            found[path] = base64.b64encode(content).decode()
+    return found
+
+
+def _regular(path: str, most: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Inside(f"{path} is not a regular file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise Inside(f"the fetched files are larger than the sandbox hands back, {path} among them")
+    return content
+
+
+def _in_the_cage(work: Callable[[], Any], cage: Cage, limits: Limits) -> Any:
+    """The result of `work`, done by a child that is confined like the code."""
+    receive, send = os.pipe()
+    if (child := os.fork()) == 0:
+        os.close(receive)
+        _answer(send, work, cage, limits)
+    os.close(send)
+    with open(receive, "rb") as pipe:
+        answer = json.loads(pipe.read() or b'{"failed": "it was killed"}')
+    os.waitpid(child, 0)
+    if "failed" in answer:
+        raise Inside(answer["failed"])
+    return answer["done"]
+
+
+def _answer(send: int, work: Callable[[], Any], cage: Cage, limits: Limits) -> None:
+    """Never returns: this process is a copy of the warden's."""
+    try:
+        confine(cage, limits)
+        answer = {"done": work()}
+    except (OSError, Inside, MemoryError) as error:
+        answer = {"failed": f"{type(error).__name__}: {error}"}
+    with open(send, "wb") as pipe:
+        pipe.write(json.dumps(answer).encode())
+    os._exit(0)

@@ -1,0 +1,106 @@
+"""Which isolation this machine offers: every rung is tried with real code, strongest first, and the first that holds
+is taken."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rlhf.sandbox import landlock
+from rlhf.sandbox.isolation import Isolation, Rung
+from rlhf.sandbox.limits import MIB, Limits
+from rlhf.sandbox.program import Program, Run, SandboxBroken, SandboxUnavailable
+from rlhf.sandbox.python import candidates, interpreter
+from rlhf.sandbox.run import run
+
+PROBE_LIMITS = Limits(wall_seconds=20.0, memory_bytes=256 * MIB)
+PROBE = """
+import os, socket
+def allowed(what):
+    try:
+        what()
+        return True
+    except OSError:
+        return False
+print("reads", allowed(lambda: open({secret!r}).read()))
+print("writes", allowed(lambda: open({secret!r}, "r+")))
+print("connects", allowed(lambda: socket.create_connection(("127.0.0.1", {port}), 1)))
+print("prints to nowhere", allowed(lambda: open(os.devnull, "w").write("x")))
+print("runs", 6 * 7)
+"""
+HOLDS = "reads False\nwrites False\nconnects False\nprints to nowhere True\nruns 42\n"
+ADVICE = "install bubblewrap (apt-get install bubblewrap), or use a kernel with Landlock (5.13 and later)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """The rung that was taken, and why not the stronger ones, each with its reason."""
+
+    isolation: Isolation
+    passed_over: tuple[tuple[Rung, str], ...] = ()
+
+    def __str__(self) -> str:
+        over = "".join(f"; not {rung}: {reason}" for rung, reason in self.passed_over)
+        return f"{self.isolation.rung} with {self.isolation.python.path}{over}"
+
+
+def choose(
+    *, python: str | None = None, rungs: Sequence[Rung] = (Rung.BUBBLEWRAP, Rung.LANDLOCK), allow_rlimits: bool = False
+) -> Ladder:
+    """The strongest of `rungs` that holds here, for the Python at `python`, or for one that is found.
+
+    Raises `SandboxUnavailable` with the reasons when there is none. Resource limits alone stop no file access and no
+    network: they are tried, last, only where `allow_rlimits` says so.
+    """
+    over: list[tuple[Rung, str]] = []
+    for rung in (*rungs, *((Rung.RLIMITS,) if allow_rlimits else ())):
+        reasons = []
+        for path in [python] if python else candidates():
+            isolation = Isolation(rung=rung, python=interpreter(path))
+            if not (reason := probe(isolation)):
+                return Ladder(isolation=isolation, passed_over=tuple(over))
+            reasons.append(f"{path}: {reason}")
+        over.append((rung, ", ".join(reasons)))
+    reasons_text = "; ".join(f"{rung}: {reason}" for rung, reason in over)
+    raise SandboxUnavailable(f"no isolation works on this machine, so no code is run; {ADVICE} ({reasons_text})")
+
+
+def probe(isolation: Isolation) -> str:
+    """Why this isolation does not hold on this machine; empty when it does."""
+    if missing := _missing(isolation.rung):
+        return missing
+    with tempfile.NamedTemporaryFile() as secret, _listener() as port:
+        os.chmod(secret.name, 0o666)
+        try:
+            seen = run(Program(code=PROBE.format(secret=secret.name, port=port)), PROBE_LIMITS, isolation)
+        except SandboxBroken as error:
+            return str(error)
+    return _judge(seen, isolation.rung)
+
+
+def _judge(seen: Run, rung: Rung) -> str:
+    if rung is Rung.RLIMITS and "runs 42" in seen.stdout:
+        return ""
+    return (
+        "" if seen.stdout == HOLDS else f"the probe said {seen.stdout!r}, {seen.stderr[-300:]!r} {seen.detail}".strip()
+    )
+
+
+def _missing(rung: Rung) -> str:
+    if rung is Rung.BUBBLEWRAP and shutil.which("bwrap") is None:
+        return "bwrap is not installed"
+    if rung is Rung.LANDLOCK and landlock.version() == 0:
+        return "the kernel has no Landlock, or it is off"
+    return ""
+
+
+@contextlib.contextmanager
+def _listener() -> Iterator[int]:
+    """A port on loopback where somebody answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]

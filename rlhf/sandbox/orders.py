@@ -1,0 +1,86 @@
+"""What the warden of one run is told, on its standard input, and what it answers: JSON, bytes in base64.
+
+Its process starts for every run, so this and all it imports is the standard library, and little of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from rlhf.sandbox.limits import Limits
+
+
+class Cage(NamedTuple):
+    """What closes in the code, beside what the warden itself is started in."""
+
+    folder: str
+    """The only place that can be written to."""
+    uid: int | None
+    """The user id that the code drops to, which no other process has; None: that of the warden."""
+    landlock: bool
+    filtered: bool
+    """By seccomp."""
+    alone: bool
+    """The warden is the first process of a process namespace."""
+    readable: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+
+
+class Orders(NamedTuple):
+    """One run. `main` is the program's file within the folder, `parent` the warden's parent, or 0 where it is alone."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    files: Mapping[str, bytes]
+    fetch: tuple[str, ...]
+    stdin: bytes
+    limits: Limits
+    cage: Cage
+    parent: int = 0
+
+    def pack(self) -> bytes:
+        told = self._asdict() | {"limits": self.limits._asdict(), "cage": self.cage._asdict()}
+        return json.dumps(told, default=_text).encode()
+
+
+def unpack(line: bytes) -> Orders:
+    told: dict[str, Any] = json.loads(line)
+    return Orders(
+        command=tuple(told["command"]),
+        environment=told["environment"],
+        files={path: base64.b64decode(content) for path, content in told["files"].items()},
+        fetch=tuple(told["fetch"]),
+        stdin=base64.b64decode(told["stdin"]),
+        limits=Limits(**told["limits"]),
+        cage=Cage(**told["cage"]),
+        parent=told["parent"],
+    )
+
+
+class Verdict(NamedTuple):
+    """What became of the code; the fields are those of `program.Run`. Text is bytes still."""
+
+    ending: str
+    return_code: int | None
+    stdout: bytes
+    stderr: bytes
+    seconds: float
+    detail: str
+    files: Mapping[str, bytes]
+
+    def pack(self) -> bytes:
+        return json.dumps(self._asdict(), default=_text).encode()
+
+
+def unpack_verdict(line: bytes) -> Verdict:
+    told: dict[str, Any] = json.loads(line)
+    output = {name: base64.b64decode(told[name]) for name in ("stdout", "stderr")}
+    files = {path: base64.b64decode(content) for path, content in told["files"].items()}
+    return Verdict(**(told | output | {"files": files}))
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode()

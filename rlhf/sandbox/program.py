@@ -1,0 +1,81 @@
+"""The nouns and the verb: a program goes in, what became of it comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from rlhf.errors import RlhfError, UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Python to run. Paths of `files` and `fetch` are relative to the folder it runs in.
+
+    `memory_bytes` of 0 asks for all that the sandbox gives.
+    """
+
+    code: str
+    stdin: bytes = b""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    fetch: tuple[str, ...] = ()
+    wall_seconds: float = 10.0
+    memory_bytes: int = 0
+
+
+class Ending(StrEnum):
+    """How a run ended."""
+
+    EXITED = "exited"
+    """By itself, or by a signal: `return_code` says."""
+    TIME = "time"
+    """Killed when its time was over."""
+    EXCESS = "excess"
+    """Killed for using more than its limits; `detail` says of what."""
+    REFUSED = "refused"
+    """Not started: its files cannot be written; `detail` says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What became of a program. `return_code` is negative for a signal and None when the sandbox ended the run.
+
+    Output that was cut ends with a line that says so.
+    """
+
+    ending: Ending
+    return_code: int | None
+    stdout: str
+    stderr: str
+    seconds: float
+    detail: str = ""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def succeeded(self) -> bool:
+        return self.ending is Ending.EXITED and self.return_code == 0
+
+
+class Runner(Protocol):
+    """Something that runs programs: in this process's sandbox, or in a server's.
+
+    `run` raises `SandboxBroken` or `SandboxBusy` where the program is not to blame; whatever the program does is data.
+    """
+
+    async def start(self) -> None: ...
+    async def run(self, program: Program) -> Run: ...
+    async def close(self) -> None: ...
+
+
+class SandboxUnavailable(UserError):
+    """No isolation works on this machine."""
+
+
+class SandboxBroken(RlhfError):
+    """The sandbox could not run a program, for no fault of the program."""
+
+
+class SandboxBusy(RlhfError):
+    """No place came free within the deadline, or too many programs wait already."""

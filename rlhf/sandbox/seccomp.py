@@ -1,0 +1,146 @@
+"""Which system calls a run may not make: a seccomp filter, put together here and installed by ctypes.
+
+A list of what is forbidden rather than of what is allowed: interpreters and their extensions use most of the rest,
+and files are not its business. What it closes is what mounts, namespaces and Landlock leave open.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+
+from rlhf.sandbox.syscalls import SYSCALLS
+
+ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+"""Column in the table of system calls, and the kernel's AUDIT_ARCH."""
+X32_BIT = 0x40000000
+LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+REFUSE, PRETEND, ABSENT = ERRNO | errno.EPERM, ERRNO, ERRNO | errno.ENOSYS
+NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
+PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
+
+NETWORK = "socket io_uring_setup io_uring_enter io_uring_register"
+"""`socketpair` stays: asyncio wakes itself with it, and it reaches nobody else."""
+OTHER_PROCESSES = (
+    "ptrace process_vm_readv process_vm_writev process_madvise process_mrelease kcmp pidfd_getfd "
+    "setpriority ioprio_set migrate_pages move_pages"
+)
+KERNEL = (
+    "bpf perf_event_open userfaultfd add_key request_key keyctl mount umount2 pivot_root move_mount open_tree fsopen "
+    "fsconfig fsmount fspick mount_setattr unshare setns chroot reboot kexec_load kexec_file_load init_module "
+    "finit_module delete_module swapon swapoff fanotify_init name_to_handle_at open_by_handle_at quotactl acct "
+    "settimeofday adjtimex clock_settime clock_adjtime syslog personality ioperm iopl modify_ldt vhangup sethostname "
+    "setdomainname nfsservctl lookup_dcookie"
+)
+OUTLIVES_OR_ESCAPES_COUNTING = (
+    "shmget shmat shmctl msgget msgsnd msgrcv msgctl semget semop semctl semtimedop mq_open mq_unlink "
+    "memfd_create memfd_secret"
+)
+ONLY_ITSELF = "prlimit64 sched_setaffinity sched_setscheduler sched_setparam sched_setattr"
+"""Their first argument names a process, and 0 is the caller."""
+ATTRIBUTES = (
+    "chmod fchmodat fchmodat2 chown lchown fchownat utime utimes utimensat futimesat setxattr lsetxattr removexattr "
+    "lremovexattr fchmod fchown fsetxattr fremovexattr setxattrat removexattrat file_setattr"
+)
+"""Landlock does not cover them. They pretend to work, since `shutil.copy` and archives call them on their own files."""
+SIGNALS = "kill tkill tgkill"
+OTHER_SIGNALS = "rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal"
+NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID and NET
+TERMINALS_AND_ATTRIBUTES = (0x5412, 0x541C, 0x40086602, 0x401C5820)  # TIOCSTI, TIOCLINUX, FS_IOC_SETFLAGS, FSSETXATTR
+F_SETOWN, F_SETOWN_EX = 8, 15
+
+
+def install(*, files_outside: bool, others_outside: bool, truncate_covered: bool) -> None:
+    """Put the filter on this thread and all that it starts, for good. Raises `OSError`.
+
+    `files_outside`: the machine's files are there, and only Landlock is before them; `truncate_covered`: it knows that
+    call. `others_outside`: processes of the same user are there, and nothing but this filter stops a signal to them.
+    """
+    column, architecture = ARCHITECTURES[os.uname().machine]
+    forbidden = (NETWORK, OTHER_PROCESSES, KERNEL, OUTLIVES_OR_ESCAPES_COUNTING)
+    rules = [rule for names in forbidden for rule in refused(names, column)]
+    rules += calls("clone3", column, [_return(ABSENT)])  # its flags lie in memory; libc falls back to clone
+    rules += calls("clone", column, forbidden_bits(0, NEW_NAMESPACES))
+    rules += calls("ioctl", column, forbidden_values(1, TERMINALS_AND_ATTRIBUTES))
+    for name in ONLY_ITSELF.split():
+        rules += calls(name, column, only_value(0, 0))
+    if files_outside:
+        rules += [rule for name in ATTRIBUTES.split() for rule in calls(name, column, [_return(PRETEND)])]
+        rules += [] if truncate_covered else refused("truncate", column)
+    rules += own_signals_only(column) if others_outside else []
+    _load(_program(architecture, rules))
+
+
+def own_signals_only(column: int) -> list[bytes]:
+    """Only this process may be signalled by itself: enough for `abort`, and for threads."""
+    own = [rule for name in SIGNALS.split() for rule in calls(name, column, only_value(0, os.getpid()))]
+    return [
+        *own,
+        *refused(OTHER_SIGNALS, column),
+        *calls("fcntl", column, forbidden_values(1, (F_SETOWN, F_SETOWN_EX))),
+    ]
+
+
+def refused(names: str, column: int) -> list[bytes]:
+    return [rule for name in names.split() for rule in calls(name, column, [_return(REFUSE)])]
+
+
+def calls(name: str, column: int, then: list[bytes]) -> list[bytes]:
+    """`then` for that system call; it must end in a return. Nothing where the machine has no such call."""
+    number = SYSCALLS[name][column]
+    return [] if number is None else [_jump(EQUAL, number, 0, len(then)), *then]
+
+
+def forbidden_bits(argument: int, bits: int) -> list[bytes]:
+    return [_load_argument(argument), _jump(ANY_BIT, bits, 0, 1), _return(REFUSE), _return(ALLOW)]
+
+
+def forbidden_values(argument: int, values: tuple[int, ...]) -> list[bytes]:
+    tests = [rule for value in values for rule in (_jump(EQUAL, value, 0, 1), _return(REFUSE))]
+    return [_load_argument(argument), *tests, _return(ALLOW)]
+
+
+def only_value(argument: int, value: int) -> list[bytes]:
+    return [_load_argument(argument), _jump(EQUAL, value, 1, 0), _return(REFUSE), _return(ALLOW)]
+
+
+def _program(architecture: int, rules: list[bytes]) -> bytes:
+    start = [
+        _instruction(LOAD, ARCHITECTURE_AT),
+        _jump(EQUAL, architecture, 1, 0),
+        _return(KILL),
+        _instruction(LOAD, NUMBER_AT),
+        _jump(AT_LEAST, X32_BIT, 0, 1),
+        _return(ABSENT),
+    ]
+    return b"".join([*start, *rules, _return(ALLOW)])
+
+
+def _load(program: bytes) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    buffer = ctypes.create_string_buffer(program)
+    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
+    nothing = ctypes.c_ulong(0)
+    if libc.prctl(PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), nothing, nothing, nothing):
+        raise OSError(ctypes.get_errno(), "no_new_privs was refused")
+    if libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), header):
+        raise OSError(ctypes.get_errno(), "the seccomp filter was refused")
+
+
+def _instruction(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
+    return struct.pack("HBBI", code, then, otherwise, value)
+
+
+def _jump(code: int, value: int, then: int, otherwise: int) -> bytes:
+    return _instruction(code, value, then, otherwise)
+
+
+def _return(verdict: int) -> bytes:
+    return _instruction(RETURN, verdict)
+
+
+def _load_argument(index: int) -> bytes:
+    return _instruction(LOAD, ARGUMENTS_AT + 8 * index)

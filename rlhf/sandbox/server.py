@@ -1,0 +1,78 @@
+"""The sandbox over HTTP: `POST /run_code` as SandboxFusion has it, and `GET /health`."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import Depends, FastAPI, HTTPException, Request
+from pydantic import ValidationError
+
+from rlhf.sandbox.pool import Sandbox
+from rlhf.sandbox.program import SandboxBroken, SandboxBusy
+from rlhf.sandbox.wire import RunCodeRequest, RunCodeResponse, Status, program_of, response_of
+
+LARGEST_BODY_BYTES = 64 * 1024 * 1024
+BODY = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": RunCodeRequest.model_json_schema()}}}
+}
+
+
+def make_app(sandbox: Sandbox, token: str | None) -> FastAPI:
+    """The application. It probes the machine when it starts; with a `token`, only who bears it is served."""
+
+    @contextlib.asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        await sandbox.start()
+        yield
+        await sandbox.close()
+
+    app = FastAPI(title="rlhf sandbox", version="1.0.0", lifespan=life)
+
+    async def authorised(request: Request) -> None:
+        given = request.headers.get("authorization", "")
+        if token and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            raise HTTPException(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """What isolates the code, and how busy it is."""
+        return {
+            "status": "healthy",
+            "isolation": str(sandbox.ladder.isolation.rung),
+            "passed_over": {str(rung): reason for rung, reason in sandbox.ladder.passed_over},
+            "running": sandbox.running,
+            "waiting": sandbox.waiting,
+            "runs_at_once": sandbox.queue.runs,
+        }
+
+    @app.post("/run_code", dependencies=[Depends(authorised)], openapi_extra=BODY)
+    async def run_code(request: Request) -> RunCodeResponse:
+        """Run a Python program. 503 when too many wait; status SandboxError when the program is not to blame."""
+        program = program_of(_parsed(await _body(request)))
+        try:
+            return response_of(await sandbox.run(program))
+        except SandboxBusy as error:
+            raise HTTPException(503, str(error), {"Retry-After": "1"}) from None
+        except SandboxBroken as error:
+            return RunCodeResponse(status=Status.SANDBOX_ERROR, message=str(error))
+
+    return app
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST_BODY_BYTES:
+            raise HTTPException(413, f"a request may have {LARGEST_BODY_BYTES} bytes")
+    return bytes(body)
+
+
+def _parsed(body: bytes) -> RunCodeRequest:
+    try:
+        return RunCodeRequest.model_validate_json(body)
+    except ValidationError as error:
+        raise HTTPException(422, error.errors(include_url=False, include_context=False, include_input=False)) from None

@@ -1,0 +1,124 @@
+"""SandboxFusion's `POST /run_code`: requests and answers as its client 0.3.7 reads and writes them."""
+
+from __future__ import annotations
+
+import base64
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Base64Bytes, BaseModel, Field
+
+from rlhf.sandbox.program import Ending, Program, Run
+
+MIB = 1024 * 1024
+
+
+class RunCodeRequest(BaseModel):
+    """Code to run. Times in seconds; `compile_timeout` is for languages that compile."""
+
+    code: str
+    language: Literal["python"] = "python"
+    stdin: str | None = None
+    compile_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
+    run_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
+    memory_limit_MB: int = -1
+    """0 or less asks for all that the server gives."""
+    files: dict[str, Base64Bytes | None] = {}
+    """Contents in base64, by their relative path."""
+    fetch_files: list[str] = []
+
+
+class RunStatus(StrEnum):
+    FINISHED = "Finished"
+    ERROR = "Error"
+    TIME_LIMIT_EXCEEDED = "TimeLimitExceeded"
+
+
+class Status(StrEnum):
+    SUCCESS = "Success"
+    FAILED = "Failed"
+    SANDBOX_ERROR = "SandboxError"
+
+
+class RunResult(BaseModel):
+    status: RunStatus
+    execution_time: float | None = None
+    return_code: int | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+class RunCodeResponse(BaseModel):
+    """`message` says, for people, what `status` does not."""
+
+    status: Status
+    message: str
+    compile_result: RunResult | None = None
+    run_result: RunResult | None = None
+    executor_pod_name: str | None = None
+    files: dict[str, str] = {}
+
+
+STATUS = {
+    Ending.EXITED: RunStatus.FINISHED,
+    Ending.TIME: RunStatus.TIME_LIMIT_EXCEEDED,
+    Ending.EXCESS: RunStatus.ERROR,
+    Ending.REFUSED: RunStatus.ERROR,
+}
+
+
+def program_of(request: RunCodeRequest) -> Program:
+    return Program(
+        code=request.code,
+        stdin=(request.stdin or "").encode(errors="replace"),
+        files={path: content or b"" for path, content in request.files.items()},
+        fetch=tuple(request.fetch_files),
+        wall_seconds=request.run_timeout,
+        memory_bytes=max(request.memory_limit_MB, 0) * MIB,
+    )
+
+
+def request_of(program: Program) -> dict[str, object]:
+    """The body that asks a server for `program`."""
+    return {
+        "code": program.code,
+        "language": "python",
+        "stdin": program.stdin.decode(errors="replace"),
+        "run_timeout": program.wall_seconds,
+        "memory_limit_MB": program.memory_bytes // MIB or -1,
+        "files": {path: base64.b64encode(content).decode() for path, content in program.files.items()},
+        "fetch_files": list(program.fetch),
+    }
+
+
+def response_of(run: Run) -> RunCodeResponse:
+    result = RunResult(
+        status=STATUS[run.ending],
+        execution_time=run.seconds,
+        return_code=run.return_code,
+        stdout=run.stdout,
+        stderr=run.stderr,
+    )
+    return RunCodeResponse(
+        status=Status.SUCCESS if run.succeeded else Status.FAILED,
+        message=run.detail,
+        run_result=result,
+        files={path: base64.b64encode(content).decode() for path, content in run.files.items()},
+    )
+
+
+def run_of(response: RunCodeResponse) -> Run | None:
+    """What a server says became of a program; None when it says nothing of the program."""
+    result = response.run_result
+    if response.status is Status.SANDBOX_ERROR or result is None:
+        return None
+    endings = {status: ending for ending, status in STATUS.items() if ending is not Ending.REFUSED}
+    return Run(
+        ending=endings[result.status],
+        return_code=result.return_code,
+        stdout=result.stdout or "",
+        stderr=result.stderr or "",
+        seconds=result.execution_time or 0.0,
+        detail=response.message,
+        files={path: base64.b64decode(content) for path, content in response.files.items()},
+    )

@@ -1,0 +1,76 @@
+"""`rlhf serve env` and `rlhf env check`, as a person runs them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import RLHF, Command
+
+pytestmark = pytest.mark.engine
+ROOT = Path(__file__).parents[2]
+GUESS = "tests.env.environments:Guess"
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The URL and the process of a server."""
+    words = [str(RLHF), "serve", "env", GUESS, "--port", "0", *options]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+:\d+", process.stdout.readline())
+        assert found is not None
+        try:
+            yield found[0], process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_served_environment_conforms_and_ends_with_its_signal(rlhf: Command, isolation: str):
+    with serving("--isolation", isolation, "--max-sessions", "22", "--arguments", '{"guesses": 2}') as (url, process):
+        checked = rlhf("env", "check", url)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) in (0, -signal.SIGTERM)
+    assert checked.code == 0, checked.out
+    assert checked.out.endswith("conforms\n")
+    assert "after 2 steps" in checked.out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("serve", "env", "Guess"), "MODULE:CLASS"),
+        (("serve", "env", "no_such_module:Guess"), "no_such_module"),
+        (("serve", "env", GUESS, "--arguments", "[1]"), "not a JSON object"),
+        (("serve", "env", GUESS, "--arguments", '{"colour": 1}'), "cannot be made"),
+        (("serve", "env", GUESS, "--isolation", "hope"), "thread, process"),
+        (("serve", "env", GUESS, "--host", "0.0.0.0"), "set a token"),
+        (("serve", "env", GUESS, "--host", "0.0.0.0", "--token", ""), "set a token"),
+        (("env", "check", "http://127.0.0.1:9"), "no environment server"),
+        (("env", "check", "http://127.0.0.1:9", "--action", "{"), "not JSON"),
+    ],
+)
+def test_what_cannot_be_served_or_checked_is_told_in_one_line(
+    rlhf: Command, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], told: str
+):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    ended = rlhf(*words)
+    assert ended.code == 2
+    assert told in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(rlhf: Command, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with serving() as (url, _):
+        ended = rlhf("serve", "env", GUESS, "--port", url.rpartition(":")[2])
+    assert (ended.code, "cannot listen" in ended.err) == (2, True)

@@ -1,0 +1,72 @@
+"""The conformance checks pass on a server that conforms, and find what is wrong with one that does not."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rlhf.env.check import Finding, Verdict, check_server
+from rlhf.env.checks import CHECKS, interleaved, seeds
+from rlhf.env.probe import example
+from rlhf.env.remote import Address
+from rlhf.errors import UserError
+from rlhf.types import Message, Observation, Task
+from tests.env.environments import Guess, said
+from tests.env.serving import served
+
+pytestmark = pytest.mark.engine
+
+
+class Dice(Guess):
+    """Rolls without its seed, and all instances share one count."""
+
+    rolled = 0
+
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        Dice.rolled = 0
+        return Observation(messages=said(str(random.random())))
+
+    def step(self, action: Message) -> Observation:
+        Dice.rolled += 1
+        return Observation(messages=said(str(Dice.rolled)), terminated=Dice.rolled > 5)
+
+
+async def findings(url: str) -> dict[str, Finding]:
+    return {one.name: one async for one in check_server(Address(url=url))}
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+async def test_our_server_conforms_in_every_check(isolation: str):
+    with served("Guess", isolation=isolation, max_sessions=25) as url:
+        found = await findings(url)
+    assert set(found) == set(CHECKS)
+    assert {one.verdict for one in found.values()} == {Verdict.PASS}, found
+
+
+async def test_a_tool_environment_conforms_too():
+    with served("Adder") as url:
+        found = await findings(url)
+    assert [one.name for one in found.values() if one.verdict is not Verdict.PASS] == ["capacity"], found
+
+
+async def test_an_environment_that_forgets_its_seed_or_shares_state_is_found_out():
+    with served("Dice", module="tests.env.test_check:") as url:
+        found = await findings(url)
+    for check in (seeds, interleaved):
+        name = next(name for name, one in CHECKS.items() if one is check)
+        assert found[name].verdict is Verdict.FAIL
+    assert found["idempotent retry"].verdict is Verdict.PASS
+
+
+async def test_where_no_server_is_the_command_says_so():
+    with pytest.raises(UserError, match="no environment server"):
+        await findings("http://127.0.0.1:9")
+
+
+def test_an_action_is_made_of_what_its_schema_requires():
+    schema = {
+        "properties": {"move": {"enum": ["up", "down"]}, "by": {"type": "integer", "minimum": 2}, "why": {}},
+        "required": ["move", "by"],
+    }
+    assert example(schema) == {"move": "up", "by": 2}

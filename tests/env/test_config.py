@@ -1,0 +1,105 @@
+"""What a recipe says of its environment is checked before anything starts, and each refusal says what to write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlhf.env.tools import CalculatorEnvironment
+from rlhf.errors import ConfigError
+from rlhf.preflight import check_environment
+from rlhf.recipe import Recipe, recipe_from
+from rlhf.surroundings import started_environments
+from tests.env.serving import served
+
+CALCULATOR = {"environment": "rlhf.env.tools:CalculatorEnvironment"}
+SEEDS = {"train": {"seeds": 64}, "eval": {"seeds": 8}}
+
+
+def recipe(environment: Any = CALCULATOR, **parts: Any) -> Recipe:
+    values = {"data": SEEDS, "reward": {"kind": "environment"}, "environment": environment} | parts
+    return recipe_from({"model": {"tiny": {}}, **values}).recipe
+
+
+def refusal(environment: Any = CALCULATOR, **parts: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        recipe(environment, **parts)
+    return str(error.value)
+
+
+def test_a_recipe_with_an_environment_needs_little() -> None:
+    config = recipe().environment
+    assert config is not None
+    assert (config.history, config.last_n, config.tool_format) == ("full", None, "hermes")
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({}, "give exactly one of environment (module:Class"),
+        (CALCULATOR | {"urls": ["http://h:1"]}, "give exactly one of environment (module:Class"),
+        ({"environment": "calculator"}, "environment is 'calculator'; give module:Class"),
+        ({"urls": ["http://h:1"], "arguments": {"digits": 2}}, "arguments are for an environment that this run hosts"),
+        (CALCULATOR | {"history": "last_n"}, "give both or none"),
+        (CALCULATOR | {"last_n": 2}, "give both or none"),
+        (CALCULATOR | {"tool_format": "xml"}, "use hermes, llama3_json, none or module:function"),
+        (CALCULATOR | {"demonstrations": "some"}, "demonstrations is 'some'; give module:function"),
+        (CALCULATOR | {"max_turn": 3}, "did you mean 'environment.max_turns'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(environment: dict[str, Any], words: str) -> None:
+    assert words in refusal(environment)
+
+
+def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
+    assert "reward.kind is environment, and there is none" in refusal(None, data={"train": {"path": "x"}})
+    assert "data.train.seeds are questions of an environment, and there is none" in refusal(
+        None, reward={"kind": "regex", "pattern": "x"}
+    )
+    assert "reward.kind: exact compares with an answer, and data.train.seeds have none" in refusal(
+        reward={"kind": "exact"}
+    )
+    assert "kind: sft plays no episodes" in refusal(kind="sft", reward={"kind": "exact"})
+    overlong = {"overlong": {"buffer_tokens": 4}}
+    assert "trainer.overlong prices the length of one reply" in refusal(trainer=overlong)
+    assert "environment.demonstrations make" in refusal(model={"tiny": {}, "warmup": {}})
+    assert "seeds have none" in refusal(data={"train": {"seeds": 8, "max_prompt_tokens": 9}})
+    assert "exactly one of path" in refusal(data={"train": {"seeds": 8, "path": "x"}})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"environment": "rlhf.env.tools:NoSuchEnvironment"},
+        CALCULATOR | {"demonstrations": "nowhere:function"},
+        CALCULATOR | {"tool_format": "nowhere:function"},
+    ],
+)
+def test_what_cannot_be_imported_is_found_before_anything_starts(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="which cannot be imported"):
+        check_environment(recipe(wrong))
+
+
+async def test_arguments_that_do_not_fit_are_told_with_their_error() -> None:
+    config = recipe(CALCULATOR | {"arguments": {"colour": "red"}}).environment
+    assert config is not None
+    with pytest.raises(ConfigError, match=r"cannot be made with environment\.arguments: TypeError.*colour"):
+        async with started_environments(config):
+            pass
+
+
+async def test_a_server_that_does_not_answer_is_told_with_its_address() -> None:
+    config = recipe({"urls": ["http://127.0.0.1:9"], "start_timeout_seconds": 0.2}).environment
+    assert config is not None
+    with pytest.raises(ConfigError, match=r"environment\.urls names http://127\.0\.0\.1:9: no answer within 0\.2 s"):
+        async with started_environments(config):
+            pass
+
+
+async def test_servers_are_joined_and_say_what_they_serve() -> None:
+    with served("CalculatorEnvironment", module="rlhf.env.tools:") as url:
+        config = recipe({"urls": [url]}).environment
+        assert config is not None
+        async with started_environments(config) as environments:
+            assert environments.spec == CalculatorEnvironment.spec

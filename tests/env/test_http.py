@@ -1,0 +1,236 @@
+"""The server over HTTP: requests without memory, sessions by header, JSON-RPC, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from rlhf.env.wire import SESSION_HEADER
+from tests.env.serving import active, comes_to, quick, served, talking
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def guess() -> Iterator[str]:
+    with served("Guess") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def adder() -> Iterator[str]:
+    with served("Adder") as url:
+        yield url
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(trust_env=False, timeout=20) as client:
+        yield client
+
+
+async def rpc(http: httpx.AsyncClient, url: str, method: str, **params: Any) -> dict[str, Any]:
+    body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
+    return (await http.post(f"{url}/mcp", json=body)).json()
+
+
+async def test_a_server_says_what_it_is(http: httpx.AsyncClient, guess: str):
+    assert (await http.get(f"{guess}/health")).json() == {"status": "healthy"}
+    metadata = (await http.get(f"{guess}/metadata")).json()
+    assert (metadata["name"], metadata["description"]) == ("guess", "Guess a number from 1 to 9.")
+    schema = (await http.get(f"{guess}/schema")).json()
+    assert schema["action"]["required"] == ["text"]
+    assert {"messages", "text", "role", "tools"} <= set(schema["observation"]["properties"])
+    assert (await http.get(f"{guess}/list_environments")).json() == ["guess"]
+    assert (await http.get(f"{guess}/openapi.json")).json()["info"]["version"] == "1.0.0"
+
+
+async def test_without_a_session_each_request_stands_alone_and_leaves_nothing(http: httpx.AsyncClient, guess: str):
+    reset = (await http.post(f"{guess}/reset", json={"seed": 3})).json()
+    step = (await http.post(f"{guess}/step", json={"action": {"text": "none"}})).json()
+    assert reset["observation"]["text"].startswith("seed-3: ")
+    assert step["metadata"]["info"] == {"left": 2}
+    assert (await http.get(f"{guess}/state")).json() == {"episode_id": None, "step_count": 0}
+    assert await active(guess) == 0
+
+
+async def test_with_a_session_header_state_is_kept(http: httpx.AsyncClient, guess: str):
+    headers = {SESSION_HEADER: "kept-session"}
+    await http.post(f"{guess}/reset", json={"seed": 3}, headers=headers)
+    for left in (2, 1):
+        step = (await http.post(f"{guess}/step", json={"action": {"text": "none"}}, headers=headers)).json()
+        assert step["metadata"]["info"] == {"left": left}
+    assert (await http.get(f"{guess}/state", headers=headers)).json()["step_count"] == 2
+    assert (await rpc(http, guess, "openenv/session/close", session_id="kept-session"))["result"]["closed"] is True
+    assert (await http.get(f"{guess}/state", headers=headers)).status_code == 404
+
+
+async def test_a_request_id_is_stepped_once_however_often_it_is_sent(http: httpx.AsyncClient, guess: str):
+    headers = {SESSION_HEADER: "retried-session"}
+    await http.post(f"{guess}/reset", json={"seed": 3}, headers=headers)
+    body = {"action": {"text": "none"}, "request_id": "step-1"}
+    both = await asyncio.gather(*(http.post(f"{guess}/step", json=body, headers=headers) for _ in range(2)))
+    third = await http.post(f"{guess}/step", json=body, headers=headers)
+    assert [answer.json()["metadata"]["info"] for answer in (*both, third)] == [{"left": 2}] * 3
+    assert (await http.get(f"{guess}/state", headers=headers)).json()["step_count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"),
+    [
+        ("/step", {"action": {}}, 422, "VALIDATION_ERROR"),
+        ("/step", {}, 422, "VALIDATION_ERROR"),
+        ("/step", {"action": {"text": "1"}, "timeout_s": 0}, 422, "VALIDATION_ERROR"),
+        ("/reset", {"seed": "one"}, 422, "VALIDATION_ERROR"),
+        ("/reset", "{", 400, "INVALID_JSON"),
+        ("/step", {"action": {"text": "x" * 2**20}}, 413, "VALIDATION_ERROR"),
+    ],
+)
+async def test_a_bad_body_is_answered_with_its_code(
+    http: httpx.AsyncClient, guess: str, path: str, body: object, status: int, code: str
+):
+    content = (
+        {"content": body, "headers": {"content-type": "application/json"}} if isinstance(body, str) else {"json": body}
+    )
+    answer = await http.post(f"{guess}{path}", **content)
+    assert (answer.status_code, answer.json()["detail"]["code"]) == (status, code)
+
+
+async def test_an_unknown_session_and_a_step_before_the_reset_are_told_apart(http: httpx.AsyncClient, guess: str):
+    step = {"action": {"text": "1"}}
+    unknown = await http.post(f"{guess}/step", json=step, headers={SESSION_HEADER: "unknown-session"})
+    created = (await rpc(http, guess, "openenv/session/create"))["result"]["session_id"]
+    early = await http.post(f"{guess}/step", json=step, headers={SESSION_HEADER: created})
+    await rpc(http, guess, "openenv/session/close", session_id=created)
+    assert (unknown.status_code, unknown.json()["detail"]["code"]) == (404, "SESSION_ERROR")
+    assert (early.status_code, early.json()["detail"]["kind"]) == (409, "order")
+
+
+async def test_a_timeout_of_the_request_ends_the_session(http: httpx.AsyncClient):
+    with served("Moody") as url:
+        headers = {SESSION_HEADER: "slow-session"}
+        await http.post(f"{url}/reset", json={}, headers=headers)
+        body = {"action": {"text": "sleep 5"}, "timeout_s": 0.1}
+        late = await http.post(f"{url}/step", json=body, headers=headers)
+        gone = await http.post(f"{url}/step", json=body, headers=headers)
+        assert (late.status_code, late.json()["detail"]["kind"]) == (504, "timeout")
+        assert gone.status_code == 404
+        assert await active(url) == 0
+
+
+async def test_at_capacity_http_says_when_to_come_back(http: httpx.AsyncClient):
+    with served("Guess", max_sessions=1) as url:
+        await http.post(f"{url}/reset", json={}, headers={SESSION_HEADER: "the-only-one"})
+        full = await http.post(f"{url}/reset", json={})
+        over_rpc = await rpc(http, url, "openenv/session/create")
+    assert (full.status_code, full.headers["retry-after"]) == (503, "1")
+    assert full.json()["detail"]["code"] == "CAPACITY_REACHED"
+    assert over_rpc["error"]["code"] == -32000
+
+
+async def test_only_health_is_told_without_the_token(http: httpx.AsyncClient):
+    with served("Guess", token="secret") as url:
+        assert (await http.get(f"{url}/health")).status_code == 200
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
+            assert (await http.get(f"{url}/metadata", headers=headers)).status_code == 401
+        assert (await http.get(f"{url}/metadata", headers={"Authorization": "Bearer secret"})).status_code == 200
+
+
+async def test_a_session_is_freed_when_its_lease_ends(http: httpx.AsyncClient):
+    with served("Guess", lease_seconds=0.5) as url:
+        await http.post(f"{url}/reset", json={}, headers={SESSION_HEADER: "left-alone"})
+        assert await active(url) == 1
+        assert await comes_to(url, 0)
+
+
+async def test_a_hundred_clients_that_are_killed_free_their_slots_within_the_lease():
+    with served("Guess", lease_seconds=1.0) as url:
+        sockets = [talking(url, f"?open=client-{number}") for number in range(50)]
+        sockets += [talking(url) for _ in range(50)]
+        talks = [await one.__aenter__() for one in sockets]
+        for talk in talks:
+            await talk.reset()
+        assert await active(url) == 100
+        for talk in talks:
+            talk.kill()
+        assert await comes_to(url, 0)
+        for one in sockets:
+            await one.__aexit__(None, None, None)
+
+
+async def test_a_created_session_can_be_left_and_attached_again_by_one_socket_at_a_time(
+    http: httpx.AsyncClient, guess: str
+):
+    session = (await rpc(http, guess, "openenv/session/create"))["result"]["session_id"]
+    async with talking(guess, f"?session_id={session}") as talk:
+        await talk.reset(seed=1)
+        await talk.step("none")
+        async with talking(guess, f"?session_id={session}") as second:
+            refused = await second.hear()
+        talk.kill()
+    async with talking(guess, f"?session_id={session}") as again:
+        step = await again.step("none")
+    assert refused["data"]["code"] == "SESSION_ERROR"
+    assert step["data"]["metadata"]["info"] == {"left": 1}
+    assert (await rpc(http, guess, "openenv/session/close", session_id=session))["result"]["closed"] is True
+
+
+async def test_json_rpc_lists_and_calls_tools(http: httpx.AsyncClient, adder: str):
+    listed = await rpc(http, adder, "tools/list")
+    called = await rpc(http, adder, "tools/call", name="add", arguments={"a": 2, "b": 3})
+    invalid = await rpc(http, adder, "tools/call", name="add", arguments={"a": 2})
+    assert [tool["name"] for tool in listed["result"]["tools"]] == ["add"]
+    assert called["result"]["content"] == [{"type": "text", "text": "5"}]
+    assert invalid["result"]["is_error"] is True
+    assert await active(adder) == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, -32600),
+        ([], -32600),
+        ({"jsonrpc": "2.0", "method": "jump", "id": 1}, -32601),
+        ({"jsonrpc": "2.0", "method": "tools/call", "id": 1}, -32602),
+        ({"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "subtract"}, "id": 1}, -32602),
+        ({"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "add", "session_id": "no"}, "id": 1}, -32602),
+        ({"jsonrpc": "2.0", "method": "openenv/session/close", "params": {}, "id": 1}, -32602),
+    ],
+)
+async def test_a_bad_call_is_a_json_rpc_error(http: httpx.AsyncClient, adder: str, body: object, code: int):
+    answer = await http.post(f"{adder}/mcp", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (200, code)
+
+
+async def test_a_body_that_is_not_json_is_a_parse_error(http: httpx.AsyncClient, adder: str):
+    assert (await http.post(f"{adder}/mcp", content="{")).json()["error"]["code"] == -32700
+
+
+async def test_an_mcp_client_shakes_hands_and_calls_within_its_session(http: httpx.AsyncClient, adder: str):
+    accept = {"Accept": "application/json, text/event-stream"}
+
+    async def ask(method: str, headers: dict[str, str], **params: Any) -> httpx.Response:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return await http.post(f"{adder}/mcp", json=body, headers=accept | headers)
+
+    hello = await ask("initialize", {}, protocolVersion="2025-06-18", capabilities={}, clientInfo={"name": "c"})
+    session = {"Mcp-Session-Id": hello.headers["mcp-session-id"]}
+    called = await ask("tools/call", session, name="add", arguments={"a": 4, "b": 4})
+    ended = await http.delete(f"{adder}/mcp", headers=session)
+    assert hello.json()["result"]["protocolVersion"] == "2025-06-18"
+    assert called.json()["result"] == {"content": [{"type": "text", "text": "8"}], "isError": False}
+    assert ended.status_code == 204
+    assert await active(adder) == 0
+
+
+async def test_a_hung_step_over_http_leaves_the_server_answering(http: httpx.AsyncClient):
+    with served("Moody", deadlines=quick(0.5)) as url:
+        headers = {SESSION_HEADER: "hung-session"}
+        await http.post(f"{url}/reset", json={}, headers=headers)
+        step = asyncio.create_task(http.post(f"{url}/step", json={"action": {"text": "hang"}}, headers=headers))
+        assert (await http.get(f"{url}/health")).status_code == 200
+        assert (await step).status_code == 504

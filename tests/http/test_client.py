@@ -1,0 +1,195 @@
+"""What is safe is tried again, what is not is a failure with a name; on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rlhf.errors import HttpFailed
+from rlhf.http.client import HttpClient
+from rlhf.http.config import HttpConfig
+from tests.servers import DROP, HANG, Asked, Reply, nobody, response, scripted
+
+QUICK: dict[str, Any] = {"first_pause_seconds": 0.001, "longest_pause_seconds": 0.01}
+
+
+def client(url: str, *, timeout_seconds: float = 5.0, token: str | None = None, **config: Any) -> HttpClient:
+    return HttpClient(url, HttpConfig(**(QUICK | config)), timeout_seconds=timeout_seconds, token=token)
+
+
+def one_after_the_other(*replies: Reply) -> Any:
+    left: Iterator[Reply] = iter(replies)
+    return lambda asked: next(left)
+
+
+async def failure(asking: HttpClient, *, repeatable: bool = True, key: str | None = None) -> HttpFailed:
+    with pytest.raises(HttpFailed) as caught:
+        await asking.post("/", {}, repeatable=repeatable, key=key)
+    await asking.close()
+    return caught.value
+
+
+async def test_an_answer_is_its_json_and_the_token_travels() -> None:
+    async with scripted(lambda asked: (200, {"got": asked.json})) as server:
+        asking = client(server.url, token="secret")
+        assert await asking.post("/x", {"n": "é\ud800"}) == {"got": {"n": "é\ud800"}}
+        await asking.close()
+    assert server.asked[0].path == "/x"
+    assert server.asked[0].headers["authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize("fault", [DROP, (500, "oops"), (502, "oops"), (408, "slow")])
+async def test_what_the_server_may_have_done_is_tried_again_only_when_it_may_be_repeated(fault: Reply) -> None:
+    async with scripted(one_after_the_other(fault, fault, (200, 7))) as server:
+        asking = client(server.url)
+        assert await asking.post("/", {}, repeatable=True) == 7
+        assert len(server.asked) == 3
+        await asking.close()
+    async with scripted(lambda asked: fault) as server:
+        await failure(client(server.url), repeatable=False)
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_busy_server_is_asked_again_even_for_what_must_happen_once(status: int) -> None:
+    async with scripted(one_after_the_other((status, "full"), (200, 7))) as server:
+        asking = client(server.url)
+        assert await asking.post("/", {}, repeatable=False) == 7
+        await asking.close()
+
+
+async def test_all_attempts_carry_one_idempotency_key() -> None:
+    async with scripted(one_after_the_other(DROP, (500, ""), (200, 7))) as server:
+        asking = client(server.url)
+        assert await asking.post("/", {}, key="step-3") == 7
+        assert [asked.headers["idempotency-key"] for asked in server.asked] == ["step-3"] * 3
+        await asking.close()
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "attempts"),
+    [
+        ((500, "no"), "server", 3),
+        ((503, "no"), "busy", 3),
+        ((404, "no"), "rejected", 1),
+        ((302, "no"), "rejected", 1),
+        ((401, "no"), "denied", 1),
+        (DROP, "lost", 3),
+        (response(200, b"<html>"), "protocol", 1),
+        (response(200, b""), "protocol", 1),
+        (response(200, b"[" * 100_000), "protocol", 1),
+        (b"nonsense\r\n\r\n", "lost", 3),
+    ],
+)
+async def test_every_way_to_fail_has_a_name(reply: Reply, kind: str, attempts: int) -> None:
+    async with scripted(lambda asked: reply) as server:
+        failed = await failure(client(server.url, attempts=3))
+        assert (failed.kind, len(server.asked)) == (kind, attempts)
+        assert server.url in str(failed)
+
+
+async def test_a_server_that_is_not_there_is_refused() -> None:
+    assert (await failure(client(nobody(), attempts=2), repeatable=False)).kind == "refused"
+
+
+async def test_a_server_that_hangs_is_a_timeout() -> None:
+    async with scripted(lambda asked: HANG) as server:
+        failed = await failure(client(server.url, timeout_seconds=0.1, attempts=2))
+        assert (failed.kind, len(server.asked)) == ("timeout", 2)
+
+
+async def test_a_server_that_dribbles_for_ever_is_a_timeout() -> None:
+    async def dribble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 X\r\ncontent-length: 100000\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b" ")
+            await asyncio.sleep(0.01)
+
+    async with await asyncio.start_server(dribble, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert (await failure(client(url, timeout_seconds=0.2, attempts=1))).kind == "timeout"
+
+
+async def test_one_slow_call_in_a_hundred_costs_an_attempt_and_no_answer() -> None:
+    hung: set[int] = set()
+
+    def script(asked: Asked) -> Reply:
+        number = asked.json
+        if number % 100 == 37 and number not in hung:
+            hung.add(number)
+            return HANG
+        return 200, number
+
+    async with scripted(script) as server:
+        asking = client(server.url, timeout_seconds=1.0)
+        answers = await asyncio.gather(*(asking.post("/", n, repeatable=True) for n in range(200)))
+        assert answers == list(range(200))
+        assert hung == {37, 137}
+        await asking.close()
+
+
+async def test_no_more_calls_are_in_flight_than_the_limit() -> None:
+    async def slow(asked: Asked) -> Reply:
+        await asyncio.sleep(0.01)
+        return 200, 1
+
+    async with scripted(slow) as server:
+        asking = client(server.url, concurrency=3)
+        await asyncio.gather(*(asking.post("/", n) for n in range(20)))
+        assert server.most_inside == 3
+        await asking.close()
+
+
+async def test_a_server_that_states_its_capacity_never_gets_more() -> None:
+    async def slow(asked: Asked) -> Reply:
+        if asked.method == "GET":
+            return 200, {"status": "healthy", "capacity": 2}
+        await asyncio.sleep(0.01)
+        return 200, 1
+
+    async with scripted(slow) as server:
+        asking = client(server.url)
+        await asking.meet()
+        await asyncio.gather(*(asking.post("/", n) for n in range(12)))
+        assert server.most_inside == 2
+        await asking.close()
+
+
+@pytest.mark.parametrize("health", [(404, ""), (200, ""), (200, {"capacity": "many"}), (200, {"capacity": -1})])
+async def test_a_server_that_states_no_capacity_is_no_failure(health: Reply) -> None:
+    async with scripted(lambda asked: health) as server:
+        asking = client(server.url)
+        await asking.meet()
+        await asking.close()
+
+
+async def test_a_server_that_is_not_there_is_found_at_the_start() -> None:
+    asking = client(nobody(), attempts=1)
+    with pytest.raises(HttpFailed, match="refused"):
+        await asking.meet()
+    await asking.close()
+
+
+async def test_calls_that_failed_in_a_row_open_the_circuit_which_names_the_last() -> None:
+    async with scripted(lambda asked: (500, "broken model")) as server:
+        asking = client(server.url, attempts=2, opens_after=2)
+        for _ in range(2):
+            with pytest.raises(HttpFailed, match="server"):
+                await asking.post("/", {}, repeatable=True)
+        failed = await failure(asking)
+        assert failed.kind == "open"
+        assert "2 calls failed in a row, the last by server: status 500" in failed.detail
+        assert len(server.asked) == 4, "an open circuit asks nobody"
+
+
+async def test_a_call_that_is_given_up_frees_its_place() -> None:
+    async with scripted(lambda asked: HANG if asked.json == "hang" else (200, 1)) as server:
+        asking = client(server.url, concurrency=1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await asking.post("/", "hang")
+        assert await asking.post("/", "next") == 1
+        await asking.close()

@@ -1,0 +1,86 @@
+"""What an environment says is appended by the model's own template, or the template is refused with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf.errors import ModelError
+from rlhf.models.chat import prompt_ids, with_tools
+from rlhf.models.increments import Increments, conversation
+from rlhf.types import Message, TokenKind, Tool
+from tests.models.templates import (
+    APPENDING,
+    ENDS_OTHERWISE,
+    FORGETS_THINKING,
+    NO_SYSTEM_LATER,
+    STARTS_EMPTY_THINKING,
+    tokenizer_with,
+)
+
+USER, TOOL = Message(role="user", content="and 3+4?"), Message(role="tool", content="7")
+TOOLS = (Tool(name="calculator", description="Calculates.", parameters={"type": "object"}),)
+HEARD = {"user": [USER], "tool": [TOOL], "two tools": [TOOL, TOOL], "tool and user": [TOOL, USER], "nothing": []}
+
+
+@pytest.mark.parametrize("heard", HEARD.values(), ids=HEARD)
+@pytest.mark.parametrize("template", APPENDING.values(), ids=APPENDING)
+def test_prompt_reply_and_increment_are_what_the_template_renders_for_the_whole(
+    template: str, heard: list[Message]
+) -> None:
+    tokenizer, arguments = tokenizer_with(template), with_tools({}, TOOLS)
+    asked, reply = [Message(role="user", content="1+2?")], "I say 3"
+    grown = prompt_ids(tokenizer, asked, arguments)
+    grown += [*tokenizer.encode(reply, add_special_tokens=False), tokenizer.eos_token_id]
+    grown += Increments(tokenizer, arguments).after_reply(heard)
+    whole = prompt_ids(tokenizer, [*asked, Message(role="assistant", content=reply), *heard], arguments)
+    assert grown == whole
+
+
+def test_the_newline_after_a_stop_token_belongs_to_the_increment() -> None:
+    tokenizer = tokenizer_with(APPENDING["chatml"])
+    text = tokenizer.decode(Increments(tokenizer).after_reply([USER]))
+    assert text == "\n<|im_start|>user\nand 3+4?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_template_that_forgets_thinking_is_refused_for_users_and_not_for_tools() -> None:
+    increments = Increments(tokenizer_with(FORGETS_THINKING))
+    refused = increments.verdict(["user"])
+    assert refused is not None
+    assert "rewrites what was said before when a user message follows: '<think>" in refused
+    assert "history: last_n" in refused
+    assert increments.verdict(["tool"]) is None
+    with pytest.raises(ModelError, match="rewrites what was said before"):
+        increments.after_reply([TOOL, USER])
+
+
+def test_a_template_whose_header_is_not_in_the_history_is_refused() -> None:
+    refused = Increments(tokenizer_with(STARTS_EMPTY_THINKING)).verdict(["user"])
+    assert refused is not None
+    assert "rewrites what was said before" in refused
+
+
+def test_a_template_that_ends_replies_with_another_token_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"ends a reply with '<\|pad\|>.*but the model stops at '<\|im_end\|>'"):
+        Increments(tokenizer_with(ENDS_OTHERWISE)).after_reply([USER])
+
+
+def test_a_role_that_the_template_refuses_is_named() -> None:
+    increments = Increments(tokenizer_with(NO_SYSTEM_LATER))
+    assert increments.verdict(["user"]) is None
+    with pytest.raises(ModelError, match=r"user, assistant, system: a system message must come first"):
+        increments.after_reply([Message(role="system", content="Be brief.")])
+
+
+@pytest.mark.parametrize("template", APPENDING.values(), ids=APPENDING)
+def test_a_demonstration_of_several_replies_is_rendered_as_the_template_does(template: str) -> None:
+    tokenizer = tokenizer_with(template)
+    said = [Message(role="user", content="1+2?"), Message(role="assistant", content="call"), TOOL]
+    segment = conversation(tokenizer, [*said, Message(role="assistant", content="3"), USER])
+    assert segment.token_ids.tolist() == [*prompt_ids(tokenizer, said), *tokenizer.encode("3<|im_end|>")]
+    replies = segment.token_ids[segment.kinds == TokenKind.ACTION]
+    assert tokenizer.decode(replies) == "call<|im_end|>3<|im_end|>"
+
+
+def test_a_demonstration_without_a_reply_is_refused() -> None:
+    with pytest.raises(ModelError, match="needs an assistant message to imitate"):
+        conversation(tokenizer_with(APPENDING["chatml"]), [USER])

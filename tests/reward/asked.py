@@ -1,0 +1,24 @@
+"""Groups of replies that are only text, for rewards to score."""
+
+from __future__ import annotations
+
+from rlhf.reward.live import LiveReward
+from rlhf.types import Message, Scored, Status, Task, Trajectory, Unscored
+
+TASK = Task(id="t", messages=(Message(role="user", content="What is 6 times 7?"),), answer="42")
+
+
+def replies(*texts: str, task: Task = TASK) -> list[Trajectory]:
+    return [Trajectory(task=task, segments=(), status=Status.TERMINATED, response=text) for text in texts]
+
+
+async def scored(reward: LiveReward, *texts: str, task: Task = TASK) -> list[Scored | Unscored]:
+    try:
+        return await reward(task, replies(*texts, task=task))
+    finally:
+        await reward.close()
+
+
+def kinds(scores: list[Scored | Unscored]) -> list[str]:
+    """The kind of every failure; a score is `scored`."""
+    return [score.kind if isinstance(score, Unscored) else "scored" for score in scores]

@@ -1,0 +1,103 @@
+"""A combination is a weighted sum with named parts, and has no number where a part has none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from rlhf.config import build
+from rlhf.reward.combine import CombinedReward, Part, combined
+from rlhf.reward.config import RewardConfig
+from rlhf.reward.reward import make_reward
+from rlhf.types import Scored, Task, Trajectory, Unscored
+from tests.reward.asked import TASK, kinds, replies, scored
+
+
+class Fixed:
+    """Gives what it was made with; knows whether it runs."""
+
+    def __init__(self, *scores: Scored | Unscored) -> None:
+        self.scores, self.running = scores, False
+
+    async def start(self) -> None:
+        self.running = True
+
+    async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
+        await asyncio.sleep(0)
+        return list(self.scores)
+
+    async def close(self) -> None:
+        self.running = False
+
+
+def numbers(*values: float) -> Fixed:
+    return Fixed(*(Scored(value=value) for value in values))
+
+
+async def test_the_value_is_the_weighted_sum_and_the_parts_are_before_weighting() -> None:
+    reward = CombinedReward({"a": Part(weight=2, reward=numbers(1, 0)), "b": Part(weight=-0.5, reward=numbers(3, 4))})
+    assert await scored(reward, "x", "y") == [
+        Scored(value=0.5, parts={"a": 1, "b": 3}),
+        Scored(value=-2, parts={"a": 0, "b": 4}),
+    ]
+
+
+async def test_one_unscored_part_leaves_the_whole_unscored_with_its_name_and_touches_no_other_reply() -> None:
+    broken = Fixed(Scored(value=1), Unscored(kind="timeout", detail="killed after 10 s"))
+    for weight in (1.0, 0.0):
+        reward = CombinedReward(
+            {"exact": Part(weight=1, reward=numbers(1, 1)), "judge": Part(weight=weight, reward=broken)}
+        )
+        first, second = await scored(reward, "x", "y")
+        assert isinstance(first, Scored)
+        assert second == Unscored(kind="judge: timeout", detail="killed after 10 s")
+
+
+@pytest.mark.parametrize("other", [1e308, -1e308])
+def test_a_sum_that_overflows_is_no_number(other: float) -> None:
+    outcome = combined({"a": Scored(value=1e308), "b": Scored(value=other)}, {"a": 1e10, "b": 1e10})
+    assert isinstance(outcome, Unscored)
+    assert outcome.kind == "not finite"
+
+
+async def test_all_parts_are_started_and_closed() -> None:
+    parts = [numbers(1), numbers(2)]
+    reward = CombinedReward({str(n): Part(weight=1, reward=part) for n, part in enumerate(parts)})
+    await reward.start()
+    assert all(part.running for part in parts)
+    await reward.close()
+    assert not any(part.running for part in parts)
+
+
+async def test_a_recipe_combines_rules_and_servers_by_name() -> None:
+    config = build(
+        RewardConfig,
+        {
+            "kind": "combined",
+            "parts": {
+                "answer": {"kind": "exact", "weight": 2},
+                "form": {"kind": "format", "tags": ["a"], "weight": 0.5},
+            },
+        },
+    )
+    assert config.needs_answer
+    assert await scored(make_reward(config), "42", "<a>1</a>") == [
+        Scored(value=2.0, parts={"answer": 1.0, "form": 0.0}),
+        Scored(value=0.5, parts={"answer": 0.0, "form": 1.0}),
+    ]
+
+
+async def test_a_reward_model_takes_its_place_among_the_parts() -> None:
+    parts = {"rule": {"kind": "exact"}, "taste": {"kind": "model", "model": "somebody/taste", "weight": 0.1}}
+    config = build(RewardConfig, {"kind": "combined", "parts": parts})
+    assert config.model_scorer is config.parts["taste"]
+    reward = make_reward(config, model=numbers(5.0))
+    assert await reward(TASK, replies("42")) == [Scored(value=1.5, parts={"rule": 1.0, "taste": 5.0})]
+
+
+async def test_a_task_without_an_answer_has_no_sum() -> None:
+    config = build(RewardConfig, {"kind": "combined", "parts": {"rule": {"kind": "exact"}}})
+    task = Task(id="t", messages=())
+    assert kinds(await scored(make_reward(config), "42", task=task)) == ["rule: no answer"]

@@ -1,0 +1,28 @@
+"""Runs one program on one rung, for tests that need another user: `python one_run.py`, request and answer in JSON.
+
+Only the standard library and the sandbox's own core are imported, so that the system's Python will do.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from rlhf.sandbox.isolation import Isolation, Rung
+from rlhf.sandbox.limits import Limits
+from rlhf.sandbox.program import Program
+from rlhf.sandbox.python import interpreter
+from rlhf.sandbox.run import run
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    isolation = Isolation(rung=Rung(asked["rung"]), python=interpreter(asked["python"]))
+    program = Program(code=asked["code"], fetch=tuple(asked["fetch"]), wall_seconds=asked["limits"]["wall_seconds"])
+    became = run(program, Limits(**asked["limits"]), isolation)
+    answer = {"ending": became.ending, "return_code": became.return_code, "detail": became.detail}
+    json.dump(answer | {"stdout": became.stdout, "stderr": became.stderr, "fetched": list(became.files)}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Programs and their limits, on the strongest rung of this machine; and the queue before them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rlhf.sandbox.isolation import Rung
+from rlhf.sandbox.ladder import choose
+from rlhf.sandbox.limits import MIB, Limits
+from rlhf.sandbox.pool import Queue, Sandbox
+from rlhf.sandbox.program import Ending, Program, SandboxBroken, SandboxBusy, SandboxUnavailable
+
+pytestmark = pytest.mark.engine
+LIMITS = Limits(wall_seconds=20, memory_bytes=128 * MIB, disk_bytes=8 * MIB, processes=16)
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    sandbox = Sandbox(LIMITS, Queue(runs=2))
+    await sandbox.start()
+    yield sandbox
+    await sandbox.close()
+
+
+async def test_a_program_reads_its_input_and_files_and_hands_files_back(sandbox: Sandbox) -> None:
+    code = "import helper, sys\nopen('out/answer', 'wb').write(helper.twice(sys.stdin.read()).encode())\nprint('done')"
+    files = {"helper.py": b"def twice(text): return text * 2", "out/empty": b""}
+    run = await sandbox.run(Program(code=code, stdin=b"ab", files=files, fetch=("out/answer", "out/none")))
+    assert (run.ending, run.return_code, run.stdout, run.stderr) == (Ending.EXITED, 0, "done\n", "")
+    assert run.files == {"out/answer": b"abab"}
+
+
+async def test_an_exit_code_a_signal_and_an_exception_are_told(sandbox: Sandbox) -> None:
+    exits = await sandbox.run(Program(code="import sys; sys.exit(3)"))
+    killed = await sandbox.run(Program(code="import os; os.abort()"))
+    raised = await sandbox.run(Program(code="1 / 0"))
+    assert (exits.return_code, killed.return_code, raised.return_code) == (3, -6, 1)
+    assert raised.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+async def test_an_endless_loop_ends_when_its_time_is_over_and_its_output_is_kept(sandbox: Sandbox) -> None:
+    run = await sandbox.run(Program(code="print('begun')\nwhile True: pass", wall_seconds=1.0))
+    assert (run.ending, run.return_code, run.stdout) == (Ending.TIME, None, "begun\n")
+    assert run.detail == "killed after 1 s"
+
+
+async def test_what_a_program_asks_for_is_bounded_by_what_the_sandbox_gives() -> None:
+    asked = Limits(wall_seconds=1, memory_bytes=MIB).within(wall_seconds=60, memory_bytes=2 * MIB)
+    assert asked == Limits(wall_seconds=1, memory_bytes=MIB)
+
+
+async def test_input_larger_than_a_pipe_arrives_and_input_that_nobody_reads_does_not_block(sandbox: Sandbox) -> None:
+    large = b"x" * (2 * MIB)
+    read = await sandbox.run(Program(code="import sys; print(len(sys.stdin.read()))", stdin=large))
+    unread = await sandbox.run(Program(code="import sys; sys.stdin.close(); print('left')", stdin=large))
+    assert (read.stdout, unread.stdout) == (f"{2 * MIB}\n", "left\n")
+
+
+@pytest.mark.parametrize("path", ["/etc/cron.d/evil", "../evil", "a/../../evil", ""])
+async def test_files_outside_the_folder_are_refused(sandbox: Sandbox, path: str) -> None:
+    run = await sandbox.run(Program(code="print('ran')", files={path: b"x"}))
+    assert (run.ending, run.stdout) == (Ending.REFUSED, "")
+    assert "give a relative one" in run.detail
+
+
+async def test_files_that_do_not_fit_are_refused(sandbox: Sandbox) -> None:
+    run = await sandbox.run(Program(code="print('ran')", files={"large": bytes(9 * MIB)}))
+    assert run.ending is Ending.REFUSED
+    assert "files cannot be written" in run.detail
+
+
+async def test_two_runs_share_nothing(sandbox: Sandbox) -> None:
+    code = "import os, time\nprint(os.listdir('.'))\nopen('mine', 'w')\ntime.sleep(0.3)"
+    runs = await asyncio.gather(*(sandbox.run(Program(code=code)) for _ in range(6)))
+    assert {run.stdout for run in runs} == {"['main.py']\n"}
+
+
+async def test_a_place_comes_free_only_when_a_run_is_over_and_too_many_are_refused() -> None:
+    sandbox = Sandbox(LIMITS, Queue(runs=1, waiting=1, wait_seconds=0.5))
+    await sandbox.start()
+    nap = Program(code="import time; time.sleep(3)")
+    first = asyncio.create_task(sandbox.run(nap))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(sandbox.run(nap))
+    await asyncio.sleep(0)
+    with pytest.raises(SandboxBusy, match="1 programs wait"):
+        await sandbox.run(nap)
+    first.cancel()  # who asked has left; the run goes on, and holds its place
+    with pytest.raises(SandboxBusy, match=r"within 0.5 s"):
+        await second
+    await sandbox.close()
+
+
+async def test_a_sandbox_that_cannot_start_a_program_says_so_and_gives_no_run(
+    sandbox: Sandbox, tmp_path: object
+) -> None:
+    with pytest.raises(SandboxUnavailable, match="no Python that can be started"):
+        choose(python="/nonexistent/python")
+    with pytest.raises(SandboxBroken, match="before it was started"):
+        await Sandbox().run(Program(code="1"))
+
+
+def test_no_isolation_means_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(SandboxUnavailable, match=r"no isolation works on this machine.*bwrap is not installed"):
+        choose(rungs=(Rung.BUBBLEWRAP,))
+
+
+def test_resource_limits_alone_are_taken_only_when_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    ladder = choose(rungs=(Rung.BUBBLEWRAP,), allow_rlimits=True)
+    assert ladder.isolation.rung is Rung.RLIMITS
+    assert "not bubblewrap" in str(ladder)
