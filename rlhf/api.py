@@ -8,10 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 from rlhf.errors import UserError
+from rlhf.layers import LoadedRecipe, load_recipe
 from rlhf.located import located
 from rlhf.metrics import Clock
 from rlhf.preflight import preflight
-from rlhf.recipe import LoadedRecipe, load_recipe
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.summary import Summary

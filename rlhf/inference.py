@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from rlhf.cluster.worker import Cluster
 from rlhf.data.tasks import Tell, held_out_problems, load_sets
 from rlhf.errors import UserError
-from rlhf.recipe import Recipe, recipe_from
+from rlhf.layers import recipe_from
+from rlhf.recipe import Recipe
 from rlhf.roles import ENGINE, REWARD
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.view import PlainView

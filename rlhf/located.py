@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlhf.config import C
-from rlhf.recipe import LoadedRecipe, Recipe
+from rlhf.layers import LoadedRecipe
+from rlhf.recipe import Recipe
 from rlhf.reward.config import RewardConfig
 from rlhf.trainer.checkpoint import CHECKPOINTS, model_folder
 

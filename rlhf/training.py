@@ -11,10 +11,11 @@ from rlhf.cluster.worker import Cluster
 from rlhf.data.mixing import MixedOrder
 from rlhf.data.tasks import held_out_problems, load_sets, mixed, training_tasks
 from rlhf.fine_tuning import fine_tune_on
+from rlhf.layers import LoadedRecipe
 from rlhf.ledger import Ledger, group_accounts
 from rlhf.metrics import Clock
 from rlhf.observed import ObservedBuffer, ObservedEvaluator, ObservedLearner, ObservedRollout, ObservedWeights
-from rlhf.recipe import LoadedRecipe, Recipe
+from rlhf.recipe import Recipe
 from rlhf.roles import ENGINE, LEARNER, REWARD
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.episodes import EpisodeWriter

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from rlhf.errors import ConfigError, DataError
+from rlhf.layers import recipe_from
 from rlhf.preflight import check_episodes
-from rlhf.recipe import Recipe, recipe_from
+from rlhf.recipe import Recipe
 
 SORTING = {"sorting": {"digits": 5}}
 HELD_OUT = {"sorting": {"digits": 5, "fold": "eval"}}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rlhf.errors import CheckpointError, ConfigError
+from rlhf.layers import load_recipe, recipe_from
 from rlhf.located import located
-from rlhf.recipe import load_recipe, recipe_from
 from rlhf.trainer.checkpoint import write_checkpoint
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "preference_ppo"

@@ -12,8 +12,9 @@ import pytest
 
 from rlhf.data.order import TaskOrder
 from rlhf.errors import DataError
+from rlhf.layers import recipe_from
 from rlhf.offline import Recording, Replay, check_fit, read_recording
-from rlhf.recipe import Recipe, recipe_from
+from rlhf.recipe import Recipe
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.records import records_in_flight
 from rlhf.types import Group, Scored, TrainedSample, Updated

@@ -20,8 +20,8 @@ from benchmarks.end_to_end.workload import (
     Precision,
     reply_tokens,
 )
+from rlhf.layers import recipe_from
 from rlhf.metrics import Span, busy_seconds
-from rlhf.recipe import recipe_from
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
 from rlhf.runs.records import EpisodeRecord, Fate, read_episodes

@@ -8,10 +8,11 @@ from pathlib import Path
 from rlhf.cluster.plan import describe
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
 from rlhf.env.config import EnvironmentConfig
+from rlhf.layers import load_recipe
 from rlhf.located import located
 from rlhf.models.config import ModelConfig
 from rlhf.preflight import preflight
-from rlhf.recipe import Recipe, load_recipe
+from rlhf.recipe import Recipe
 
 Row = tuple[str, str]
 """A label and what is said of it."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rlhf.commands.failures import telling
 from rlhf.errors import ConfigError
+from rlhf.layers import load_recipe
 from rlhf.located import located
-from rlhf.recipe import load_recipe
 from rlhf.supervisor import supervise
 from rlhf.trainer.checkpoint import model_folder
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rlhf.commands.failures import tell
 from rlhf.errors import RlhfError
+from rlhf.layers import LoadedRecipe, load_recipe
 from rlhf.located import located
 from rlhf.metrics import Clock
 from rlhf.preflight import preflight
-from rlhf.recipe import LoadedRecipe, load_recipe
 from rlhf.runs.summary import Summary
 from rlhf.supervisor import supervise
 

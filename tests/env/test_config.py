@@ -8,8 +8,9 @@ import pytest
 
 from rlhf.env.tools import CalculatorEnvironment
 from rlhf.errors import ConfigError
+from rlhf.layers import recipe_from
 from rlhf.preflight import check_environment
-from rlhf.recipe import Recipe, recipe_from
+from rlhf.recipe import Recipe
 from rlhf.surroundings import started_environments
 from tests.env.serving import served
 

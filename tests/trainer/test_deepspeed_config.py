@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rlhf.errors import ConfigError
-from rlhf.recipe import Recipe, recipe_from
+from rlhf.layers import recipe_from
+from rlhf.recipe import Recipe
 from rlhf.trainer.config import DeepSpeedConfig
 
 
