@@ -1,0 +1,68 @@
+"""A critic looks across CartPole's time limit and not across its fall: truncated is not terminated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlhf.env.adapters.gymnasium import GymnasiumEnvironment
+from rlhf.env.hosting import HostedEnvironments
+from rlhf.models.tiny import byte_tokenizer
+from rlhf.reward.environment import summed
+from rlhf.rollout.episode import play
+from rlhf.trainer.batch import build_batch
+from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.credit import with_advantages
+from rlhf.trainer.scores import Scores
+from rlhf.types import Group, Sample, Scored, Status, Task, Ticket, Trajectory
+from tests.rollout.playing import ScriptedEngine, policy, rules
+
+pytestmark = pytest.mark.ecosystem
+
+BINS = [(-2.4, 2.4), (-2.5, 2.5), (-0.21, 0.21), (-2.5, 2.5)]
+TASK = Task(id="0", messages=())
+WORTH = 7.0
+"""What the critic says of whatever comes after the last token."""
+
+
+async def pushed_right(max_steps: int) -> Trajectory:
+    """CartPole pushed to the right until it falls, or until its time is up."""
+    tokenizer = byte_tokenizer()
+    environments = HostedEnvironments(
+        lambda: GymnasiumEnvironment("CartPole-v1", bins=BINS, options={"max_episode_steps": max_steps}),
+        name="CartPole", turn_timeout_seconds=20, start_timeout_seconds=20, max_sessions=1,
+    )  # fmt: skip
+    environment = await environments.open("s")
+    engine = ScriptedEngine(*[tokenizer.encode("1")] * 50)
+    try:
+        played = await play(TASK, policy(engine, tokenizer), environment, seed=1, rules=rules(max_turns=50))
+    finally:
+        await environment.close()
+    assert isinstance(played, Trajectory)
+    return played
+
+
+def targets(played: Trajectory) -> np.ndarray:
+    """What the critic should have said before every token: undiscounted, by a critic that says 0 until the end."""
+    score = summed(played)
+    assert isinstance(score, Scored)
+    group = Group(ticket=Ticket(ordinal=0, version=0), task=TASK, samples=(Sample(trajectory=played, score=score),))
+    trainer = TrainerConfig(advantage={"estimator": "gae", "gamma": 1.0, "lam": 1.0}, critic={})
+    batch = build_batch([group])
+    scores = Scores(values=np.zeros(batch.tokens, np.float32), last_values=np.array([WORTH], np.float32))
+    filled, _ = with_advantages(batch, [group], scores, trainer, 0.0, 64)
+    (returns,) = filled.per_sample(filled.per_token.returns)
+    return returns
+
+
+async def test_the_time_limit_is_not_the_end_of_what_can_be_earned() -> None:
+    played = await pushed_right(max_steps=3)
+    assert played.status is Status.TRUNCATED
+    assert targets(played)[[0, -1]].tolist() == [3 + WORTH, 1 + WORTH]
+
+
+async def test_the_fall_is() -> None:
+    played = await pushed_right(max_steps=500)
+    turns = [turn for segment in played.segments for turn in segment.turns]
+    assert played.status is Status.TERMINATED
+    assert targets(played)[[0, -1]].tolist() == [len(turns), 1]
