@@ -14,7 +14,9 @@ RECIPE = ROOT / "recipes" / "tool_calculator.yaml"
 SMALL = (
     "trainer.updates=2", "trainer.groups_per_update=4", "trainer.group_size=4", "trainer.eval_every=0",
     "data.eval.seeds=8", "model.warmup.updates=25", "model.warmup.batch_size=16", "cluster.kind=local",
+    "environment.arguments.digits=3",
 )  # fmt: skip
+"""With the environment's own defaults for its arguments, so that a run without any has the same demonstrations."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def test_with_last_n_every_turn_is_a_segment_and_engine_and_learner_agree(tmp_pa
 
 
 def test_behind_a_server_the_same_episodes_are_played_bit_for_bit(run: Run, tmp_path: Path, cache: Path) -> None:
-    with served("CalculatorEnvironment", module="rlhf.env.tools:", arguments={"digits": 2}) as url:
+    with served("CalculatorEnvironment", module="rlhf.env.tools:", arguments={"digits": 3}) as url:
         changes = ("environment.environment=null", "environment.arguments={}", f"environment.urls=[{url}]")
         remote = train(tmp_path / "run", cache, *SMALL, *changes, recipe=RECIPE)
     assert [one.token_ids for one in remote.episodes] == [one.token_ids for one in run.episodes]
