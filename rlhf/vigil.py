@@ -43,6 +43,7 @@ def _failure(task: asyncio.Future[Any]) -> BaseException | None:
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
+    """The errors of a group, each before its causes: a publish fails because an engine died."""
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]
+    return [error, *(_leaves(error.__cause__) if error.__cause__ else [])]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rlhf.errors import DeadlinePassed, WorkerDied
+from rlhf.errors import DeadlinePassed, PublishError, WorkerDied
 from rlhf.vigil import telling_error, while_alive
 
 
@@ -43,6 +43,14 @@ def test_a_death_is_told_before_a_named_failure_before_any_other() -> None:
     assert telling_error(ExceptionGroup("", [other, ExceptionGroup("", [late, death])])) is death
     assert telling_error(ExceptionGroup("", [other, late])) is late
     assert telling_error(other) is other
+
+
+def test_a_death_is_told_rather_than_the_publish_that_it_broke() -> None:
+    death, publish = WorkerDied("engine-0", "x"), PublishError("engine-0", "prepare", 4, "engine-0 died: x")
+    publish.__cause__ = death
+    assert telling_error(ExceptionGroup("", [publish])) is death
+    publish.__cause__ = DeadlinePassed("engine-0", 3)
+    assert telling_error(ExceptionGroup("", [publish])) is publish
 
 
 async def test_work_that_a_death_interrupts_is_cancelled_with_its_words() -> None:
