@@ -38,6 +38,7 @@ HOSTILE = {"do_sample": True, "top_k": 1, "temperature": 0.1, "repetition_penalt
             ("trainer.deepspeed.ranks=2", "trainer.deepspeed.zero_stage=2", "model.tiny.architecture=qwen3",
              "sampling.temperature=0.6"),
             id="2-ranks-zero2-qwen3-tied-cold",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             (LOCAL, "trainer.deepspeed.zero_stage=1", "model.tiny.tie_word_embeddings=false",

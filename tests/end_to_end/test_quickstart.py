@@ -107,7 +107,10 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("control", ["trainer.optimizer.learning_rate=0", "trainer.shuffle_rewards=true"])
+@pytest.mark.parametrize(
+    "control",
+    [pytest.param("trainer.optimizer.learning_rate=0", marks=pytest.mark.slow), "trainer.shuffle_rewards=true"],
+)
 def test_without_a_reward_to_learn_from_the_held_out_reward_does_not_rise(
     tmp_path: Path, cache: Path, quickstart: Run, control: str
 ) -> None:
