@@ -188,8 +188,8 @@ def serve_env(
 ) -> None:
     """Serve an environment over the OpenEnv wire."""
     from rlhf.commands.serve import serve_env as run
-    from rlhf.env.isolation import Deadlines
-    from rlhf.env.server import ServerSettings
+    from rlhf.env.hosting.isolation import Deadlines
+    from rlhf.env.server.app import ServerSettings
 
     settings = ServerSettings(
         host=host,

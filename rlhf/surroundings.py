@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
+from rlhf.env.client.pool import EnvironmentPool
+from rlhf.env.client.remote import Address, Patience
 from rlhf.env.config import EnvironmentConfig
-from rlhf.env.hosting import HostedEnvironments
-from rlhf.env.pool import EnvironmentPool
-from rlhf.env.remote import Address, Patience
+from rlhf.env.hosting.here import HostedEnvironments
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.http.config import token_from
 from rlhf.pieces import load_piece

@@ -6,8 +6,8 @@ import asyncio
 import json
 from typing import Any
 
-from rlhf.env.check import Verdict, check_server
-from rlhf.env.remote import Address
+from rlhf.env.check.report import Verdict, check_server
+from rlhf.env.client.remote import Address
 from rlhf.errors import UserError
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from rlhf.commands.env_check import json_object
-from rlhf.env.isolation import Deadlines, Factory, Isolation, ThreadIsolation
-from rlhf.env.processes import ProcessIsolation
-from rlhf.env.server import BACKLOG, ServerSettings, refuse_open_address, serve
+from rlhf.env.hosting.isolation import Deadlines, Factory, Isolation, ThreadIsolation
+from rlhf.env.hosting.processes import ProcessIsolation
+from rlhf.env.server.app import BACKLOG, ServerSettings, refuse_open_address, serve
 from rlhf.errors import UserError
 from rlhf.pieces import is_piece
 

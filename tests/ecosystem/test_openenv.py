@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from rlhf.env.check import Verdict, check_server
-from rlhf.env.client import RemoteEnvironments
-from rlhf.env.remote import Address, Patience
+from rlhf.env.check.report import Verdict, check_server
+from rlhf.env.client.remote import Address, Patience
+from rlhf.env.client.servers import RemoteEnvironments
 from rlhf.errors import EnvironmentFailed
 from rlhf.types import Message, Task
 from tests.ecosystem.venvs import PROGRAMS, environment, python, run

@@ -15,9 +15,9 @@ import httpx
 import uvicorn
 from websockets.asyncio.client import ClientConnection, connect
 
-from rlhf.env.isolation import Deadlines, Factory, ThreadIsolation
-from rlhf.env.processes import ProcessIsolation
-from rlhf.env.server import ServerSettings, build_app, uvicorn_config
+from rlhf.env.hosting.isolation import Deadlines, Factory, ThreadIsolation
+from rlhf.env.hosting.processes import ProcessIsolation
+from rlhf.env.server.app import ServerSettings, build_app, uvicorn_config
 
 HERE = "tests.env.environments:"
 

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from rlhf.env.check import Finding, Verdict, check_server
-from rlhf.env.checks import CHECKS, interleaved, seeds
-from rlhf.env.probe import example
-from rlhf.env.remote import Address
+from rlhf.env.check.checks import CHECKS, interleaved, seeds
+from rlhf.env.check.probe import example
+from rlhf.env.check.report import Finding, Verdict, check_server
+from rlhf.env.client.remote import Address
 from rlhf.errors import UserError
 from rlhf.types import Message, Observation, Task
 from tests.env.environments import Guess, said

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlhf.env.client import RemoteEnvironments
-from rlhf.env.pool import EnvironmentPool, Exchange
-from rlhf.env.remote import Address, Patience
+from rlhf.env.client.pool import EnvironmentPool, Exchange
+from rlhf.env.client.remote import Address, Patience
+from rlhf.env.client.servers import RemoteEnvironments
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.protocols import Environment
 from rlhf.types import Message, Observation, Task, ToolCall

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rlhf.env.hosting import HostedEnvironments
+from rlhf.env.hosting.here import HostedEnvironments
 from rlhf.types import Message
 from tests.fakes import TASK
 

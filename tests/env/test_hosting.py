@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf.env.hosting import HostedEnvironments
+from rlhf.env.hosting.here import HostedEnvironments
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import LocalEnvironment
 from rlhf.types import Message

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from rlhf.env.client import RemoteEnvironments
-from rlhf.env.remote import Address, Patience
-from rlhf.env.server import raise_open_files
+from rlhf.env.client.remote import Address, Patience
+from rlhf.env.client.servers import RemoteEnvironments
+from rlhf.env.server.app import raise_open_files
 from rlhf.types import Message, Task
 from tests.env.serving import active, comes_to, served, talking
 

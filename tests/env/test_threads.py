@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from rlhf.env.threads import Threads, TooManyHung
+from rlhf.env.hosting.threads import Threads, TooManyHung
 from rlhf.errors import DeadlinePassed
 
 

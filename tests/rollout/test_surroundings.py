@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from rlhf.data.config import EvaluationSetConfig
-from rlhf.env.hosting import HostedEnvironments
+from rlhf.env.hosting.here import HostedEnvironments
 from rlhf.env.tools import CalculatorEnvironment
 from rlhf.errors import EnvironmentFailed
 from rlhf.models.tiny import byte_tokenizer

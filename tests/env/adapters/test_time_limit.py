@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlhf.env.adapters.gymnasium import GymnasiumEnvironment
-from rlhf.env.hosting import HostedEnvironments
+from rlhf.env.hosting.here import HostedEnvironments
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.reward.environment import summed
 from rlhf.rollout.episode import play

@@ -14,7 +14,7 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from rlhf.env.remote import MESSAGE_BYTES, Address
+from rlhf.env.client.remote import MESSAGE_BYTES, Address
 from rlhf.env.wire import Json
 
 ANSWER_SECONDS = 30.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rlhf.env.threads import Threads, TooManyHung
+from rlhf.env.hosting.threads import Threads, TooManyHung
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
 from rlhf.pieces import load_piece
 from rlhf.protocols import Environment, LocalEnvironment

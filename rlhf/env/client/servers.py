@@ -6,9 +6,9 @@ import asyncio
 
 import httpx
 
-from rlhf.env.dialect import Dialect, dialect_of
+from rlhf.env.client.dialect import Dialect, dialect_of
+from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
 from rlhf.env.encoding import Undecodable
-from rlhf.env.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
 from rlhf.env.wire import Json
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from fastapi.responses import JSONResponse, Response
 
-from rlhf.env.rpc import INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, answer_rpc, failure, success
-from rlhf.env.sessions import Sessions
+from rlhf.env.server.rpc import INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, answer_rpc, failure, success
+from rlhf.env.server.sessions import Sessions
 from rlhf.env.wire import API_VERSION, Json
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")

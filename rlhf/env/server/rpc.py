@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rlhf.env.acting import BadCall, call_tool, find_tool
 from rlhf.env.encoding import tool_data
-from rlhf.env.session import Session
-from rlhf.env.sessions import Sessions
+from rlhf.env.server.acting import BadCall, call_tool, find_tool
+from rlhf.env.server.session import Session
+from rlhf.env.server.sessions import Sessions
 from rlhf.env.wire import Code, Json, Refused, ResetData, invalid
 from rlhf.types import EnvironmentSpec
 

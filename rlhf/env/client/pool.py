@@ -8,8 +8,8 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf.env.client import BUSY_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, RemoteEnvironments
-from rlhf.env.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
+from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
+from rlhf.env.client.servers import BUSY_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, RemoteEnvironments
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.protocols import Environment
 from rlhf.types import Message, Observation, Task

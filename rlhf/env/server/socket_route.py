@@ -9,11 +9,11 @@ from typing import Any
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from rlhf.env.acting import act
 from rlhf.env.encoding import answer_data, dumps
-from rlhf.env.rpc import answer_rpc
-from rlhf.env.session import Session
-from rlhf.env.sessions import Sessions
+from rlhf.env.server.acting import act
+from rlhf.env.server.rpc import answer_rpc
+from rlhf.env.server.session import Session
+from rlhf.env.server.sessions import Sessions
 from rlhf.env.wire import (
     CloseFrame,
     Code,

@@ -12,7 +12,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from rlhf.env.dialect import Dialect, NotAnAction
+from rlhf.env.client.dialect import Dialect, NotAnAction
 from rlhf.env.encoding import Undecodable, dumps
 from rlhf.env.wire import Code, Json
 from rlhf.errors import EnvironmentFailed

@@ -8,7 +8,7 @@ from enum import StrEnum
 import jsonschema
 
 from rlhf.env.encoding import action_from, answer_data, text_of, tool_data
-from rlhf.env.session import Session
+from rlhf.env.server.session import Session
 from rlhf.env.wire import CallTool, Code, Json, ListTools, Refused, parse_action
 from rlhf.types import EnvironmentSpec, Message, Observation, Tool, ToolCall
 

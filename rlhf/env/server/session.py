@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from rlhf.env.encoding import task_from
-from rlhf.env.isolation import Isolation
+from rlhf.env.hosting.isolation import Isolation
 from rlhf.env.wire import Code, Json, Refused, ResetData
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment

@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncIterator
 
 from rlhf.env.encoding import Undecodable, action_data, dumps, observation_from, spec_from, task_data
-from rlhf.env.isolation import Deadlines, Factory
+from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.wire import Json
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
 from rlhf.protocols import Environment
@@ -171,7 +171,7 @@ class ProcessEnvironment:
 def launch(factory: Factory, theirs: socket.socket) -> subprocess.Popen[bytes]:
     words = [factory.name, json.dumps(dict(factory.arguments)), str(theirs.fileno()), str(os.getpid())]
     return subprocess.Popen(
-        [sys.executable, "-m", "rlhf.env.worker", *words],
+        [sys.executable, "-m", "rlhf.env.hosting.worker", *words],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr.fileno(),  # what an environment prints is no answer of ours

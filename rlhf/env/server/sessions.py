@@ -9,8 +9,8 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from rlhf.env.isolation import Isolation
-from rlhf.env.session import Session
+from rlhf.env.hosting.isolation import Isolation
+from rlhf.env.server.session import Session
 from rlhf.env.wire import Code, Refused
 from rlhf.errors import EnvironmentFailed
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 
-from rlhf.env.probe import POLL_SECONDS, Conversation, Failing, NotApplicable, Target
+from rlhf.env.check.probe import POLL_SECONDS, Conversation, Failing, NotApplicable, Target
 from rlhf.env.wire import Code
 
 KILLED_CLIENTS = 20

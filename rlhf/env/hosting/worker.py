@@ -1,4 +1,4 @@
-"""Processes of environments: `python -m rlhf.env.worker FACTORY ARGUMENTS SOCKET_FD PARENT_PID`.
+"""Processes of environments: `python -m rlhf.env.hosting.worker FACTORY ARGUMENTS SOCKET_FD PARENT_PID`.
 
 One process imports the environment's module once, and forks a child for each session: a start takes milliseconds, and
 what the module loaded is shared memory. A child answers requests, lines of JSON, over a socket of its own.
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlhf.env.encoding import action_from, answer_data, dumps, spec_data, task_from
-from rlhf.env.isolation import Factory, checked, described, told
+from rlhf.env.hosting.isolation import Factory, checked, described, told
 from rlhf.env.wire import Action, TaskData
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.protocols import LocalEnvironment

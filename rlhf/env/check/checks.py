@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import jsonschema
 
-from rlhf.env.load_checks import cancel, capacity, leak
-from rlhf.env.probe import POLL_SECONDS, Conversation, Failing, NotApplicable, Target
+from rlhf.env.check.load_checks import cancel, capacity, leak
+from rlhf.env.check.probe import POLL_SECONDS, Conversation, Failing, NotApplicable, Target
 from rlhf.env.wire import SESSION_HEADER, Code, Json
 
 Check = Callable[[Target], Awaitable[str]]

@@ -15,12 +15,12 @@ import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
 
-from rlhf.env.doors import SizeDoor, TokenDoor
-from rlhf.env.http_routes import answer_refusal, http_routes
-from rlhf.env.isolation import Deadlines, Isolation
-from rlhf.env.mcp import SESSION
-from rlhf.env.sessions import Sessions
-from rlhf.env.socket_route import serve_socket
+from rlhf.env.hosting.isolation import Deadlines, Isolation
+from rlhf.env.server.doors import SizeDoor, TokenDoor
+from rlhf.env.server.http_routes import answer_refusal, http_routes
+from rlhf.env.server.mcp import SESSION
+from rlhf.env.server.sessions import Sessions
+from rlhf.env.server.socket_route import serve_socket
 from rlhf.env.wire import API_VERSION, Code, Json, Refused
 from rlhf.errors import UserError
 

@@ -10,12 +10,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Request
 from fastapi.responses import JSONResponse, Response
 
-from rlhf.env.acting import act
 from rlhf.env.encoding import answer_data, dumps, spec_data
-from rlhf.env.mcp import answer_mcp, speaks_mcp
-from rlhf.env.rpc import PARSE_ERROR, RpcError, answer_rpc, failure
-from rlhf.env.session import Session
-from rlhf.env.sessions import Sessions
+from rlhf.env.server.acting import act
+from rlhf.env.server.mcp import answer_mcp, speaks_mcp
+from rlhf.env.server.rpc import PARSE_ERROR, RpcError, answer_rpc, failure
+from rlhf.env.server.session import Session
+from rlhf.env.server.sessions import Sessions
 from rlhf.env.wire import (
     EXTRAS_VERSION,
     SESSION_HEADER,
