@@ -15,9 +15,9 @@ from rlhf.types import Failed, Filtered, Group, Task, Ticket, Updated
 class Ledger:
     """Knows every ticket that is out, and writes the records of its episodes when their fate is known."""
 
-    def __init__(self, folder: RunFolder, group_size: int) -> None:
+    def __init__(self, folder: RunFolder, samples: int) -> None:
         self._writer = EpisodeWriter(folder.episodes)
-        self._group_size = group_size
+        self._samples = samples
         self._out: dict[int, tuple[Ticket, Task, Group | None]] = {}
 
     def admitted(self, ticket: Ticket, task: Task) -> None:
@@ -28,7 +28,7 @@ class Ledger:
         _, task, _ = self._out.pop(ticket.ordinal)
         match outcome:
             case Failed():
-                self._writer.write(records_of_failed(ticket, task, outcome, self._group_size))
+                self._writer.write(records_of_failed(ticket, task, outcome, self._samples))
             case Filtered(group=group) if kept:
                 self._out[ticket.ordinal] = (ticket, task, group)
             case Filtered():
@@ -49,7 +49,7 @@ class Ledger:
     def close(self) -> None:
         """Write what was still out: the end of the run is a fate too."""
         for ticket, task, group in self._out.values():
-            self._writer.write(records_in_flight(ticket, task, self._group_size, group))
+            self._writer.write(records_in_flight(ticket, task, self._samples, group))
         self._out.clear()
         self._writer.close()
 

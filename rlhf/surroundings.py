@@ -16,34 +16,32 @@ from rlhf.pieces import load_piece
 from rlhf.protocols import Environments
 from rlhf.recipe import Recipe
 from rlhf.rollout.dry_run import dry_run
-from rlhf.rollout.episode import Rules
-from rlhf.rollout.group import Surroundings
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.tool_calls import plain, tool_format
+from rlhf.rollout.turns import Rules, WithEnvironment
 from rlhf.types import EnvironmentSpec, Task
 
 
 @asynccontextmanager
-async def started_surroundings(recipe: Recipe) -> AsyncIterator[Surroundings | None]:
+async def started_surroundings(recipe: Recipe) -> AsyncIterator[WithEnvironment | None]:
     """The recipe's environments, and the rules of taking turns with them. Raises `ConfigError`."""
     config = recipe.environment
     if config is None:
         yield None
         return
     async with started_environments(config) as environments:
-        yield Surroundings(environments=environments, rules=rules_of(config, environments.spec))
+        yield WithEnvironment(environments=environments, rules=rules_of(config, environments.spec))
 
 
 def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> Rules:
-    """How turns are taken with this environment. Raises `ConfigError`."""
-    if len(spec.roles) != 1:
-        raise ConfigError(f"environment {spec.name} has roles {', '.join(spec.roles)}; this run plays one of them")
+    """How turns are taken with this environment."""
     return Rules(
         environment=spec.name,
         max_turns=config.max_turns,
         timeout_seconds=config.episode_timeout_seconds,
         last_turns=config.last_n,
         read=tool_format(config.tool_format) if spec.tools else plain,
+        roles=spec.roles,
     )
 
 
@@ -87,7 +85,7 @@ async def hosted_here(config: EnvironmentConfig, name: str) -> Environments:
 
 
 async def opening_of(
-    surroundings: Surroundings, recipe: Recipe, task: Task, renderer: ChatRenderer, max_context_tokens: int
+    surroundings: WithEnvironment, recipe: Recipe, task: Task, renderer: ChatRenderer, max_context_tokens: int
 ) -> str:
     """What the first episode will be asked, for a person. Raises `ConfigError` when that leaves no room for a reply."""
     first = await dry_run(

@@ -104,7 +104,10 @@ class RlRun:
         trainer = recipe.trainer
         self.recipe, self.folder, self.clock = recipe, folder, clock
         self.buffer = make_buffer(trainer)
-        self.ledger = Ledger(folder, trainer.group_size)
+        rollout = serving.rollout(
+            recipe, sampling=recipe.sampling.sampling(), group_size=trainer.group_size, purpose="train"
+        )
+        self.ledger = Ledger(folder, rollout.samples)
         self.loggers = make_loggers(recipe.run.loggers, folder, recipe.name, recipe.model_dump(mode="json"))
         self.spans = JsonlWriter(folder.spans)
         self.learner = ObservedLearner(learner, clock=clock, ledger=self.ledger, view=view, version=learner.version)
@@ -120,9 +123,6 @@ class RlRun:
             evaluator=evaluator and ObservedEvaluator(evaluator, records=self.evaluations),
             checkpoint=self.checkpoint,
             canary_difference=lambda: publisher.canary_difference,
-        )
-        rollout = serving.rollout(
-            recipe, sampling=recipe.sampling.sampling(), group_size=trainer.group_size, purpose="train"
         )
         self.loop = Loop(
             tasks=tasks,

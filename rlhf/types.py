@@ -190,7 +190,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trajectory:
-    """The record of one episode. `response` is the policy's last reply as text.
+    """The record of one episode, as one role saw it. `response` is the policy's last reply as text.
 
     With an environment `conversation` is all that was said, in order, for people; `malformed_calls` counts the replies
     whose tool calls could not be read.
@@ -204,6 +204,7 @@ class Trajectory:
     engine: str = ""
     conversation: tuple[Message, ...] = ()
     malformed_calls: int = 0
+    role: str = "agent"
 
     @property
     def action_tokens(self) -> int:

@@ -33,10 +33,12 @@ from rlhf.roles import (
     transfer_backend,
 )
 from rlhf.rollout.engine import RemoteEngine
+from rlhf.rollout.episode import AnswerOnce
 from rlhf.rollout.evaluation import EvaluationSet, Evaluator
-from rlhf.rollout.group import GroupRollout, Surroundings
+from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
+from rlhf.rollout.turns import WithEnvironment
 from rlhf.runs.view import View
 from rlhf.serving.settings import EngineFacts, EngineSettings
 from rlhf.surroundings import opening_of, started_surroundings
@@ -176,7 +178,7 @@ class Serving:
     renderer: ChatRenderer
     reward: LiveReward
     facts: EngineFacts
-    surroundings: Surroundings | None = None
+    surroundings: WithEnvironment | None = None
 
     def rollout(self, recipe: Recipe, *, sampling: Sampling, group_size: int, purpose: str) -> GroupRollout:
         return GroupRollout(
@@ -190,7 +192,7 @@ class Serving:
             filter_equal_rewards=recipe.trainer.filter.equal_rewards and purpose == "train",
             greedy_baseline=needs_of(recipe.trainer).baseline and purpose == "train",
             purpose=purpose,
-            surroundings=self.surroundings,
+            play=self.surroundings or AnswerOnce(),
         )
 
     async def opening(self, recipe: Recipe, task: Task) -> str | None:

@@ -41,8 +41,9 @@ class EnvironmentConfig(Config):
     history: Literal["full", "last_n"] = "full"
     """What the policy sees of its episode. `full`: all of it, in one context that grows. `last_n`: what was asked and
     the last `last_n` turns, rendered anew for every turn, each of which is a segment of its own."""
-    last_n: int | None = Field(None, ge=1)
-    """Turns that the policy sees with `history: last_n`."""
+    last_n: int | None = Field(None, ge=0)
+    """Turns that the policy sees with `history: last_n`. With 0 it reads the task's messages and what it heard last:
+    for environments that show their whole state every time."""
     tool_format: str = "hermes"
     """How the model writes tool calls: `hermes` (Hermes, Qwen), `llama3_json` (Llama 3.1 and later), `none`, or
     `module:function` of yours, `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where the environment has tools."""

@@ -44,9 +44,15 @@ class Context:
         """What the environment said, and the header of the next reply."""
         self._add(token_ids, TokenKind.ENV)
 
-    def judge(self, reward: float | None, terminated: bool) -> None:
-        """What the environment gave the last turn, and whether that ended the episode."""
-        self._turns[-1] = replace(self._turns[-1], reward=reward, terminated=terminated)
+    def judge(self, reward: float | None) -> None:
+        """What the environment gave the last turn."""
+        self._turns[-1] = replace(self._turns[-1], reward=reward)
+
+    def end(self, earned: float | None = None) -> None:
+        """The last turn was the last one. What the whole episode has earned is paid there, beside its own reward."""
+        last = self._turns[-1]
+        paid = last.reward if earned is None else earned + (last.reward or 0.0)
+        self._turns[-1] = replace(last, reward=paid, terminated=True)
 
     def cut_off(self) -> None:
         """The last turn was the last one, without an end."""

@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from rlhf.errors import DeadlinePassed, EnvironmentFailed, GenerateFailed
-from rlhf.protocols import Environments, RewardFunction, RolloutEngine
-from rlhf.rollout.episode import Policy, Rules, answer_once, play
+from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed, GenerateFailed
+from rlhf.protocols import RewardFunction, RolloutEngine
+from rlhf.rollout.episode import AnswerOnce, Play, Policy
 from rlhf.rollout.history import Renderer
 from rlhf.rollout.seeds import environment_seed, request_seed
 from rlhf.types import Failed, Filtered, Group, Sample, Sampling, Task, Ticket, Trajectory, Unscored
 
 ENVIRONMENT_FAILURE = "environment_"
 """How kinds of failures begin that were an environment's; what follows is the kind of `EnvironmentFailed`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What episodes are played with beside the policy: an environment for each, and the rules of taking turns."""
-
-    environments: Environments
-    rules: Rules
+ANSWER_ONCE = AnswerOnce()
 
 
 class GroupRollout:
     """Plays `group_size` episodes of a task at once. What breaks in one of them is data, and the others go on.
 
+    An episode gives a sample for every role of `play`: sample `n * roles + r` is role `r` of episode `n`.
     With `greedy_baseline` one more episode is played beside them, at temperature 0, and scored with them: the group's
-    `baseline` (ReMax, arXiv 2310.10505). A group whose baseline has no number is `Failed("no_baseline")`.
-
-    With `surroundings` every episode has an environment of its own, reset with the same seed for the whole group.
+    `baseline` (ReMax, arXiv 2310.10505), which needs a single role. A group whose baseline has no number is
+    `Failed("no_baseline")`.
     """
 
     def __init__(
@@ -47,34 +40,44 @@ class GroupRollout:
         filter_equal_rewards: bool = False,
         greedy_baseline: bool = False,
         purpose: str = "train",
-        surroundings: Surroundings | None = None,
+        play: Play = ANSWER_ONCE,
     ) -> None:
+        if greedy_baseline and len(play.roles) > 1:
+            raise ConfigError(f"a greedy baseline (remax) is of one role; this environment has {len(play.roles)}")
         self._engine, self._renderer, self._reward = engine, renderer, reward
         self._sampling, self._group_size = sampling, group_size
         self._max_context_tokens, self._run_seed, self._purpose = max_context_tokens, run_seed, purpose
         self._filter_equal_rewards, self._greedy_baseline = filter_equal_rewards, greedy_baseline
-        self._surroundings = surroundings
+        self._play = play
+
+    @property
+    def samples(self) -> int:
+        """How many a group has."""
+        return self._group_size * len(self._play.roles)
 
     async def __call__(self, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
         plays = [self._episode(task, ticket, n, self._sampling) for n in range(self._group_size)]
         if self._greedy_baseline:
             plays.append(self._episode(task, ticket, self._group_size, replace(self._sampling, temperature=0.0)))
-        scored = await self._scored(task, await asyncio.gather(*plays))
-        samples, beside = scored[: self._group_size], scored[self._group_size :]
+        played = [outcome for outcomes in await asyncio.gather(*plays) for outcome in outcomes]
+        scored = await self._scored(task, played)
+        samples, beside = scored[: self.samples], scored[self.samples :]
         return self._judge(Group(ticket=ticket, task=task, samples=samples, baseline=next(iter(beside), None)))
 
-    async def _episode(self, task: Task, ticket: Ticket, sample: int, sampling: Sampling) -> Trajectory | Failed:
-        policy = self._policy(ticket, sample, sampling)
+    async def _episode(
+        self, task: Task, ticket: Ticket, sample: int, sampling: Sampling
+    ) -> tuple[Trajectory | Failed, ...]:
+        """What became of one episode, for every role."""
+        seed = environment_seed(run_seed=self._run_seed, purpose=self._purpose, task=task.id)
         try:
-            if self._surroundings is None:
-                return await answer_once(task, policy)
-            return await self._surrounded(task, policy, self._surroundings)
+            return await self._play(task, self._policy(ticket, sample, sampling), seed)
         except DeadlinePassed as error:
-            return Failed(kind="timeout", detail=str(error))
+            failed = Failed(kind="timeout", detail=str(error))
         except GenerateFailed as error:
-            return Failed(kind="engine", detail=str(error))
+            failed = Failed(kind="engine", detail=str(error))
         except EnvironmentFailed as error:
-            return Failed(kind=f"{ENVIRONMENT_FAILURE}{error.kind}", detail=str(error))
+            failed = Failed(kind=f"{ENVIRONMENT_FAILURE}{error.kind}", detail=str(error))
+        return tuple(failed for _ in self._play.roles)
 
     def _policy(self, ticket: Ticket, sample: int, sampling: Sampling) -> Policy:
         def seed_of(turn: int) -> int:
@@ -91,14 +94,6 @@ class GroupRollout:
             seed_of=seed_of,
         )
 
-    async def _surrounded(self, task: Task, policy: Policy, surroundings: Surroundings) -> Trajectory | Failed:
-        seed = environment_seed(run_seed=self._run_seed, purpose=self._purpose, task=task.id)
-        environment = await surroundings.environments.open(policy.session)
-        try:
-            return await play(task, policy, environment, seed=seed, rules=surroundings.rules)
-        finally:
-            await environment.close()
-
     async def _scored(self, task: Task, episodes: list[Trajectory | Failed]) -> tuple[Sample, ...]:
         """Scores beside their episodes; an episode that failed was never shown to the scorer."""
         played = [episode for episode in episodes if isinstance(episode, Trajectory)]
@@ -111,14 +106,21 @@ class GroupRollout:
         )
 
     def _judge(self, group: Group) -> Group | Filtered | Failed:
-        scores = [score.value for _, _, score in group.trainable]
-        if len(scores) < min(2, self._group_size):
+        if len(group.trainable) < min(2, self.samples):
             return Failed(kind="too_few_survivors", detail=describe_losses(group), samples=group.samples)
         if group.baseline and (loss := _loss_of(group.baseline)):
             return Failed(kind="no_baseline", detail=f"the greedy episode was lost: {loss}", samples=group.samples)
-        if self._filter_equal_rewards and len(set(scores)) == 1:
+        if self._filter_equal_rewards and not _differing(group):
             return Filtered(group=group, reason="equal rewards")
         return group
+
+
+def _differing(group: Group) -> bool:
+    """Whether some role has samples of different rewards: there is something to compare."""
+    scores: dict[str, set[float]] = {}
+    for _, trajectory, score in group.trainable:
+        scores.setdefault(trajectory.role, set()).add(score.value)
+    return any(len(of_role) > 1 for of_role in scores.values())
 
 
 def describe_losses(group: Group) -> str:

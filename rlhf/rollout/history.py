@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -38,9 +39,14 @@ class History(Protocol):
     def conclude(self, heard: Sequence[Message], max_tokens: int) -> None: ...
 
 
-def history_of(renderer: Renderer, first: Sequence[Message], last_turns: int | None) -> History:
-    """The beginning of an episode of which the policy sees all, or its last turns."""
-    return FullHistory(renderer, first) if last_turns is None else LastTurns(renderer, first, last_turns)
+def history_of(
+    renderer: Renderer, task: Sequence[Message], first: Sequence[Message], last_turns: int | None
+) -> History:
+    """The beginning of an episode, with what is asked `first`: the policy sees all of it, its last turns, or with none
+    of them what it hears, under the messages of the `task`."""
+    if last_turns is None:
+        return FullHistory(renderer, first)
+    return LastTurns(renderer, task if last_turns == 0 else first, first, last_turns)
 
 
 class FullHistory:
@@ -66,14 +72,15 @@ class FullHistory:
 
 
 class LastTurns:
-    """A context a turn: the first messages, then the last `turns` replies with what was heard after each, as text.
+    """A context a turn: `head`, then the last `turns` replies with what was heard after each, as text. With none only
+    what was heard last follows: all that counts of a game that shows its whole state.
 
     Every context is rendered whole by the template, so one that rewrites what was said before is welcome. Only the
     reply at its end is an ACTION there: tokens that were sampled are trained in the context they were sampled in.
     """
 
-    def __init__(self, renderer: Renderer, first: Sequence[Message], turns: int) -> None:
-        self._renderer, self._first, self._shown = renderer, tuple(first), turns
+    def __init__(self, renderer: Renderer, head: Sequence[Message], first: Sequence[Message], turns: int) -> None:
+        self._renderer, self._head, self._shown = renderer, tuple(head), turns
         self._turns: list[tuple[Message, ...]] = []
         self._done: list[Segment] = []
         self.context = Context(renderer.prompt(first).token_ids)
@@ -83,9 +90,7 @@ class LastTurns:
         return (*self._done, self.context.segment())
 
     def grow(self, reply: str, heard: Sequence[Message], max_tokens: int) -> bool:
-        self._turns.append((Message(role="assistant", content=reply), *heard))
-        recent = [message for turn in self._turns[-self._shown :] for message in turn]
-        context = Context(self._renderer.prompt([*self._first, *recent]).token_ids)
+        context = Context(self._renderer.prompt(self._read(reply, heard)).token_ids)
         if len(context) >= max_tokens:
             return False
         self._done.append(self.context.segment())
@@ -94,6 +99,21 @@ class LastTurns:
 
     def conclude(self, heard: Sequence[Message], max_tokens: int) -> None:
         _append_if_it_fits(self._renderer, self.context, heard, max_tokens)
+
+    def _read(self, reply: str, heard: Sequence[Message]) -> list[Message]:
+        """What the policy reads next."""
+        if self._shown == 0:
+            return joined(self._head, heard)
+        self._turns.append((Message(role="assistant", content=reply), *heard))
+        return [*self._head, *(message for turn in self._turns[-self._shown :] for message in turn)]
+
+
+def joined(head: Sequence[Message], heard: Sequence[Message]) -> list[Message]:
+    """Both, where two user messages in a row become one, as at the reset: many chat templates refuse two."""
+    if not (head and heard and head[-1].role == heard[0].role == "user"):
+        return [*head, *heard]
+    both = replace(head[-1], content=f"{head[-1].content}\n\n{heard[0].content}")
+    return [*head[:-1], both, *heard[1:]]
 
 
 def _append_if_it_fits(renderer: Renderer, context: Context, heard: Sequence[Message], max_tokens: int) -> None:

@@ -59,7 +59,8 @@ class EpisodeRecord:
     ordinal: int
     """Place of the group in the order of training."""
     sample: int
-    """Place of the episode in its group; a baseline's comes after the last sample's."""
+    """Place of the episode in its group, where several roles of one episode have a place each; a baseline's comes after
+    the last sample's."""
     task: str
     """Id of the task."""
     evaluation_set: str | None = None
@@ -96,6 +97,8 @@ class EpisodeRecord:
     conversation: list[dict[str, Any]] | None = None
     """With an environment: all that was said, in order, each with `role`, `content` and, where it has them,
     `tool_calls`. What a person reads; training reads `token_ids`."""
+    role: str | None = None
+    """With an environment: whose turns these are, of the roles in it."""
     malformed_calls: int | None = None
     """Replies whose tool calls could not be read."""
     segment_lengths: list[int] | None = None
@@ -238,6 +241,7 @@ def _surrounded(trajectory: Trajectory) -> dict[str, Any]:
     """What an episode with an environment has beside its tokens."""
     return {
         "conversation": [_said(message) for message in trajectory.conversation],
+        "role": trajectory.role,
         "malformed_calls": trajectory.malformed_calls,
     }
 

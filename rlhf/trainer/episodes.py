@@ -25,11 +25,11 @@ class Episodes:
     """The trainable episodes of a batch, in its order.
 
     `outcomes` `[B]` are what the scorers said (shaped by length and, where KL is in the reward, by it), `groups` `[B]`
-    the group of each, `lengths` `[B]` its ACTION tokens; `mask` `[B, T]` is true on them and `turns` `[B, T]` numbers
-    their turns. `rewards` `[B, T]` are token by token: the outcome at the last action (without what the turns have
-    been paid already), turn rewards at their turn's last, KL everywhere. What nobody asked for is None: `baselines`
-    `[B]` (a greedy episode's outcome), `values` `[B, T]` and `bootstrap` `[B]` (the critic), `behaviour`, `proximal`
-    and `reference` log-probs `[B, T]`.
+    numbers whom each is compared with: the same role in the same group. `lengths` `[B]` are its ACTION tokens; `mask`
+    `[B, T]` is true on them and `turns` `[B, T]` numbers their turns. `rewards` `[B, T]` are token by token: the
+    outcome at the last action (without what the turns have been paid already), turn rewards at their turn's last, KL
+    everywhere. What nobody asked for is None: `baselines` `[B]` (a greedy episode's outcome), `values` `[B, T]` and
+    `bootstrap` `[B]` (the critic), `behaviour`, `proximal` and `reference` log-probs `[B, T]`.
     """
 
     outcomes: Doubles
@@ -76,7 +76,7 @@ def episodes_of(
     turns, turn_rewards = _turns([trajectory for _, trajectory, _ in trained], mask)
     return Episodes(
         outcomes=outcomes - kl_in_reward * kl.sum(1),
-        groups=np.array([g for g, _, _ in trained], np.int64),
+        groups=_compared([(g, trajectory.role) for g, trajectory, _ in trained]),
         lengths=lengths,
         mask=mask,
         turns=turns,
@@ -86,6 +86,12 @@ def episodes_of(
         bootstrap=_bootstrap(scores, [trajectory for _, trajectory, _ in trained]),
         **rows,
     )
+
+
+def _compared(keys: Sequence[tuple[int, str]]) -> Ints:
+    """Equal numbers for equal keys, in the order of their first."""
+    numbers = {key: n for n, key in enumerate(dict.fromkeys(keys))}
+    return np.array([numbers[key] for key in keys], np.int64)
 
 
 def overlong_penalty_of(lengths: Ints, overlong: OverlongConfig, max_tokens: int) -> Doubles:

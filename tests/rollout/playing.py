@@ -10,12 +10,14 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
-from rlhf.rollout.episode import Policy, Rules
+from rlhf.rollout.episode import Policy
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.tool_calls import hermes
+from rlhf.rollout.turns import Rules, play
 from rlhf.types import (
     Completion,
     EnvironmentSpec,
+    Failed,
     FinishReason,
     Message,
     Observation,
@@ -23,6 +25,7 @@ from rlhf.types import (
     Sampling,
     Task,
     Tool,
+    Trajectory,
 )
 
 ADD = Tool(name="add", description="Adds.", parameters={"type": "object"})
@@ -111,3 +114,11 @@ def policy(engine: ScriptedEngine, tokenizer: PreTrainedTokenizerBase, **changes
     settings = {"sampling": Sampling(max_tokens=64), "max_context_tokens": 2048} | changes
     renderer = ChatRenderer(tokenizer, tools=(ADD,))
     return Policy(engine=engine, renderer=renderer, session="s", seed_of=lambda turn: 100 + turn, **settings)
+
+
+async def play_alone(
+    task: Task, its: Policy, environment: Environment, *, seed: int, rules: Rules
+) -> Trajectory | Failed:
+    """The episode of an environment with one role."""
+    [outcome] = await play(task, its, environment, seed=seed, rules=rules)
+    return outcome

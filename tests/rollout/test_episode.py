@@ -9,10 +9,9 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import EnvironmentFailed
 from rlhf.models.tiny import byte_tokenizer
-from rlhf.rollout.episode import play
 from rlhf.types import Failed, Message, Observation, Sampling, Status, Task, TokenKind, Trajectory
 from tests.models.templates import FORGETS_THINKING, NO_SYSTEM_LATER, tokenizer_with
-from tests.rollout.playing import TASK, ScriptedEngine, ScriptedEnvironment, policy, rules, says
+from tests.rollout.playing import TASK, ScriptedEngine, ScriptedEnvironment, play_alone, policy, rules, says
 
 CALL = '<tool_call>{"name": "add", "arguments": {"x": 1}}</tool_call>'
 RIGHT = Observation(messages=(), reward=1.0, terminated=True)
@@ -41,13 +40,13 @@ async def played(
     **changed: object,
 ) -> Trajectory | Failed:
     its = policy(engine(tokenizer, *replies), tokenizer, sampling=sampling, max_context_tokens=context)
-    return await play(TASK, its, environment, seed=9, rules=rules(**changed))
+    return await play_alone(TASK, its, environment, seed=9, rules=rules(**changed))
 
 
 async def test_a_tool_is_called_its_answer_read_and_the_end_rewarded(tokenizer: PreTrainedTokenizerBase) -> None:
     environment = ScriptedEnvironment(says("1+1?"), says("2", role="tool", reward=0.25), RIGHT)
     said = engine(tokenizer, CALL, "2")
-    trajectory = await play(TASK, policy(said, tokenizer), environment, seed=9, rules=rules())
+    trajectory = await play_alone(TASK, policy(said, tokenizer), environment, seed=9, rules=rules())
     assert isinstance(trajectory, Trajectory)
     [segment] = trajectory.segments
     assert tokenizer.decode(segment.token_ids) == (
@@ -72,7 +71,7 @@ async def test_a_tool_is_called_its_answer_read_and_the_end_rewarded(tokenizer: 
 async def test_every_turn_continues_exactly_what_was_before_it(tokenizer: PreTrainedTokenizerBase) -> None:
     environment = ScriptedEnvironment(says("go"), says("more"), says("more"), RIGHT)
     said = engine(tokenizer, "one", "two", "three")
-    trajectory = await play(TASK, policy(said, tokenizer), environment, seed=0, rules=rules())
+    trajectory = await play_alone(TASK, policy(said, tokenizer), environment, seed=0, rules=rules())
     assert isinstance(trajectory, Trajectory)
     whole = trajectory.segments[0].token_ids.tolist()
     assert [seed for _, _, seed, _ in said.asked] == [100, 101, 102]
@@ -119,7 +118,7 @@ async def test_a_conversation_that_fills_the_context_ends_truncated_with_its_rew
 async def test_a_reply_gets_no_more_tokens_than_the_context_has_left(tokenizer: PreTrainedTokenizerBase) -> None:
     environment = ScriptedEnvironment(says("go"), says("more"), RIGHT)
     said = engine(tokenizer, "one", "two")
-    await play(TASK, policy(said, tokenizer, max_context_tokens=100), environment, seed=0, rules=rules())
+    await play_alone(TASK, policy(said, tokenizer, max_context_tokens=100), environment, seed=0, rules=rules())
     for asked, sampling, _, _ in said.asked:
         assert sampling.max_tokens == min(64, 100 - len(asked))
 
@@ -242,5 +241,5 @@ async def test_a_template_that_rewrites_history_fails_with_full_history_and_play
 async def test_a_task_s_messages_are_left_to_the_environment(tokenizer: PreTrainedTokenizerBase) -> None:
     asked = Task(id="t", messages=(Message(role="user", content="never shown"),))
     said = engine(tokenizer, "x")
-    await play(asked, policy(said, tokenizer), ScriptedEnvironment(says("shown"), RIGHT), seed=0, rules=rules())
+    await play_alone(asked, policy(said, tokenizer), ScriptedEnvironment(says("shown"), RIGHT), seed=0, rules=rules())
     assert "never shown" not in tokenizer.decode(said.asked[0][0])

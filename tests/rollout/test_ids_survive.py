@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rlhf.rollout.episode import play
 from rlhf.trainer.batch import build_batch
 from rlhf.types import Group, Message, Observation, Sample, Scored, Ticket, TokenKind, Trajectory
 from tests.models.templates import APPENDING, tokenizer_with
-from tests.rollout.playing import TASK, ScriptedEngine, ScriptedEnvironment, policy, rules, says
+from tests.rollout.playing import TASK, ScriptedEngine, ScriptedEnvironment, play_alone, policy, rules, says
 
 ODD = [
     "<tool_call>",
@@ -50,7 +49,7 @@ async def test_what_was_sampled_is_what_is_trained(template: str, last_turns: in
         replies = [odd_reply(chance, tokenizer) for _ in range(4)]
         observations = [heard(chance) for _ in range(4)]
         engine = ScriptedEngine(*replies, stop=tokenizer.eos_token_id)
-        trajectory = await play(
+        trajectory = await play_alone(
             TASK,
             policy(engine, tokenizer),
             ScriptedEnvironment(says("go"), *observations),

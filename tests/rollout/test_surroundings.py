@@ -16,8 +16,9 @@ from rlhf.protocols import Environment
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.dry_run import dry_run
 from rlhf.rollout.evaluation import EvaluationFailed, EvaluationSet, evaluate_set
-from rlhf.rollout.group import GroupRollout, Surroundings
+from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.renderer import ChatRenderer
+from rlhf.rollout.turns import WithEnvironment
 from rlhf.types import Failed, Group, Observation, Sampling, Scored, Task, Ticket, Trajectory
 from tests.env.behaving import Behaving, Hangs, Late, Raises
 from tests.fakes import FakeEngine, FakeRenderer
@@ -35,17 +36,17 @@ def sound(session: str) -> Environment:
     return ScriptedEnvironment(says("go"), says("more", reward=0.5), ends_with(1.0))
 
 
-def rollout(surroundings: Surroundings, *, size: int = 3, **changes: object) -> GroupRollout:
+def rollout(surroundings: WithEnvironment, *, size: int = 3, **changes: object) -> GroupRollout:
     settings = {"sampling": Sampling(max_tokens=4), "max_context_tokens": 64, "run_seed": 1} | changes
     return GroupRollout(
         engine=FakeEngine(), renderer=FakeRenderer(), reward=EnvironmentReward(), group_size=size,
-        surroundings=surroundings, **settings,
+        play=surroundings, **settings,
     )  # fmt: skip
 
 
-def scripted(make: Callable[[str], Environment]) -> tuple[ScriptedEnvironments, Surroundings]:
+def scripted(make: Callable[[str], Environment]) -> tuple[ScriptedEnvironments, WithEnvironment]:
     environments = ScriptedEnvironments(make)
-    return environments, Surroundings(environments=environments, rules=rules())
+    return environments, WithEnvironment(environments=environments, rules=rules())
 
 
 async def test_a_group_plays_an_environment_each_all_with_one_seed_and_closes_them() -> None:
@@ -128,7 +129,7 @@ async def test_hosted_code_that_breaks_is_lost_by_kind_and_the_accounts_balance(
         lambda: next(made)(), name="behaving", turn_timeout_seconds=0.2, start_timeout_seconds=5, max_sessions=8
     )
     Hangs.release.clear()
-    surroundings = Surroundings(environments=environments, rules=rules(max_turns=2))
+    surroundings = WithEnvironment(environments=environments, rules=rules(max_turns=2))
     group = await asyncio.wait_for(_freed(rollout(surroundings, size=4)), 30)
     assert isinstance(group, Group)
     assert [isinstance(sample.trajectory, Trajectory) for sample in group.samples].count(True) == 2

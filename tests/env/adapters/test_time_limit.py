@@ -9,13 +9,12 @@ from rlhf.env.adapters.gymnasium import GymnasiumEnvironment
 from rlhf.env.hosting.here import HostedEnvironments
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.reward.environment import summed
-from rlhf.rollout.episode import play
 from rlhf.trainer.batch import build_batch
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit import with_advantages
 from rlhf.trainer.scores import Scores
 from rlhf.types import Group, Sample, Scored, Status, Task, Ticket, Trajectory
-from tests.rollout.playing import ScriptedEngine, policy, rules
+from tests.rollout.playing import ScriptedEngine, play_alone, policy, rules
 
 pytestmark = pytest.mark.ecosystem
 
@@ -35,7 +34,7 @@ async def pushed_right(max_steps: int) -> Trajectory:
     environment = await environments.open("s")
     engine = ScriptedEngine(*[tokenizer.encode("1")] * 50)
     try:
-        played = await play(TASK, policy(engine, tokenizer), environment, seed=1, rules=rules(max_turns=50))
+        played = await play_alone(TASK, policy(engine, tokenizer), environment, seed=1, rules=rules(max_turns=50))
     finally:
         await environment.close()
     assert isinstance(played, Trajectory)
