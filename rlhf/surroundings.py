@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from rlhf.env.client.pool import EnvironmentPool
@@ -19,18 +20,39 @@ from rlhf.rollout.dry_run import dry_run
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.tool_calls import plain, tool_format
 from rlhf.rollout.turns import Rules, WithEnvironment
-from rlhf.types import EnvironmentSpec, Task
+from rlhf.types import EnvironmentSpec, Task, Tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What episodes are played with, where that is training and where it is evaluation. Their tools are the same."""
+
+    training: WithEnvironment
+    evaluation: WithEnvironment
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return self.training.environments.spec.tools
 
 
 @asynccontextmanager
-async def started_surroundings(recipe: Recipe) -> AsyncIterator[WithEnvironment | None]:
+async def started_surroundings(recipe: Recipe) -> AsyncIterator[Surroundings | None]:
     """The recipe's environments, and the rules of taking turns with them. Raises `ConfigError`."""
     config = recipe.environment
     if config is None:
         yield None
         return
-    async with started_environments(config) as environments:
-        yield WithEnvironment(environments=environments, rules=rules_of(config, environments.spec))
+    async with AsyncExitStack() as stack:
+        training = evaluation = await stack.enter_async_context(started_environments(config))
+        if config.eval_arguments:
+            evaluation = await stack.enter_async_context(started_environments(config.for_evaluation))
+        if evaluation.spec.tools != training.spec.tools:
+            raise ConfigError("environment.eval_arguments changes the tools, which are the same for a whole run")
+        plays = [
+            WithEnvironment(environments=environments, rules=rules_of(config, environments.spec))
+            for environments in (training, evaluation)
+        ]
+        yield Surroundings(training=plays[0], evaluation=plays[1])
 
 
 def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> Rules:
@@ -85,15 +107,15 @@ async def hosted_here(config: EnvironmentConfig, name: str) -> Environments:
 
 
 async def opening_of(
-    surroundings: WithEnvironment, recipe: Recipe, task: Task, renderer: ChatRenderer, max_context_tokens: int
+    surroundings: Surroundings, recipe: Recipe, task: Task, renderer: ChatRenderer, max_context_tokens: int
 ) -> str:
     """What the first episode will be asked, for a person. Raises `ConfigError` when that leaves no room for a reply."""
     first = await dry_run(
         task,
-        surroundings.environments,
+        surroundings.training.environments,
         renderer,
         run_seed=recipe.seed,
-        timeout_seconds=surroundings.rules.timeout_seconds,
+        timeout_seconds=surroundings.training.rules.timeout_seconds,
     )
     if first.tokens >= max_context_tokens:
         raise ConfigError(

@@ -33,15 +33,14 @@ from rlhf.roles import (
     transfer_backend,
 )
 from rlhf.rollout.engine import RemoteEngine
-from rlhf.rollout.episode import AnswerOnce
+from rlhf.rollout.episode import AnswerOnce, Play
 from rlhf.rollout.evaluation import EvaluationSet, Evaluator
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
-from rlhf.rollout.turns import WithEnvironment
 from rlhf.runs.view import View
 from rlhf.serving.settings import EngineFacts, EngineSettings
-from rlhf.surroundings import opening_of, started_surroundings
+from rlhf.surroundings import Surroundings, opening_of, started_surroundings
 from rlhf.trainer.algorithm import needs_of
 from rlhf.trainer.batch import ROW_TOKENS
 from rlhf.trainer.canary import canary, tolerance_for
@@ -178,7 +177,7 @@ class Serving:
     renderer: ChatRenderer
     reward: LiveReward
     facts: EngineFacts
-    surroundings: WithEnvironment | None = None
+    surroundings: Surroundings | None = None
 
     def rollout(self, recipe: Recipe, *, sampling: Sampling, group_size: int, purpose: str) -> GroupRollout:
         return GroupRollout(
@@ -192,8 +191,13 @@ class Serving:
             filter_equal_rewards=recipe.trainer.filter.equal_rewards and purpose == "train",
             greedy_baseline=needs_of(recipe.trainer).baseline and purpose == "train",
             purpose=purpose,
-            play=self.surroundings or AnswerOnce(),
+            play=self._play(purpose),
         )
+
+    def _play(self, purpose: str) -> Play:
+        if self.surroundings is None:
+            return AnswerOnce()
+        return self.surroundings.training if purpose == "train" else self.surroundings.evaluation
 
     async def opening(self, recipe: Recipe, task: Task) -> str | None:
         """What the first episode will be asked, for a person; None without an environment. Raises `ConfigError`."""
@@ -236,7 +240,7 @@ async def started_serving(
     """Engines started on `model`, the reward's workers, and environments."""
     async with AsyncExitStack() as stack:
         surroundings = await stack.enter_async_context(started_surroundings(recipe))
-        tools = surroundings.environments.spec.tools if surroundings else ()
+        tools = surroundings.tools if surroundings else ()
         renderer = await asyncio.to_thread(load_renderer, recipe, model, tools)
         settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
         workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})

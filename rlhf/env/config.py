@@ -25,6 +25,8 @@ class EnvironmentConfig(Config):
     """Environment variable with the bearer token of the servers."""
     arguments: dict[str, Any] = Field({})
     """What the class is made with, by name."""
+    eval_arguments: dict[str, Any] = Field({})
+    """What it is made with otherwise for evaluations: against a fixed opponent after self-play, for instance."""
     demonstrations: str | None = None
     """`module:function` `(count, seed) -> conversations`: lists of messages whose assistant's are imitated by
     `model.warmup`."""
@@ -54,8 +56,10 @@ class EnvironmentConfig(Config):
             raise ValueError("give exactly one of environment (module:Class, hosted by this run) and urls (servers)")
         if self.environment is not None and not is_piece(self.environment):
             raise ValueError(f"environment is {self.environment!r}; give module:Class")
-        if self.urls and self.arguments:
-            raise ValueError("arguments are for an environment that this run hosts; a server has its own")
+        if self.urls and (self.arguments or self.eval_arguments):
+            raise ValueError(
+                "arguments and eval_arguments are for an environment that this run hosts; a server has its own"
+            )
         if self.token_env and not self.urls:
             raise ValueError("token_env is for servers, and there are none; give urls")
         if self.demonstrations is not None and not is_piece(self.demonstrations):
@@ -69,6 +73,11 @@ class EnvironmentConfig(Config):
         if self.tool_format not in TOOL_FORMATS and not is_piece(self.tool_format):
             raise ValueError(f"tool_format is {self.tool_format!r}; use {', '.join(TOOL_FORMATS)} or module:function")
         return self
+
+    @property
+    def for_evaluation(self) -> EnvironmentConfig:
+        """The environment as evaluations have it."""
+        return self.model_copy(update={"arguments": self.arguments | self.eval_arguments})
 
     @property
     def shown(self) -> str:
