@@ -103,6 +103,8 @@ def describe_model(model: ModelConfig) -> str:
 def describe_environment(config: EnvironmentConfig) -> str:
     """The environment in a line."""
     seen = "all of it" if config.last_n is None else f"the last {count(config.last_n, 'turn')}"
+    if config.last_n == 0:
+        seen = "what it heard last"
     return f"{config.shown}, at most {count(config.max_turns, 'turn')}, of which the policy sees {seen}"
 
 

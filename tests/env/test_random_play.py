@@ -1,14 +1,13 @@
-"""Demonstrations of random play are what a policy with one turn of history sees, and their replies are all actions."""
+"""Demonstrations of random play are what a policy without history sees, and their replies are all actions."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from itertools import islice
 
 import pytest
 
-from rlhf.env.random_play import cartpole, tictactoe
+from rlhf.env.random_play import gymnasium, tictactoe
 from rlhf.types import Message
 
 
@@ -16,20 +15,16 @@ def texts(conversation: list[Message]) -> list[str]:
     return [message.content for message in conversation]
 
 
-def test_a_conversation_is_the_first_board_the_last_turn_and_a_reply() -> None:
-    conversations = list(islice(tictactoe(100, 0), 100))
-    assert {len(conversation) for conversation in conversations} == {2, 4}
-    for conversation in conversations:
-        roles = [message.role for message in conversation]
-        assert roles == ["user", "assistant"] * (len(roles) // 2)
-        assert texts(conversation)[-1] in texts(conversation)[-2]
+def test_a_conversation_is_a_board_and_a_free_square() -> None:
+    conversations = list(tictactoe(200, 0))
+    assert {tuple(message.role for message in one) for one in conversations} == {("user", "assistant")}
+    assert all(square in board for board, square in map(texts, conversations))
+    assert {board.count("x") + board.count("o") for board, _ in map(texts, conversations)} == set(range(9))
 
 
-def test_a_role_never_sees_the_turns_of_the_other() -> None:
-    for first, said, board, _ in (texts(c) for c in tictactoe(200, 1) if len(c) == 4):
-        assert first.count("x") == 0
-        assert said not in board
-        assert board.count("o") - board.count("x") == first.count("o")
+def test_both_roles_are_shown_their_own_marks_as_x() -> None:
+    boards = [texts(conversation)[0] for conversation in tictactoe(200, 1)]
+    assert {board.count("o") - board.count("x") for board in boards} == {0, 1}
 
 
 def test_the_same_seed_gives_the_same_conversations_and_as_many_as_asked() -> None:
@@ -40,8 +35,9 @@ def test_the_same_seed_gives_the_same_conversations_and_as_many_as_asked() -> No
 
 @pytest.mark.ecosystem
 def test_the_pole_is_four_digits_and_each_push_half_of_the_replies() -> None:
-    conversations = [texts(conversation) for conversation in cartpole(1000, 0)]
-    assert all(re.fullmatch(r"\d{4}", conversation[-2]) for conversation in conversations)
-    pushes = Counter(conversation[-1] for conversation in conversations)
+    bins = [[-2.4, 2.4], [-2.5, 2.5], [-0.21, 0.21], [-2.5, 2.5]]
+    conversations = [texts(conversation) for conversation in gymnasium(1000, 0, id="CartPole-v1", bins=bins)]
+    assert all(re.fullmatch(r"\d{4}", shown) for shown, _ in conversations)
+    pushes = Counter(push for _, push in conversations)
     assert set(pushes) == {"0", "1"}
     assert 400 < pushes["0"] < 600

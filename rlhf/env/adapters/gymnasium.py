@@ -40,6 +40,13 @@ class GymnasiumEnvironment:
         self._patience = misunderstood_limit
         self.spec = EnvironmentSpec(name=id, description=f"{id} of Gymnasium; answer with {self._actions.said}")
 
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """What may be answered, of a Discrete space. Raises `ConfigError` for another."""
+        if isinstance(self._actions, AnyText):
+            raise ConfigError(f"the actions of {self.spec.name} are any text: they have no names")
+        return self._actions.names
+
     def reset(self, task: Task, *, seed: int) -> Observation:
         seen, info = self._game.reset(seed=seed)
         return Observation(messages=asked(task, self._text(seen)), info=records(info))
