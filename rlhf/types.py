@@ -283,6 +283,19 @@ class Group:
             if isinstance(sample.trajectory, Trajectory) and isinstance(sample.score, Scored)
         )
 
+    @property
+    def rewards_by_role(self) -> dict[str, list[float]]:
+        """The rewards that are compared with one another, in sample order."""
+        rewards: dict[str, list[float]] = {}
+        for _, trajectory, score in self.trainable:
+            rewards.setdefault(trajectory.role, []).append(score.value)
+        return rewards
+
+    @property
+    def all_equal(self) -> bool:
+        """Whether there is nothing to compare: no role has two different rewards."""
+        return all(len(set(rewards)) < 2 for rewards in self.rewards_by_role.values())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Filtered:

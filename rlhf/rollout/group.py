@@ -110,17 +110,9 @@ class GroupRollout:
             return Failed(kind="too_few_survivors", detail=describe_losses(group), samples=group.samples)
         if group.baseline and (loss := _loss_of(group.baseline)):
             return Failed(kind="no_baseline", detail=f"the greedy episode was lost: {loss}", samples=group.samples)
-        if self._filter_equal_rewards and not _differing(group):
+        if self._filter_equal_rewards and group.all_equal:
             return Filtered(group=group, reason="equal rewards")
         return group
-
-
-def _differing(group: Group) -> bool:
-    """Whether some role has samples of different rewards: there is something to compare."""
-    scores: dict[str, set[float]] = {}
-    for _, trajectory, score in group.trainable:
-        scores.setdefault(trajectory.role, set()).add(score.value)
-    return any(len(of_role) > 1 for of_role in scores.values())
 
 
 def describe_losses(group: Group) -> str:

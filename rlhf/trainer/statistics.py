@@ -39,15 +39,21 @@ def batch_statistics(groups: Sequence[Group], *, version: PolicyVersion) -> dict
 
 
 def reward_statistics(groups: Sequence[Group]) -> dict[str, float]:
-    """Of the samples; a greedy baseline has a mean of its own."""
+    """Of the samples, and of each role where there are several; a greedy baseline has a mean of its own."""
     rewards = np.array([score.value for group in groups for _, _, score in group.trainable], dtype=np.float64)
     scores = [group.baseline.score for group in groups if group.baseline]
     baselines = [score.value for score in scores if isinstance(score, Scored)]
-    return {
-        "reward/mean": float(rewards.mean()),
-        "reward/std": float(rewards.std()),
-        "reward/equal_groups": float(np.mean([_equal(group) for group in groups])),
-    } | ({"reward/greedy_baseline": float(np.mean(baselines))} if baselines else {})
+    by_role = [(role, values) for group in groups for role, values in group.rewards_by_role.items()]
+    roles = dict.fromkeys(role for role, _ in by_role) if len({role for role, _ in by_role}) > 1 else ()
+    return (
+        {
+            "reward/mean": float(rewards.mean()),
+            "reward/std": float(rewards.std()),
+            "reward/equal_groups": float(np.mean([group.all_equal for group in groups])),
+        }
+        | {f"reward/{role}": float(np.mean([v for one, vs in by_role if one == role for v in vs])) for role in roles}
+        | ({"reward/greedy_baseline": float(np.mean(baselines))} if baselines else {})
+    )
 
 
 def response_statistics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -112,7 +118,3 @@ def _loss(sample: Sample) -> str | None:
     if isinstance(sample.trajectory, Failed):
         return sample.trajectory.kind
     return sample.score.kind if isinstance(sample.score, Unscored) else None
-
-
-def _equal(group: Group) -> bool:
-    return len({score.value for _, _, score in group.trainable}) <= 1

@@ -16,6 +16,7 @@ from rlhf.trainer.batch import build_batch
 from rlhf.trainer.config import OverlongConfig
 from rlhf.trainer.episodes import episodes_of
 from rlhf.trainer.scores import Scores
+from rlhf.trainer.statistics import reward_statistics
 from rlhf.types import (
     Failed,
     Filtered,
@@ -176,6 +177,9 @@ async def test_self_play_gives_a_sample_for_every_role_and_a_baseline_for_each(
     episodes = episodes_of([group], Scores(), batch.per_token.behaviour, overlong=OverlongConfig(), max_tokens=8)
     assert episodes.groups.tolist() == [0, 1] * 4, "compared with its own role only"
     assert episodes.outcomes.tolist() == rewards
+    told = reward_statistics([group])
+    assert told["reward/mean"] == 0
+    assert told["reward/first"] == -told["reward/second"] == sum(rewards[::2]) / 4
     for _, trajectory, _ in group.trainable:
         assert all(len(segment.turns) == 1 for segment in trajectory.segments), "last_n 0: a context a turn"
 
