@@ -19,6 +19,7 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task
 EMPTY = "123456789"
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 ROLES = ("first", "second")
+MOST_OPENING_MOVES = 4
 SWAPPED = str.maketrans("xo", "ox")
 
 Opponent = Callable[[str, random.Random], str]
@@ -31,12 +32,15 @@ class TicTacToeEnvironment:
 
     A win is 1, a draw 0, a defeat -1: at the end, in `info["rewards"]` by role, with one role also as the reward of its
     last move. A reply that is no free square is answered with `?` and the board; a role that gives more than
-    `illegal_allowed` of them has lost.
+    `illegal_allowed` of them has lost. At most `opening_moves` are made at random before, as the seed says: the games
+    of a group begin alike, and those of different groups all over the board.
     """
 
-    def __init__(self, *, opponent: str = "self", illegal_allowed: int = 1) -> None:
+    def __init__(self, *, opponent: str = "self", illegal_allowed: int = 1, opening_moves: int = 0) -> None:
+        if not 0 <= opening_moves <= MOST_OPENING_MOVES:
+            raise ConfigError(f"opening_moves is {opening_moves}; 0 to {MOST_OPENING_MOVES} can be made without a win")
         self._opponent = opponent_of(opponent)
-        self._illegal_allowed = illegal_allowed
+        self._illegal_allowed, self._opening_moves = illegal_allowed, opening_moves
         self.spec = EnvironmentSpec(
             name="tictactoe",
             description="Tic-tac-toe: x is yours, o the other's; answer with the number of a free square",
@@ -49,6 +53,8 @@ class TicTacToeEnvironment:
         self._board, self._mover, self._over = EMPTY, 0, False
         self._winner: int | None = None
         self._roles = dict(enumerate(ROLES)) if self._opponent is None else {self._draws.randrange(2): "agent"}
+        for _ in range(self._draws.randint(0, self._opening_moves)):
+            self._take(at_random(self._board, self._draws))
         self._let_opponent_move()
         return self._shown(self._board)
 

@@ -139,3 +139,18 @@ def test_an_opponent_that_breaks_the_rules_is_an_error_and_no_result() -> None:
 def test_an_opponent_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ConfigError, match="write self, random, or module:function"):
         TicTacToeEnvironment(opponent="me")
+
+
+def test_an_opening_follows_from_the_seed_and_the_role_from_the_moves_made() -> None:
+    openings = [TicTacToeEnvironment(opening_moves=3).reset(NOTHING, seed=seed) for seed in range(60)]
+    again = [TicTacToeEnvironment(opening_moves=3).reset(NOTHING, seed=seed) for seed in range(60)]
+    assert openings == again
+    made = [9 - len(free(opening.messages[0].content)) for opening in openings]
+    assert set(made) == {0, 1, 2, 3}
+    assert [opening.role for opening in openings] == [("first", "second")[moves % 2] for moves in made]
+    assert len({opening.messages[0].content for opening in openings}) > 20
+
+
+def test_an_opening_in_which_somebody_could_win_is_refused() -> None:
+    with pytest.raises(ConfigError, match="0 to 4"):
+        TicTacToeEnvironment(opening_moves=5)
