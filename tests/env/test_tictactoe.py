@@ -137,5 +137,5 @@ def test_an_opponent_that_breaks_the_rules_is_an_error_and_no_result() -> None:
 
 
 def test_an_opponent_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(ConfigError, match="write self, random, or module:function"):
+    with pytest.raises(ConfigError, match="write self, random, module:function, or a mapping"):
         TicTacToeEnvironment(opponent="me")
