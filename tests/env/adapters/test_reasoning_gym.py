@@ -15,13 +15,10 @@ import pytest
 from rlhf.env.adapters.reasoning_gym import ReasoningGymEnvironment, dataset
 from rlhf.errors import ConfigError
 from rlhf.types import Message, Observation, Task
+from tests.env.adapters.datasets import OPTIONS
 
 pytestmark = pytest.mark.ecosystem
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "composite": {"datasets": [{"name": "leg_counting", "weight": 1}, {"name": "gcd", "weight": 2}]},
-}
-"""What a dataset cannot be made without."""
 NO_GIVEN_ANSWER = {
     "boxnet": "a plan is judged by simulating it",
     "graph_color": "any colouring that keeps neighbours apart is right",
