@@ -34,10 +34,10 @@ def serving(
     words = [sys.executable, "-W", "ignore", "-c", COMMAND, "serve", "env", name, "--port", "0", *options]
     words += ["--arguments", json.dumps(arguments or {})]
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | dict(variables or {})
-    with tempfile.TemporaryFile("w+") as output:
+    with tempfile.NamedTemporaryFile() as output:
         process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, env=environment)
         try:
-            yield _address(process, output)
+            yield _address(process, Path(output.name))
         finally:
             process.terminate()
             try:
@@ -47,12 +47,11 @@ def serving(
                 raise
 
 
-def _address(process: subprocess.Popen[bytes], output: Any) -> str:
+def _address(process: subprocess.Popen[bytes], output: Path) -> str:
     """Where the server says that it listens."""
-    deadline = time.monotonic() + START_SECONDS
+    deadline, told = time.monotonic() + START_SECONDS, ""
     while time.monotonic() < deadline:
-        output.seek(0)
-        told = output.read()
+        told = output.read_text()
         if found := re.search(r" at (http://\S+:\d+)", told):
             return found[1]
         assert process.poll() is None, told
