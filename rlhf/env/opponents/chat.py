@@ -42,7 +42,7 @@ class ChatSettings(Config):
     token_env: str | None = None
     """Environment variable with the bearer token of the endpoint."""
     concurrency: int = Field(32, ge=1)
-    """Replies that this process waits for at once; other games wait."""
+    """Replies that this process waits for at once; other games wait, and that counts into their `seconds`."""
 
 
 class ChatOpponent:

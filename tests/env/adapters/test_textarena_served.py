@@ -86,7 +86,8 @@ def frozen(url: str) -> dict[str, object]:
     return {"id": "TicTacToe-v0", "seat": 1, "opponent": chat}
 
 
-async def test_against_a_frozen_self_there_is_one_role_and_its_result() -> None:
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+async def test_against_a_frozen_self_there_is_one_role_and_its_result(isolation: str) -> None:
     async def play(session: Environment) -> Observation:
         observation = await session.reset(NOTHING, seed=0)
         for move in "48":
@@ -95,7 +96,7 @@ async def test_against_a_frozen_self_there_is_one_role_and_its_result() -> None:
         return observation
 
     async with scripted(listed_first) as model:
-        with serving(ADAPTER, frozen(model.url)) as url:
+        with serving(ADAPTER, frozen(model.url), "--isolation", isolation) as url:
             environments = await connected(url)
             assert environments.spec.roles == ("agent",)
             end = await in_session(environments, play)
