@@ -178,7 +178,7 @@ def serve_env(
     host: Annotated[str, typer.Option(help="Beyond loopback a token is needed.")] = "127.0.0.1",
     arguments: Annotated[str, typer.Option(metavar="JSON", help="Arguments of the class, a JSON object.")] = "{}",
     isolation: Annotated[
-        str, typer.Option(help="thread, or process: for code that hangs or ends its process.")
+        str, typer.Option(help="thread; process, for code that hangs or ends it; own, for a class that opens sessions.")
     ] = "thread",
     max_sessions: Annotated[int, typer.Option(min=1, help="Sessions at once; the next is refused.")] = 1024,
     lease_seconds: Annotated[float, typer.Option(min=1.0, help="Life of a session that nobody uses.")] = 120.0,

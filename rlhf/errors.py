@@ -122,3 +122,12 @@ class HttpFailed(RlhfError):
 
 class CassetteError(UserError):
     """A cassette that cannot be used, or that has no answer to what is asked."""
+
+
+class OpponentFailed(RlhfError):
+    """An opponent left a game without a result: the episode has no reward. `kind` is one of those of `HttpFailed` where
+    it gave no reply, `illegal` where its replies ended the game before anyone else could act."""
+
+    def __init__(self, opponent: str, kind: str, detail: str) -> None:
+        super().__init__(f"opponent {opponent}: {kind}: {detail}")
+        self.opponent, self.kind, self.detail = opponent, kind, detail

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from rlhf.commands.env_check import json_object
 from rlhf.env.hosting.isolation import Deadlines, Factory, Isolation, ThreadIsolation
+from rlhf.env.hosting.own import OwnIsolation
 from rlhf.env.hosting.processes import ProcessIsolation
 from rlhf.env.server.app import BACKLOG, ServerSettings, refuse_open_address, serve
 from rlhf.errors import UserError
@@ -18,6 +19,7 @@ from rlhf.pieces import is_piece
 ISOLATIONS: Mapping[str, Callable[[Factory, Deadlines], Isolation]] = {
     "thread": ThreadIsolation,
     "process": ProcessIsolation,
+    "own": OwnIsolation,
 }
 
 

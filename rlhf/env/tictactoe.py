@@ -8,38 +8,35 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
-from typing import cast
 
 from rlhf.env.asking import asked
-from rlhf.errors import ConfigError
-from rlhf.pieces import is_piece, load_piece
+from rlhf.env.opponents.named import Setting, opponent_of
+from rlhf.errors import ConfigError, OpponentFailed
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 EMPTY = "123456789"
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 ROLES = ("first", "second")
-MOST_OPENING_MOVES = 4
+MOST_OPENING_MOVES = 3
 SWAPPED = str.maketrans("xo", "ox")
-
-Opponent = Callable[[str, random.Random], str]
-"""The square it takes of a board, `1` to `9`. Its draws come from the generator."""
 
 
 class TicTacToeEnvironment:
-    """One game. `opponent` is `self` for two roles, `first` and `second`; `random`, or a function `module:function`,
-    for one role, `agent`, which begins in half of the games, as the seed says.
+    """One game. `opponent` is `self` for two roles, `first` and `second`; `random`, a function `module:function`, or a
+    mapping as `rlhf.env.opponents.named` reads it, for one role, `agent`, which begins in half of the games, as the
+    seed says.
 
     A win is 1, a draw 0, a defeat -1: at the end, in `info["rewards"]` by role, with one role also as the reward of its
-    last move. A reply that is no free square is answered with `?` and the board; a role that gives more than
+    last move. A reply that is no free square is answered with `?` and the board; a player that gives more than
     `illegal_allowed` of them has lost. At most `opening_moves` are made at random before, as the seed says: the games
-    of a group begin alike, and those of different groups all over the board.
+    of a group begin alike, and those of different groups all over the board. Raises `ConfigError`, and what the
+    opponent raises.
     """
 
-    def __init__(self, *, opponent: str = "self", illegal_allowed: int = 1, opening_moves: int = 0) -> None:
+    def __init__(self, *, opponent: Setting = "self", illegal_allowed: int = 1, opening_moves: int = 0) -> None:
         if not 0 <= opening_moves <= MOST_OPENING_MOVES:
-            raise ConfigError(f"opening_moves is {opening_moves}; 0 to {MOST_OPENING_MOVES} can be made without a win")
-        self._opponent = opponent_of(opponent)
+            raise ConfigError(f"opening_moves is {opening_moves}; 0 to {MOST_OPENING_MOVES} can be made before anybody could win")
+        self._opponent = opponent_of(opponent, {"random": at_random})
         self._illegal_allowed, self._opening_moves = illegal_allowed, opening_moves
         self.spec = EnvironmentSpec(
             name="tictactoe",
@@ -50,28 +47,36 @@ class TicTacToeEnvironment:
     def reset(self, task: Task, *, seed: int) -> Observation:
         self._draws = random.Random(seed)
         self._task, self._asked, self._illegal = task, set[int](), Counter[int]()
-        self._board, self._mover, self._over = EMPTY, 0, False
+        self._board, self._mover, self._over, self._refused = EMPTY, 0, False, False
         self._winner: int | None = None
         self._roles = dict(enumerate(ROLES)) if self._opponent is None else {self._draws.randrange(2): "agent"}
         for _ in range(self._draws.randint(0, self._opening_moves)):
             self._take(at_random(self._board, self._draws))
+        self._player = None if self._opponent is None else self._opponent.seat(task, self._draws)
         self._let_opponent_move()
-        return self._shown(self._board)
+        if self._over:
+            raise OpponentFailed("of tictactoe", "illegal", f"it said {self._last!r} before the agent could act")
+        return self._shown()
 
     def step(self, action: Message) -> Observation:
-        actor, square = self._mover, action.content.strip()
-        if square in free(self._board):
-            self._take(square)
-            self._let_opponent_move()
-        elif self._illegal[actor] < self._illegal_allowed:
-            self._illegal[actor] += 1
-            return self._shown("?" + self._board)
-        else:
-            self._winner, self._over = 1 - actor, True
-        return self._ended(self._roles[actor]) if self._over else self._shown(self._board)
+        actor = self._mover
+        self._act(action.content)
+        self._let_opponent_move()
+        return self._ended(self._roles[actor]) if self._over else self._shown()
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _act(self, reply: str) -> None:
+        """A free square is taken; another reply is refused, and one too many of them loses."""
+        square, mover = reply.strip(), self._mover
+        self._refused = square not in free(self._board)
+        if not self._refused:
+            self._take(square)
+        elif self._illegal[mover] < self._illegal_allowed:
+            self._illegal[mover] += 1
+        else:
+            self._winner, self._over = 1 - mover, True
 
     def _take(self, square: str) -> None:
         """The player to move takes a free square; then the other sees the board, or it is over."""
@@ -82,18 +87,23 @@ class TicTacToeEnvironment:
         self._board, self._mover = board.translate(SWAPPED), 1 - self._mover
 
     def _let_opponent_move(self) -> None:
-        if self._opponent is None or self._over or self._mover in self._roles:
-            return
-        square = self._opponent(self._board, self._draws)
-        if square not in free(self._board):
-            raise ValueError(f"the opponent said {square!r} to the board {self._board}: that is no free square")
-        self._take(square)
+        while self._player and self._opponent and not self._over and self._mover not in self._roles:
+            reply = self._player(self._text)
+            if not self._opponent.fallible and reply.strip() not in free(self._board):
+                raise ValueError(f"the opponent said {reply!r} to the board {self._board}: that is no free square")
+            self._last = reply
+            self._act(reply)
 
-    def _shown(self, text: str) -> Observation:
-        """What the player to move reads; each is told first what the task says."""
+    @property
+    def _text(self) -> str:
+        """What the player to move reads."""
+        return "?" + self._board if self._refused else self._board
+
+    def _shown(self) -> Observation:
+        """What the role to move reads; each is told first what the task says."""
         first = self._mover not in self._asked
         self._asked.add(self._mover)
-        messages = asked(self._task, text) if first else (Message(role="user", content=text),)
+        messages = asked(self._task, self._text) if first else (Message(role="user", content=self._text),)
         return Observation(messages=messages, role=self._roles[self._mover])
 
     def _ended(self, actor: str) -> Observation:
@@ -103,7 +113,7 @@ class TicTacToeEnvironment:
             reward=rewards[actor] if len(rewards) == 1 else None,
             terminated=True,
             role=actor,
-            info={"rewards": rewards, "illegal": self._illegal.total()},
+            info={"rewards": rewards, "illegal": sum(self._illegal[seat] for seat in self._roles)},
         )
 
 
@@ -125,13 +135,3 @@ def result(seat: int, winner: int | None) -> float:
 def at_random(board: str, draws: random.Random) -> str:
     """Any free square."""
     return draws.choice(free(board))
-
-
-def opponent_of(name: str) -> Opponent | None:
-    """The function that a setting names; None is self-play. Raises `ConfigError`."""
-    if is_piece(name):
-        return cast(Opponent, load_piece(name, "opponent"))
-    known: dict[str, Opponent | None] = {"self": None, "random": at_random}
-    if name not in known:
-        raise ConfigError(f"opponent is {name}; write self, random, or module:function")
-    return known[name]

@@ -137,7 +137,7 @@ def test_an_opponent_that_breaks_the_rules_is_an_error_and_no_result() -> None:
 
 
 def test_an_opponent_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(ConfigError, match="write self, random, or module:function"):
+    with pytest.raises(ConfigError, match="write self, random, module:function, or a mapping"):
         TicTacToeEnvironment(opponent="me")
 
 
@@ -152,5 +152,5 @@ def test_an_opening_follows_from_the_seed_and_the_role_from_the_moves_made() -> 
 
 
 def test_an_opening_in_which_somebody_could_win_is_refused() -> None:
-    with pytest.raises(ConfigError, match="0 to 4"):
+    with pytest.raises(ConfigError, match="0 to 3"):
         TicTacToeEnvironment(opening_moves=5)

@@ -20,6 +20,8 @@ class GymnasiumEnvironment:
     each with `bins` (a pair `[low, high]` for each number), or what the function named by `text` makes of it. An action
     is the last word of the reply: a number, or its name in `actions`; with a Text space it is the whole reply.
 
+    Rewards are multiplied by `reward_scale`: a critic learns best where returns are near 1.
+
     A reply that is no action is answered with words, nothing moves and nothing is earned; after
     `misunderstood_limit` of them the episode is truncated. Raises `ConfigError` when it cannot be played so.
     """
@@ -33,11 +35,12 @@ class GymnasiumEnvironment:
         bins: Sequence[Sequence[float]] | None = None,
         text: str | None = None,
         misunderstood_limit: int = 3,
+        reward_scale: float = 1.0,
     ) -> None:
         self._game = made(id, options or {})
         self._actions = action_reader(self._game.action_space, actions)
         self._text = observation_writer(self._game.observation_space, bins, text)
-        self._patience = misunderstood_limit
+        self._patience, self._scale = misunderstood_limit, reward_scale
         self.spec = EnvironmentSpec(name=id, description=f"{id} of Gymnasium; answer with {self._actions.said}")
 
     @property
@@ -58,7 +61,7 @@ class GymnasiumEnvironment:
         seen, reward, terminated, truncated, info = self._game.step(chosen)
         return Observation(
             messages=(_said(self._text(seen)),),
-            reward=float(reward),
+            reward=float(reward) * self._scale,
             terminated=bool(terminated),
             truncated=bool(truncated),
             info=records(info),

@@ -23,6 +23,7 @@ class SkyrlGymEnvironment:
         if id not in self._library.registry:
             raise ConfigError(f"skyrl-gym has no environment {id}; it has: {', '.join(self._library.registry)}")
         self._id, self._config = id, dict(config or {})
+        self._game: Any = None
         self.spec = EnvironmentSpec(name=id, description=f"{id} of SkyRL-gym")
 
     def reset(self, task: Task, *, seed: int) -> Observation:
@@ -41,7 +42,8 @@ class SkyrlGymEnvironment:
         )
 
     def close(self) -> None:
-        self._game.close()
+        if self._game is not None:
+            self._game.close()
 
 
 def messages(chat: list[Mapping[str, str]]) -> tuple[Message, ...]:

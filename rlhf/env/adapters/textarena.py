@@ -1,31 +1,30 @@
-"""TextArena's games: alone, against a fixed opponent, or one policy in several roles (self-play, or a frozen self)."""
+"""TextArena's games: alone, against an opponent (fixed, or a frozen self), or with one policy in several roles."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf.env.adapters.imports import imported
 from rlhf.env.adapters.own_random import OwnRandom
 from rlhf.env.asking import asked
+from rlhf.env.opponents.fixed import Player
+from rlhf.env.opponents.named import Setting, opponent_of
 from rlhf.errors import ConfigError
-from rlhf.pieces import load_piece
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
-
-Opponent = Callable[[str, random.Random], str]
-"""What a fixed opponent answers to what it is shown; its draws come from the generator."""
 
 
 class TextArenaEnvironment:
     """One game of `id` with `players` seats, made with `options`.
 
-    `opponent` names a function `module:function` that plays every seat but `seat`: then there is one role, `agent`.
-    Without one, each seat is a role, `player_0` and so on, and whoever plays the episode gives each its policy: the
-    learned one in all of them is self-play, an earlier one in some is a frozen self.
+    `opponent`, a function `module:function` or a mapping as `rlhf.env.opponents.named` reads it, plays every seat but
+    `seat`: then there is one role, `agent`. Without one (or with `self`) each seat is a role, `player_0` and so on, for
+    the learned policy to play all of them.
 
     The rewards of all roles come at the end, in `info["rewards"]`; with one role also as the reward of its last action.
-    Everything drawn in a game comes from its own seed, whatever is played beside it. Raises `ConfigError`.
+    Everything drawn in a game comes from its own seed, whatever is played beside it. Raises `ConfigError`, and what the
+    opponent raises.
     """
 
     def __init__(
@@ -33,7 +32,7 @@ class TextArenaEnvironment:
         id: str,
         *,
         players: int = 2,
-        opponent: str | None = None,
+        opponent: Setting = None,
         seat: int = 0,
         options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -43,18 +42,19 @@ class TextArenaEnvironment:
         if not 0 <= seat < players:
             raise ConfigError(f"seat is {seat}, and the game has the seats 0 to {players - 1}")
         self._id, self._players, self._options = id, players, dict(options or {})
-        self._opponent: Opponent | None = load_piece(opponent, "opponent") if opponent else None
-        self._roles = roles(players, seat if opponent or players == 1 else None)
+        self._opponent = opponent_of(opponent)
+        self._roles = roles(players, seat if self._opponent or players == 1 else None)
         self.spec = EnvironmentSpec(
             name=id, description=f"{id} of TextArena, {players} players", roles=tuple(self._roles.values())
         )
 
     def reset(self, task: Task, *, seed: int) -> Observation:
-        self._own, self._opponents_draws = OwnRandom(seed), random.Random(f"opponent {seed}")
+        self._own = OwnRandom(seed)
         with self._own.drawing():
             self._game = self._library.make(self._id, **self._options)
             self._game.reset(num_players=self._players, seed=seed)
         self._task, self._asked = task, set[int]()
+        self._others = self._seated(task, seed)
         seat, shown = self._advance(done=False)
         if seat is None:
             raise RuntimeError(f"{self._id} was over before {', '.join(self.spec.roles)} could act")
@@ -79,11 +79,17 @@ class TextArenaEnvironment:
                 seat, shown = self._game.get_observation()
             if seat in self._roles:
                 return seat, as_text(shown, seat)
-            assert self._opponent is not None
-            reply = self._opponent(as_text(shown, seat), self._opponents_draws)
+            reply = self._others[seat](as_text(shown, seat))
             with self._own.drawing():
                 done, _ = self._game.step(reply)
         return None, ""
+
+    def _seated(self, task: Task, seed: int) -> dict[int, Player]:
+        """The opponent in every seat that no role has, each with draws of its own."""
+        if self._opponent is None:
+            return {}
+        free = set(range(self._players)) - set(self._roles)
+        return {seat: self._opponent.seat(task, random.Random(f"opponent {seed} {seat}")) for seat in free}
 
     def _shown(self, seat: int, text: str) -> Observation:
         """What a seat reads before it acts; each is told first what the task says."""

@@ -15,21 +15,11 @@ import pytest
 from rlhf.env.adapters.reasoning_gym import ReasoningGymEnvironment, dataset
 from rlhf.errors import ConfigError
 from rlhf.types import Message, Observation, Task
+from tests.env.adapters.datasets import OPTIONS
+from tests.env.adapters.solved import SOLVERS, right_answer
 
 pytestmark = pytest.mark.ecosystem
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "composite": {"datasets": [{"name": "leg_counting", "weight": 1}, {"name": "gcd", "weight": 2}]},
-}
-"""What a dataset cannot be made without."""
-NO_GIVEN_ANSWER = {
-    "boxnet": "a plan is judged by simulating it",
-    "graph_color": "any colouring that keeps neighbours apart is right",
-    "propositional_logic": "any conclusion that follows is right, the shorter the better",
-    "rubiks_cube": "any moves that solve the cube are right",
-    "rush_hour": "any moves that free the red car are right",
-}
-"""Datasets whose entries hold no answer, since many are right: a scorer judges."""
 JUNK_IS_RIGHT = {
     "game_of_life_halting": "the scorer of 0.1.25 gives 1 to every text but `True` and `False` taken wrongly",
 }
@@ -73,14 +63,14 @@ def scores(ours: ReasoningGymEnvironment, replies: Iterable[str]) -> list[float]
     return [float(observation.reward) for observation in heard if observation.reward is not None]
 
 
-def test_for_every_dataset_the_given_answer_scores_one() -> None:
+def test_for_every_dataset_a_right_answer_scores_one() -> None:
     wrong = {}
-    for name in set(names()) - set(NO_GIVEN_ANSWER):
+    for name in names():
         for index in (0, 17):
             ours, problem = asked(name, index)
-            given = scores(ours, [f"Let me think.\n<answer>{problem['answer']}</answer>"])
-            if given != [1.0]:
-                wrong[name, index] = (problem["answer"], given)
+            answer = right_answer(name, problem)
+            if scores(ours, [f"Let me think.\n<answer>{answer}</answer>"]) != [1.0]:
+                wrong[name, index] = answer
     assert wrong == {}
 
 
@@ -90,13 +80,13 @@ def test_for_every_dataset_junk_scores_less_than_half_but_for_the_documented_exc
     assert all(0 <= score <= 1 for score in best.values())
 
 
-@pytest.mark.parametrize("name", NO_GIVEN_ANSWER)
-def test_the_documented_exceptions_have_no_given_answer(name: str) -> None:
+@pytest.mark.parametrize("name", SOLVERS)
+def test_what_is_solved_here_holds_no_given_answer(name: str) -> None:
     assert asked(name, 0)[1]["answer"] is None
 
 
 def questions(of: list[str]) -> str:
-    """What another process asks, as JSON. Its hashes are fixed: five datasets draw from sets of words."""
+    """What another process asks, as JSON. Its hashes are fixed: three datasets draw from sets."""
     program = (
         "import json, sys; from tests.env.adapters.test_reasoning_gym import environment, task\n"
         "names = json.loads(sys.argv[1])\n"

@@ -31,6 +31,10 @@ def test_several_turns_are_theirs_with_a_reward_each() -> None:
     assert (right.reward, right.terminated) == (1.0, True)
 
 
+def test_one_that_is_never_reset_can_be_closed() -> None:
+    SkyrlGymEnvironment("gsm8k").close()
+
+
 def test_an_environment_that_it_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigError, match="skyrl-gym has no environment chess; it has: aime"):
         SkyrlGymEnvironment("chess")

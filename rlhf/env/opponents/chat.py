@@ -1,0 +1,136 @@
+"""An opponent behind an OpenAI-compatible endpoint. A frozen earlier self is `rlhf serve policy CHECKPOINT`."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field
+
+from rlhf.config import Config
+from rlhf.env.adapters.blocking import LoopThread
+from rlhf.env.asking import asked
+from rlhf.env.config import Url
+from rlhf.env.encoding import message_data
+from rlhf.env.opponents.fixed import Player
+from rlhf.errors import DeadlinePassed, HttpFailed, OpponentFailed
+from rlhf.http.client import HttpClient
+from rlhf.http.config import HttpConfig, token_from
+from rlhf.types import Message, Task
+
+_MAKING = threading.Lock()
+
+
+class ChatSettings(Config):
+    """A model that plays, and how it is asked."""
+
+    url: Url
+    """Address of the endpoint with its version: http://127.0.0.1:8000/v1, say."""
+    model: str
+    """Name of the model there."""
+    temperature: float = Field(1.0, ge=0)
+    max_tokens: int = Field(256, ge=1)
+    """Longest reply in tokens."""
+    last_n: int | None = Field(None, ge=1)
+    """Turns that it is shown beside the first messages, as `environment.last_n`; by default all of the game."""
+    seconds: float = Field(30, gt=0)
+    """Deadline for one reply, all attempts together. It lies within the environment's own deadline for a step."""
+    token_env: str | None = None
+    """Environment variable with the bearer token of the endpoint."""
+    concurrency: int = Field(32, ge=1)
+    """Replies that this process waits for at once; other games wait, and that counts into their `seconds`."""
+
+
+class ChatOpponent:
+    """Asks the model for every move, with what a policy in its seat would be shown: the task, then turn by turn. Its
+    replies are the game's to judge, as a policy's are. Raises `ConfigError` when its token is not in the environment.
+    """
+
+    fallible = True
+
+    def __init__(self, settings: ChatSettings) -> None:
+        token_from(settings.token_env)
+        self._settings = settings
+
+    def seat(self, task: Task, draws: random.Random) -> Player:
+        return ChatPlayer(self._settings, task, draws)
+
+
+class ChatPlayer:
+    """One seat of one game. Every request has a seed of its own, drawn from the game's."""
+
+    def __init__(self, settings: ChatSettings, task: Task, draws: random.Random) -> None:
+        self._settings, self._task, self._draws = settings, task, draws
+        self._first: tuple[Message, ...] = ()
+        self._turns: list[tuple[Message, Message]] = []
+        self._reply = ""
+
+    def __call__(self, shown: str) -> str:
+        """The model's reply. Raises `OpponentFailed`."""
+        if not self._first:
+            self._first = asked(self._task, shown)
+        else:
+            said = Message(role="assistant", content=self._reply)
+            self._turns.append((said, Message(role="user", content=shown)))
+        last = self._settings.last_n
+        recent = self._turns if last is None else self._turns[-last:]
+        messages = [*self._first, *itertools.chain.from_iterable(recent)]
+        self._reply = endpoint(self._settings).reply(messages, seed=self._draws.getrandbits(31))
+        return self._reply
+
+
+class Endpoint:
+    """One endpoint for all games of this process: its connections, its limit, its circuit."""
+
+    def __init__(self, settings: ChatSettings) -> None:
+        self._settings, self._loop = settings, LoopThread()
+        self._client = HttpClient(
+            settings.url,
+            HttpConfig(concurrency=settings.concurrency),
+            timeout_seconds=2 * settings.seconds,  # the deadline of the reply passes first, and has one name
+            token=token_from(settings.token_env),
+        )
+
+    def reply(self, messages: Sequence[Message], seed: int) -> str:
+        """What the model says. Raises `OpponentFailed`: never a move of our own making."""
+        settings = self._settings
+        body = {
+            "model": settings.model,
+            "messages": [message_data(message) for message in messages],
+            "temperature": settings.temperature,
+            "max_tokens": settings.max_tokens,
+            "seed": seed,
+        }
+        call = self._client.post("/chat/completions", body, repeatable=True)
+        try:
+            answer = self._loop.run("it", call, settings.seconds)
+        except HttpFailed as failure:
+            raise self._failed(failure.kind, failure.detail) from failure
+        except DeadlinePassed as late:
+            raise self._failed("timeout", str(late)) from late
+        return self._words(answer)
+
+    def _words(self, answer: Any) -> str:
+        match answer:
+            case {"choices": [{"message": {"content": str(text)}}, *_]}:
+                return text
+            case _:
+                raise self._failed("protocol", f"no choices[0].message.content in {answer!r:.200}")
+
+    def _failed(self, kind: str, detail: str) -> OpponentFailed:
+        return OpponentFailed(f"{self._settings.model} at {self._settings.url}", kind, detail)
+
+
+@functools.lru_cache(maxsize=64)
+def _made(settings: ChatSettings) -> Endpoint:
+    return Endpoint(settings)
+
+
+def endpoint(settings: ChatSettings) -> Endpoint:
+    """The endpoint with these settings, made at the first move: a process that forks before has no thread to lose."""
+    with _MAKING:
+        return _made(settings)
