@@ -35,7 +35,7 @@ class TicTacToeEnvironment:
 
     def __init__(self, *, opponent: Setting = "self", illegal_allowed: int = 1, opening_moves: int = 0) -> None:
         if not 0 <= opening_moves <= MOST_OPENING_MOVES:
-            raise ConfigError(f"opening_moves is {opening_moves}; 0 to {MOST_OPENING_MOVES} can be made before anybody could win")
+            raise ConfigError(f"opening_moves is {opening_moves}; 0 to {MOST_OPENING_MOVES} come before a win")
         self._opponent = opponent_of(opponent, {"random": at_random})
         self._illegal_allowed, self._opening_moves = illegal_allowed, opening_moves
         self.spec = EnvironmentSpec(
