@@ -96,7 +96,7 @@ async def test_close_ends_the_connection_normally_without_an_answer(guess: str):
         ({"type": "reset", "data": {"seed": -1}}, "VALIDATION_ERROR"),
         ({"type": "step"}, "VALIDATION_ERROR"),
         ({"type": "step", "data": {}}, "VALIDATION_ERROR"),
-        ({"type": "step", "data": {"text": 5}}, "VALIDATION_ERROR"),
+        ({"type": "step", "data": {"text": {}}}, "VALIDATION_ERROR"),
         ({"type": "step", "data": {"text": "1", "extra": 1}}, "VALIDATION_ERROR"),
         ({"type": "step", "data": {"text": "1", "tool_calls": [{"name": "x", "arguments": "{"}]}}, "VALIDATION_ERROR"),
         ({"type": "step", "data": {"text": "1", "metadata": {"request_id": 7}}}, "VALIDATION_ERROR"),
@@ -112,7 +112,7 @@ async def test_what_makes_no_sense_is_answered_and_the_episode_goes_on(guess: st
 
 async def test_a_validation_error_says_where(guess: str):
     async with talking(guess) as talk:
-        answer = await talk.ask({"type": "step", "data": {"text": 5}})
+        answer = await talk.ask({"type": "step", "data": {"text": None}})
     assert answer["data"]["errors"][0]["loc"] == ["text"]
 
 
