@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest

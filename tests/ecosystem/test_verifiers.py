@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlhf.env.tools import calculated, made_question
+from rlhf.env.tools import made_question
 from tests.ecosystem.policy import Says, policy
 from tests.ecosystem.servers import ours
 from tests.ecosystem.venvs import environment, python
