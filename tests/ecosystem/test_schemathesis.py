@@ -1,4 +1,4 @@
-"""schemathesis, unmodified, draws requests from the OpenAPI schemas of our servers and holds the answers against them."""
+"""schemathesis, unmodified, draws requests from the OpenAPI documents of our servers, and holds the answers to them."""
 
 from __future__ import annotations
 

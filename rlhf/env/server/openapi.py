@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of the answers over HTTP. The answers themselves are made elsewhere, and not checked."""
+"""What the OpenAPI document says of the answers over HTTP. They are made elsewhere, and not checked against it."""
 
 from __future__ import annotations
 
