@@ -44,6 +44,7 @@ async def test_a_server_says_what_it_is(http: httpx.AsyncClient, guess: str):
     assert (metadata["name"], metadata["description"]) == ("guess", "Guess a number from 1 to 9.")
     schema = (await http.get(f"{guess}/schema")).json()
     assert schema["action"]["required"] == ["text"]
+    assert schema["action"]["title"] == "Reply"  # an `Action` is taken for tools alone by verifiers
     assert {"messages", "text", "role", "tools"} <= set(schema["observation"]["properties"])
     assert (await http.get(f"{guess}/list_environments")).json() == ["guess"]
     assert (await http.get(f"{guess}/openapi.json")).json()["info"]["version"] == "1.0.0"
