@@ -24,6 +24,7 @@ from rlhf.errors import UserError
 REQUIRED = {1: 1.5, 4: 1.5, 16: 1.5, 64: 1.3, 256: 2.0}
 """Sessions at once, and how many times OpenEnv's rate ours must be."""
 OPENENV = Path(".venv-ecosystem/openenv/bin/python")
+OPENENV_SERVER = Path(__file__).parent / "openenv_server.py"
 START_SECONDS = 60.0
 
 
@@ -37,9 +38,10 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that runs."""
+    """A server that runs. `field` is what its environment calls what is said to it."""
 
     port: int
+    field: str
     process: psutil.Process
 
     def processor_seconds(self) -> float:
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
     if not OPENENV.exists():
         raise UserError(f"{OPENENV} is not there: make test-ecosystem builds it")
-    with serving(our_words, options) as ours, serving(openenv_words, options) as theirs:
+    with serving(our_words, "text", options) as ours, serving(openenv_words, "message", options) as theirs:
         rates = {count: rounds(ours, theirs, count, options) for count in options.sessions}
     print(table(rates))
     print("RESULT", json.dumps(result(rates)), flush=True)
@@ -77,7 +79,7 @@ def rounds(ours: Server, theirs: Server, sessions: int, options: argparse.Namesp
 
 def one(server: Server, sessions: int, options: argparse.Namespace) -> Measurement:
     before = server.processor_seconds()
-    rate = measure(server.port, sessions, options.seconds)
+    rate = measure(server.port, server.field, sessions, options.seconds)
     return Measurement(rate, (server.processor_seconds() - before) / (rate * options.seconds))
 
 
@@ -105,12 +107,13 @@ def our_words(port: int, options: argparse.Namespace) -> list[str]:
 
 
 def openenv_words(port: int, options: argparse.Namespace) -> list[str]:
-    program = str(Path(__file__).parent / "openenv_side.py")
-    return [str(OPENENV), program, str(port), str(2 * max(options.sessions))]
+    return [str(OPENENV), str(OPENENV_SERVER), str(port), str(2 * max(options.sessions)), "0"]
 
 
 @contextlib.contextmanager
-def serving(words: Callable[[int, argparse.Namespace], list[str]], options: argparse.Namespace) -> Iterator[Server]:
+def serving(
+    words: Callable[[int, argparse.Namespace], list[str]], field: str, options: argparse.Namespace
+) -> Iterator[Server]:
     """A server that answers, for as long as the block."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -118,7 +121,7 @@ def serving(words: Callable[[int, argparse.Namespace], list[str]], options: argp
     with subprocess.Popen(words(port, options), env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:
         try:
             wait_until_healthy(port)
-            yield Server(port, psutil.Process(process.pid))
+            yield Server(port, field, psutil.Process(process.pid))
         finally:
             process.kill()
 

@@ -9,7 +9,7 @@ import struct
 import time
 
 RESET = json.dumps({"type": "reset", "data": {"seed": 1}}).encode()
-STEP = json.dumps({"type": "step", "data": {"text": "a move of some length"}}).encode()
+MOVE = "a move of some length"
 OBSERVATION = b'"observation"'
 ANSWER_SECONDS = 60.0
 
@@ -60,10 +60,10 @@ class Session:
         self._writer.transport.abort()
 
 
-async def steps_per_second(port: int, sessions: int, seconds: float) -> float:
-    """Steps of `sessions` that each ask as soon as they are answered, over about `seconds`."""
+async def steps_per_second(port: int, field: str, sessions: int, seconds: float) -> float:
+    """Steps of `sessions` that each ask as soon as they are answered, over about `seconds`; `field` is the action's."""
     opened = await asyncio.gather(*(Session.open(port) for _ in range(sessions)))
-    step, began = frame(STEP), time.perf_counter()
+    step, began = frame(json.dumps({"type": "step", "data": {field: MOVE}}).encode()), time.perf_counter()
     end = began + seconds
 
     async def play(session: Session) -> int:
@@ -80,6 +80,6 @@ async def steps_per_second(port: int, sessions: int, seconds: float) -> float:
     return rate
 
 
-def measure(port: int, sessions: int, seconds: float) -> float:
+def measure(port: int, field: str, sessions: int, seconds: float) -> float:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    return asyncio.run(steps_per_second(port, sessions, seconds))
+    return asyncio.run(steps_per_second(port, field, sessions, seconds))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rlhf.errors import RlhfError
 
@@ -87,10 +87,18 @@ class ResetData(BaseModel):
     request_id: str | None = Field(default=None, max_length=255)
 
 
+def as_text(said: object) -> object:
+    """verifiers reads a reply as JSON where it can: what was a number, a truth value or a list is text again."""
+    return json.dumps(said, ensure_ascii=False) if isinstance(said, int | float | list) else said
+
+
 class Action(Strict):
     """What the policy said. Only `text` is required, so clients that know nothing but text can act."""
 
-    text: str = Field(description="What the policy said")
+    # verifiers takes a schema with the title `Action` for a server that has tools and nothing else.
+    model_config = ConfigDict(title="Reply")
+
+    text: Annotated[str, BeforeValidator(as_text)] = Field(description="What the policy said")
     tool_calls: list[CallData] = Field(default_factory=list, description="Tool calls, already parsed")
     metadata: Json = Field(default_factory=dict, description="`request_id` makes a repeated step safe")
 

@@ -98,7 +98,8 @@ class _VllmBody(_Body):
     label: Label = None
 
     def _whole(self, name: str, data: list[dict[str, Any]]) -> dict[str, Any]:
-        usage = {"prompt_tokens": 0, "total_tokens": 0, "completion_tokens": 0, "prompt_tokens_details": None}
+        details = {"prompt_tokens_details": None, "completion_tokens_details": None}
+        usage = {"prompt_tokens": 0, "total_tokens": 0, "completion_tokens": 0, **details}
         own = {"id": f"{name}-{uuid.uuid4().hex}", "object": "list", "created": 0, "model": self.model or "reward"}
         return own | {"data": data, "usage": usage}
 

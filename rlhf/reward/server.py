@@ -17,6 +17,7 @@ from rlhf.http.limits import BodyLimit
 from rlhf.reward.asking import ask
 from rlhf.reward.bodies import BODIES, Body, GetReward, Question
 from rlhf.reward.live import LiveReward
+from rlhf.reward.openapi import responses_of
 from rlhf.reward.wire import NULLS_HEADER
 from rlhf.types import Scored, Unscored
 
@@ -82,7 +83,7 @@ def reward_app(reward: LiveReward, settings: ServerSettings, token: str | None =
     counter = Counter(reward, settings)
     app.get("/health")(_health_of(settings))
     for path, body in BODIES.items():
-        app.post(path)(_endpoint(counter, body))
+        app.post(path, responses=responses_of(body))(_endpoint(counter, body))
     limited = BodyLimit(app, settings.body_bytes)
     return BearerToken(limited, token) if token else limited
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rlhf.sandbox.pool import Sandbox
 from rlhf.sandbox.program import SandboxBroken, SandboxBusy
@@ -17,6 +17,24 @@ from rlhf.sandbox.wire import RunCodeRequest, RunCodeResponse, Status, program_o
 LARGEST_BODY_BYTES = 64 * 1024 * 1024
 BODY = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": RunCodeRequest.model_json_schema()}}}
+}
+
+
+class Problem(BaseModel):
+    """A request that was not served."""
+
+    detail: str
+
+
+class Invalid(BaseModel):
+    """A request that makes no sense: pydantic's list of what is wrong with it."""
+
+    detail: list[dict[str, Any]]
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    **{status: {"model": Problem, "description": "An error"} for status in (401, 413, 503)},
+    422: {"model": Invalid, "description": "Not a request"},
 }
 
 
@@ -48,7 +66,7 @@ def make_app(sandbox: Sandbox, token: str | None) -> FastAPI:
             "runs_at_once": sandbox.queue.runs,
         }
 
-    @app.post("/run_code", dependencies=[Depends(authorised)], openapi_extra=BODY)
+    @app.post("/run_code", dependencies=[Depends(authorised)], responses=PROBLEMS, openapi_extra=BODY)
     async def run_code(request: Request) -> RunCodeResponse:
         """Run a Python program. 503 when too many wait; status SandboxError when the program is not to blame."""
         program = program_of(_parsed(await _body(request)))

@@ -4,50 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
-import time
-from collections.abc import Iterator
 
-import httpx
 import pytest
 
+from benchmarks.environment.command import OPENENV_SERVER
 from rlhf.env.check.report import Verdict, check_server
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.client.servers import RemoteEnvironments
 from rlhf.errors import EnvironmentFailed
 from rlhf.types import Message, Task
-from tests.ecosystem.venvs import PROGRAMS, environment, python, run
+from tests.ecosystem.servers import started
+from tests.ecosystem.venvs import environment, python, run
 from tests.env.faulty import proxied
 from tests.env.serving import comes_to, served
 
 pytestmark = pytest.mark.ecosystem
-START_SECONDS = 60
 TASK = Task(id="task", messages=())
 
 
-@contextlib.contextmanager
-def stock(max_sessions: int) -> Iterator[str]:
-    """The URL of a server of OpenEnv's own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = [str(python("openenv")), str(PROGRAMS / "stock_server.py"), str(port), str(max_sessions)]
-    with subprocess.Popen(words, env=environment()) as process:
-        try:
-            yield when_healthy(f"http://127.0.0.1:{port}")
-        finally:
-            process.kill()
-
-
-def when_healthy(url: str) -> str:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        with contextlib.suppress(httpx.TransportError):
-            if httpx.get(f"{url}/health", trust_env=False).status_code == 200:
-                return url
-        time.sleep(0.2)
-    raise TimeoutError(f"{url} did not start within {START_SECONDS} s")
+def stock(max_sessions: int) -> contextlib.AbstractContextManager[str]:
+    """A server of OpenEnv's own, whose episodes have three steps."""
+    program = [str(python("openenv")), str(OPENENV_SERVER)]
+    return started(lambda port: [*program, str(port), str(max_sessions), "3"], environment())
 
 
 def say(text: str) -> Message:

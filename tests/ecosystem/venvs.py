@@ -26,8 +26,8 @@ def environment() -> dict[str, str]:
 
 
 def run(venv: str, program: str, *arguments: str) -> Any:
-    """What a program of `programs/` printed, as JSON."""
+    """The last line that a program of `programs/` printed, as JSON."""
     words = [str(python(venv)), str(PROGRAMS / program), *arguments]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=PROGRAM_SECONDS, env=environment())
     assert ended.returncode == 0, ended.stderr[-2000:]
-    return json.loads(ended.stdout)
+    return json.loads(ended.stdout.splitlines()[-1])

@@ -44,6 +44,7 @@ async def test_a_server_says_what_it_is(http: httpx.AsyncClient, guess: str):
     assert (metadata["name"], metadata["description"]) == ("guess", "Guess a number from 1 to 9.")
     schema = (await http.get(f"{guess}/schema")).json()
     assert schema["action"]["required"] == ["text"]
+    assert schema["action"]["title"] == "Reply"  # an `Action` is taken for tools alone by verifiers
     assert {"messages", "text", "role", "tools"} <= set(schema["observation"]["properties"])
     assert (await http.get(f"{guess}/list_environments")).json() == ["guess"]
     assert (await http.get(f"{guess}/openapi.json")).json()["info"]["version"] == "1.0.0"
@@ -86,7 +87,8 @@ async def test_a_request_id_is_stepped_once_however_often_it_is_sent(http: httpx
         ("/step", {}, 422, "VALIDATION_ERROR"),
         ("/step", {"action": {"text": "1"}, "timeout_s": 0}, 422, "VALIDATION_ERROR"),
         ("/reset", {"seed": "one"}, 422, "VALIDATION_ERROR"),
-        ("/reset", "{", 400, "INVALID_JSON"),
+        ("/reset", b"{", 400, "INVALID_JSON"),
+        ("/reset", b"\xff", 400, "INVALID_JSON"),
         ("/step", {"action": {"text": "x" * 2**20}}, 413, "VALIDATION_ERROR"),
     ],
 )
@@ -94,7 +96,9 @@ async def test_a_bad_body_is_answered_with_its_code(
     http: httpx.AsyncClient, guess: str, path: str, body: object, status: int, code: str
 ):
     content = (
-        {"content": body, "headers": {"content-type": "application/json"}} if isinstance(body, str) else {"json": body}
+        {"content": body, "headers": {"content-type": "application/json"}}
+        if isinstance(body, bytes)
+        else {"json": body}
     )
     answer = await http.post(f"{guess}{path}", **content)
     assert (answer.status_code, answer.json()["detail"]["code"]) == (status, code)

@@ -96,7 +96,7 @@ async def test_close_ends_the_connection_normally_without_an_answer(guess: str):
         ({"type": "reset", "data": {"seed": -1}}, "VALIDATION_ERROR"),
         ({"type": "step"}, "VALIDATION_ERROR"),
         ({"type": "step", "data": {}}, "VALIDATION_ERROR"),
-        ({"type": "step", "data": {"text": 5}}, "VALIDATION_ERROR"),
+        ({"type": "step", "data": {"text": {}}}, "VALIDATION_ERROR"),
         ({"type": "step", "data": {"text": "1", "extra": 1}}, "VALIDATION_ERROR"),
         ({"type": "step", "data": {"text": "1", "tool_calls": [{"name": "x", "arguments": "{"}]}}, "VALIDATION_ERROR"),
         ({"type": "step", "data": {"text": "1", "metadata": {"request_id": 7}}}, "VALIDATION_ERROR"),
@@ -110,9 +110,18 @@ async def test_what_makes_no_sense_is_answered_and_the_episode_goes_on(guess: st
         assert (await talk.step("none"))["data"]["metadata"]["info"] == {"left": 2}
 
 
+@pytest.mark.parametrize(("said", "heard"), [(5, "5"), (0.5, "0.5"), (True, "true"), (["é", 1], '["é", 1]')])
+async def test_a_reply_that_a_client_took_for_json_is_text_again(said: object, heard: str):
+    with served("Nonce") as url:
+        async with talking(url) as talk:
+            await talk.reset(task={"id": "t"})
+            answer = await talk.ask({"type": "step", "data": {"text": said}})
+    assert answer["data"]["observation"]["text"] == f"t 1 {heard}"
+
+
 async def test_a_validation_error_says_where(guess: str):
     async with talking(guess) as talk:
-        answer = await talk.ask({"type": "step", "data": {"text": 5}})
+        answer = await talk.ask({"type": "step", "data": {"text": None}})
     assert answer["data"]["errors"][0]["loc"] == ["text"]
 
 

@@ -13,7 +13,9 @@ from functools import partial
 
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 
 from rlhf.env.hosting.isolation import Deadlines, Isolation
 from rlhf.env.server.doors import SizeDoor, TokenDoor
@@ -59,6 +61,7 @@ def build_app(isolation: Isolation, settings: ServerSettings) -> FastAPI:
     app.include_router(http_routes(sessions, partial(described, settings)))
     app.add_exception_handler(Refused, answer_refusal)
     app.add_exception_handler(RequestValidationError, answer_invalid)
+    app.add_exception_handler(HTTPException, answer_unread)
 
     @app.websocket("/ws")
     async def ws(websocket: WebSocket) -> None:
@@ -92,6 +95,14 @@ async def answer_invalid(request: Request, error: Exception) -> Response:
     code = Code.INVALID_JSON if any(one["type"] == "json_invalid" for one in problems) else Code.VALIDATION_ERROR
     status = 400 if code is Code.INVALID_JSON else 422
     return await answer_refusal(request, Refused(code, "Invalid request", status, errors=problems))
+
+
+async def answer_unread(request: Request, error: Exception) -> Response:
+    """A body that is no text is FastAPI's 400, and has a code too; any other refusal stays as it is."""
+    assert isinstance(error, HTTPException)
+    if error.status_code != 400:
+        return await http_exception_handler(request, error)
+    return await answer_refusal(request, Refused(Code.INVALID_JSON, f"Invalid request: {error.detail}", 400, errors=[]))
 
 
 async def serve(isolation: Isolation, settings: ServerSettings, listener: socket.socket) -> None:

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Body, Header, Request
 from fastapi.responses import JSONResponse, Response
 
 from rlhf.env.encoding import answer_data, dumps, spec_data
+from rlhf.env.server import openapi
 from rlhf.env.server.acting import act
 from rlhf.env.server.mcp import answer_mcp, speaks_mcp
 from rlhf.env.server.rpc import PARSE_ERROR, RpcError, answer_rpc, failure
@@ -30,8 +31,6 @@ from rlhf.env.wire import (
 )
 
 SessionId = Annotated[str | None, Header(alias=SESSION_HEADER, min_length=8, max_length=255)]
-PROBLEM = {"description": "An error: `detail` holds `code` and `message`", "content": {"application/json": {}}}
-PROBLEMS: dict[int | str, Any] = dict.fromkeys((400, 401, 404, 409, 410, 413, 500, 503, 504), PROBLEM)
 
 
 class WireJson(JSONResponse):
@@ -43,19 +42,19 @@ class WireJson(JSONResponse):
 
 def http_routes(sessions: Sessions, describe: Callable[[], Json]) -> APIRouter:
     """The routes. `describe` adds the server's settings to `/metadata`."""
-    router = APIRouter(default_response_class=WireJson, responses=PROBLEMS)
+    router = APIRouter(default_response_class=WireJson)
     spec = sessions.isolation.spec
 
-    @router.get("/health")
-    async def health() -> Json:
-        return {"status": "healthy"}
+    @router.get("/health", responses=openapi.HEALTH)
+    async def health() -> Response:
+        return WireJson({"status": "healthy"})
 
-    @router.get("/metadata")
+    @router.get("/metadata", responses=openapi.TOLD)
     async def metadata() -> Json:
         extras = {"version": EXTRAS_VERSION, "spec": spec_data(spec), "active_sessions": sessions.active, **describe()}
         return {"name": spec.name, "description": spec.description, "extras": extras}
 
-    @router.get("/schema")
+    @router.get("/schema", responses=openapi.TOLD)
     async def schema() -> Json:
         return {
             "action": Action.model_json_schema(),
@@ -63,27 +62,29 @@ def http_routes(sessions: Sessions, describe: Callable[[], Json]) -> APIRouter:
             "state": StateData.model_json_schema(),
         }
 
-    @router.get("/list_environments")
+    @router.get("/list_environments", responses=openapi.TOLD)
     async def list_environments() -> list[str]:
         return [spec.name]
 
-    @router.get("/state")
-    async def state(session_id: SessionId = None) -> Json:
-        return sessions.find(session_id).state if session_id else StateData().model_dump()
+    @router.get("/state", responses=openapi.STATE)
+    async def state(session_id: SessionId = None) -> Response:
+        return WireJson(sessions.find(session_id).state if session_id else StateData().model_dump())
 
-    @router.post("/reset")
-    async def reset(body: Annotated[ResetData, Body(default_factory=ResetData)], session_id: SessionId = None) -> Json:
+    @router.post("/reset", responses=openapi.RESET)
+    async def reset(
+        body: Annotated[ResetData, Body(default_factory=ResetData)], session_id: SessionId = None
+    ) -> Response:
         async with session_of_request(sessions, session_id, opens=True) as session:
-            return answer_data(await session.reset(body), spec.tools)
+            return WireJson(answer_data(await session.reset(body), spec.tools))
 
-    @router.post("/step")
-    async def step(body: StepBody, session_id: SessionId = None) -> Json:
+    @router.post("/step", responses=openapi.STEP)
+    async def step(body: StepBody, session_id: SessionId = None) -> Response:
         async with session_of_request(sessions, session_id, opens=False) as session:
             if session_id is None:
                 await session.reset(ResetData())
-            return await act(session, spec, body.action, body.request_id, body.timeout_s)
+            return WireJson(await act(session, spec, body.action, body.request_id, body.timeout_s))
 
-    @router.post("/mcp")
+    @router.post("/mcp", responses=openapi.MCP, openapi_extra=openapi.MCP_BODY)
     async def mcp(request: Request) -> Response:
         try:
             body = json.loads(await request.body())

@@ -1,4 +1,4 @@
-"""A server of OpenEnv itself: `stock_server.py PORT MAX_SESSIONS`. Runs in OpenEnv's virtual environment."""
+"""A server of OpenEnv itself: `openenv_server.py PORT MAX_SESSIONS STEPS`. Runs in OpenEnv's virtual environment."""
 
 import random
 import sys
@@ -22,9 +22,10 @@ class Heard(Observation):
 
 
 class Echo(Environment):
-    """Repeats what is said to it, three times; a reward is the length of what was said."""
+    """Repeats what is said to it, STEPS times or, if that is 0, for ever; a reward is the length of what was said."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
+    last_step = 0
 
     def __init__(self):
         super().__init__()
@@ -36,7 +37,8 @@ class Echo(Environment):
 
     def step(self, action, timeout_s=None, **others):
         self._state.step_count += 1
-        return Heard(echoed=action.message, reward=float(len(action.message)), done=self._state.step_count >= 3)
+        done = self._state.step_count == self.last_step
+        return Heard(echoed=action.message, reward=float(len(action.message)), done=done)
 
     @property
     def state(self):
@@ -44,5 +46,6 @@ class Echo(Environment):
 
 
 if __name__ == "__main__":
-    app = create_app(Echo, Say, Heard, env_name="echo", max_concurrent_envs=int(sys.argv[2]))
-    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
+    port, max_sessions, Echo.last_step = map(int, sys.argv[1:])
+    app = create_app(Echo, Say, Heard, env_name="echo", max_concurrent_envs=max_sessions)
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")

@@ -1,0 +1,80 @@
+"""What the OpenAPI document says of the answers over HTTP. They are made elsewhere, and not checked against it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from rlhf.env.server.rpc import RpcRequest
+from rlhf.env.wire import Code, Json, StateData
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+class Health(BaseModel):
+    """A server that answers."""
+
+    status: Literal["healthy"]
+
+
+class Answer(BaseModel):
+    """What an environment says to a reset or an action."""
+
+    observation: Json
+    reward: float | None
+    done: bool
+    metadata: Json = {}
+
+
+class ProblemDetail(BaseModel):
+    """Why a request was refused. `kind` is there when an environment or a session has failed."""
+
+    model_config = ConfigDict(extra="allow")
+
+    message: str
+    code: Code
+    kind: str | None = None
+
+
+class Problem(BaseModel):
+    """An error."""
+
+    detail: ProblemDetail
+
+
+class RpcFailure(BaseModel):
+    """An error of JSON-RPC."""
+
+    code: int
+    message: str
+    data: Json = {}
+
+
+class RpcAnswer(BaseModel):
+    """A response of JSON-RPC: a result, or an error."""
+
+    jsonrpc: Literal["2.0"]
+    id: str | int | None
+    result: Json = {}
+    error: RpcFailure | None = None
+
+
+def problems(*statuses: int) -> Responses:
+    return {status: {"model": Problem, "description": "An error"} for status in statuses}
+
+
+HEALTH: Responses = {200: {"model": Health}, **problems(413)}
+TOLD: Responses = problems(401, 413)
+STATE: Responses = {200: {"model": StateData}, **problems(401, 404, 413, 422)}
+RESET: Responses = {200: {"model": Answer}, **problems(400, 401, 409, 410, 413, 422, 500, 503, 504)}
+STEP: Responses = {**RESET, **problems(404)}
+MCP: Responses = {
+    200: {"model": RpcAnswer},
+    202: {"description": "A notification of MCP: there is nothing to answer"},
+    400: {"model": RpcAnswer, "description": "Not one message of MCP"},
+    **problems(401, 413, 500, 503),
+}
+MCP_BODY: Json = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": RpcRequest.model_json_schema()}}}
+}

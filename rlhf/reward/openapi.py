@@ -1,0 +1,78 @@
+"""What the OpenAPI document says of a reward server's answers. The answers themselves are made in `bodies.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel
+
+from rlhf.reward.bodies import Body, ClassifyBody, GetReward, PoolingBody, ScoreBody, SlimeBody
+
+Entry = TypeVar("Entry", bound=BaseModel)
+
+
+class Rewards(BaseModel):
+    """OpenRLHF's. A null is a reply without a score, for clients that said that they read one."""
+
+    rewards: list[float | None]
+    scores: list[float | None]
+    extra_logs: dict[str, Any]
+
+
+class Classified(BaseModel):
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: Literal[1]
+
+
+class Pooled(BaseModel):
+    index: int
+    object: Literal["pooling"]
+    data: list[float]
+
+
+class Marked(BaseModel):
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class Listing(BaseModel, Generic[Entry]):
+    """vLLM's: an entry for each input."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Entry]
+    usage: dict[str, int | None]
+
+
+class ProblemDetail(BaseModel):
+    message: str
+    type: str
+    code: int
+
+
+class Problem(BaseModel):
+    """An error: nothing was scored."""
+
+    error: ProblemDetail
+
+
+ANSWERS: Mapping[type[Body], Any] = {
+    GetReward: Rewards,
+    SlimeBody: float,
+    ClassifyBody: Listing[Classified],
+    PoolingBody: Listing[Pooled],
+    ScoreBody: Listing[Marked],
+}
+STATUSES = (400, 401, 411, 413, 422, 503, 504)
+
+
+def responses_of(kind: type[Body]) -> dict[int | str, dict[str, Any]]:
+    """By status, what a request of this kind is answered with."""
+    problem = {"model": Problem, "description": "An error"}
+    return {200: {"model": ANSWERS[kind]}, **dict.fromkeys(STATUSES, problem)}
