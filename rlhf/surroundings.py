@@ -1,7 +1,9 @@
-"""What the policy plays with: the recipe's environments, made and joined to the rules of taking turns."""
+"""What the policy plays with: the recipe's environments, joined to the rules of taking turns, or its agent."""
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -15,7 +17,11 @@ from rlhf.http.config import token_from
 from rlhf.pieces import load_piece
 from rlhf.protocols import Environments
 from rlhf.recipe import Recipe
+from rlhf.rollout.agent import WithAgent
 from rlhf.rollout.dry_run import dry_run
+from rlhf.rollout.endpoint.config import AgentConfig
+from rlhf.rollout.endpoint.sessions import Sessions
+from rlhf.rollout.episode import AnswerOnce, Play
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.tool_calls import plain, tool_format
 from rlhf.rollout.turns import Rules, WithEnvironment
@@ -23,14 +29,35 @@ from rlhf.types import EnvironmentSpec, Task
 
 
 @asynccontextmanager
-async def started_surroundings(recipe: Recipe) -> AsyncIterator[WithEnvironment | None]:
-    """The recipe's environments, and the rules of taking turns with them. Raises `ConfigError`."""
-    config = recipe.environment
-    if config is None:
-        yield None
-        return
-    async with started_environments(config) as environments:
-        yield WithEnvironment(environments=environments, rules=rules_of(config, environments.spec))
+async def started_surroundings(recipe: Recipe) -> AsyncIterator[Play]:
+    """How the recipe's episodes are played, with all that it needs but engines. Raises `ConfigError`."""
+    if (agent := recipe.agent) is not None:
+        async with started_endpoint(agent) as play:
+            yield play
+    elif (config := recipe.environment) is not None:
+        async with started_environments(config) as environments:
+            yield WithEnvironment(environments=environments, rules=rules_of(config, environments.spec))
+    else:
+        yield AnswerOnce()
+
+
+@asynccontextmanager
+async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
+    """The recipe's agent, and the endpoint that it asks: on loopback, with a port and a token of this run alone."""
+    from rlhf.rollout.endpoint.app import policy_app
+    from rlhf.rollout.endpoint.listening import listening
+
+    read = tool_format(config.tool_format, "agent.tool_format")
+    sessions, token = Sessions(read=read, capacity=config.max_agents), secrets.token_urlsafe(24)
+    async with listening(policy_app(sessions, model="policy", token=token)) as url:
+        yield WithAgent(
+            program=partial(load_piece(config.program, "agent.program"), **config.arguments),
+            url=url,
+            token=token,
+            sessions=sessions,
+            timeout_seconds=config.timeout_seconds,
+            places=asyncio.Semaphore(config.max_agents),
+        )
 
 
 def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> Rules:

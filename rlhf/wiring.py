@@ -33,7 +33,7 @@ from rlhf.roles import (
     transfer_backend,
 )
 from rlhf.rollout.engine import RemoteEngine
-from rlhf.rollout.episode import AnswerOnce
+from rlhf.rollout.episode import Play
 from rlhf.rollout.evaluation import EvaluationSet, Evaluator
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.renderer import ChatRenderer
@@ -178,7 +178,7 @@ class Serving:
     renderer: ChatRenderer
     reward: LiveReward
     facts: EngineFacts
-    surroundings: WithEnvironment | None = None
+    play: Play
 
     def rollout(self, recipe: Recipe, *, sampling: Sampling, group_size: int, purpose: str) -> GroupRollout:
         return GroupRollout(
@@ -192,14 +192,14 @@ class Serving:
             filter_equal_rewards=recipe.trainer.filter.equal_rewards and purpose == "train",
             greedy_baseline=needs_of(recipe.trainer).baseline and purpose == "train",
             purpose=purpose,
-            play=self.surroundings or AnswerOnce(),
+            play=self.play,
         )
 
     async def opening(self, recipe: Recipe, task: Task) -> str | None:
         """What the first episode will be asked, for a person; None without an environment. Raises `ConfigError`."""
-        if self.surroundings is None:
+        if not isinstance(self.play, WithEnvironment):
             return None
-        return await opening_of(self.surroundings, recipe, task, self.renderer, self.facts.max_context_tokens)
+        return await opening_of(self.play, recipe, task, self.renderer, self.facts.max_context_tokens)
 
     def evaluator(self, recipe: Recipe, problems: Mapping[str, Sequence[Task]]) -> Evaluator | None:
         """Every evaluation set with its own sampling; `problems` by the name of their set."""
@@ -233,10 +233,10 @@ def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> Cha
 async def started_serving(
     recipe: Recipe, cluster: Cluster, model: str, *, logs: Path, publishes: bool
 ) -> AsyncIterator[Serving]:
-    """Engines started on `model`, the reward's workers, and environments."""
+    """Engines started on `model`, the reward's workers, and environments or the agent's endpoint."""
     async with AsyncExitStack() as stack:
-        surroundings = await stack.enter_async_context(started_surroundings(recipe))
-        tools = surroundings.environments.spec.tools if surroundings else ()
+        play = await stack.enter_async_context(started_surroundings(recipe))
+        tools = play.environments.spec.tools if isinstance(play, WithEnvironment) else ()
         renderer = await asyncio.to_thread(load_renderer, recipe, model, tools)
         settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
         workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})
@@ -247,7 +247,7 @@ async def started_serving(
         await asyncio.gather(starting, reward.start())
         for engine in engines:
             stack.push_async_callback(stop_engine, engine)
-        yield Serving(engines, Router(engines), renderer, reward, starting.result()[0], surroundings)
+        yield Serving(engines, Router(engines), renderer, reward, starting.result()[0], play)
 
 
 async def spawn_reward(recipe: Recipe, cluster: Cluster, model: str, logs: Path) -> LiveReward:

@@ -75,7 +75,7 @@ async def serve(model: str, name: str, token: str | None, settings: PolicySettin
             policies = partial(policy_of, serving, settings)
             front = Front(sessions, policies, keep, lease_seconds=settings.lease_seconds)
             stack.callback(front.close)
-            app = policy_app(sessions, serving.renderer, model=name, token=token, front=front)
+            app = policy_app(sessions, model=name, token=token, front=front)
             url = await stack.enter_async_context(listening(app, host=settings.host, port=settings.port))
             print(f"policy {name} at {url}/v1", flush=True)
             await front.sweep()

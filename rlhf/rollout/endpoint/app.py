@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -16,7 +17,6 @@ from rlhf.rollout.endpoint.front import Ending, Front
 from rlhf.rollout.endpoint.refusal import Refused
 from rlhf.rollout.endpoint.sessions import ClientGone, Session, Sessions
 from rlhf.rollout.endpoint.wire import ChatRequest
-from rlhf.rollout.renderer import ChatRenderer
 
 BODY_BYTES = 16 * 2**20
 IGNORED_HEADER = "x-rlhf-ignored"
@@ -24,15 +24,13 @@ IGNORED_HEADER = "x-rlhf-ignored"
 CHAT, MODELS = "/chat/completions", "/models"
 
 
-def policy_app(
-    sessions: Sessions, renderer: ChatRenderer, *, model: str, token: str | None, front: Front | None = None
-) -> Any:
+def policy_app(sessions: Sessions, *, model: str, token: str | None, front: Front | None = None) -> Any:
     """An ASGI application that answers for `model` in `sessions`, each at `/sessions/ID/v1`.
 
     With a `front` clients open sessions of their own, and `/v1` is for those that open none.
     """
     app = FastAPI(title=f"policy {model}", exception_handlers=_HANDLERS)
-    routes = Routes(sessions, renderer, model, front)
+    routes = Routes(sessions, model, front)
     app.get("/health")(routes.health)
     app.get(f"/sessions/{{session_id}}/v1{MODELS}")(routes.models)
     app.post(f"/sessions/{{session_id}}/v1{CHAT}", response_model=None)(routes.chat)
@@ -48,8 +46,8 @@ def policy_app(
 class Routes:
     """What is answered where."""
 
-    def __init__(self, sessions: Sessions, renderer: ChatRenderer, model: str, front: Front | None) -> None:
-        self._sessions, self._renderer, self._model, self._front = sessions, renderer, model, front
+    def __init__(self, sessions: Sessions, model: str, front: Front | None) -> None:
+        self._sessions, self._model, self._front = sessions, model, front
 
     async def health(self) -> dict[str, Any]:
         return {"status": "healthy", "model": self._model, "sessions": len(self._sessions)}
@@ -81,8 +79,8 @@ class Routes:
 
     async def _answered(self, session: Session, body: ChatRequest, request: Request) -> Response:
         _refuse_what_is_missed(body)
-        replied = await session.reply(body.asked(), _gone(request))
-        answer = Answer(request=body, replied=replied, model=body.model or self._model, text=self._renderer.whole_text)
+        replied = await session.reply(body.asked(), partial(_gone, request))
+        answer = Answer(request=body, replied=replied, model=body.model or self._model, text=session.text)
         headers = {IGNORED_HEADER: ", ".join(body.ignored)} if body.ignored else None
         if body.stream:
             return StreamingResponse(answer.stream(), media_type="text/event-stream", headers=headers)

@@ -7,8 +7,12 @@ import itertools
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rlhf.errors import DeadlinePassed, ModelError, RlhfError
 from rlhf.rollout.endpoint.capture import Capture, Question, Replied
@@ -39,17 +43,26 @@ class Session:
         self._under_way = 0
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    def text(self, token_ids: NDArray[np.int32]) -> str:
+        """Tokens with every mark."""
+        return self._policy.renderer.whole_text(token_ids)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a reply is under way."""
+        return self._under_way > 0
+
     @property
     def idle_seconds(self) -> float:
-        return 0.0 if self._under_way else time.monotonic() - self._used
+        return 0.0 if self.busy else time.monotonic() - self._used
 
-    async def reply(self, asked: Asked, gone: Awaitable[None]) -> Replied:
-        """The policy's reply, unless whoever asked has `gone` before: then `ClientGone`.
+    async def reply(self, asked: Asked, gone: Callable[[], Coroutine[Any, Any, None]]) -> Replied:
+        """The policy's reply, unless whoever asked is `gone` before: then `ClientGone`.
 
         Raises `Refused`: for a prompt without room, for an engine that failed, and when the session is ended.
         """
         question = self._question(asked)
-        replying, leaving = asyncio.ensure_future(self._reply(question)), asyncio.ensure_future(gone)
+        replying, leaving = asyncio.ensure_future(self._reply(question)), asyncio.ensure_future(gone())
         self._under_way += 1
         try:
             await asyncio.wait((replying, leaving, self._ended), return_when=asyncio.FIRST_COMPLETED)
