@@ -51,7 +51,11 @@ class Function(BaseModel):
     @field_validator("arguments")
     @classmethod
     def _an_object(cls, arguments: str) -> str:
-        if not isinstance(json.loads(arguments or "{}"), dict):
+        try:
+            written = json.loads(arguments or "{}")
+        except RecursionError:
+            raise ValueError("the arguments of a call are nested too deeply") from None
+        if not isinstance(written, dict):
             raise ValueError("the arguments of a call are the text of a JSON object")
         return arguments
 
