@@ -17,7 +17,7 @@ RELEASE = threading.Event()
 
 
 def asking(base_url: str, api_key: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=base_url, api_key=api_key, timeout=30)
+    return openai.OpenAI(base_url=base_url, api_key=api_key, timeout=30, max_retries=0)
 
 
 def twice(task: Task, base_url: str, api_key: str, reward: Any = 0.5) -> Any:
@@ -31,7 +31,7 @@ def twice(task: Task, base_url: str, api_key: str, reward: Any = 0.5) -> Any:
 
 async def at_once(task: Task, base_url: str, api_key: str) -> None:
     """Three samples beside one another, without a reward."""
-    chat = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=30).chat.completions
+    chat = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=30, max_retries=0).chat.completions
     messages: list[Any] = [{"role": "user", "content": "go"}]
     await asyncio.gather(*(chat.create(model="policy", messages=messages) for _ in range(3)))
 
