@@ -7,6 +7,7 @@ with a thread, or opens one more; every thread becomes a segment. Pure: nothing 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -87,9 +88,9 @@ class Capture:
         """How many were given so far."""
         return self._replies
 
-    def goes_on(self, asked: Asked) -> bool:
-        """Whether a request continues a thread that is free."""
-        return (found := self._continued(asked, marks_of(asked))) is not None and found[0].free
+    def goes_on(self, asked: Asked, marks: Sequence[Mark]) -> bool:
+        """Whether a request, whose marks these are, continues a thread that is free."""
+        return (found := self._continued(asked, marks)) is not None and found[0].free
 
     def ask(self, asked: Asked) -> Question:
         """The tokens of a request. Raises `ModelError` for a conversation that the chat template refuses."""
@@ -157,7 +158,7 @@ class Capture:
             malformed_calls=self._malformed,
         )
 
-    def _continued(self, asked: Asked, marks: list[Mark]) -> tuple[Place, Ids, tuple[Message, ...]] | None:
+    def _continued(self, asked: Asked, marks: Sequence[Mark]) -> tuple[Place, Ids, tuple[Message, ...]] | None:
         """The longest known conversation that ended in a reply, with what it hears now; one that is free before others.
 
         None where there is none, or where the chat template cannot only append.

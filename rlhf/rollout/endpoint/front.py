@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from rlhf.rollout.endpoint.marks import Asked
+from rlhf.rollout.endpoint.marks import Asked, marks_of
 from rlhf.rollout.endpoint.sessions import Session, Sessions
 from rlhf.rollout.episode import Policy
 from rlhf.types import Task, Trajectory
@@ -46,7 +46,8 @@ class Front:
 
     def session_of(self, asked: Asked) -> Session:
         """The session whose conversation a request without one goes on with; else one of its own."""
-        found = next((session for session in self._alone if session.capture.goes_on(asked)), None)
+        marks = marks_of(asked)
+        found = next((session for session in self._alone if session.capture.goes_on(asked, marks)), None)
         if found is None:
             found = self.open()
             self._alone.add(found)

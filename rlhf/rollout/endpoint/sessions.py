@@ -30,7 +30,8 @@ class ClientGone(RlhfError):
 
 
 class Session:
-    """An agent that asks `policy`. `failure` is what an engine raised last: the agent hears of it as an answer only."""
+    """An agent that asks `policy`. `failure` is what an engine raised and no reply came after: the agent hears of it as
+    an answer only."""
 
     def __init__(self, policy: Policy, read: ToolFormat) -> None:
         self.id = secrets.token_urlsafe(12)
@@ -99,6 +100,7 @@ class Session:
         completion = await self._generated(question)
         if self._ended.done():
             raise over(self.id)
+        self.failure = None
         return self.capture.answer(question, completion)
 
     async def _generated(self, question: Question) -> Completion:

@@ -12,7 +12,8 @@ from rlhf.rollout.endpoint.capture import Replied
 from rlhf.rollout.endpoint.marks import Asked
 from rlhf.rollout.endpoint.sessions import Session
 from rlhf.rollout.tool_calls import hermes
-from rlhf.types import Message, Sampling, TokenKind, Tool, Trajectory
+from rlhf.trainer.batch import build_batch
+from rlhf.types import Group, Message, Sample, Sampling, Scored, Ticket, TokenKind, Tool, Trajectory
 from tests.rollout.playing import TASK, ScriptedEngine, policy
 
 
@@ -80,5 +81,9 @@ def check(trajectory: Trajectory, engine: ScriptedEngine) -> None:
         assert (segment.logprobs[~acted] == 0).all()
         assert (segment.versions[~acted] == -1).all()
     assert left == [], "a reply is in no segment"
+    sample = Sample(trajectory=trajectory, score=Scored(value=0.0))
+    batch = build_batch([Group(ticket=Ticket(ordinal=0, version=0), task=TASK, samples=(sample,))])
+    trained = [token for strand in batch.strands for token in strand.token_ids[strand.actions].tolist()]
+    assert sorted(trained) == sorted(token for completion in engine.said for token in completion.token_ids.tolist())
     flags = [(turn.terminated, turn.truncated) for segment in trajectory.segments for turn in segment.turns]
     assert [any(flag) for flag in flags] == [False] * (len(flags) - 1) + [True], "the last turn alone is an end"
