@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def played(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[EpisodeRecord], list[Any]]:
+def played(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[EpisodeRecord], list[Had]]:
     """Every episode that was written, and the answers that the clients had."""
     file = tmp_path_factory.mktemp("served") / "episodes.jsonl"
     server = Server(model, file)
@@ -76,11 +77,23 @@ def played(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[
     return list(read_episodes(file)), answers
 
 
+@dataclass(frozen=True, kw_only=True)
+class Had:
+    """What a client was answered: the sampled ids, and the choice with its message and log-probs."""
+
+    ids: list[int]
+    choice: Any
+
+
+def had(answer: Any) -> Had:
+    return Had(ids=answer.choices[0].model_extra["token_ids"], choice=answer.choices[0])
+
+
 def asking(base_url: str) -> dict[str, Any]:
     return {"base_url": base_url, "api_key": "secret", "timeout": 120, "max_retries": 0}
 
 
-def sync_agent(server: Server) -> list[Any]:
+def sync_agent(server: Server) -> list[Had]:
     """Three turns, as long as replies end by themselves, in a session; its reward is 0.75."""
     opened = server.post("/sessions")
     chat = openai.OpenAI(**asking(opened["base_url"])).chat.completions
@@ -89,22 +102,22 @@ def sync_agent(server: Server) -> list[Any]:
     for _ in range(3):
         extra = {"return_token_ids": True}
         answer = chat.create(model="any", messages=messages, logprobs=True, temperature=0.2, extra_body=extra)
-        answers.append(answer)
+        answers.append(had(answer))
         messages += [answer.choices[0].message, {"role": "user", "content": "go on"}]
     server.post(f"/sessions/{opened['id']}/end", reward=0.75)
     return answers
 
 
-async def async_agents(server: Server) -> list[Any]:
+async def async_agents(server: Server) -> list[Had]:
     """Four at once that ask the same without a session."""
     chat = openai.AsyncOpenAI(**asking(f"{server.url}/v1")).chat.completions
     messages: list[Any] = [{"role": "user", "content": "all at once"}]
     extra = {"return_token_ids": True}
     asked = (chat.create(model="any", messages=messages, logprobs=True, extra_body=extra) for _ in range(4))
-    return list(await asyncio.gather(*asked))
+    return [had(answer) for answer in await asyncio.gather(*asked)]
 
 
-def streaming_agent(server: Server) -> list[Any]:
+def streaming_agent(server: Server) -> list[Had]:
     """A loop with a tool that says again what it is told, streamed, in a session without a reward."""
     opened = server.post("/sessions")
     client = openai.OpenAI(**asking(opened["base_url"]))
@@ -114,8 +127,11 @@ def streaming_agent(server: Server) -> list[Any]:
         with client.chat.completions.stream(
             model="any", messages=messages, tools=[TOOL], logprobs=True, extra_body={"return_token_ids": True}
         ) as stream:
+            chunks = [event.chunk for event in stream if event.type == "chunk"]
             answer = stream.get_final_completion()
-        answers.append(answer)
+        # The client's own sum of a stream leaves out what OpenAI does not send.
+        ids = [token for chunk in chunks for token in chunk.choices[0].model_extra.get("token_ids", [])]
+        answers.append(Had(ids=ids, choice=answer.choices[0]))
         message = answer.choices[0].message
         messages.append(message.model_dump(exclude_none=True))
         for call in message.tool_calls or []:
@@ -137,9 +153,8 @@ def test_every_reply_that_a_client_had_is_one_turn_of_one_episode(played: Any) -
     recorded = {ids: logprobs for episode in episodes for ids, logprobs in turns_of(episode).items()}
     assert len(recorded) == sum(len(episode.turns) for episode in episodes) == len(answers) == 9
     for answer in answers:
-        choice = answer.choices[0]
-        told = np.float32([one.logprob for one in choice.logprobs.content])
-        assert (recorded[tuple(choice.model_extra["token_ids"])] == told).all()
+        told = np.float32([one.logprob for one in answer.choice.logprobs.content])
+        assert (recorded[tuple(answer.ids)] == told).all()
 
 
 def test_a_session_is_an_episode_and_what_has_none_an_episode_each(played: Any) -> None:
@@ -154,8 +169,7 @@ def test_replies_that_ended_were_continued_and_never_encoded_again(played: Any) 
     episodes, answers = played
     kinds = [np.array(episode.kinds) for episode in episodes]
     assert any((kind == TokenKind.ENV).any() for kind in kinds), "some reply ended by itself, and was gone on with"
-    tools = [answer.choices[0].message.tool_calls for answer in answers if answer.choices[0].message.tool_calls]
-    assert tools, "some reply was a tool call"
+    assert any(answer.choice.message.tool_calls for answer in answers), "some reply was a tool call"
 
 
 def test_the_model_gives_the_recorded_log_probs_in_the_recorded_contexts(played: Any, model: Path) -> None:
