@@ -23,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-serve = typer.Typer(no_args_is_help=True, help="Serve a part over HTTP: an environment, a reward, a sandbox.")
+serve = typer.Typer(no_args_is_help=True, help="Serve a part over HTTP: an environment, a reward, a sandbox, a policy.")
 env = typer.Typer(no_args_is_help=True, help="Look at environments.")
 app.add_typer(serve, name="serve")
 app.add_typer(env, name="env")
@@ -169,6 +169,43 @@ def serve_reward(
 
 
 serve.command("sandbox")(sandbox)
+
+
+@serve.command("policy")
+def serve_policy(
+    checkpoint: Checkpoint,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8200,
+    host: Annotated[str, typer.Option(help="Beyond loopback a token is needed.")] = "127.0.0.1",
+    token_env: Annotated[str | None, typer.Option(help="Environment variable with the bearer token.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply in tokens.")] = 1024,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Softmax temperature; 0 is greedy.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Decides every draw.")] = 0,
+    tool_format: Annotated[
+        str, typer.Option(help="How tool calls are written: hermes, llama3_json, none, or module:function.")
+    ] = "hermes",
+    trajectories: Annotated[
+        Path | None, typer.Option(metavar="FILE.jsonl", help="Takes every episode that ends, token by token.")
+    ] = None,
+    capacity: Annotated[int, typer.Option(min=1, help="Episodes open at once; the next is refused.")] = 1024,
+    lease_seconds: Annotated[float, typer.Option(min=1.0, help="Life of an episode that nobody uses.")] = 600.0,
+) -> None:
+    """Serve a checkpoint to agents as OpenAI's API, and keep their episodes."""
+    from rlhf.commands.serve_policy import PolicySettings
+    from rlhf.commands.serve_policy import serve_policy as run
+
+    settings = PolicySettings(
+        host=host,
+        port=port,
+        token_env=token_env,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        tool_format=tool_format,
+        trajectories=trajectories,
+        capacity=capacity,
+        lease_seconds=lease_seconds,
+    )
+    raise typer.Exit(run(checkpoint, settings))
 
 
 @serve.command("env")

@@ -43,7 +43,6 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
 
 def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
     """One reply to one user message, by one engine in this process. Raises `UserError` for a prompt without room."""
-    one_process = {"model": {"path": model}, "data": {"train": {"sorting": {}}}, "cluster": {"kind": "local"}}
 
     async def answer(serving: Serving) -> str:
         tokens = serving.renderer.prompt((Message(role="user", content=prompt),))
@@ -58,7 +57,13 @@ def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float 
         )
         return serving.renderer.text(completion.token_ids)
 
-    return asyncio.run(_served(recipe_from(one_process).recipe, model, answer))
+    return asyncio.run(served_here(model, answer))
+
+
+async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
+    """The work's result on one engine in this process that serves `model`."""
+    one_process = {"model": {"path": model}, "data": {"train": {"sorting": {}}}, "cluster": {"kind": "local"}}
+    return await _served(recipe_from(one_process).recipe, model, work)
 
 
 async def _served(recipe: Recipe, model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:

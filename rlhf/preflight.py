@@ -19,6 +19,7 @@ from rlhf.http.config import check_cassette, token_from
 from rlhf.pieces import is_piece, load_piece
 from rlhf.recipe import Recipe
 from rlhf.roles import engine_device, learner_device, roles_of
+from rlhf.rollout.tool_calls import tool_format
 from rlhf.runs.recorded import episodes_file
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -36,6 +37,7 @@ def preflight(recipe: Recipe) -> Plan | None:
     check_reference(recipe)
     check_episodes(recipe)
     check_environment(recipe)
+    check_agent(recipe)
     for dataset in recipe.data.sets.values():
         check_dataset(dataset)
     return placement(recipe)
@@ -134,6 +136,13 @@ def check_environment(recipe: Recipe) -> None:
     for setting, name in pieces.items():
         if name is not None:
             load_piece(name, setting)
+
+
+def check_agent(recipe: Recipe) -> None:
+    """The agent's program and tool format can be imported. Raises `ConfigError`."""
+    if recipe.agent is not None:
+        load_piece(recipe.agent.program, "agent.program")
+        tool_format(recipe.agent.tool_format, "agent.tool_format")
 
 
 def check_context(recipe: Recipe, context: int | None) -> None:

@@ -14,6 +14,7 @@ from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
 from rlhf.reward.config import RewardConfig
 from rlhf.rollout.config import RolloutConfig, SamplingConfig
+from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.runs.config import RunConfig
 from rlhf.trainer.algorithm import is_corrected, needs_reference
 from rlhf.trainer.composition import check_composition
@@ -39,6 +40,8 @@ class Recipe(Config):
     reward: RewardConfig = RewardConfig()
     environment: EnvironmentConfig | None = None
     """What episodes are played against; without one a task is one question and one reply."""
+    agent: AgentConfig | None = None
+    """A program that drives the episodes instead, as a client of the policy."""
     trainer: TrainerConfig = TrainerConfig()
     cluster: ClusterConfig = ClusterConfig()
     run: RunConfig = RunConfig()
@@ -100,15 +103,18 @@ class Recipe(Config):
         return self
 
     def _environment_is_played(self) -> None:
-        if self.environment is None:
+        if self.environment is None and self.agent is None:
             if any(scorer.kind == "environment" for scorer in self.reward.scorers.values()):
-                raise ValueError("reward.kind is environment, and there is none; give environment")
+                raise ValueError("reward.kind is environment, and there is none; give environment, or agent")
             return
+        if self.environment is not None and self.agent is not None:
+            raise ValueError("environment and agent are both given; an agent has its own surroundings, leave one out")
+        given = "environment" if self.environment is not None else "agent"
         if not self.plays:
-            raise ValueError(f"environment is given, but kind: {self.kind} plays no episodes; leave it out")
+            raise ValueError(f"{given} is given, but kind: {self.kind} plays no episodes; leave it out")
         if self.trainer.overlong.buffer_tokens:
             raise ValueError(
-                "trainer.overlong prices the length of one reply, and with an environment an episode has several; set "
+                f"trainer.overlong prices the length of one reply, and with {given} an episode has several; set "
                 "trainer.overlong.buffer_tokens: 0"
             )
 

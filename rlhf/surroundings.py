@@ -1,7 +1,9 @@
-"""What the policy plays with: the recipe's environments, made and joined to the rules of taking turns."""
+"""What the policy plays with: the recipe's environments, joined to the rules of taking turns, or its agent."""
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +18,11 @@ from rlhf.http.config import token_from
 from rlhf.pieces import load_piece
 from rlhf.protocols import Environments
 from rlhf.recipe import Recipe
+from rlhf.rollout.agent import WithAgent
 from rlhf.rollout.dry_run import dry_run
+from rlhf.rollout.endpoint.config import AgentConfig
+from rlhf.rollout.endpoint.sessions import Sessions
+from rlhf.rollout.episode import AnswerOnce, Play
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.tool_calls import plain, tool_format
 from rlhf.rollout.turns import Rules, WithEnvironment
@@ -25,34 +31,63 @@ from rlhf.types import EnvironmentSpec, Task, Tool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What episodes are played with, where that is training and where it is evaluation. Their tools are the same."""
+    """How episodes are played, where that is training and where it is evaluation. Their tools are the same."""
 
-    training: WithEnvironment
-    evaluation: WithEnvironment
+    training: Play
+    evaluation: Play
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        return self.training.environments.spec.tools
+        return self.training.tools
+
+    def play(self, purpose: str) -> Play:
+        """How an episode of that purpose is played: `train`, or any other."""
+        return self.training if purpose == "train" else self.evaluation
 
 
 @asynccontextmanager
-async def started_surroundings(recipe: Recipe) -> AsyncIterator[Surroundings | None]:
-    """The recipe's environments, and the rules of taking turns with them. Raises `ConfigError`."""
-    config = recipe.environment
-    if config is None:
-        yield None
-        return
+async def started_surroundings(recipe: Recipe) -> AsyncIterator[Surroundings]:
+    """How the recipe's episodes are played, with all that it needs but engines. Raises `ConfigError`."""
     async with AsyncExitStack() as stack:
-        training = evaluation = await stack.enter_async_context(started_environments(config))
-        if config.eval_arguments:
-            evaluation = await stack.enter_async_context(started_environments(config.for_evaluation))
-        if evaluation.spec.tools != training.spec.tools:
-            raise ConfigError("environment.eval_arguments changes the tools, which are the same for a whole run")
-        plays = [
-            WithEnvironment(environments=environments, rules=rules_of(config, environments.spec))
-            for environments in (training, evaluation)
-        ]
-        yield Surroundings(training=plays[0], evaluation=plays[1])
+        if (agent := recipe.agent) is not None:
+            training: Play = await stack.enter_async_context(started_endpoint(agent))
+        elif (config := recipe.environment) is not None:
+            training = await stack.enter_async_context(started_play(config))
+            if config.eval_arguments:
+                evaluation = await stack.enter_async_context(started_play(config.for_evaluation))
+                if evaluation.tools != training.tools:
+                    raise ConfigError("environment.eval_arguments changes the tools: they are the same for a whole run")
+                yield Surroundings(training=training, evaluation=evaluation)
+                return
+        else:
+            training = AnswerOnce()
+        yield Surroundings(training=training, evaluation=training)
+
+
+@asynccontextmanager
+async def started_play(config: EnvironmentConfig) -> AsyncIterator[WithEnvironment]:
+    """Environments, and the rules of taking turns with them. Raises `ConfigError`."""
+    async with started_environments(config) as environments:
+        yield WithEnvironment(environments=environments, rules=rules_of(config, environments.spec))
+
+
+@asynccontextmanager
+async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
+    """The recipe's agent, and the endpoint that it asks: on loopback, with a port and a token of this run alone."""
+    from rlhf.rollout.endpoint.app import policy_app
+    from rlhf.rollout.endpoint.listening import listening
+
+    read = tool_format(config.tool_format, "agent.tool_format")
+    sessions, token = Sessions(read=read, capacity=config.max_agents), secrets.token_urlsafe(24)
+    async with listening(policy_app(sessions, model="policy", token=token)) as url:
+        yield WithAgent(
+            program=partial(load_piece(config.program, "agent.program"), **config.arguments),
+            url=url,
+            token=token,
+            sessions=sessions,
+            timeout_seconds=config.timeout_seconds,
+            places=asyncio.Semaphore(config.max_agents),
+        )
 
 
 def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> Rules:
@@ -108,14 +143,18 @@ async def hosted_here(config: EnvironmentConfig, name: str) -> Environments:
 
 async def opening_of(
     surroundings: Surroundings, recipe: Recipe, task: Task, renderer: ChatRenderer, max_context_tokens: int
-) -> str:
-    """What the first episode will be asked, for a person. Raises `ConfigError` when that leaves no room for a reply."""
+) -> str | None:
+    """What the first episode will be asked, for a person; None without an environment. Raises `ConfigError` when that
+    leaves no room for a reply."""
+    play = surroundings.training
+    if not isinstance(play, WithEnvironment):
+        return None
     first = await dry_run(
         task,
-        surroundings.training.environments,
+        play.environments,
         renderer,
         run_seed=recipe.seed,
-        timeout_seconds=surroundings.training.rules.timeout_seconds,
+        timeout_seconds=play.rules.timeout_seconds,
     )
     if first.tokens >= max_context_tokens:
         raise ConfigError(

@@ -33,7 +33,6 @@ from rlhf.roles import (
     transfer_backend,
 )
 from rlhf.rollout.engine import RemoteEngine
-from rlhf.rollout.episode import AnswerOnce, Play
 from rlhf.rollout.evaluation import EvaluationSet, Evaluator
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.renderer import ChatRenderer
@@ -177,7 +176,7 @@ class Serving:
     renderer: ChatRenderer
     reward: LiveReward
     facts: EngineFacts
-    surroundings: Surroundings | None = None
+    surroundings: Surroundings
 
     def rollout(self, recipe: Recipe, *, sampling: Sampling, group_size: int, purpose: str) -> GroupRollout:
         return GroupRollout(
@@ -191,18 +190,11 @@ class Serving:
             filter_equal_rewards=recipe.trainer.filter.equal_rewards and purpose == "train",
             greedy_baseline=needs_of(recipe.trainer).baseline and purpose == "train",
             purpose=purpose,
-            play=self._play(purpose),
+            play=self.surroundings.play(purpose),
         )
-
-    def _play(self, purpose: str) -> Play:
-        if self.surroundings is None:
-            return AnswerOnce()
-        return self.surroundings.training if purpose == "train" else self.surroundings.evaluation
 
     async def opening(self, recipe: Recipe, task: Task) -> str | None:
         """What the first episode will be asked, for a person; None without an environment. Raises `ConfigError`."""
-        if self.surroundings is None:
-            return None
         return await opening_of(self.surroundings, recipe, task, self.renderer, self.facts.max_context_tokens)
 
     def evaluator(self, recipe: Recipe, problems: Mapping[str, Sequence[Task]]) -> Evaluator | None:
@@ -237,11 +229,10 @@ def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> Cha
 async def started_serving(
     recipe: Recipe, cluster: Cluster, model: str, *, logs: Path, publishes: bool
 ) -> AsyncIterator[Serving]:
-    """Engines started on `model`, the reward's workers, and environments."""
+    """Engines started on `model`, the reward's workers, and environments or the agent's endpoint."""
     async with AsyncExitStack() as stack:
         surroundings = await stack.enter_async_context(started_surroundings(recipe))
-        tools = surroundings.tools if surroundings else ()
-        renderer = await asyncio.to_thread(load_renderer, recipe, model, tools)
+        renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
         settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
         workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})
         engines = tuple(make_engine(recipe, worker) for worker in workers)

@@ -20,6 +20,7 @@ from rlhf.types import (
     Status,
     Task,
     Timings,
+    Tool,
     Trajectory,
 )
 
@@ -41,6 +42,7 @@ class Policy:
 
 class Play(Protocol):
     """A way to play an episode: what `policy` makes of a task, one outcome for each of `roles`, in their order.
+    `tools` are what it may call, which its chat template is told.
 
     `seed` is that of the task: all episodes of a group share it. Raises `GenerateFailed`, `DeadlinePassed` and
     `EnvironmentFailed`: such an episode is lost for all roles.
@@ -48,6 +50,8 @@ class Play(Protocol):
 
     @property
     def roles(self) -> tuple[str, ...]: ...
+    @property
+    def tools(self) -> tuple[Tool, ...]: ...
     async def __call__(self, task: Task, policy: Policy, seed: int) -> tuple[Trajectory | Failed, ...]: ...
 
 
@@ -98,6 +102,7 @@ class AnswerOnce:
     """
 
     roles = (AGENT,)
+    tools: tuple[Tool, ...] = ()
 
     async def __call__(self, task: Task, policy: Policy, seed: int) -> tuple[Trajectory | Failed, ...]:
         try:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed, GenerateFailed
 from rlhf.protocols import RewardFunction, RolloutEngine
+from rlhf.rollout.agent import AGENT_FAILURE
 from rlhf.rollout.episode import AnswerOnce, Play, Policy
 from rlhf.rollout.history import Renderer
 from rlhf.rollout.seeds import environment_seed, request_seed
@@ -129,5 +130,6 @@ def _loss_of(sample: Sample) -> str | None:
 
 
 def lost_to_environment(sample: Sample) -> bool:
-    """Whether it was the environment that broke."""
-    return isinstance(sample.trajectory, Failed) and sample.trajectory.kind.startswith(ENVIRONMENT_FAILURE)
+    """Whether it was the environment that broke, or the agent."""
+    outside = (ENVIRONMENT_FAILURE, AGENT_FAILURE)
+    return isinstance(sample.trajectory, Failed) and sample.trajectory.kind.startswith(outside)

@@ -11,16 +11,19 @@ from numpy.typing import NDArray
 
 from rlhf.errors import ModelError
 from rlhf.rollout.context import Context
-from rlhf.types import Message, Prompt, Segment
+from rlhf.types import Message, Prompt, Segment, Tool
 
 
 class Renderer(Protocol):
-    """Messages to tokens, and sampled tokens to text. `increment` is what is appended after a reply that stopped."""
+    """Messages to tokens, and sampled tokens to text. `increment` is what is appended after a reply that stopped;
+    `offering` is the same with other tools that the policy may call."""
 
+    def offering(self, tools: Sequence[Tool]) -> Renderer: ...
     def prompt(self, messages: Sequence[Message]) -> Prompt: ...
     def increment(self, messages: Sequence[Message]) -> NDArray[np.int32]: ...
     def text(self, token_ids: NDArray[np.int32]) -> str: ...
     def marked_text(self, token_ids: NDArray[np.int32]) -> str: ...
+    def whole_text(self, token_ids: NDArray[np.int32]) -> str: ...
 
 
 class History(Protocol):

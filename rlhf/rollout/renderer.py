@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ from numpy.typing import NDArray
 from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids, with_tools
 from rlhf.models.increments import Increments
 from rlhf.types import Message, Prompt, Task, Tool
+
+REMEMBERED_OFFERS = 64
 
 
 class ChatRenderer:
@@ -21,6 +25,16 @@ class ChatRenderer:
     ) -> None:
         self._tokenizer, self._arguments = tokenizer, with_tools(arguments, tools)
         self._increments = Increments(tokenizer, self._arguments)
+        self._without_tools, self._offers = arguments, dict[str, ChatRenderer]()
+
+    def offering(self, tools: Sequence[Tool]) -> ChatRenderer:
+        """The same with other tools; kept, for what is known of its template is dear."""
+        key = json.dumps([asdict(tool) for tool in tools])
+        if key not in self._offers:
+            if len(self._offers) >= REMEMBERED_OFFERS:
+                self._offers.pop(next(iter(self._offers)))
+            self._offers[key] = ChatRenderer(self._tokenizer, self._without_tools, tools)
+        return self._offers[key]
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:

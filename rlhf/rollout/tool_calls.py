@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf.errors import ConfigError
 from rlhf.pieces import is_piece, load_piece
 from rlhf.types import ToolCall
 
@@ -57,11 +58,13 @@ def plain(text: str) -> Spoken:
 FORMATS: Mapping[str, ToolFormat] = {"hermes": hermes, "llama3_json": llama3_json, "none": plain}
 
 
-def tool_format(name: str) -> ToolFormat:
-    """The format of that name. Raises `ConfigError` for one of the user's own that cannot be imported."""
+def tool_format(name: str, setting: str = "environment.tool_format") -> ToolFormat:
+    """The format of that name, which `setting` gave. Raises `ConfigError` for one that is not there."""
     if is_piece(name):
-        own: ToolFormat = load_piece(name, "environment.tool_format")
+        own: ToolFormat = load_piece(name, setting)
         return own
+    if name not in FORMATS:
+        raise ConfigError(f"{setting} is {name!r}; use {', '.join(FORMATS)} or module:function")
     return FORMATS[name]
 
 

@@ -11,7 +11,7 @@ from rlhf.protocols import Environment, Environments
 from rlhf.rollout.episode import AGENT, Course, Policy, Unplayable, opened, say
 from rlhf.rollout.seat import Seat
 from rlhf.rollout.tool_calls import Spoken, ToolFormat, plain
-from rlhf.types import Completion, Failed, FinishReason, Message, Observation, Status, Task, Trajectory
+from rlhf.types import Completion, Failed, FinishReason, Message, Observation, Status, Task, Tool, Trajectory
 
 REWARDS = "rewards"
 """Where an environment with several roles says at the end what each has earned: `info["rewards"]`, by role."""
@@ -43,6 +43,10 @@ class WithEnvironment:
     @property
     def roles(self) -> tuple[str, ...]:
         return self.rules.roles
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return self.environments.spec.tools
 
     async def __call__(self, task: Task, policy: Policy, seed: int) -> tuple[Trajectory | Failed, ...]:
         environment = await self.environments.open(policy.session)

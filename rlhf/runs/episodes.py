@@ -9,7 +9,7 @@ from pathlib import Path
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import EpisodeRecord, Fate, as_row
 
-BESIDE_THE_BOOKS = (Fate.EVALUATED, Fate.BASELINE)
+BESIDE_THE_BOOKS = (Fate.EVALUATED, Fate.BASELINE, Fate.SERVED)
 """Fates of episodes that were never admitted for training."""
 
 

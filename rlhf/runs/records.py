@@ -50,6 +50,8 @@ class Fate(StrEnum):
     """It was played to evaluate the policy, and never meant for training."""
     BASELINE = "baseline"
     """It was played greedily beside its group, for its reward alone, and never meant for training."""
+    SERVED = "served"
+    """An agent of somebody else played it with a policy that was served, beside any run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,13 @@ def records_of_evaluation(groups: Sequence[Group], evaluation_set: str) -> list[
         for group in groups
         for record in _ended(group.ticket, group.task, group.samples, len(group.samples), Fate.EVALUATED, None, None)
     ]
+
+
+def record_of_served(ordinal: int, trajectory: Trajectory, reward: float | None) -> EpisodeRecord:
+    """The record of the n-th episode that was played with a served policy; `reward` is what its agent said of it."""
+    score = Unscored(kind="no reward") if reward is None else Scored(value=reward)
+    identity = _identity(Ticket(ordinal=ordinal, version=0), trajectory.task, 0)
+    return EpisodeRecord(**identity, **_played(Sample(trajectory=trajectory, score=score)), fate=Fate.SERVED)
 
 
 def records_in_flight(ticket: Ticket, task: Task, group_size: int, group: Group | None = None) -> list[EpisodeRecord]:

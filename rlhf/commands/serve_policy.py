@@ -1,0 +1,116 @@
+"""`rlhf serve policy`: a checkpoint as OpenAI's API, with the episodes that agents play on it in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlhf.commands.failures import telling
+from rlhf.commands.train import as_ctrl_c
+from rlhf.errors import ConfigError
+from rlhf.http.binding import LOOPBACK, check_binding
+from rlhf.http.config import token_from
+from rlhf.rollout.tool_calls import tool_format
+from rlhf.supervisor import supervise
+from rlhf.trainer.checkpoint import model_folder
+
+if TYPE_CHECKING:
+    from rlhf.rollout.episode import Policy
+    from rlhf.types import Trajectory
+    from rlhf.wiring import Serving
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """How a policy is served: at most `capacity` episodes are open, and one that is not used for `lease_seconds` ends.
+    `trajectories` is the file that takes them."""
+
+    host: str = LOOPBACK
+    port: int = 8200
+    token_env: str | None = None
+    max_tokens: int = 1024
+    temperature: float = 1.0
+    seed: int = 0
+    tool_format: str = "hermes"
+    trajectories: Path | None = None
+    capacity: int = 1024
+    lease_seconds: float = 600.0
+
+
+def serve_policy(checkpoint: str, settings: PolicySettings) -> int:
+    """Serve until Ctrl-C; returns the exit code. Raises `UserError` before anything is started."""
+    model, token = model_folder(checkpoint), token_from(settings.token_env)
+    check_binding(settings.host, token)
+    tool_format(settings.tool_format, "--tool-format")
+    if settings.trajectories and not settings.trajectories.absolute().parent.is_dir():
+        raise ConfigError(f"--trajectories {settings.trajectories}: there is no such folder; make it first")
+
+    def run() -> int:
+        for ending in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(ending, as_ctrl_c)
+        return asyncio.run(serve(model, Path(checkpoint).name, token, settings))
+
+    return supervise(telling(run))
+
+
+async def serve(model: str, name: str, token: str | None, settings: PolicySettings) -> int:
+    """Start an engine on the model in a folder, and answer until this is cancelled."""
+    from rlhf.inference import served_here
+    from rlhf.rollout.endpoint.app import policy_app
+    from rlhf.rollout.endpoint.front import Front
+    from rlhf.rollout.endpoint.listening import listening
+    from rlhf.rollout.endpoint.sessions import Sessions
+
+    async def answer(serving: Serving) -> int:
+        async with AsyncExitStack() as stack:
+            keep = stack.enter_context(kept(settings.trajectories))
+            sessions = Sessions(read=tool_format(settings.tool_format, "--tool-format"), capacity=settings.capacity)
+            policies = partial(policy_of, serving, settings)
+            front = Front(sessions, policies, keep, lease_seconds=settings.lease_seconds)
+            stack.callback(front.close)
+            app = policy_app(sessions, model=name, token=token, front=front)
+            url = await stack.enter_async_context(listening(app, host=settings.host, port=settings.port))
+            print(f"policy {name} at {url}/v1", flush=True)
+            await front.sweep()
+        return 0
+
+    return await served_here(model, answer)
+
+
+def policy_of(serving: Serving, settings: PolicySettings, number: int) -> Policy:
+    """Who plays the n-th episode; its draws follow from that number."""
+    from rlhf.rollout.episode import Policy
+    from rlhf.rollout.seeds import request_seed
+    from rlhf.types import Sampling
+
+    return Policy(
+        engine=serving.router,
+        renderer=serving.renderer,
+        sampling=Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens),
+        max_context_tokens=serving.facts.max_context_tokens,
+        session=f"serve-{number}",
+        seed_of=lambda turn: request_seed(run_seed=settings.seed, purpose="serve", ordinal=number, sample=0, turn=turn),
+    )
+
+
+@contextmanager
+def kept(file: Path | None) -> Iterator[Callable[[Trajectory, float | None], None]]:
+    """Writes an episode with its reward to the file; each is on the disk before the next."""
+    from rlhf.runs.jsonl import JsonlWriter
+    from rlhf.runs.records import as_row, record_of_served
+
+    if file is None:
+        yield lambda trajectory, reward: None
+        return
+    lines, numbers = JsonlWriter(file, buffered_lines=1), itertools.count()
+    try:
+        yield lambda trajectory, reward: lines.write([as_row(record_of_served(next(numbers), trajectory, reward))])
+    finally:
+        lines.close()

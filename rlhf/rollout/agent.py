@@ -1,0 +1,68 @@
+"""An episode that somebody else's agent drives: it asks the policy over OpenAI's API, and is captured as it does."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+from rlhf.errors import DeadlinePassed, GenerateFailed
+from rlhf.rollout.endpoint.sessions import Session, Sessions
+from rlhf.rollout.episode import AGENT, Policy
+from rlhf.rollout.programs import Late, Raised, outcome_of
+from rlhf.types import Failed, Task, Tool, Trajectory
+
+AGENT_FAILURE = "agent_"
+"""How kinds of failures begin that were an agent's."""
+LONGEST_DETAIL = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithAgent:
+    """A way to play: `program(task, base_url, api_key)` asks an endpoint at `url`, which serves `sessions` with
+    `token`, and returns what the episode has earned, or None.
+
+    `Failed("agent_raised")` and `Failed("agent_timeout")` say how it broke, `Failed("agent_silent")` that it was never
+    given a reply, `Failed("agent_protocol")` that what it returned is no reward.
+    """
+
+    program: Callable[..., Any]
+    url: str
+    token: str
+    sessions: Sessions
+    timeout_seconds: float
+    places: asyncio.Semaphore
+    roles: tuple[str, ...] = field(default=(AGENT,), init=False)
+    tools: tuple[Tool, ...] = field(default=(), init=False)  # the agent offers its own, request by request
+
+    async def __call__(self, task: Task, policy: Policy, seed: int) -> tuple[Trajectory | Failed, ...]:
+        async with self.places:
+            session = self.sessions.open(policy)
+            try:
+                base_url = f"{self.url}/sessions/{session.id}/v1"
+                returned = await outcome_of(self.program, task, base_url, self.token, seconds=self.timeout_seconds)
+            finally:
+                self.sessions.close(session)
+        return (self._judged(task, session, returned),)
+
+    def _judged(self, task: Task, session: Session, returned: Any) -> Trajectory | Failed:
+        """Raises what an engine raised, where that was the end of the agent, or is that of the run."""
+        broke = isinstance(returned, (Raised, Late))
+        if session.failure and (broke or not isinstance(session.failure, (GenerateFailed, DeadlinePassed))):
+            raise session.failure
+        if isinstance(returned, Late):
+            return _failed("timeout", task, f"the agent did not end within {self.timeout_seconds:g} s")
+        if isinstance(returned, Raised):
+            return _failed("raised", task, f"{type(returned.error).__name__}: {returned.error}")
+        if not session.capture.replies:
+            return _failed("silent", task, "the agent has ended and was never given a reply")
+        if returned is not None and not (isinstance(returned, Real) and math.isfinite(returned)):
+            return _failed("protocol", task, f"the agent returned {returned!r:.80}, which is no reward")
+        return session.trajectory(task, None if returned is None else float(returned))
+
+
+def _failed(kind: str, task: Task, detail: str) -> Failed:
+    return Failed(kind=f"{AGENT_FAILURE}{kind}", detail=f"task {task.id}: {detail}"[:LONGEST_DETAIL])

@@ -1,0 +1,128 @@
+"""The policy behind HTTP, as OpenAI's API: agents that know nothing of this project ask it, and are captured."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from rlhf.http.binding import BearerToken
+from rlhf.http.limits import BodyLimit
+from rlhf.rollout.endpoint.answers import Answer
+from rlhf.rollout.endpoint.front import Ending, Front
+from rlhf.rollout.endpoint.refusal import Refused
+from rlhf.rollout.endpoint.sessions import ClientGone, Session, Sessions
+from rlhf.rollout.endpoint.wire import ChatRequest
+
+BODY_BYTES = 16 * 2**20
+IGNORED_HEADER = "x-rlhf-ignored"
+"""Fields of the request that changed nothing."""
+CHAT, MODELS = "/chat/completions", "/models"
+
+
+def policy_app(sessions: Sessions, *, model: str, token: str | None, front: Front | None = None) -> Any:
+    """An ASGI application that answers for `model` in `sessions`, each at `/sessions/ID/v1`.
+
+    With a `front` clients open sessions of their own, and `/v1` is for those that open none.
+    """
+    app = FastAPI(title=f"policy {model}", exception_handlers=_HANDLERS)
+    routes = Routes(sessions, model, front)
+    app.get("/health")(routes.health)
+    app.get(f"/sessions/{{session_id}}/v1{MODELS}")(routes.models)
+    app.post(f"/sessions/{{session_id}}/v1{CHAT}", response_model=None)(routes.chat)
+    if front is not None:
+        app.get(f"/v1{MODELS}")(routes.models)
+        app.post(f"/v1{CHAT}", response_model=None)(routes.chat_alone)
+        app.post("/sessions")(routes.open)
+        app.post("/sessions/{session_id}/end")(routes.end)
+    limited = BodyLimit(app, BODY_BYTES)
+    return BearerToken(limited, token) if token else limited
+
+
+class Routes:
+    """What is answered where."""
+
+    def __init__(self, sessions: Sessions, model: str, front: Front | None) -> None:
+        self._sessions, self._model, self._front = sessions, model, front
+
+    async def health(self) -> dict[str, Any]:
+        return {"status": "healthy", "model": self._model, "sessions": len(self._sessions)}
+
+    async def models(self) -> dict[str, Any]:
+        one = {"id": self._model, "object": "model", "created": 0, "owned_by": "rlhf"}
+        return {"object": "list", "data": [one]}
+
+    async def chat(self, session_id: str, body: ChatRequest, request: Request) -> Response:
+        """A reply within a session."""
+        return await self._answered(self._sessions.find(session_id), body, request)
+
+    async def chat_alone(self, body: ChatRequest, request: Request) -> Response:
+        """A reply without a session: in the one that the conversation goes on with, or in a new one."""
+        assert self._front is not None
+        _refuse_what_is_missed(body)
+        return await self._answered(self._front.session_of(body.asked()), body, request)
+
+    async def open(self, request: Request) -> dict[str, Any]:
+        """A session for one episode."""
+        assert self._front is not None
+        session = self._front.open()
+        return {"id": session.id, "base_url": f"{request.base_url}sessions/{session.id}/v1"}
+
+    async def end(self, session_id: str, ending: Ending) -> dict[str, Any]:
+        """The episode is over, and has earned `reward`; null where nobody knows."""
+        assert self._front is not None
+        return self._front.end(self._sessions.find(session_id), ending.reward)
+
+    async def _answered(self, session: Session, body: ChatRequest, request: Request) -> Response:
+        _refuse_what_is_missed(body)
+        replied = await session.reply(body.asked(), partial(_gone, request))
+        answer = Answer(request=body, replied=replied, model=body.model or self._model, text=session.text)
+        headers = {IGNORED_HEADER: ", ".join(body.ignored)} if body.ignored else None
+        if body.stream:
+            return StreamingResponse(answer.stream(), media_type="text/event-stream", headers=headers)
+        return JSONResponse(answer.completion(), headers=headers)
+
+
+def _refuse_what_is_missed(body: ChatRequest) -> None:
+    if missed := body.missed():
+        name, why = missed
+        raise Refused(400, "not_supported", why, name)
+
+
+async def _gone(request: Request) -> None:
+    """Until the client has left; its body was read already."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refused)
+    headers = {"Retry-After": "1"} if error.again else {"x-should-retry": "false"}
+    return JSONResponse(error.as_json(), status_code=error.status, headers=headers)
+
+
+async def _left(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    """What is wrong with a body, without repeating it."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"][1:])
+    return await _refused(request, Refused(400, "invalid", f"{place or 'the body'}: {first['msg']}", place or None))
+
+
+async def _unknown(request: Request, error: Exception) -> JSONResponse:
+    """No such path or method, or a body that is not JSON."""
+    assert isinstance(error, HTTPException)
+    return await _refused(request, Refused(error.status_code, "invalid", str(error.detail)))
+
+
+_HANDLERS: Any = {
+    Refused: _refused, ClientGone: _left, RequestValidationError: _invalid, HTTPException: _unknown
+}  # fmt: skip

@@ -1,0 +1,36 @@
+"""An agent that plays the episodes of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from rlhf.config import Config
+from rlhf.pieces import is_piece
+from rlhf.rollout.tool_calls import FORMATS
+
+
+class AgentConfig(Config):
+    """A program of yours that asks the policy over OpenAI's API, and how it is run."""
+
+    program: str
+    """`module:function` `(task, base_url, api_key, **arguments)`, plain or async, that plays one episode and returns
+    its reward, or None where the recipe's reward is to score it."""
+    arguments: dict[str, Any] = Field({})
+    """What else the program is called with, by name."""
+    timeout_seconds: float = Field(600, gt=0)
+    """Deadline for one episode; it is lost when it passes."""
+    max_agents: int = Field(256, ge=1)
+    """Agents that run at once; other episodes wait. A plain program has a thread of its own."""
+    tool_format: str = "hermes"
+    """How the model writes tool calls: `hermes` (Hermes, Qwen), `llama3_json` (Llama 3.1 and later), `none`, or
+    `module:function` of yours, `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where a request offers tools."""
+
+    @model_validator(mode="after")
+    def _names(self) -> AgentConfig:
+        if not is_piece(self.program):
+            raise ValueError(f"program is {self.program!r}; give module:function")
+        if self.tool_format not in FORMATS and not is_piece(self.tool_format):
+            raise ValueError(f"tool_format is {self.tool_format!r}; use {', '.join(FORMATS)} or module:function")
+        return self

@@ -1,0 +1,24 @@
+"""Answers that are no reply."""
+
+from __future__ import annotations
+
+from rlhf.errors import RlhfError
+
+
+class Refused(RlhfError):
+    """A request that is answered with an error: its `status`, one word as `code`, and what was wrong with `param`."""
+
+    def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.param = status, code, message, param
+
+    @property
+    def again(self) -> bool:
+        """Whether the same request may end otherwise. OpenAI's clients ask again after a 409 unless they are told."""
+        return self.status >= 500
+
+    def as_json(self) -> dict[str, object]:
+        """The error as OpenAI writes it."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        message = self.message.encode(errors="replace").decode()
+        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}

@@ -1,0 +1,173 @@
+"""Sessions: each is one episode of an agent, from its opening until somebody ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.errors import DeadlinePassed, ModelError, RlhfError
+from rlhf.rollout.endpoint.capture import Capture, Question, Replied
+from rlhf.rollout.endpoint.marks import Asked
+from rlhf.rollout.endpoint.refusal import Refused
+from rlhf.rollout.episode import Policy
+from rlhf.rollout.tool_calls import ToolFormat
+from rlhf.types import Completion, Prompt, Task, Timings, Trajectory
+
+REMEMBERED_ENDS = 65_536
+
+
+class ClientGone(RlhfError):
+    """Whoever asked has left: the reply is dropped, and nobody reads this."""
+
+
+class Session:
+    """An agent that asks `policy`. `failure` is what an engine raised and no reply came after: the agent hears of it as
+    an answer only."""
+
+    def __init__(self, policy: Policy, read: ToolFormat) -> None:
+        self.id = secrets.token_urlsafe(12)
+        self.capture = Capture(policy.renderer, read)
+        self.failure: RlhfError | None = None
+        self._policy = policy
+        self._numbers = itertools.count()
+        self._began = self._used = time.monotonic()
+        self._generating = 0.0
+        self._under_way = 0
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def text(self, token_ids: NDArray[np.int32]) -> str:
+        """Tokens with every mark."""
+        return self._policy.renderer.whole_text(token_ids)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a reply is under way."""
+        return self._under_way > 0
+
+    @property
+    def idle_seconds(self) -> float:
+        return 0.0 if self.busy else time.monotonic() - self._used
+
+    async def reply(self, asked: Asked, gone: Callable[[], Coroutine[Any, Any, None]]) -> Replied:
+        """The policy's reply, unless whoever asked is `gone` before: then `ClientGone`.
+
+        Raises `Refused`: for a prompt without room, for an engine that failed, and when the session is ended.
+        """
+        question = self._question(asked)
+        replying, leaving = asyncio.ensure_future(self._reply(question)), asyncio.ensure_future(gone())
+        self._under_way += 1
+        try:
+            await asyncio.wait((replying, leaving, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            if self._ended.done():
+                raise over(self.id)
+            if replying.done():
+                return replying.result()
+            raise ClientGone(f"a client of session {self.id} left before it was answered")
+        finally:
+            replying.cancel()
+            leaving.cancel()
+            self.capture.drop(question)
+            self._under_way -= 1
+            self._used = time.monotonic()
+
+    def end(self) -> None:
+        """No more is asked; what is under way is given up."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def trajectory(self, task: Task, reward: float | None, *, ended: bool = True) -> Trajectory:
+        """The episode of a session that was asked. `ended` is false for one that was given up."""
+        elsewhere = max(0.0, time.monotonic() - self._began - self._generating)
+        timings = Timings(generate_seconds=self._generating, environment_seconds=elsewhere)
+        return self.capture.trajectory(task, reward, timings, ended=ended)
+
+    def _question(self, asked: Asked) -> Question:
+        try:
+            return self.capture.ask(asked)
+        except ModelError as error:
+            raise Refused(400, "template", str(error), "messages") from error
+
+    async def _reply(self, question: Question) -> Replied:
+        completion = await self._generated(question)
+        if self._ended.done():
+            raise over(self.id)
+        self.failure = None
+        return self.capture.answer(question, completion)
+
+    async def _generated(self, question: Question) -> Completion:
+        began = time.monotonic()
+        sampling = replace(self._policy.sampling, max_tokens=self._room(question))
+        try:
+            return await self._policy.engine.generate(
+                Prompt(token_ids=question.token_ids),
+                sampling=sampling,
+                seed=self._policy.seed_of(next(self._numbers)),
+                session=self._policy.session,
+            )
+        except RlhfError as error:
+            self.failure = error
+            late = isinstance(error, DeadlinePassed)
+            raise Refused(504 if late else 500, "timeout" if late else "engine", str(error)) from error
+        finally:
+            self._generating += time.monotonic() - began
+
+    def _room(self, question: Question) -> int:
+        """Tokens that the reply may have. Raises `Refused` where there is no room for one."""
+        length, context = len(question.token_ids), self._policy.max_context_tokens
+        if length >= context:
+            why = f"the messages have {length} tokens, and the model's context is {context}"
+            raise Refused(400, "context_length_exceeded", why, "messages")
+        wanted = question.asked.max_tokens or self._policy.sampling.max_tokens
+        return min(wanted, self._policy.sampling.max_tokens, context - length)
+
+
+class Sessions:
+    """All sessions that are open, at most `capacity`, and the ids of those that have ended."""
+
+    def __init__(self, *, read: ToolFormat, capacity: int) -> None:
+        self._read, self._capacity = read, capacity
+        self._open: dict[str, Session] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(tuple(self._open.values()))
+
+    def open(self, policy: Policy) -> Session:
+        """A session of its own. Raises `Refused` where there is no place."""
+        if len(self._open) >= self._capacity:
+            raise Refused(503, "capacity", f"{len(self._open)} sessions are open, which is all there may be; end some")
+        session = Session(policy, self._read)
+        self._open[session.id] = session
+        return session
+
+    def find(self, session_id: str) -> Session:
+        """The open session of that id. Raises `Refused`: 404 where there was none, 409 where it has ended."""
+        if found := self._open.get(session_id):
+            return found
+        if session_id in self._ended:
+            raise over(session_id)
+        raise Refused(404, "unknown_session", f"there is no session {session_id!r:.40}; POST /sessions opens one")
+
+    def close(self, session: Session) -> None:
+        """End it, and give its place back."""
+        session.end()
+        if self._open.pop(session.id, None):
+            self._ended[session.id] = None
+            if len(self._ended) > REMEMBERED_ENDS:
+                self._ended.popitem(last=False)
+
+
+def over(session_id: str) -> Refused:
+    return Refused(409, "session_ended", f"session {session_id} has ended; its episode is closed")

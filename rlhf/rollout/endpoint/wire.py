@@ -1,0 +1,158 @@
+"""A request for a chat completion as OpenAI's clients send it, read into the system's words."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from rlhf.rollout.endpoint.marks import Asked
+from rlhf.types import Message, Tool, ToolCall
+
+NEVER_SAMPLED = {
+    "n": "n is {value}: one reply is given a request; ask again for another",
+    "stop": "stop is {value}: a reply ends where the model ends it, since its tokens are trained as they are",
+    "top_logprobs": "top_logprobs is {value}: only the log-probs of the sampled tokens are known",
+    "functions": "functions are the tools of long ago; send tools",
+    "audio": "audio is nothing that a language model says",
+}
+"""What cannot be given, and would be missed."""
+NOTHING: dict[str, tuple[Any, ...]] = {"n": (1,), "stop": ([], ""), "top_logprobs": (0,), "functions": ([],)}
+"""Values that ask for nothing."""
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+"""Field names that can be repeated in a header."""
+
+
+def text_of(content: Any) -> Any:
+    """A message's text: as it is, none, or in parts."""
+    if content is None:
+        return ""
+    return "\n".join(_part(part) for part in content) if isinstance(content, list) else content
+
+
+def _part(part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    if kind != "text" or not isinstance(part.get("text"), str):
+        raise ValueError(f"parts of type text are read, and this is {kind!r:.40}")
+    return str(part["text"])
+
+
+Text = Annotated[str, BeforeValidator(text_of)]
+
+
+class Function(BaseModel):
+    """What a call names, its arguments as JSON text."""
+
+    name: str
+    arguments: str = ""
+
+    @field_validator("arguments")
+    @classmethod
+    def _an_object(cls, arguments: str) -> str:
+        try:
+            written = json.loads(arguments or "{}")
+        except RecursionError:
+            raise ValueError("the arguments of a call are nested too deeply") from None
+        if not isinstance(written, dict):
+            raise ValueError("the arguments of a call are the text of a JSON object")
+        return arguments
+
+
+class Call(BaseModel):
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: Function
+
+    def call(self) -> ToolCall:
+        return ToolCall(id=self.id, name=self.function.name, arguments=json.loads(self.function.arguments or "{}"))
+
+
+class ChatMessage(BaseModel):
+    """One message; fields of it that are not named here are not read."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text = ""
+    tool_calls: list[Call] | None = None
+    tool_call_id: str | None = None
+
+    def message(self) -> Message:
+        calls = tuple(call.call() for call in self.tool_calls or ())
+        role = "system" if self.role == "developer" else self.role
+        return Message(role=role, content=self.content, tool_calls=calls, tool_call_id=self.tool_call_id)
+
+
+class FunctionOffered(BaseModel):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ToolOffered(BaseModel):
+    type: Literal["function"] = "function"
+    function: FunctionOffered
+
+    def tool(self) -> Tool:
+        offered = self.function
+        return Tool(name=offered.name, description=offered.description or "", parameters=offered.parameters or {})
+
+
+class StreamOptions(BaseModel):
+    include_usage: bool | None = None
+
+
+class ChatRequest(BaseModel):
+    """The body of `/v1/chat/completions`. What is given and not named here is `ignored`: it would change the
+    distribution that is sampled from, which is the server's to decide, or concerns nobody here."""
+
+    model_config = ConfigDict(extra="allow")
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    model: str = ""
+    tools: list[ToolOffered] | None = None
+    tool_choice: Any = None
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: bool | None = None
+    return_token_ids: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, body: Any) -> Any:
+        """A lone surrogate is no text: no tokenizer reads it."""
+        try:
+            json.dumps(body, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("the body holds half of a character, which is no text") from None
+        return body
+
+    def asked(self) -> Asked:
+        limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
+        return Asked(
+            messages=tuple(message.message() for message in self.messages),
+            tools=tuple(offered.tool() for offered in self.tools or ()),
+            reads_calls=bool(self.tools) and self.tool_choice != "none",
+            max_tokens=min(limits, default=None),
+        )
+
+    def missed(self) -> tuple[str, str] | None:
+        """The first field that asks for what cannot be given, and why; None where all can."""
+        for name, why in NEVER_SAMPLED.items():
+            value = self._others.get(name)
+            if value is not None and value not in NOTHING.get(name, ()):
+                return name, why.format(value=f"{value!r:.40}")
+        return None
+
+    @property
+    def ignored(self) -> list[str]:
+        """Fields that were given and change nothing."""
+        given = [name for name, value in self._others.items() if value is not None and NAME.fullmatch(name)]
+        named = [name for name in given if name not in NEVER_SAMPLED]
+        return sorted(named + ["tool_choice"] * (self.tool_choice not in (None, "auto", "none")))
+
+    @property
+    def _others(self) -> dict[str, Any]:
+        return self.model_extra or {}

@@ -1,0 +1,78 @@
+"""Agents as people write them, good and bad, for `agent.program`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import httpx
+import openai
+
+from rlhf.types import Task
+
+RELEASE = threading.Event()
+"""Lets agents that hang go, at the end of a test."""
+
+
+def asking(base_url: str, api_key: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=base_url, api_key=api_key, timeout=30, max_retries=0)
+
+
+def twice(task: Task, base_url: str, api_key: str, reward: Any = 0.5) -> Any:
+    """Asks what the task asks, and once more."""
+    chat = asking(base_url, api_key).chat.completions
+    messages: list[Any] = [{"role": message.role, "content": message.content} for message in task.messages]
+    first = chat.create(model="policy", messages=messages).choices[0].message
+    chat.create(model="policy", messages=[*messages, first, {"role": "user", "content": "sure?"}])
+    return reward
+
+
+async def at_once(task: Task, base_url: str, api_key: str) -> None:
+    """Three samples beside one another, without a reward."""
+    chat = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=30, max_retries=0).chat.completions
+    messages: list[Any] = [{"role": "user", "content": "go"}]
+    await asyncio.gather(*(chat.create(model="policy", messages=messages) for _ in range(3)))
+
+
+def raises(task: Task, base_url: str, api_key: str) -> float:
+    twice(task, base_url, api_key)
+    raise KeyError("my own mistake")
+
+
+async def raises_later(task: Task, base_url: str, api_key: str) -> float:
+    raise SystemExit(3)
+
+
+def silent(task: Task, base_url: str, api_key: str) -> float:
+    return 1.0
+
+
+def hangs(task: Task, base_url: str, api_key: str) -> float:
+    twice(task, base_url, api_key)
+    RELEASE.wait(20)
+    return 1.0
+
+
+async def hangs_later(task: Task, base_url: str, api_key: str) -> float:
+    await asyncio.sleep(60)
+    return 1.0
+
+
+def swallows(task: Task, base_url: str, api_key: str) -> float:
+    """Asks once with plain HTTP, and takes any answer for a good one."""
+    body = {"messages": [{"role": "user", "content": "go"}]}
+    httpx.post(f"{base_url}/chat/completions", json=body, headers={"Authorization": f"Bearer {api_key}"}, timeout=30)
+    return 0.25
+
+
+def guesses(task: Task, base_url: str, api_key: str) -> float:
+    """Uses the wrong key."""
+    return twice(task, base_url, "guess")
+
+
+def slow_start(task: Task, base_url: str, api_key: str) -> float:
+    time.sleep(0.2)
+    twice(task, base_url, api_key)
+    return 1.0

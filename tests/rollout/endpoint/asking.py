@@ -1,0 +1,89 @@
+"""An agent's requests to a session, without a socket, and what must be true of every episode."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from rlhf.rollout.endpoint.capture import Replied
+from rlhf.rollout.endpoint.marks import Asked
+from rlhf.rollout.endpoint.sessions import Session
+from rlhf.rollout.tool_calls import hermes
+from rlhf.trainer.batch import build_batch
+from rlhf.types import Group, Message, Sample, Sampling, Scored, Ticket, TokenKind, Tool, Trajectory
+from tests.rollout.playing import TASK, ScriptedEngine, policy
+
+
+async def stays() -> None:
+    """A client that waits for its answer."""
+    await asyncio.Event().wait()
+
+
+def user(text: str) -> Message:
+    return Message(role="user", content=text)
+
+
+def assistant(text: str) -> Message:
+    return Message(role="assistant", content=text)
+
+
+class Agent:
+    """Asks one session, and remembers its conversation: `said` is what it would send next time."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *replies: str | Sequence[int], **changes: object) -> None:
+        changes = {"sampling": Sampling(max_tokens=256)} | changes
+        self.tokenizer = tokenizer
+        ids = [tokenizer.encode(one, add_special_tokens=False) if isinstance(one, str) else one for one in replies]
+        self.engine = ScriptedEngine(*ids, stop=tokenizer.eos_token_id)
+        self.session = Session(policy(self.engine, tokenizer, **changes), hermes)
+        self.said: list[Message] = []
+
+    async def ask(self, *messages: Message, tools: tuple[Tool, ...] = (), max_tokens: int | None = None) -> Replied:
+        """A request with exactly these messages."""
+        asked = Asked(messages=messages, tools=tools, reads_calls=bool(tools), max_tokens=max_tokens)
+        return await self.session.reply(asked, stays)
+
+    async def say(self, *messages: Message, **options: object) -> Replied:
+        """A request that goes on with all that was said."""
+        replied = await self.ask(*self.said, *messages, **options)
+        self.said += [*messages, replied.message]
+        return replied
+
+    def played(self, reward: float | None = None) -> Trajectory:
+        trajectory = self.session.trajectory(TASK, reward)
+        check(trajectory, self.engine)
+        return trajectory
+
+    def texts(self, trajectory: Trajectory) -> list[str]:
+        return [self.tokenizer.decode(segment.token_ids) for segment in trajectory.segments]
+
+
+def check(trajectory: Trajectory, engine: ScriptedEngine) -> None:
+    """Every sampled token is an ACTION exactly once, after just what the engine was asked with."""
+    left = [(tuple(asked), completion) for (asked, _, _, _), completion in zip(engine.asked, engine.said, strict=True)]
+    for segment in trajectory.segments:
+        acted = np.zeros(len(segment.token_ids), bool)
+        for turn in segment.turns:
+            before = tuple(segment.token_ids[: turn.start].tolist())
+            found = next(
+                pair for pair in left
+                if pair[0] == before
+                and pair[1].token_ids.tolist() == segment.token_ids[turn.start : turn.stop].tolist()
+                and pair[1].versions.tolist() == segment.versions[turn.start : turn.stop].tolist()
+            )  # fmt: skip
+            assert segment.logprobs[turn.start : turn.stop].tolist() == found[1].logprobs.tolist()
+            left.remove(found)
+            acted[turn.start : turn.stop] = True
+        assert (acted == (segment.kinds == TokenKind.ACTION)).all()
+        assert (segment.logprobs[~acted] == 0).all()
+        assert (segment.versions[~acted] == -1).all()
+    assert left == [], "a reply is in no segment"
+    sample = Sample(trajectory=trajectory, score=Scored(value=0.0))
+    batch = build_batch([Group(ticket=Ticket(ordinal=0, version=0), task=TASK, samples=(sample,))])
+    trained = [token for strand in batch.strands for token in strand.token_ids[strand.actions].tolist()]
+    assert sorted(trained) == sorted(token for completion in engine.said for token in completion.token_ids.tolist())
+    flags = [(turn.terminated, turn.truncated) for segment in trajectory.segments for turn in segment.turns]
+    assert [any(flag) for flag in flags] == [False] * (len(flags) - 1) + [True], "the last turn alone is an end"

@@ -1,0 +1,58 @@
+"""The endpoint on a real socket, with an engine that says what it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from transformers import PreTrainedTokenizerBase
+
+from rlhf.models.tiny import byte_tokenizer
+from rlhf.protocols import RolloutEngine
+from rlhf.rollout.endpoint.app import policy_app
+from rlhf.rollout.endpoint.front import Front
+from rlhf.rollout.endpoint.listening import listening
+from rlhf.rollout.endpoint.sessions import Sessions
+from rlhf.rollout.episode import Policy
+from rlhf.rollout.tool_calls import hermes
+from rlhf.types import Sampling, Trajectory
+from tests.rollout.playing import ScriptedEngine, policy
+
+TOKENIZER = byte_tokenizer()
+
+
+def scripted(*replies: str, tokenizer: PreTrainedTokenizerBase = TOKENIZER) -> ScriptedEngine:
+    ids = [tokenizer.encode(reply, add_special_tokens=False) for reply in replies]
+    return ScriptedEngine(*ids, stop=tokenizer.eos_token_id)
+
+
+@dataclass
+class Served:
+    """A server: its address, its sessions, and the episodes that ended."""
+
+    url: str
+    sessions: Sessions
+    front: Front
+    kept: list[tuple[Trajectory, float | None]] = field(default_factory=list)
+
+
+@contextlib.asynccontextmanager
+async def served(
+    engine: RolloutEngine,
+    *,
+    token: str | None = None,
+    capacity: int = 8,
+    lease_seconds: float = 60.0,
+    max_tokens: int = 256,
+    context: int = 2048,
+) -> AsyncIterator[Served]:
+    def policy_of(number: int) -> Policy:
+        sampling = Sampling(max_tokens=max_tokens)
+        return policy(engine, TOKENIZER, sampling=sampling, max_context_tokens=context)  # type: ignore[arg-type]
+
+    kept: list[tuple[Trajectory, float | None]] = []
+    sessions = Sessions(read=hermes, capacity=capacity)
+    front = Front(sessions, policy_of, lambda *episode: kept.append(episode), lease_seconds=lease_seconds)
+    async with listening(policy_app(sessions, model="tiny", token=token, front=front)) as url:
+        yield Served(url, sessions, front, kept)

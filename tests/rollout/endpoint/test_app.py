@@ -1,0 +1,263 @@
+"""The endpoint as the stock OpenAI client sees it, and what it answers to what it cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from rlhf.errors import DeadlinePassed, GenerateFailed
+from rlhf.types import Completion, Prompt, Sampling, Status
+from tests.rollout.endpoint.serving import TOKENIZER, scripted, served
+from tests.rollout.playing import ScriptedEngine
+
+CALL = '<tool_call>{"name": "add", "arguments": {"x": 1, "y": 2}}</tool_call>'
+ADD = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}
+GO = {"role": "user", "content": "go"}
+
+
+def client(base_url: str, key: str = "none") -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=base_url, api_key=key, timeout=30, max_retries=0)
+
+
+async def post(url: str, path: str, **body: Any) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False) as asking:
+        return await asking.post(f"{url}{path}", json=body, timeout=30)
+
+
+async def test_an_agent_with_tools_plays_an_episode_in_a_session_of_its_own() -> None:
+    engine = scripted(CALL, "3")
+    async with served(engine) as server:
+        opened = (await post(server.url, "/sessions")).json()
+        chat = client(opened["base_url"]).chat.completions
+        messages: list[Any] = [GO]
+        first = await chat.create(model="any", messages=messages, tools=[ADD])  # type: ignore[list-item]
+        [call] = first.choices[0].message.tool_calls or []
+        assert (first.choices[0].finish_reason, first.choices[0].message.content) == ("tool_calls", None)
+        assert json.loads(call.function.arguments) == {"x": 1, "y": 2}  # type: ignore[union-attr]
+        messages += [first.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "3"}]
+        second = await chat.create(model="any", messages=messages, tools=[ADD])  # type: ignore[list-item]
+        assert (second.choices[0].finish_reason, second.choices[0].message.content) == ("stop", "3")
+        told = (await post(server.url, f"/sessions/{opened['id']}/end", reward=0.5)).json()
+    sampled = sum(len(completion.token_ids) for completion in engine.said)
+    assert told == {"replies": 2, "segments": 1, "tokens": sampled}
+    [(trajectory, reward)] = server.kept
+    assert (reward, trajectory.segments[0].turns[-1].reward, trajectory.status) == (0.5, 0.5, Status.TERMINATED)
+    assert [message.content for message in trajectory.task.messages] == ["go"]
+
+
+async def test_a_stream_says_the_same_as_a_whole_answer() -> None:
+    text = "  one two\n\nthree-and-a-word-that-is-longer-than-a-piece-may-be ä€😀 \n"
+    async with served(scripted(f"{text}{CALL}", f"{text}{CALL}", text)) as server:
+        chat = client(f"{server.url}/v1").chat.completions
+        whole = await chat.create(model="m", messages=[GO], tools=[ADD])  # type: ignore[list-item]
+        async with chat.stream(
+            model="m",
+            messages=[GO],
+            tools=[ADD],
+            stream_options={"include_usage": True},  # type: ignore[list-item]
+        ) as stream:
+            streamed = await stream.get_final_completion()
+        pieces = [
+            chunk.choices[0].delta.content or ""
+            async for chunk in await chat.create(model="m", messages=[GO], stream=True)
+        ]
+    assert streamed.choices[0].message.content == whole.choices[0].message.content == text.strip()
+    calls = [answer.choices[0].message.tool_calls or [] for answer in (whole, streamed)]
+    assert calls[0][0].function.arguments == calls[1][0].function.arguments  # type: ignore[union-attr]
+    assert streamed.choices[0].finish_reason == "tool_calls"
+    assert streamed.usage == whole.usage
+    assert "".join(pieces) == text
+    assert len(pieces) > 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_token_ids_and_log_probs_are_those_that_were_sampled(stream: bool) -> None:
+    engine = scripted("one")
+    extra = {"return_token_ids": True}
+    async with served(engine) as server:
+        chat = client(f"{server.url}/v1").chat.completions
+        given = await chat.create(model="m", messages=[GO], logprobs=True, stream=stream, extra_body=extra)
+        answers = [chunk async for chunk in given] if stream else [given]  # type: ignore[union-attr, list-item]
+    [said] = engine.said
+    choices = [answer.choices[0] for answer in answers]  # type: ignore[union-attr]
+    ids = [token for choice in choices for token in (choice.model_extra or {}).get("token_ids", [])]
+    prompt = [(answer.model_extra or {}).get("prompt_token_ids") for answer in answers]  # type: ignore[union-attr]
+    logprobs = [one.logprob for choice in choices if choice.logprobs for one in choice.logprobs.content or []]
+    assert ids == said.token_ids.tolist()
+    assert [one for one in prompt if one] == [engine.asked[0][0]]
+    assert logprobs == said.logprobs.tolist()
+
+
+async def test_a_request_without_a_session_goes_on_with_its_conversation_or_is_an_episode_of_its_own() -> None:
+    async with served(scripted("one", "two", "three")) as server:
+        chat = client(f"{server.url}/v1").chat.completions
+        await chat.create(model="m", messages=[GO])
+        more: Any = [GO, {"role": "assistant", "content": "one"}, {"role": "user", "content": "more"}]
+        await chat.create(model="m", messages=more)
+        await chat.create(model="m", messages=[GO])
+        assert len(server.sessions) == 2
+        server.front.close()
+    assert [len(trajectory.segments[0].turns) for trajectory, _ in server.kept] == [2, 1]
+
+
+async def test_what_would_change_the_distribution_is_ignored_and_named() -> None:
+    engine = scripted("one")
+    async with served(engine, max_tokens=7) as server:
+        raw = client(f"{server.url}/v1").chat.completions.with_raw_response
+        answer = await raw.create(
+            model="m", messages=[GO], temperature=0.1, top_p=0.5, seed=3, max_tokens=100, tool_choice="required"
+        )
+    assert answer.headers["x-rlhf-ignored"] == "seed, temperature, tool_choice, top_p"
+    [(_, sampling, seed, _)] = engine.asked
+    assert (sampling, seed) == (Sampling(temperature=1.0, max_tokens=7), 100)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "why"),
+    [
+        ({"n": 2}, "n", "one reply"),
+        ({"stop": ["\n"]}, "stop", "a reply ends where the model ends it"),
+        ({"logprobs": True, "top_logprobs": 3}, "top_logprobs", "sampled tokens"),
+        ({"messages": []}, "messages", "at least 1"),
+        ({"messages": [{"role": "critic", "content": ""}]}, "messages.0.role", "system"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content", "image_url"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, None, "no text"),
+        ({"max_tokens": 0}, "max_tokens", "greater"),
+        ({"messages": [{"role": "user", "content": "x" * 3000}]}, "messages", "context is 2048"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_given_is_refused_by_name(body: dict[str, Any], param: str | None, why: str) -> None:
+    async with served(scripted()) as server, httpx.AsyncClient(trust_env=False) as asking:
+        content = json.dumps({"messages": [GO]} | body)
+        headers = {"content-type": "application/json"}
+        answer = await asking.post(f"{server.url}/v1/chat/completions", content=content, headers=headers)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
+    assert why in error["message"]
+
+
+@pytest.mark.parametrize("call", [{"function": {"name": "add", "arguments": text}} for text in ("{", "[1]", "NaN")])
+async def test_calls_that_an_agent_made_up_must_be_json_objects(call: dict[str, Any]) -> None:
+    async with served(scripted()) as server:
+        messages = [GO, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        answer = await post(server.url, "/v1/chat/completions", messages=messages)
+    assert answer.status_code == 400
+
+
+async def test_sessions_that_are_unknown_over_or_too_many_are_refused_each_by_its_code() -> None:
+    async with served(scripted("one"), capacity=1) as server:
+        session = (await post(server.url, "/sessions")).json()["id"]
+        full = await post(server.url, "/sessions")
+        unknown = await post(server.url, "/sessions/nobody/v1/chat/completions", messages=[GO])
+        first = await post(server.url, f"/sessions/{session}/end")
+        again = await post(server.url, f"/sessions/{session}/end", reward=1.0)
+        late = await post(server.url, f"/sessions/{session}/v1/chat/completions", messages=[GO])
+        free = await post(server.url, "/sessions")
+    assert (full.status_code, full.headers["retry-after"], full.json()["error"]["code"]) == (503, "1", "capacity")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "unknown_session")
+    assert first.json() == {"replies": 0, "segments": 0, "tokens": 0}
+    assert [(one.status_code, one.headers["x-should-retry"]) for one in (again, late)] == [(409, "false")] * 2
+    assert free.status_code == 200
+    assert server.kept == [], "an episode without a reply is none"
+
+
+@pytest.mark.parametrize("reward", ["NaN", "Infinity", '"much"'])
+async def test_a_reward_is_a_number(reward: str) -> None:
+    async with served(scripted()) as server, httpx.AsyncClient(trust_env=False) as asking:
+        session = (await post(server.url, "/sessions")).json()["id"]
+        headers = {"content-type": "application/json"}
+        content = f'{{"reward": {reward}}}'
+        ended = await asking.post(f"{server.url}/sessions/{session}/end", content=content, headers=headers)
+        assert ended.status_code == 400
+        assert len(server.sessions) == 1
+
+
+async def test_with_a_token_nobody_is_answered_without_it() -> None:
+    async with served(scripted("one"), token="secret") as server:
+        with pytest.raises(openai.AuthenticationError):
+            await client(f"{server.url}/v1", "guess").chat.completions.create(model="m", messages=[GO])
+        await client(f"{server.url}/v1", "secret").chat.completions.create(model="m", messages=[GO])
+        async with httpx.AsyncClient(trust_env=False) as asking:
+            assert (await asking.get(f"{server.url}/health")).status_code == 200
+
+
+async def test_a_session_that_nobody_uses_ends_with_its_lease_and_is_kept_truncated() -> None:
+    async with served(scripted("one"), lease_seconds=0.2) as server:
+        sweeping = asyncio.create_task(server.front.sweep())
+        await client(f"{server.url}/v1").chat.completions.create(model="m", messages=[GO])
+        async with asyncio.timeout(10):
+            while len(server.sessions):
+                await asyncio.sleep(0.02)
+        sweeping.cancel()
+    [(trajectory, reward)] = server.kept
+    assert (trajectory.status, reward) == (Status.TRUNCATED, None)
+
+
+class Slow(ScriptedEngine):
+    """Answers when it is let."""
+
+    def __init__(self, *replies: str) -> None:
+        super().__init__(*(TOKENIZER.encode(reply) for reply in replies), stop=TOKENIZER.eos_token_id)
+        self.let, self.given_up = asyncio.Event(), 0
+
+    async def generate(self, prompt: Prompt, **how: Any) -> Completion:
+        try:
+            await self.let.wait()
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
+        return await super().generate(prompt, **how)
+
+
+async def test_a_reply_to_a_client_that_has_left_is_given_up_and_asked_for_again_without_a_trace() -> None:
+    engine = Slow("one")
+    async with served(engine) as server:
+        opened = (await post(server.url, "/sessions")).json()
+        impatient = client(opened["base_url"]).with_options(timeout=0.3)
+        with pytest.raises(openai.APITimeoutError):
+            await impatient.chat.completions.create(model="m", messages=[GO])
+        async with asyncio.timeout(10):
+            while not engine.given_up:
+                await asyncio.sleep(0.02)
+        engine.let.set()
+        await client(opened["base_url"]).chat.completions.create(model="m", messages=[GO])
+        told = (await post(server.url, f"/sessions/{opened['id']}/end")).json()
+    assert (told["replies"], told["segments"]) == (1, 1)
+
+
+async def test_the_end_of_a_session_gives_up_what_it_asks() -> None:
+    engine = Slow("one")
+    async with served(engine) as server:
+        opened = (await post(server.url, "/sessions")).json()
+        asking = asyncio.create_task(client(opened["base_url"]).chat.completions.create(model="m", messages=[GO]))
+        async with asyncio.timeout(10):
+            while not next(iter(server.sessions)).busy:
+                await asyncio.sleep(0.02)
+        await post(server.url, f"/sessions/{opened['id']}/end")
+        with pytest.raises(openai.ConflictError, match="has ended"):
+            await asking
+    assert engine.given_up == 1
+
+
+class Broken(ScriptedEngine):
+    def __init__(self, error: Exception) -> None:
+        super().__init__(stop=TOKENIZER.eos_token_id)
+        self.error = error
+
+    async def generate(self, prompt: Prompt, **how: Any) -> Completion:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [(GenerateFailed("engine-0", "s", "no room"), 500, "engine"), (DeadlinePassed("engine-0", 1.0), 504, "timeout")],
+)
+async def test_an_engine_that_fails_is_a_servers_error(error: Exception, status: int, code: str) -> None:
+    async with served(Broken(error)) as server:
+        answer = await post(server.url, "/v1/chat/completions", messages=[GO])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)

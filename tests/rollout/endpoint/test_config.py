@@ -1,0 +1,50 @@
+"""What a recipe with an agent asks for, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlhf.errors import ConfigError
+from rlhf.layers import recipe_from
+from rlhf.preflight import check_agent
+from rlhf.recipe import Recipe
+
+AGENT = {"program": "tests.rollout.endpoint.agents:twice"}
+
+
+def recipe(**parts: Any) -> Recipe:
+    sections = {"model": {"tiny": {}}, "data": {"train": {"sorting": {}}}, "agent": AGENT} | parts
+    return recipe_from(sections).recipe
+
+
+@pytest.mark.parametrize("kind", ["exact", "environment"])
+def test_an_agents_episodes_are_scored_by_the_recipe_or_by_the_agent(kind: str) -> None:
+    assert recipe(reward={"kind": kind}).agent is not None
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ({"environment": {"environment": "a:B"}}, "environment and agent are both given"),
+        ({"kind": "sft"}, "agent is given, but kind: sft plays no episodes"),
+        ({"trainer": {"overlong": {"buffer_tokens": 2}}}, "with agent an episode has several"),
+        ({"agent": {"program": "my_agent"}}, "give module:function"),
+        ({"agent": AGENT | {"tool_format": "xml"}}, "tool_format is 'xml'; use hermes, llama3_json, none or"),
+        ({"agent": AGENT | {"timeout": 3}}, "timeout"),
+        ({"agent": None, "reward": {"kind": "environment"}}, "give environment, or agent"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(parts: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        recipe(**parts)
+
+
+@pytest.mark.parametrize(
+    ("agent", "setting"),
+    [({"program": "nowhere:agent"}, "agent.program"), (AGENT | {"tool_format": "nowhere:read"}, "agent.tool_format")],
+)
+def test_what_cannot_be_imported_is_told_before_anything_starts(agent: dict[str, Any], setting: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{setting} is nowhere:"):
+        check_agent(recipe(agent=agent))

@@ -1,0 +1,154 @@
+"""Agents drive episodes over a real socket: what they are given is captured, and what breaks them is no reward."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rlhf.errors import EngineBroken, GenerateFailed
+from rlhf.reward.environment import EnvironmentReward
+from rlhf.rollout.endpoint.config import AgentConfig
+from rlhf.rollout.group import GroupRollout, lost_to_environment
+from rlhf.rollout.renderer import ChatRenderer
+from rlhf.rollout.seeds import request_seed
+from rlhf.surroundings import started_endpoint
+from rlhf.types import Failed, Group, Message, Sample, Sampling, Scored, Task, Ticket, Trajectory, Unscored
+from tests.rollout.endpoint import agents
+from tests.rollout.endpoint.asking import check
+from tests.rollout.endpoint.serving import TOKENIZER, scripted
+from tests.rollout.endpoint.test_app import Broken
+from tests.rollout.playing import ScriptedEngine, policy
+
+TASK = Task(id="t", messages=(Message(role="user", content="go"),))
+TICKET = Ticket(ordinal=5, version=2)
+
+
+async def group_of(program: str, engine: ScriptedEngine, *, size: int = 2, **changes: Any) -> Group | Failed:
+    """A group that is played by an agent of `agents.py`."""
+    config = AgentConfig(program=f"{agents.__name__}:{program}", **changes)
+    async with asyncio.timeout(30), started_endpoint(config) as play:
+        rollout = GroupRollout(
+            engine=engine,
+            renderer=ChatRenderer(TOKENIZER),
+            reward=EnvironmentReward(),
+            sampling=Sampling(max_tokens=16),
+            group_size=size,
+            max_context_tokens=512,
+            run_seed=1,
+            play=play,
+        )
+        outcome = await rollout(TASK, TICKET)
+        assert len(play.sessions) == 0, "every session ends with its episode"
+    assert isinstance(outcome, (Group, Failed))
+    return outcome
+
+
+async def lost(program: str, engine: ScriptedEngine, **changes: Any) -> Sample:
+    """What became of the only episode of a group that failed."""
+    group = await group_of(program, engine, size=1, **changes)
+    assert isinstance(group, Failed)
+    [sample] = group.samples
+    return sample
+
+
+async def test_a_group_of_agents_plays_at_once_each_in_a_session_of_its_own() -> None:
+    engine = scripted(*["yes"] * 8)
+    group = await group_of("twice", engine, size=4)
+    assert isinstance(group, Group)
+    episodes = [trajectory for _, trajectory, _ in group.trainable]
+    assert [score for _, _, score in group.trainable] == [
+        Scored(value=0.5, parts={"environment": 0.5}, per_turn=True)
+    ] * 4
+    assert [len(episode.segments[0].turns) for episode in episodes] == [2] * 4
+    assert [message.content for message in episodes[0].conversation] == ["go", "yes", "sure?", "yes"]
+    assert {session for _, _, _, session in engine.asked} == {f"train-5-{sample}" for sample in range(4)}
+    seeds = {(session, seed) for _, _, seed, session in engine.asked}
+    assert seeds == {
+        (f"train-5-{sample}", request_seed(run_seed=1, purpose="train", ordinal=5, sample=sample, turn=turn))
+        for sample in range(4)
+        for turn in range(2)
+    }
+
+
+async def test_the_agents_arguments_are_those_of_the_recipe_and_no_reward_leaves_it_to_the_recipe() -> None:
+    group = await group_of("twice", scripted(*["yes"] * 4), arguments={"reward": 2})
+    assert isinstance(group, Group)
+    assert [score.value for _, _, score in group.trainable] == [2.0] * 2
+    unscored = await group_of("twice", scripted(*["yes"] * 4), arguments={"reward": None})
+    assert isinstance(unscored, Failed)
+    assert all(isinstance(sample.score, Unscored) for sample in unscored.samples)
+    assert all(isinstance(sample.trajectory, Trajectory) for sample in unscored.samples)
+
+
+async def test_an_async_agent_that_samples_at_once_has_a_segment_for_each() -> None:
+    engine = scripted("a", "b", "c")
+    sample = await lost("at_once", engine)
+    assert isinstance(sample.trajectory, Trajectory)
+    assert len(sample.trajectory.segments) == 3
+    check(sample.trajectory, engine)
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "detail"),
+    [
+        ("raises", "agent_raised", "task t: KeyError: 'my own mistake'"),
+        ("raises_later", "agent_raised", "task t: SystemExit: 3"),
+        ("guesses", "agent_raised", "AuthenticationError"),
+        ("silent", "agent_silent", "was never given a reply"),
+        ("hangs", "agent_timeout", "did not end within 1 s"),
+        ("hangs_later", "agent_timeout", "did not end within 1 s"),
+    ],
+)
+async def test_an_agent_that_breaks_is_failed_by_its_kind_and_never_a_reward(
+    program: str, kind: str, detail: str
+) -> None:
+    seconds = 1.0 if "hangs" in program else 20.0
+    try:
+        sample = await lost(program, scripted("yes", "yes"), timeout_seconds=seconds)
+    finally:
+        agents.RELEASE.set()
+        agents.RELEASE.clear()
+    assert isinstance(sample.trajectory, Failed)
+    assert sample.trajectory.kind == kind
+    assert detail in sample.trajectory.detail
+    assert isinstance(sample.score, Unscored)
+    assert lost_to_environment(sample), "an evaluation asks again"
+
+
+@pytest.mark.parametrize("reward", ["much", float("nan"), [1.0]])
+async def test_what_is_no_reward_is_a_failure(reward: Any) -> None:
+    sample = await lost("twice", scripted("yes", "yes"), arguments={"reward": reward})
+    assert isinstance(sample.trajectory, Failed)
+    assert sample.trajectory.kind == "agent_protocol"
+
+
+async def test_an_engine_that_fails_is_the_engines_failure_and_not_the_agents() -> None:
+    sample = await lost("twice", Broken(GenerateFailed("engine-0", "s", "no")))
+    assert isinstance(sample.trajectory, Failed)
+    assert sample.trajectory.kind == "engine"
+
+
+async def test_an_engine_that_is_broken_ends_the_run_also_when_the_agent_says_nothing_of_it() -> None:
+    with pytest.raises(EngineBroken, match="state unknown"):
+        await group_of("swallows", Broken(EngineBroken("engine-0", "state unknown")))
+
+
+async def test_agents_beyond_the_limit_wait_for_a_place() -> None:
+    group = await group_of("slow_start", scripted(*["yes"] * 8), size=4, max_agents=1)
+    assert isinstance(group, Group)
+    assert len(group.trainable) == 4
+
+
+async def test_a_group_that_is_given_up_ends_its_sessions() -> None:
+    config = AgentConfig(program=f"{agents.__name__}:hangs_later")
+    async with started_endpoint(config) as play:
+        playing = asyncio.create_task(play(TASK, policy(scripted(), TOKENIZER), 0))
+        async with asyncio.timeout(10):
+            while not len(play.sessions):
+                await asyncio.sleep(0.01)
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+        assert len(play.sessions) == 0
