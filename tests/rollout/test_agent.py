@@ -18,7 +18,7 @@ from rlhf.types import Failed, Group, Message, Sample, Sampling, Scored, Task, T
 from tests.rollout.endpoint import agents
 from tests.rollout.endpoint.asking import check
 from tests.rollout.endpoint.serving import TOKENIZER, scripted
-from tests.rollout.endpoint.test_app import Broken
+from tests.rollout.endpoint.test_interrupted import Broken
 from tests.rollout.playing import ScriptedEngine, policy
 
 TASK = Task(id="t", messages=(Message(role="user", content="go"),))

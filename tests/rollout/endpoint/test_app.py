@@ -10,10 +10,8 @@ import httpx
 import openai
 import pytest
 
-from rlhf.errors import DeadlinePassed, GenerateFailed
-from rlhf.types import Completion, Prompt, Sampling, Status
-from tests.rollout.endpoint.serving import TOKENIZER, scripted, served
-from tests.rollout.playing import ScriptedEngine
+from rlhf.types import Sampling, Status
+from tests.rollout.endpoint.serving import scripted, served
 
 CALL = '<tool_call>{"name": "add", "arguments": {"x": 1, "y": 2}}</tool_call>'
 ADD = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}
@@ -196,68 +194,3 @@ async def test_a_session_that_nobody_uses_ends_with_its_lease_and_is_kept_trunca
         sweeping.cancel()
     [(trajectory, reward)] = server.kept
     assert (trajectory.status, reward) == (Status.TRUNCATED, None)
-
-
-class Slow(ScriptedEngine):
-    """Answers when it is let."""
-
-    def __init__(self, *replies: str) -> None:
-        super().__init__(*(TOKENIZER.encode(reply) for reply in replies), stop=TOKENIZER.eos_token_id)
-        self.let, self.given_up = asyncio.Event(), 0
-
-    async def generate(self, prompt: Prompt, **how: Any) -> Completion:
-        try:
-            await self.let.wait()
-        except asyncio.CancelledError:
-            self.given_up += 1
-            raise
-        return await super().generate(prompt, **how)
-
-
-async def test_a_reply_to_a_client_that_has_left_is_given_up_and_asked_for_again_without_a_trace() -> None:
-    engine = Slow("one")
-    async with served(engine) as server:
-        opened = (await post(server.url, "/sessions")).json()
-        impatient = client(opened["base_url"]).with_options(timeout=0.3)
-        with pytest.raises(openai.APITimeoutError):
-            await impatient.chat.completions.create(model="m", messages=[GO])
-        async with asyncio.timeout(10):
-            while not engine.given_up:
-                await asyncio.sleep(0.02)
-        engine.let.set()
-        await client(opened["base_url"]).chat.completions.create(model="m", messages=[GO])
-        told = (await post(server.url, f"/sessions/{opened['id']}/end")).json()
-    assert (told["replies"], told["segments"]) == (1, 1)
-
-
-async def test_the_end_of_a_session_gives_up_what_it_asks() -> None:
-    engine = Slow("one")
-    async with served(engine) as server:
-        opened = (await post(server.url, "/sessions")).json()
-        asking = asyncio.create_task(client(opened["base_url"]).chat.completions.create(model="m", messages=[GO]))
-        async with asyncio.timeout(10):
-            while not next(iter(server.sessions)).busy:
-                await asyncio.sleep(0.02)
-        await post(server.url, f"/sessions/{opened['id']}/end")
-        with pytest.raises(openai.ConflictError, match="has ended"):
-            await asking
-    assert engine.given_up == 1
-
-
-class Broken(ScriptedEngine):
-    def __init__(self, error: Exception) -> None:
-        super().__init__(stop=TOKENIZER.eos_token_id)
-        self.error = error
-
-    async def generate(self, prompt: Prompt, **how: Any) -> Completion:
-        raise self.error
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "code"),
-    [(GenerateFailed("engine-0", "s", "no room"), 500, "engine"), (DeadlinePassed("engine-0", 1.0), 504, "timeout")],
-)
-async def test_an_engine_that_fails_is_a_servers_error(error: Exception, status: int, code: str) -> None:
-    async with served(Broken(error)) as server:
-        answer = await post(server.url, "/v1/chat/completions", messages=[GO])
-    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
