@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.config import EnvironmentConfig
 from rlhf.env.hosting.here import HostedEnvironments
+from rlhf.env.hosting.isolation import Deadlines, Factory
+from rlhf.env.hosting.kinds import isolation_of
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.http.config import token_from
-from rlhf.pieces import load_piece
 from rlhf.protocols import Environments
 from rlhf.recipe import Recipe
 from rlhf.rollout.dry_run import dry_run
@@ -50,8 +50,11 @@ def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> Rules:
 @asynccontextmanager
 async def started_environments(config: EnvironmentConfig) -> AsyncIterator[Environments]:
     """Where environments come from: the one place that makes them, and ends what they need. Raises `ConfigError`."""
-    environments = await (joined_servers(config) if config.urls else hosted_here(config, str(config.environment)))
-    yield environments  # every session ends with its episode: nothing is left to end here
+    if config.urls:
+        yield await joined_servers(config)
+        return
+    async with hosted_here(config, str(config.environment)) as environments:
+        yield environments
 
 
 async def joined_servers(config: EnvironmentConfig) -> Environments:
@@ -68,22 +71,20 @@ async def joined_servers(config: EnvironmentConfig) -> Environments:
         raise ConfigError(f"environment.urls names {config.shown}: {error.detail}") from error
 
 
-async def hosted_here(config: EnvironmentConfig, name: str) -> Environments:
-    """The environment of that name in threads of this process. Raises `ConfigError`."""
-    environments = HostedEnvironments(
-        partial(load_piece(name, "environment.environment"), **config.arguments),
-        name=name,
-        turn_timeout_seconds=config.turn_timeout_seconds,
-        start_timeout_seconds=config.start_timeout_seconds,
-        max_sessions=config.max_sessions,
-    )
+@asynccontextmanager
+async def hosted_here(config: EnvironmentConfig, name: str) -> AsyncIterator[Environments]:
+    """The environment of that name, in threads of this process or in processes of its own. Raises `ConfigError`."""
+    turn = config.turn_timeout_seconds
+    deadlines = Deadlines(open_seconds=turn, reset_seconds=turn, step_seconds=turn)
+    factory = Factory(name=name, arguments=config.arguments)
+    isolation = isolation_of(config.isolation, factory, deadlines, config.max_sessions)
     try:
-        await environments.start()
-    except EnvironmentFailed as error:
-        raise ConfigError(
-            f"environment.environment is {name}, which cannot be made with environment.arguments: {error.detail}"
-        ) from error
-    return environments
+        await isolation.start()
+        yield HostedEnvironments(
+            isolation, max_sessions=config.max_sessions, place_seconds=config.start_timeout_seconds
+        )
+    finally:
+        await isolation.stop()
 
 
 async def opening_of(

@@ -25,6 +25,9 @@ class EnvironmentConfig(Config):
     """Environment variable with the bearer token of the servers."""
     arguments: dict[str, Any] = Field({})
     """What the class is made with, by name."""
+    isolation: Literal["thread", "process"] = "thread"
+    """Where the code of `environment` runs. `thread`: in threads, quick; `process`: one process a session, for code
+    that hangs, ends its process, or keeps state in modules."""
     demonstrations: str | None = None
     """`module:function` `(count, seed) -> conversations`: lists of messages whose assistant's are imitated by
     `model.warmup`."""
@@ -55,6 +58,8 @@ class EnvironmentConfig(Config):
             raise ValueError(f"environment is {self.environment!r}; give module:Class")
         if self.urls and self.arguments:
             raise ValueError("arguments are for an environment that this run hosts; a server has its own")
+        if self.urls and self.isolation != "thread":
+            raise ValueError("isolation is for an environment that this run hosts; a server has its own")
         if self.token_env and not self.urls:
             raise ValueError("token_env is for servers, and there are none; give urls")
         if self.demonstrations is not None and not is_piece(self.demonstrations):

@@ -42,6 +42,7 @@ def test_a_recipe_with_an_environment_needs_little() -> None:
         (CALCULATOR | {"urls": ["http://h:1"]}, "give exactly one of environment (module:Class"),
         ({"environment": "calculator"}, "environment is 'calculator'; give module:Class"),
         ({"urls": ["http://h:1"], "arguments": {"digits": 2}}, "arguments are for an environment that this run hosts"),
+        ({"urls": ["http://h:1"], "isolation": "process"}, "isolation is for an environment that this run hosts"),
         (CALCULATOR | {"history": "last_n"}, "give both or none"),
         (CALCULATOR | {"last_n": 2}, "give both or none"),
         (CALCULATOR | {"tool_format": "xml"}, "use hermes, llama3_json, none or module:function"),
@@ -85,7 +86,7 @@ def test_what_cannot_be_imported_is_found_before_anything_starts(wrong: dict[str
 async def test_arguments_that_do_not_fit_are_told_with_their_error() -> None:
     config = recipe(CALCULATOR | {"arguments": {"colour": "red"}}).environment
     assert config is not None
-    with pytest.raises(ConfigError, match=r"cannot be made with environment\.arguments: TypeError.*colour"):
+    with pytest.raises(ConfigError, match=r"cannot be made with its arguments: TypeError.*colour"):
         async with started_environments(config):
             pass
 

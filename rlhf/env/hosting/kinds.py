@@ -1,0 +1,19 @@
+"""The isolations by name, as recipes and commands say them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rlhf.env.hosting.isolation import Deadlines, Factory, Isolation, ThreadIsolation
+from rlhf.env.hosting.processes import ProcessIsolation
+
+Kind = Literal["thread", "process"]
+KINDS: tuple[Kind, ...] = ("thread", "process")
+
+
+def isolation_of(kind: Kind, factory: Factory, deadlines: Deadlines, max_sessions: int = 1024) -> Isolation:
+    """Not started yet. `max_sessions` live at once: so many threads may be in use, and as many be lost to code that
+    hangs."""
+    if kind == "thread":
+        return ThreadIsolation(factory, deadlines, max_sessions)
+    return ProcessIsolation(factory, deadlines)
