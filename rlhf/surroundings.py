@@ -74,8 +74,11 @@ async def joined_servers(config: EnvironmentConfig) -> Environments:
 @asynccontextmanager
 async def hosted_here(config: EnvironmentConfig, name: str) -> AsyncIterator[Environments]:
     """The environment of that name, in threads of this process or in processes of its own. Raises `ConfigError`."""
-    turn = config.turn_timeout_seconds
-    deadlines = Deadlines(open_seconds=turn, reset_seconds=turn, step_seconds=turn)
+    deadlines = Deadlines(
+        open_seconds=config.start_timeout_seconds,
+        reset_seconds=config.turn_timeout_seconds,
+        step_seconds=config.turn_timeout_seconds,
+    )
     factory = Factory(name=name, arguments=config.arguments)
     isolation = isolation_of(config.isolation, factory, deadlines, config.max_sessions)
     try:

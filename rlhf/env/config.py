@@ -38,7 +38,7 @@ class EnvironmentConfig(Config):
     episode_timeout_seconds: float = Field(300, gt=0)
     """Deadline for all answers of the environment in one episode together."""
     start_timeout_seconds: float = Field(120, gt=0)
-    """How long an episode waits for a place."""
+    """How long an episode waits for a place, and then for its environment to be made."""
     max_sessions: int = Field(1024, ge=1)
     """Episodes that this run hosts at once; others wait for a place."""
     history: Literal["full", "last_n"] = "full"

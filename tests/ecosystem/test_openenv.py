@@ -27,12 +27,12 @@ TASK = Task(id="task", messages=())
 
 
 @contextlib.contextmanager
-def stock(max_sessions: int) -> Iterator[str]:
+def stock(max_sessions: int, program: str = "stock_server.py", *arguments: str) -> Iterator[str]:
     """The URL of a server of OpenEnv's own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [str(python("openenv")), str(PROGRAMS / "stock_server.py"), str(port), str(max_sessions)]
+    words = [str(python("openenv")), str(PROGRAMS / program), str(port), str(max_sessions), *arguments]
     with subprocess.Popen(words, env=environment()) as process:
         try:
             yield when_healthy(f"http://127.0.0.1:{port}")

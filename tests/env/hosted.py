@@ -24,8 +24,8 @@ async def hosted(
     arguments: Mapping[str, Any] | None = None,
     module: str = BEHAVING,
 ) -> AsyncIterator[HostedEnvironments]:
-    """The environment `name` of `module`; `turn` is each method's deadline, `place` that of waiting for a place."""
-    deadlines = Deadlines(open_seconds=turn, reset_seconds=turn, step_seconds=turn)
+    """The environment `name` of `module`; `turn` is the deadline of its methods, `place` that of having a place."""
+    deadlines = Deadlines(open_seconds=20, reset_seconds=turn, step_seconds=turn)
     made = isolation_of(isolation, Factory(name=module + name, arguments=arguments or {}), deadlines, sessions)
     try:
         await made.start()
