@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from rlhf.cluster.worker import Cluster
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.config import EnvironmentConfig
 from rlhf.env.hosting.here import HostedEnvironments
-from rlhf.env.hosting.isolation import Deadlines, Factory
+from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.hosting.kinds import isolation_of
+from rlhf.env.server.worker import WorkerSettings
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.http.config import token_from
 from rlhf.protocols import Environments
 from rlhf.recipe import Recipe
+from rlhf.roles import ENVIRONMENT
 from rlhf.rollout.dry_run import dry_run
 from rlhf.rollout.episode import Rules
 from rlhf.rollout.group import Surroundings
@@ -24,13 +29,13 @@ from rlhf.types import EnvironmentSpec, Task
 
 
 @asynccontextmanager
-async def started_surroundings(recipe: Recipe) -> AsyncIterator[Surroundings | None]:
+async def started_surroundings(recipe: Recipe, cluster: Cluster) -> AsyncIterator[Surroundings | None]:
     """The recipe's environments, and the rules of taking turns with them. Raises `ConfigError`."""
     config = recipe.environment
     if config is None:
         yield None
         return
-    async with started_environments(config) as environments:
+    async with started_environments(config, cluster, alone=recipe.cluster.address is None) as environments:
         yield Surroundings(environments=environments, rules=rules_of(config, environments.spec))
 
 
@@ -48,39 +53,55 @@ def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> Rules:
 
 
 @asynccontextmanager
-async def started_environments(config: EnvironmentConfig) -> AsyncIterator[Environments]:
-    """Where environments come from: the one place that makes them, and ends what they need. Raises `ConfigError`."""
+async def started_environments(
+    config: EnvironmentConfig, cluster: Cluster, *, alone: bool
+) -> AsyncIterator[Environments]:
+    """Where environments come from: the one place that makes them, and ends what they need. Raises `ConfigError`.
+
+    With `alone` all of the cluster is on this machine.
+    """
     if config.urls:
         yield await joined_servers(config)
-        return
-    async with hosted_here(config, str(config.environment)) as environments:
-        yield environments
+    elif config.servers:
+        yield await started_servers(config, cluster, alone=alone)
+    else:
+        async with hosted_here(config) as environments:
+            yield environments
 
 
 async def joined_servers(config: EnvironmentConfig) -> Environments:
     """The servers that the recipe names, as soon as all of them answer. Raises `ConfigError`."""
     token = token_from(config.token_env)
-    patience = Patience(
-        open_seconds=config.start_timeout_seconds,
-        reset_seconds=config.turn_timeout_seconds,
-        step_seconds=config.turn_timeout_seconds,
-    )
     try:
-        return await EnvironmentPool.connect([Address(url=url, token=token) for url in config.urls], patience)
+        return await EnvironmentPool.connect(
+            [Address(url=url, token=token) for url in config.urls], patience_of(config)
+        )
     except EnvironmentFailed as error:
         raise ConfigError(f"environment.urls names {config.shown}: {error.detail}") from error
 
 
-@asynccontextmanager
-async def hosted_here(config: EnvironmentConfig, name: str) -> AsyncIterator[Environments]:
-    """The environment of that name, in threads of this process or in processes of its own. Raises `ConfigError`."""
-    deadlines = Deadlines(
-        open_seconds=config.start_timeout_seconds,
-        reset_seconds=config.turn_timeout_seconds,
-        step_seconds=config.turn_timeout_seconds,
+async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> Environments:
+    """Servers in workers of the run's cluster, which end with it; a token that nobody else knows opens them.
+
+    Raises `ConfigError`, and `WorkerDied` for one that does not come up.
+    """
+    settings = WorkerSettings(
+        factory=factory_of(config),
+        isolation=config.isolation,
+        deadlines=deadlines_of(config),
+        max_sessions=config.sessions_per_server,
+        token=secrets.token_hex(32),
     )
-    factory = Factory(name=name, arguments=config.arguments)
-    isolation = isolation_of(config.isolation, factory, deadlines, config.max_sessions)
+    workers = await cluster.spawn(ENVIRONMENT, lambda index: {"loopback": alone})
+    seconds = START_SECONDS + config.start_timeout_seconds
+    urls = await asyncio.gather(*(worker.call("start", settings, timeout_seconds=seconds) for worker in workers))
+    return await EnvironmentPool.connect([Address(url=url, token=settings.token) for url in urls], patience_of(config))
+
+
+@asynccontextmanager
+async def hosted_here(config: EnvironmentConfig) -> AsyncIterator[Environments]:
+    """The environment in threads of this process, or in processes of its own. Raises `ConfigError`."""
+    isolation = isolation_of(config.isolation, factory_of(config), deadlines_of(config), config.max_sessions)
     try:
         await isolation.start()
         yield HostedEnvironments(
@@ -88,6 +109,26 @@ async def hosted_here(config: EnvironmentConfig, name: str) -> AsyncIterator[Env
         )
     finally:
         await isolation.stop()
+
+
+def factory_of(config: EnvironmentConfig) -> Factory:
+    return Factory(name=str(config.environment), arguments=config.arguments)
+
+
+def deadlines_of(config: EnvironmentConfig) -> Deadlines:
+    return Deadlines(
+        open_seconds=config.start_timeout_seconds,
+        reset_seconds=config.turn_timeout_seconds,
+        step_seconds=config.turn_timeout_seconds,
+    )
+
+
+def patience_of(config: EnvironmentConfig) -> Patience:
+    return Patience(
+        open_seconds=config.start_timeout_seconds,
+        reset_seconds=config.turn_timeout_seconds,
+        step_seconds=config.turn_timeout_seconds,
+    )
 
 
 async def opening_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -25,6 +26,11 @@ class EnvironmentConfig(Config):
     """Environment variable with the bearer token of the servers."""
     arguments: dict[str, Any] = Field({})
     """What the class is made with, by name."""
+    servers: int = Field(0, ge=0)
+    """Servers of `environment` that this run starts on its cluster, each in a worker of its own; sessions are spread
+    over them. 0: the environment runs beside the controller."""
+    cpus_per_server: float = Field(0.25, gt=0)
+    """Cores a server takes; threads are its floor, at least 1."""
     isolation: Literal["thread", "process"] = "thread"
     """Where the code of `environment` runs. `thread`: in threads, quick; `process`: one process a session, for code
     that hangs, ends its process, or keeps state in modules."""
@@ -40,7 +46,7 @@ class EnvironmentConfig(Config):
     start_timeout_seconds: float = Field(120, gt=0)
     """How long an episode waits for a place, and then for its environment to be made."""
     max_sessions: int = Field(1024, ge=1)
-    """Episodes that this run hosts at once; others wait for a place."""
+    """Episodes that this run hosts at once, on all its servers together; others wait for a place."""
     history: Literal["full", "last_n"] = "full"
     """What the policy sees of its episode. `full`: all of it, in one context that grows. `last_n`: what was asked and
     the last `last_n` turns, rendered anew for every turn, each of which is a segment of its own."""
@@ -58,6 +64,8 @@ class EnvironmentConfig(Config):
             raise ValueError(f"environment is {self.environment!r}; give module:Class")
         if self.urls and self.arguments:
             raise ValueError("arguments are for an environment that this run hosts; a server has its own")
+        if self.urls and self.servers:
+            raise ValueError("servers are of environment, which this run then starts; urls names servers that run")
         if self.urls and self.isolation != "thread":
             raise ValueError("isolation is for an environment that this run hosts; a server has its own")
         if self.token_env and not self.urls:
@@ -73,6 +81,10 @@ class EnvironmentConfig(Config):
         if self.tool_format not in TOOL_FORMATS and not is_piece(self.tool_format):
             raise ValueError(f"tool_format is {self.tool_format!r}; use {', '.join(TOOL_FORMATS)} or module:function")
         return self
+
+    @property
+    def sessions_per_server(self) -> int:
+        return math.ceil(self.max_sessions / max(1, self.servers))
 
     @property
     def shown(self) -> str:

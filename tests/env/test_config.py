@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rlhf.cluster.local import LocalCluster
 from rlhf.env.tools import CalculatorEnvironment
 from rlhf.errors import ConfigError
 from rlhf.layers import recipe_from
@@ -42,6 +43,7 @@ def test_a_recipe_with_an_environment_needs_little() -> None:
         (CALCULATOR | {"urls": ["http://h:1"]}, "give exactly one of environment (module:Class"),
         ({"environment": "calculator"}, "environment is 'calculator'; give module:Class"),
         ({"urls": ["http://h:1"], "arguments": {"digits": 2}}, "arguments are for an environment that this run hosts"),
+        ({"urls": ["http://h:1"], "servers": 2}, "servers are of environment, which this run then starts"),
         ({"urls": ["http://h:1"], "isolation": "process"}, "isolation is for an environment that this run hosts"),
         (CALCULATOR | {"history": "last_n"}, "give both or none"),
         (CALCULATOR | {"last_n": 2}, "give both or none"),
@@ -63,6 +65,9 @@ def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
         reward={"kind": "exact"}
     )
     assert "kind: sft plays no episodes" in refusal(kind="sft", reward={"kind": "exact"})
+    assert "environment.servers is 2, but cluster.kind: local starts no processes" in refusal(
+        CALCULATOR | {"servers": 2}, cluster={"kind": "local"}
+    )
     overlong = {"overlong": {"buffer_tokens": 4}}
     assert "trainer.overlong prices the length of one reply" in refusal(trainer=overlong)
     assert "environment.demonstrations make" in refusal(model={"tiny": {}, "warmup": {}})
@@ -87,7 +92,7 @@ async def test_arguments_that_do_not_fit_are_told_with_their_error() -> None:
     config = recipe(CALCULATOR | {"arguments": {"colour": "red"}}).environment
     assert config is not None
     with pytest.raises(ConfigError, match=r"cannot be made with its arguments: TypeError.*colour"):
-        async with started_environments(config):
+        async with started_environments(config, LocalCluster(), alone=True):
             pass
 
 
@@ -95,7 +100,7 @@ async def test_a_server_that_does_not_answer_is_told_with_its_address() -> None:
     config = recipe({"urls": ["http://127.0.0.1:9"], "start_timeout_seconds": 0.2}).environment
     assert config is not None
     with pytest.raises(ConfigError, match=r"environment\.urls names http://127\.0\.0\.1:9: no answer within 0\.2 s"):
-        async with started_environments(config):
+        async with started_environments(config, LocalCluster(), alone=True):
             pass
 
 
@@ -103,5 +108,5 @@ async def test_servers_are_joined_and_say_what_they_serve() -> None:
     with served("CalculatorEnvironment", module="rlhf.env.tools:") as url:
         config = recipe({"urls": [url]}).environment
         assert config is not None
-        async with started_environments(config) as environments:
+        async with started_environments(config, LocalCluster(), alone=True) as environments:
             assert environments.spec == CalculatorEnvironment.spec
