@@ -71,7 +71,7 @@ def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
 def environment_roles(recipe: Recipe) -> tuple[Role, ...]:
     """The environment's servers, where the recipe starts any."""
     environment = recipe.environment
-    if environment is None or not environment.servers:
+    if environment is None or not environment.servers or environment.is_replayed:
         return ()
     return (
         Role(

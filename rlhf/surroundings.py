@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 from rlhf.cluster.worker import Cluster
+from rlhf.env.cassette import RecordedEnvironments, ReplayedEnvironments
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.config import EnvironmentConfig
@@ -16,7 +17,7 @@ from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.hosting.kinds import isolation_of
 from rlhf.env.server.worker import WorkerSettings
 from rlhf.errors import ConfigError, EnvironmentFailed
-from rlhf.http.config import token_from
+from rlhf.http.config import check_cassette, token_from
 from rlhf.protocols import Environments
 from rlhf.recipe import Recipe
 from rlhf.roles import ENVIRONMENT
@@ -56,10 +57,26 @@ def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> Rules:
 async def started_environments(
     config: EnvironmentConfig, cluster: Cluster, *, alone: bool
 ) -> AsyncIterator[Environments]:
-    """Where environments come from: the one place that makes them, and ends what they need. Raises `ConfigError`.
+    """Where environments come from: the one place that makes them, and ends what they need. Raises `UserError`.
 
     With `alone` all of the cluster is on this machine.
     """
+    if (cassette := config.cassette) is None:
+        async with live_environments(config, cluster, alone=alone) as environments:
+            yield environments
+        return
+    check_cassette(cassette)
+    if config.is_replayed:
+        yield ReplayedEnvironments(cassette.file)
+        return
+    async with live_environments(config, cluster, alone=alone) as environments:
+        with closing(RecordedEnvironments(environments, cassette.file)) as recorded:
+            yield recorded
+
+
+@asynccontextmanager
+async def live_environments(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> AsyncIterator[Environments]:
+    """Environments that are played and not remembered. Raises `ConfigError`."""
     if config.urls:
         yield await joined_servers(config)
     elif config.servers:

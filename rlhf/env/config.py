@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rlhf.config import Config
+from rlhf.http.config import CassetteConfig
 from rlhf.pieces import is_piece
 
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
@@ -47,6 +48,8 @@ class EnvironmentConfig(Config):
     """How long an episode waits for a place, and then for its environment to be made."""
     max_sessions: int = Field(1024, ge=1)
     """Episodes that this run hosts at once, on all its servers together; others wait for a place."""
+    cassette: CassetteConfig | None = None
+    """Write what environments answer to a file, or answer from one without them."""
     history: Literal["full", "last_n"] = "full"
     """What the policy sees of its episode. `full`: all of it, in one context that grows. `last_n`: what was asked and
     the last `last_n` turns, rendered anew for every turn, each of which is a segment of its own."""
@@ -81,6 +84,11 @@ class EnvironmentConfig(Config):
         if self.tool_format not in TOOL_FORMATS and not is_piece(self.tool_format):
             raise ValueError(f"tool_format is {self.tool_format!r}; use {', '.join(TOOL_FORMATS)} or module:function")
         return self
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether a cassette stands for the environment, which is then neither imported nor asked."""
+        return self.cassette is not None and self.cassette.mode == "replay"
 
     @property
     def sessions_per_server(self) -> int:
