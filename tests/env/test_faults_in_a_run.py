@@ -26,7 +26,7 @@ from tests.fakes import TASK
 
 pytestmark = pytest.mark.engine
 FATED = "tests.env.fated:Fated"
-UPDATES, MANY_UPDATES = 16, 80
+UPDATES, MANY_UPDATES = 16, 48
 PATIENT = Patience(open_seconds=10, reset_seconds=6, step_seconds=6, pause_seconds=0.01)
 SECONDS = 1.5
 """Deadline of an environment's methods; those that are late take longer."""
