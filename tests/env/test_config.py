@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlhf.cluster.local import LocalCluster
 from rlhf.env.tools import CalculatorEnvironment
-from rlhf.errors import ConfigError
+from rlhf.errors import CassetteError, ConfigError
 from rlhf.layers import recipe_from
 from rlhf.preflight import check_environment
 from rlhf.recipe import Recipe
+from rlhf.roles import environment_roles
 from rlhf.surroundings import started_environments
 from tests.env.serving import served
 
@@ -86,6 +88,16 @@ def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
 def test_what_cannot_be_imported_is_found_before_anything_starts(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="which cannot be imported"):
         check_environment(recipe(wrong))
+
+
+def test_a_cassette_is_looked_for_before_anything_starts_and_stands_for_the_environment(tmp_path: Path) -> None:
+    cassette = {"cassette": {"path": str(tmp_path / "c.jsonl")}}
+    missing = recipe({"environment": "nowhere:Environment", "servers": 2} | cassette)
+    with pytest.raises(CassetteError, match=r"no such cassette; record it first"):
+        check_environment(missing)
+    (tmp_path / "c.jsonl").touch()
+    check_environment(missing)
+    assert environment_roles(missing) == ()
 
 
 async def test_arguments_that_do_not_fit_are_told_with_their_error() -> None:
