@@ -34,8 +34,20 @@ class Proxy:
         self.pieces = self.connections = 0
         self.applied: Counter[tuple[str, str]] = Counter()
         self.url = ""
+        self._handling: set[asyncio.Task[None]] = set()
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Handle a connection in a task that is kept: asyncio itself would let the garbage collector take it."""
+        task = asyncio.create_task(self._handle(reader, writer))
+        self._handling.add(task)
+        task.add_done_callback(self._handling.discard)
+
+    async def stop(self) -> None:
+        for task in self._handling:
+            task.cancel()
+        await asyncio.gather(*self._handling, return_exceptions=True)
+
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         if self._refuses(self.connections):
             self.applied["refuse", "connection"] += 1
@@ -43,11 +55,14 @@ class Proxy:
             return
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
         up = asyncio.create_task(self._up(reader, server_writer))
-        with contextlib.suppress(ConnectionError):
+        try:
             await self._down(server_reader, writer)
-        up.cancel()
-        for one in (writer, server_writer):
-            one.transport.abort()
+        except ConnectionError:
+            pass
+        finally:
+            up.cancel()
+            for one in (writer, server_writer):
+                one.transport.abort()
 
     async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Ends the other side too, however the client leaves: else the server would hold a connection to nobody."""
@@ -120,9 +135,10 @@ async def proxied(
     url: str, fate: Fate, refuses: Callable[[int], bool] = lambda connection: False
 ) -> AsyncIterator[Proxy]:
     proxy = Proxy(url, fate, refuses)
-    server = await asyncio.start_server(proxy.handle, "127.0.0.1", 0)
+    server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
     proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield proxy
     finally:
         server.close()
+        await proxy.stop()
