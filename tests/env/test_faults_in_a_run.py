@@ -26,7 +26,7 @@ from tests.fakes import TASK
 
 pytestmark = pytest.mark.engine
 FATED = "tests.env.fated:Fated"
-UPDATES, MANY_UPDATES = 12, 48
+FEW_UPDATES, UPDATES, MANY_UPDATES = 12, 16, 48
 PATIENT = Patience(open_seconds=20, reset_seconds=10, step_seconds=10, tries=5, pause_seconds=0.01)
 """So many tries that among thousands of calls none is unlucky with all of them."""
 SECONDS = 1.5
@@ -95,7 +95,7 @@ async def test_environments_that_break_in_the_run_itself(isolation: Kind, fates:
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-@pytest.mark.parametrize("updates", [UPDATES, pytest.param(MANY_UPDATES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("updates", [FEW_UPDATES, pytest.param(MANY_UPDATES, marks=pytest.mark.slow)])
 async def test_calls_that_a_server_of_ours_refuses_drops_or_answers_late_lose_nothing(
     isolation: Kind, updates: int, tmp_path: Path
 ) -> None:
@@ -159,8 +159,8 @@ async def test_when_one_of_two_servers_dies_its_sessions_are_lost_and_the_run_go
         commanded(FATED, "--arguments", arguments) as (two, _),
     ):
         pool = await EnvironmentPool.connect([Address(url=one), Address(url=two)], quick)
-        books = await run_to_the_end(OneDies(pool, dying.kill, 500), tmp_path / "run", UPDATES)
-    books.check(UPDATES, RETURN)
+        books = await run_to_the_end(OneDies(pool, dying.kill, 500), tmp_path / "run", FEW_UPDATES)
+    books.check(FEW_UPDATES, RETURN)
     assert set(books.failures) <= {"environment_lost", "too_few_survivors"}
     assert books.failures["environment_lost"] > 0
 
@@ -169,7 +169,7 @@ async def test_when_the_only_server_dies_the_run_ends_by_name_and_its_books_bala
     quick = Patience(open_seconds=1, step_seconds=1, pause_seconds=0.01)
     with commanded(FATED, "--arguments", json.dumps({"log": str(tmp_path / "log"), "fates": []})) as (url, dying):
         pool = await EnvironmentPool.connect([Address(url=url)], quick)
-        books = await run_to_the_end(OneDies(pool, dying.kill, 500), tmp_path / "run", UPDATES)
+        books = await run_to_the_end(OneDies(pool, dying.kill, 500), tmp_path / "run", FEW_UPDATES)
     assert isinstance(books.ended, FailureBudgetSpent)
     books.check_balance()
     books.check_numbers(RETURN)
