@@ -14,7 +14,7 @@ from rlhf.data.tasks import Tell, held_out_problems, load_sets
 from rlhf.errors import UserError
 from rlhf.layers import recipe_from
 from rlhf.recipe import Recipe
-from rlhf.roles import ENGINE, REWARD
+from rlhf.roles import ENGINE, ENVIRONMENT, REWARD
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.view import PlainView
 from rlhf.types import Message, Sampling
@@ -76,5 +76,5 @@ async def _served(recipe: Recipe, model: str, work: Callable[[Serving], Coroutin
             async with started_serving(recipe, cluster, model, logs=logs, publishes=False) as serving:
                 return await work(serving)
 
-        async with started_cluster(recipe, (ENGINE, REWARD), logs, PlainView(StringIO())) as cluster:
+        async with started_cluster(recipe, (ENGINE, REWARD, ENVIRONMENT), logs, PlainView(StringIO())) as cluster:
             return await while_alive(cluster, serve_and_work(cluster))

@@ -124,12 +124,15 @@ def check_episodes(recipe: Recipe) -> None:
 
 
 def check_environment(recipe: Recipe) -> None:
-    """The environment's class, and the functions that go with it, can be imported. Raises `ConfigError`."""
+    """The environment's class, and the functions that go with it, can be imported, and its cassette is where it should
+    be. Raises `UserError`."""
     if (environment := recipe.environment) is None:
         return
+    if environment.cassette:
+        check_cassette(environment.cassette)
     own_format = environment.tool_format if is_piece(environment.tool_format) else None
     pieces = {
-        "environment.environment": environment.environment,
+        "environment.environment": None if environment.is_replayed else environment.environment,
         "environment.demonstrations": environment.demonstrations,
         "environment.tool_format": own_format,
     }

@@ -201,6 +201,12 @@ class Recipe(Config):
                     "use cluster.kind=ray"
                 )
 
+        if self.environment is not None and self.environment.servers:
+            raise ValueError(
+                f"environment.servers is {self.environment.servers}, but cluster.kind: local starts no processes; "
+                "leave it out, and this process hosts the environment, or use cluster.kind=ray"
+            )
+
     def _votes_are_answers(self) -> None:
         """A whole reply is an answer only where the reward compares it whole."""
         for name, one in self.data.eval_sets.items():

@@ -9,11 +9,11 @@ from rlhf.recipe import Recipe
 from rlhf.serving.environment import engine_environment
 from rlhf.trainer.environment import rank_environment
 
-ENGINE, LEARNER, REWARD = "engine", "learner", "reward"
+ENGINE, LEARNER, REWARD, ENVIRONMENT = "engine", "learner", "reward", "environment"
 
 
 def roles_of(recipe: Recipe) -> tuple[Role, ...]:
-    """Learner ranks and, for RL, engines and reward models; in this order they are placed."""
+    """Learner ranks and, for RL, engines, reward models and environment servers; in this order they are placed."""
     learner = Role(
         name=LEARNER,
         count=recipe.trainer.deepspeed.ranks,
@@ -24,7 +24,12 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
         start_timeout_seconds=recipe.trainer.deepspeed.start_timeout_seconds,
         hint="trainer.deepspeed.ranks, trainer.deepspeed.cpus_per_rank or trainer.deepspeed.gpus_per_rank",
     )
-    return (learner, engine_role(recipe), *reward_roles(recipe)) if recipe.plays else (learner,)
+    return (learner, *playing_roles(recipe)) if recipe.plays else (learner,)
+
+
+def playing_roles(recipe: Recipe) -> tuple[Role, ...]:
+    """What episodes need, and an evaluation too."""
+    return (engine_role(recipe), *reward_roles(recipe), *environment_roles(recipe))
 
 
 def engine_role(recipe: Recipe) -> Role:
@@ -59,6 +64,23 @@ def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
             concurrency=1,
             start_timeout_seconds=reward.start_timeout_seconds,
             hint="reward.workers, reward.cpus_per_worker or reward.gpus_per_worker",
+        ),
+    )
+
+
+def environment_roles(recipe: Recipe) -> tuple[Role, ...]:
+    """The environment's servers, where the recipe starts any."""
+    environment = recipe.environment
+    if environment is None or not environment.servers or environment.is_replayed:
+        return ()
+    return (
+        Role(
+            name=ENVIRONMENT,
+            count=environment.servers,
+            factory="rlhf.env.server.worker:EnvironmentServer",
+            cpus=environment.cpus_per_server,
+            start_timeout_seconds=environment.start_timeout_seconds,
+            hint="environment.servers or environment.cpus_per_server",
         ),
     )
 

@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 
+from rlhf.cluster.worker import Cluster
+from rlhf.env.cassette import RecordedEnvironments, ReplayedEnvironments
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.config import EnvironmentConfig
 from rlhf.env.hosting.here import HostedEnvironments
+from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
+from rlhf.env.hosting.kinds import isolation_of
+from rlhf.env.server.worker import WorkerSettings
 from rlhf.errors import ConfigError, EnvironmentFailed
-from rlhf.http.config import token_from
+from rlhf.http.config import check_cassette, token_from
 from rlhf.pieces import load_piece
 from rlhf.protocols import Environments
 from rlhf.recipe import Recipe
+from rlhf.roles import ENVIRONMENT
 from rlhf.rollout.agent import WithAgent
 from rlhf.rollout.dry_run import dry_run
 from rlhf.rollout.endpoint.config import AgentConfig
@@ -46,15 +52,16 @@ class Surroundings:
 
 
 @asynccontextmanager
-async def started_surroundings(recipe: Recipe) -> AsyncIterator[Surroundings]:
+async def started_surroundings(recipe: Recipe, cluster: Cluster) -> AsyncIterator[Surroundings]:
     """How the recipe's episodes are played, with all that it needs but engines. Raises `ConfigError`."""
+    alone = recipe.cluster.address is None
     async with AsyncExitStack() as stack:
         if (agent := recipe.agent) is not None:
             training: Play = await stack.enter_async_context(started_endpoint(agent))
         elif (config := recipe.environment) is not None:
-            training = await stack.enter_async_context(started_play(config))
+            training = await stack.enter_async_context(started_play(config, cluster, alone=alone))
             if config.eval_arguments:
-                evaluation = await stack.enter_async_context(started_play(config.for_evaluation))
+                evaluation = await stack.enter_async_context(started_play(config.for_evaluation, cluster, alone=alone))
                 if evaluation.tools != training.tools:
                     raise ConfigError("environment.eval_arguments changes the tools: they are the same for a whole run")
                 yield Surroundings(training=training, evaluation=evaluation)
@@ -65,9 +72,9 @@ async def started_surroundings(recipe: Recipe) -> AsyncIterator[Surroundings]:
 
 
 @asynccontextmanager
-async def started_play(config: EnvironmentConfig) -> AsyncIterator[WithEnvironment]:
+async def started_play(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> AsyncIterator[WithEnvironment]:
     """Environments, and the rules of taking turns with them. Raises `ConfigError`."""
-    async with started_environments(config) as environments:
+    async with started_environments(config, cluster, alone=alone) as environments:
         yield WithEnvironment(environments=environments, rules=rules_of(config, environments.spec))
 
 
@@ -103,42 +110,98 @@ def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> Rules:
 
 
 @asynccontextmanager
-async def started_environments(config: EnvironmentConfig) -> AsyncIterator[Environments]:
-    """Where environments come from: the one place that makes them, and ends what they need. Raises `ConfigError`."""
-    environments = await (joined_servers(config) if config.urls else hosted_here(config, str(config.environment)))
-    yield environments  # every session ends with its episode: nothing is left to end here
+async def started_environments(
+    config: EnvironmentConfig, cluster: Cluster, *, alone: bool
+) -> AsyncIterator[Environments]:
+    """Where environments come from: the one place that makes them, and ends what they need. Raises `UserError`.
+
+    With `alone` all of the cluster is on this machine.
+    """
+    if (cassette := config.cassette) is None:
+        async with live_environments(config, cluster, alone=alone) as environments:
+            yield environments
+        return
+    check_cassette(cassette)
+    if config.is_replayed:
+        yield ReplayedEnvironments(cassette.file)
+        return
+    async with live_environments(config, cluster, alone=alone) as environments:
+        with closing(RecordedEnvironments(environments, cassette.file)) as recorded:
+            yield recorded
+
+
+@asynccontextmanager
+async def live_environments(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> AsyncIterator[Environments]:
+    """Environments that are played and not remembered. Raises `ConfigError`."""
+    if config.urls:
+        yield await joined_servers(config)
+    elif config.servers:
+        yield await started_servers(config, cluster, alone=alone)
+    else:
+        async with hosted_here(config) as environments:
+            yield environments
 
 
 async def joined_servers(config: EnvironmentConfig) -> Environments:
     """The servers that the recipe names, as soon as all of them answer. Raises `ConfigError`."""
     token = token_from(config.token_env)
-    patience = Patience(
-        open_seconds=config.start_timeout_seconds,
-        reset_seconds=config.turn_timeout_seconds,
-        step_seconds=config.turn_timeout_seconds,
-    )
     try:
-        return await EnvironmentPool.connect([Address(url=url, token=token) for url in config.urls], patience)
+        return await EnvironmentPool.connect(
+            [Address(url=url, token=token) for url in config.urls], patience_of(config)
+        )
     except EnvironmentFailed as error:
         raise ConfigError(f"environment.urls names {config.shown}: {error.detail}") from error
 
 
-async def hosted_here(config: EnvironmentConfig, name: str) -> Environments:
-    """The environment of that name in threads of this process. Raises `ConfigError`."""
-    environments = HostedEnvironments(
-        partial(load_piece(name, "environment.environment"), **config.arguments),
-        name=name,
-        turn_timeout_seconds=config.turn_timeout_seconds,
-        start_timeout_seconds=config.start_timeout_seconds,
-        max_sessions=config.max_sessions,
+async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> Environments:
+    """Servers in workers of the run's cluster, which end with it; a token that nobody else knows opens them.
+
+    Raises `ConfigError`, and `WorkerDied` for one that does not come up.
+    """
+    settings = WorkerSettings(
+        factory=factory_of(config),
+        isolation=config.isolation,
+        deadlines=deadlines_of(config),
+        max_sessions=config.sessions_per_server,
+        token=secrets.token_hex(32),
     )
+    workers = await cluster.spawn(ENVIRONMENT, lambda index: {"loopback": alone})
+    seconds = START_SECONDS + config.start_timeout_seconds
+    urls = await asyncio.gather(*(worker.call("start", settings, timeout_seconds=seconds) for worker in workers))
+    return await EnvironmentPool.connect([Address(url=url, token=settings.token) for url in urls], patience_of(config))
+
+
+@asynccontextmanager
+async def hosted_here(config: EnvironmentConfig) -> AsyncIterator[Environments]:
+    """The environment in threads of this process, or in processes of its own. Raises `ConfigError`."""
+    isolation = isolation_of(config.isolation, factory_of(config), deadlines_of(config), config.max_sessions)
     try:
-        await environments.start()
-    except EnvironmentFailed as error:
-        raise ConfigError(
-            f"environment.environment is {name}, which cannot be made with environment.arguments: {error.detail}"
-        ) from error
-    return environments
+        await isolation.start()
+        yield HostedEnvironments(
+            isolation, max_sessions=config.max_sessions, place_seconds=config.start_timeout_seconds
+        )
+    finally:
+        await isolation.stop()
+
+
+def factory_of(config: EnvironmentConfig) -> Factory:
+    return Factory(name=str(config.environment), arguments=config.arguments)
+
+
+def deadlines_of(config: EnvironmentConfig) -> Deadlines:
+    return Deadlines(
+        open_seconds=config.start_timeout_seconds,
+        reset_seconds=config.turn_timeout_seconds,
+        step_seconds=config.turn_timeout_seconds,
+    )
+
+
+def patience_of(config: EnvironmentConfig) -> Patience:
+    return Patience(
+        open_seconds=config.start_timeout_seconds,
+        reset_seconds=config.turn_timeout_seconds,
+        step_seconds=config.turn_timeout_seconds,
+    )
 
 
 async def opening_of(

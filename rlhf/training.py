@@ -16,7 +16,7 @@ from rlhf.ledger import Ledger, group_accounts
 from rlhf.metrics import Clock
 from rlhf.observed import ObservedBuffer, ObservedEvaluator, ObservedLearner, ObservedRollout, ObservedWeights
 from rlhf.recipe import Recipe
-from rlhf.roles import ENGINE, LEARNER, REWARD
+from rlhf.roles import ENGINE, ENVIRONMENT, LEARNER, REWARD
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.folder import RunFolder
@@ -49,7 +49,9 @@ async def train(loaded: LoadedRecipe, folder: RunFolder, clock: Clock, view: Vie
     """Train what the recipe says; everything is in the run folder when it returns, and when it raises."""
     recipe = loaded.recipe
     async with AsyncExitStack() as stack:
-        roles, work = ((LEARNER, ENGINE, REWARD), _train_on) if recipe.plays else ((LEARNER,), fine_tune_on)
+        roles, work = (
+            ((LEARNER, ENGINE, REWARD, ENVIRONMENT), _train_on) if recipe.plays else ((LEARNER,), fine_tune_on)
+        )
         cluster = await stack.enter_async_context(started_cluster(recipe, roles, folder.logs, view))
         return await while_alive(cluster, work(cluster, recipe, folder, clock, view))
 

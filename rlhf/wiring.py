@@ -25,10 +25,9 @@ from rlhf.roles import (
     LEARNER,
     REWARD,
     engine_device,
-    engine_role,
     learner_device,
+    playing_roles,
     reward_device,
-    reward_roles,
     roles_of,
     transfer_backend,
 )
@@ -67,7 +66,7 @@ async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view
         cluster = RayCluster(
             address=recipe.cluster.address, placement_timeout_seconds=recipe.cluster.placement_timeout_seconds
         )
-    possible = (*roles_of(recipe), engine_role(recipe), *reward_roles(recipe))
+    possible = (*roles_of(recipe), *playing_roles(recipe))
     chosen = [role for role in possible if role.name in roles]
     unique = tuple({role.name: role for role in chosen}.values())
     try:
@@ -231,7 +230,7 @@ async def started_serving(
 ) -> AsyncIterator[Serving]:
     """Engines started on `model`, the reward's workers, and environments or the agent's endpoint."""
     async with AsyncExitStack() as stack:
-        surroundings = await stack.enter_async_context(started_surroundings(recipe))
+        surroundings = await stack.enter_async_context(started_surroundings(recipe, cluster))
         renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
         settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
         workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})

@@ -5,35 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from rlhf.commands.env_check import json_object
-from rlhf.env.hosting.isolation import Deadlines, Factory, Isolation, ThreadIsolation
-from rlhf.env.hosting.own import OwnIsolation
-from rlhf.env.hosting.processes import ProcessIsolation
+from rlhf.env.hosting.isolation import Factory, Isolation
+from rlhf.env.hosting.kinds import KINDS, isolation_of
 from rlhf.env.server.app import BACKLOG, ServerSettings, refuse_open_address, serve
 from rlhf.errors import UserError
 from rlhf.pieces import is_piece
-
-ISOLATIONS: Mapping[str, Callable[[Factory, Deadlines], Isolation]] = {
-    "thread": ThreadIsolation,
-    "process": ProcessIsolation,
-    "own": OwnIsolation,
-}
 
 
 def serve_env(name: str, arguments: str, isolation: str, settings: ServerSettings) -> int:
     """Serve until SIGTERM or Ctrl-C. Raises `UserError`."""
     factory = Factory(name=checked_name(name), arguments=json_object(arguments, "--arguments"))
-    if isolation not in ISOLATIONS:
-        raise UserError(f"--isolation {isolation!r}: write one of {', '.join(ISOLATIONS)}")
+    kind = next((kind for kind in KINDS if kind == isolation), None)
+    if kind is None:
+        raise UserError(f"--isolation {isolation!r}: write one of {', '.join(KINDS)}")
     refuse_open_address(settings)
     with listening(settings) as listener:
         host, port = listener.getsockname()[:2]
         chosen = replace(settings, host=host, port=port)
         with asyncio.Runner(loop_factory=event_loop()) as runner:
-            runner.run(serve_and_say(ISOLATIONS[isolation](factory, settings.deadlines), chosen, listener))
+            runner.run(
+                serve_and_say(isolation_of(kind, factory, settings.deadlines, settings.max_sessions), chosen, listener)
+            )
     return 0
 
 

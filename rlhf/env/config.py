@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from rlhf.config import Config
+from rlhf.http.config import CassetteConfig
 from rlhf.pieces import is_piece
 
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
@@ -27,6 +29,14 @@ class EnvironmentConfig(Config):
     """What the class is made with, by name."""
     eval_arguments: dict[str, Any] = Field({})
     """What it is made with otherwise for evaluations: against a fixed opponent after self-play, for instance."""
+    servers: int = Field(0, ge=0)
+    """Servers of `environment` that this run starts on its cluster, each in a worker of its own; sessions are spread
+    over them. 0: the environment runs beside the controller."""
+    cpus_per_server: float = Field(0.25, gt=0)
+    """Cores a server takes; threads are its floor, at least 1."""
+    isolation: Literal["thread", "process", "own"] = "thread"
+    """Where the code of `environment` runs. `thread`: in threads, quick; `process`: one process a session, for code
+    that hangs, ends its process, or keeps state in modules; `own`: a class that opens sessions itself, as EnvPool's."""
     demonstrations: str | None = None
     """`module:function` `(count, seed) -> conversations`: lists of messages whose assistant's are imitated by
     `model.warmup`."""
@@ -37,9 +47,11 @@ class EnvironmentConfig(Config):
     episode_timeout_seconds: float = Field(300, gt=0)
     """Deadline for all answers of the environment in one episode together."""
     start_timeout_seconds: float = Field(120, gt=0)
-    """How long an episode waits for a place."""
+    """How long an episode waits for a place, and then for its environment to be made."""
     max_sessions: int = Field(1024, ge=1)
-    """Episodes that this run hosts at once; others wait for a place."""
+    """Episodes that this run hosts at once, on all its servers together; others wait for a place."""
+    cassette: CassetteConfig | None = None
+    """Write what environments answer to a file, or answer from one without them."""
     history: Literal["full", "last_n"] = "full"
     """What the policy sees of its episode. `full`: all of it, in one context that grows. `last_n`: what was asked and
     the last `last_n` turns, rendered anew for every turn, each of which is a segment of its own."""
@@ -60,6 +72,12 @@ class EnvironmentConfig(Config):
             raise ValueError(
                 "arguments and eval_arguments are for an environment that this run hosts; a server has its own"
             )
+        if self.urls and self.servers:
+            raise ValueError("servers are of environment, which this run then starts; urls names servers that run")
+        if self.urls and self.isolation != "thread":
+            raise ValueError("isolation is for an environment that this run hosts; a server has its own")
+        if self.eval_arguments and (self.servers or self.cassette):
+            raise ValueError("eval_arguments make a second environment, which has neither servers nor a cassette yet")
         if self.token_env and not self.urls:
             raise ValueError("token_env is for servers, and there are none; give urls")
         if self.demonstrations is not None and not is_piece(self.demonstrations):
@@ -78,6 +96,15 @@ class EnvironmentConfig(Config):
     def for_evaluation(self) -> EnvironmentConfig:
         """The environment as evaluations have it."""
         return self.model_copy(update={"arguments": self.arguments | self.eval_arguments})
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether a cassette stands for the environment, which is then neither imported nor asked."""
+        return self.cassette is not None and self.cassette.mode == "replay"
+
+    @property
+    def sessions_per_server(self) -> int:
+        return math.ceil(self.max_sessions / max(1, self.servers))
 
     @property
     def shown(self) -> str:

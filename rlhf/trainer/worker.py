@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.http.binding import LOOPBACK, own_address
 from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.scores import RankScores, Wanted
@@ -38,7 +39,7 @@ class LearnerWorker:
 
     def address(self) -> tuple[str, int]:
         """Where the others can meet this worker: its host's address and a port that is free now."""
-        host = "127.0.0.1" if self._loopback else _own_address()
+        host = LOOPBACK if self._loopback else own_address()
         with socket.socket() as free:
             free.bind((host, 0))
             return host, free.getsockname()[1]
@@ -161,14 +162,3 @@ class LearnerWorker:
         from rlhf.trainer.reward_rank import RewardRank
 
         return self._model if isinstance(self._model, RewardRank) else self._of_preferences
-
-
-def _own_address() -> str:
-    """The address other hosts reach this one by; loopback when there is no network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # Connecting a datagram socket sends nothing; it only picks the outgoing interface.
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -23,10 +24,10 @@ pytestmark = pytest.mark.ecosystem
 TASK = Task(id="task", messages=())
 
 
-def stock(max_sessions: int) -> contextlib.AbstractContextManager[str]:
-    """A server of OpenEnv's own, whose episodes have three steps."""
-    program = [str(python("openenv")), str(OPENENV_SERVER)]
-    return started(lambda port: [*program, str(port), str(max_sessions), "3"], environment())
+def stock(max_sessions: int, program: Path = OPENENV_SERVER, *arguments: str) -> contextlib.AbstractContextManager[str]:
+    """A server of OpenEnv's own; that of the benchmark has episodes of three steps."""
+    words = [str(python("openenv")), str(program)]
+    return started(lambda port: [*words, str(port), str(max_sessions), *(arguments or ("3",))], environment())
 
 
 def say(text: str) -> Message:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
@@ -69,13 +71,58 @@ class CannotBeMade(Behaving):
         raise OSError("no such device")
 
 
+class Refusing(Behaving):
+    """The first, which tells the spec, can be made; no other."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+        if self.made > 1:
+            raise OSError("no licence left")
+
+
+class Dies(Behaving):
+    def step(self, action: Message) -> Observation:
+        os._exit(7)
+
+
 class CannotClose(Behaving):
+    """Closes `after` times, of which the first is the one that told its spec."""
+
+    made = 0
+
+    def __init__(self, after: int = 0) -> None:
+        type(self).made += 1
+        self._fails = self.made > after
+
     def close(self) -> None:
-        raise OSError("already gone")
+        if self._fails:
+            raise OSError("already gone")
 
 
-class Threads(Behaving):
-    """Says which thread it is in."""
+class Lasting(Behaving):
+    """Notes the threads in which it is made, played and closed."""
+
+    threads: ClassVar[list[str]] = []
+
+    def __init__(self) -> None:
+        self.threads.append(threading.current_thread().name)
+
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        self.threads.append(threading.current_thread().name)
+        return MORE
 
     def step(self, action: Message) -> Observation:
-        return Observation(messages=(Message(role="user", content=threading.current_thread().name),))
+        return self.reset(Task(id="", messages=()), seed=0)
+
+    def close(self) -> None:
+        self.threads.append(threading.current_thread().name)
+
+
+TURNS = itertools.count()
+
+
+def every_other(bad: str) -> Behaving:
+    """One that behaves, then one of the class `bad`, in turns."""
+    return globals()[bad]() if next(TURNS) % 2 else Behaving()

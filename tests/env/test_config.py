@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rlhf.cluster.local import LocalCluster
 from rlhf.env.tools import CalculatorEnvironment
-from rlhf.errors import ConfigError
+from rlhf.errors import CassetteError, ConfigError
 from rlhf.layers import recipe_from
 from rlhf.preflight import check_environment
 from rlhf.recipe import Recipe
+from rlhf.roles import environment_roles
 from rlhf.surroundings import started_environments
 from tests.env.serving import served
 
@@ -42,6 +45,8 @@ def test_a_recipe_with_an_environment_needs_little() -> None:
         (CALCULATOR | {"urls": ["http://h:1"]}, "give exactly one of environment (module:Class"),
         ({"environment": "calculator"}, "environment is 'calculator'; give module:Class"),
         ({"urls": ["http://h:1"], "arguments": {"digits": 2}}, "arguments are for an environment that this run hosts"),
+        ({"urls": ["http://h:1"], "servers": 2}, "servers are of environment, which this run then starts"),
+        ({"urls": ["http://h:1"], "isolation": "process"}, "isolation is for an environment that this run hosts"),
         (CALCULATOR | {"history": "last_n"}, "give both or none"),
         (CALCULATOR | {"last_n": 2}, "give both or none"),
         (CALCULATOR | {"tool_format": "xml"}, "use hermes, llama3_json, none or module:function"),
@@ -62,6 +67,9 @@ def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
         reward={"kind": "exact"}
     )
     assert "kind: sft plays no episodes" in refusal(kind="sft", reward={"kind": "exact"})
+    assert "environment.servers is 2, but cluster.kind: local starts no processes" in refusal(
+        CALCULATOR | {"servers": 2}, cluster={"kind": "local"}
+    )
     overlong = {"overlong": {"buffer_tokens": 4}}
     assert "trainer.overlong prices the length of one reply" in refusal(trainer=overlong)
     assert "environment.demonstrations make" in refusal(model={"tiny": {}, "warmup": {}})
@@ -82,11 +90,21 @@ def test_what_cannot_be_imported_is_found_before_anything_starts(wrong: dict[str
         check_environment(recipe(wrong))
 
 
+def test_a_cassette_is_looked_for_before_anything_starts_and_stands_for_the_environment(tmp_path: Path) -> None:
+    cassette = {"cassette": {"path": str(tmp_path / "c.jsonl")}}
+    missing = recipe({"environment": "nowhere:Environment", "servers": 2} | cassette)
+    with pytest.raises(CassetteError, match=r"no such cassette; record it first"):
+        check_environment(missing)
+    (tmp_path / "c.jsonl").touch()
+    check_environment(missing)
+    assert environment_roles(missing) == ()
+
+
 async def test_arguments_that_do_not_fit_are_told_with_their_error() -> None:
     config = recipe(CALCULATOR | {"arguments": {"colour": "red"}}).environment
     assert config is not None
-    with pytest.raises(ConfigError, match=r"cannot be made with environment\.arguments: TypeError.*colour"):
-        async with started_environments(config):
+    with pytest.raises(ConfigError, match=r"cannot be made with its arguments: TypeError.*colour"):
+        async with started_environments(config, LocalCluster(), alone=True):
             pass
 
 
@@ -94,7 +112,7 @@ async def test_a_server_that_does_not_answer_is_told_with_its_address() -> None:
     config = recipe({"urls": ["http://127.0.0.1:9"], "start_timeout_seconds": 0.2}).environment
     assert config is not None
     with pytest.raises(ConfigError, match=r"environment\.urls names http://127\.0\.0\.1:9: no answer within 0\.2 s"):
-        async with started_environments(config):
+        async with started_environments(config, LocalCluster(), alone=True):
             pass
 
 
@@ -102,5 +120,5 @@ async def test_servers_are_joined_and_say_what_they_serve() -> None:
     with served("CalculatorEnvironment", module="rlhf.env.tools:") as url:
         config = recipe({"urls": [url]}).environment
         assert config is not None
-        async with started_environments(config) as environments:
+        async with started_environments(config, LocalCluster(), alone=True) as environments:
             assert environments.spec == CalculatorEnvironment.spec

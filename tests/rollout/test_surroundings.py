@@ -8,8 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from rlhf.data.config import EvaluationSetConfig
-from rlhf.env.hosting.here import HostedEnvironments
-from rlhf.env.tools import CalculatorEnvironment
 from rlhf.errors import EnvironmentFailed
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.protocols import Environment
@@ -20,7 +18,8 @@ from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.turns import WithEnvironment
 from rlhf.types import Failed, Group, Observation, Sampling, Scored, Task, Ticket, Trajectory
-from tests.env.behaving import Behaving, Hangs, Late, Raises
+from tests.env.behaving import Hangs
+from tests.env.hosted import hosted
 from tests.fakes import FakeEngine, FakeRenderer
 from tests.rollout.playing import ScriptedEnvironment, ScriptedEnvironments, rules, says
 
@@ -121,16 +120,14 @@ async def test_a_group_that_is_given_up_closes_its_sessions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "kind"), [(Raises, "environment_raised"), (Hangs, "environment_timeout"), (Late, "environment_timeout")]
+    ("bad", "kind"),
+    [("Raises", "environment_raised"), ("Hangs", "environment_timeout"), ("Late", "environment_timeout")],
 )
-async def test_hosted_code_that_breaks_is_lost_by_kind_and_the_accounts_balance(bad: type[Behaving], kind: str) -> None:
-    made = iter([Behaving, bad, Behaving, bad])
-    environments = HostedEnvironments(
-        lambda: next(made)(), name="behaving", turn_timeout_seconds=0.2, start_timeout_seconds=5, max_sessions=8
-    )
+async def test_hosted_code_that_breaks_is_lost_by_kind_and_the_accounts_balance(bad: str, kind: str) -> None:
     Hangs.release.clear()
-    surroundings = WithEnvironment(environments=environments, rules=rules(max_turns=2))
-    group = await asyncio.wait_for(_freed(rollout(surroundings, size=4)), 30)
+    async with hosted("every_other", turn=0.2, arguments={"bad": bad}) as environments:
+        surroundings = WithEnvironment(environments=environments, rules=rules(max_turns=2))
+        group = await asyncio.wait_for(_freed(rollout(surroundings, size=4)), 30)
     assert isinstance(group, Group)
     assert [isinstance(sample.trajectory, Trajectory) for sample in group.samples].count(True) == 2
     assert [s.trajectory.kind for s in group.samples if isinstance(s.trajectory, Failed)] == [kind, kind]
@@ -173,15 +170,12 @@ async def test_an_evaluation_whose_environment_stays_broken_has_no_number() -> N
 
 
 async def test_a_dry_run_shows_what_training_will_ask_and_closes_it() -> None:
-    environments = HostedEnvironments(
-        CalculatorEnvironment, name="calculator", turn_timeout_seconds=5, start_timeout_seconds=5, max_sessions=1
-    )
-    await environments.start()
-    renderer = ChatRenderer(byte_tokenizer(), tools=environments.spec.tools)
-    openings = [
-        await dry_run(TASK, environments, renderer, run_seed=0, timeout_seconds=5)
-        for _ in range(2)  # one place: the first was closed
-    ]
+    async with hosted("CalculatorEnvironment", module="rlhf.env.tools:", sessions=1) as environments:
+        renderer = ChatRenderer(byte_tokenizer(), tools=environments.spec.tools)
+        openings = [
+            await dry_run(TASK, environments, renderer, run_seed=0, timeout_seconds=5)
+            for _ in range(2)  # one place: the first was closed
+        ]
     assert openings[0] == openings[1]
     assert openings[0].text.startswith("<|im_start|>user\n")
     assert openings[0].text.endswith("<|im_start|>assistant\n")

@@ -14,6 +14,9 @@ from rlhf.pieces import load_piece
 from rlhf.protocols import Environment, LocalEnvironment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
+START_SECONDS = 120.0
+"""An environment's module may import heavy libraries."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
@@ -40,7 +43,8 @@ class Factory:
 class Isolation(Protocol):
     """Makes environments, each for one session, and runs their code. `start` before, `stop` after all else.
 
-    `open` makes one; an `EnvironmentFailed` of its constructor is of kind `raised` or `timeout`.
+    `start` imports the environment and learns its spec; it raises `ConfigError` and `DeadlinePassed`. `open` makes
+    one; an `EnvironmentFailed` of its constructor is of kind `raised` or `timeout`.
     """
 
     spec: EnvironmentSpec
@@ -53,16 +57,20 @@ class Isolation(Protocol):
 class ThreadIsolation:
     """Environments in threads of this process: quick, and enough for code that keeps itself in order.
 
-    One that never returns loses its thread for good; one that ends its process ends all.
+    One that never returns loses its thread for good, and no more than `limit` of them are lost; one that ends its
+    process ends all.
     """
 
-    def __init__(self, factory: Factory, deadlines: Deadlines, limit: int = 1024) -> None:
-        self._create = factory.load()
-        self.spec = described(factory, self._create)
-        self._deadlines = deadlines
-        self._threads = Threads(f"environment {self.spec.name}", limit)
+    spec: EnvironmentSpec
 
-    async def start(self) -> None: ...
+    def __init__(self, factory: Factory, deadlines: Deadlines, limit: int = 1024) -> None:
+        self._factory, self._deadlines = factory, deadlines
+        self._threads = Threads(f"environment {factory.name}", limit, hung_limit=limit)
+
+    async def start(self) -> None:
+        """In a thread too: neither the import nor a constructor holds up the event loop."""
+        awaited = f"the import of environment {self._factory.name}"
+        self._create, self.spec = await self._threads.run(awaited, self._load, START_SECONDS, _nothing)
 
     async def open(self, session: str) -> Environment:
         seconds = self._deadlines.open_seconds
@@ -71,6 +79,13 @@ class ThreadIsolation:
 
     async def stop(self) -> None:
         self._threads.stop()
+
+    def _load(self) -> tuple[Callable[[], LocalEnvironment], EnvironmentSpec]:
+        try:
+            create = self._factory.load()
+        except SystemExit as error:
+            raise ConfigError(f"environment {self._factory.name} ended its process at the import: {error}") from None
+        return create, described(self._factory, create)
 
 
 class ThreadEnvironment:
@@ -119,7 +134,7 @@ async def in_thread(
     except DeadlinePassed:
         raise EnvironmentFailed(name, "timeout", f"{method} did not return within {seconds:g} s") from None
     except TooManyHung:
-        detail = f"{threads.hung} calls never came back; serve it with --isolation process"
+        detail = f"{threads.hung} calls never came back; isolation process can end them"
         raise EnvironmentFailed(name, "refused", detail) from None
 
 
@@ -138,8 +153,8 @@ def described(factory: Factory, create: Callable[[], LocalEnvironment]) -> Envir
         environment = create()
         spec = environment.spec
         environment.close()
-    except Exception as error:
-        raise ConfigError(f"environment {factory.name} cannot be made: {told(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"environment {factory.name} cannot be made with its arguments: {told(error)}") from error
     if not isinstance(spec, EnvironmentSpec):
         raise ConfigError(f"environment {factory.name}: its spec is {spec!r:.100}, not an EnvironmentSpec")
     return spec

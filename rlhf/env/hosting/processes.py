@@ -13,16 +13,16 @@ import sys
 from collections.abc import AsyncIterator
 
 from rlhf.env.encoding import Undecodable, action_data, dumps, observation_from, spec_from, task_data
-from rlhf.env.hosting.isolation import Deadlines, Factory
+from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.wire import Json
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
 from rlhf.protocols import Environment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
-START_SECONDS = 120.0
-"""An environment's module may import heavy libraries."""
 FORK_SECONDS = 10.0
 LINE_BYTES = 64 * 2**20
+STDERR = 2
+"""As a number: `sys.stderr` may be somebody's object without one."""
 
 
 class ProcessIsolation:
@@ -43,7 +43,10 @@ class ProcessIsolation:
                 await self._start()
 
     async def open(self, session: str) -> Environment:
-        await self.start()  # again, where somebody killed it
+        try:
+            await self.start()  # again, where somebody killed it
+        except (ConfigError, DeadlinePassed) as error:
+            raise EnvironmentFailed(self._factory.name, "lost", f"it cannot be started again: {error}") from None
         name, seconds = self.spec.name, self._deadlines.open_seconds
         ours, theirs = socket.socketpair()
         with theirs:
@@ -174,7 +177,7 @@ def launch(factory: Factory, theirs: socket.socket) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", "rlhf.env.hosting.worker", *words],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
-        stdout=sys.stderr.fileno(),  # what an environment prints is no answer of ours
+        stdout=STDERR,  # what an environment prints is no answer of ours
         env={"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlhf.env.adapters.gymnasium import GymnasiumEnvironment
-from rlhf.env.hosting.here import HostedEnvironments
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.reward.environment import summed
 from rlhf.trainer.batch import build_batch
@@ -14,10 +12,12 @@ from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit import with_advantages
 from rlhf.trainer.scores import Scores
 from rlhf.types import Group, Sample, Scored, Status, Task, Ticket, Trajectory
+from tests.env.hosted import hosted
 from tests.rollout.playing import ScriptedEngine, play_alone, policy, rules
 
 pytestmark = pytest.mark.ecosystem
 
+ADAPTER = "rlhf.env.adapters.gymnasium:"
 BINS = [(-2.4, 2.4), (-2.5, 2.5), (-0.21, 0.21), (-2.5, 2.5)]
 TASK = Task(id="0", messages=())
 WORTH = 7.0
@@ -27,15 +27,11 @@ WORTH = 7.0
 async def pushed_right(max_steps: int) -> Trajectory:
     """CartPole pushed to the right until it falls, or until its time is up."""
     tokenizer = byte_tokenizer()
-    environments = HostedEnvironments(
-        lambda: GymnasiumEnvironment("CartPole-v1", bins=BINS, options={"max_episode_steps": max_steps}),
-        name="CartPole", turn_timeout_seconds=20, start_timeout_seconds=20, max_sessions=1,
-    )  # fmt: skip
-    environment = await environments.open("s")
+    arguments = {"id": "CartPole-v1", "bins": BINS, "options": {"max_episode_steps": max_steps}}
     engine = ScriptedEngine(*[tokenizer.encode("1")] * 50)
-    try:
+    async with hosted("GymnasiumEnvironment", module=ADAPTER, arguments=arguments, turn=20) as environments:
+        environment = await environments.open("s")
         played = await play_alone(TASK, policy(engine, tokenizer), environment, seed=1, rules=rules(max_turns=50))
-    finally:
         await environment.close()
     assert isinstance(played, Trajectory)
     return played

@@ -1,0 +1,178 @@
+"""Environments on a cassette: every session's requests with their answers, written to a file and answered again from
+it, without the environment.
+
+A line of the file is one request of one session: `session` and `opening` (how many sessions of that name were opened
+before: an evaluation plays its problems again), `method`, the `request`, and its `answer` or `failure`. The first line
+is the spec. Nothing else is written: neither addresses nor tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter, defaultdict, deque
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from rlhf.env.encoding import (
+    Undecodable,
+    action_data,
+    answer_data,
+    dumps,
+    observation_from,
+    spec_data,
+    spec_from,
+    task_data,
+)
+from rlhf.env.wire import Json
+from rlhf.errors import CassetteError, EnvironmentFailed
+from rlhf.protocols import Environment, Environments
+from rlhf.types import EnvironmentSpec, Message, Observation, Task
+
+Key = tuple[str, int]
+"""A session's name, and which of its openings it is."""
+
+
+class RecordedEnvironments:
+    """The sessions of `inner`, written down as they are played. Raises `CassetteError` for a file that is there."""
+
+    def __init__(self, inner: Environments, path: Path) -> None:
+        self.spec, self._inner, self._openings = inner.spec, inner, Counter[str]()
+        try:
+            self._file = path.open("x", encoding="utf-8")
+        except OSError as error:
+            raise CassetteError(f"{path} cannot be written: {error.strerror}; name another cassette.path") from None
+        self._write({"spec": spec_data(inner.spec)})
+
+    async def open(self, session: str) -> Environment:
+        opening = self._openings[session]
+        self._openings[session] += 1
+        line = {"session": session, "opening": opening, "method": "open", "request": {}}
+        environment: Environment = await self.noted(line, self._inner.open(session))
+        return RecordedEnvironment(self, (session, opening), environment)
+
+    async def noted(self, line: Json, asked: Coroutine[Any, Any, Any]) -> Any:
+        """What was asked, and beside it a line of what came. Raises what it raises."""
+        try:
+            said = await asked
+        except EnvironmentFailed as error:
+            self._write(line | {"failure": {"kind": error.kind, "detail": error.detail}})
+            raise
+        except asyncio.CancelledError:  # the deadline of whoever asked: the episode's, say
+            self._write(line | {"failure": {"kind": "timeout", "detail": "given up while it was asked"}})
+            raise
+        self._write(line | ({"answer": answer_data(said)} if isinstance(said, Observation) else {}))
+        return said
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, line: Json) -> None:
+        if not self._file.closed:  # what is cancelled by the end of the run is no part of it
+            self._file.write(dumps(line) + "\n")
+            self._file.flush()
+
+
+class RecordedEnvironment:
+    """One session that is written down."""
+
+    def __init__(self, cassette: RecordedEnvironments, key: Key, inner: Environment) -> None:
+        self._cassette, self._key, self._inner = cassette, key, inner
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        line = line_of(self._key, "reset", reset_request(task, seed))
+        said: Observation = await self._cassette.noted(line, self._inner.reset(task, seed=seed))
+        return said
+
+    async def step(self, action: Message) -> Observation:
+        line = line_of(self._key, "step", action_data(action))
+        said: Observation = await self._cassette.noted(line, self._inner.step(action))
+        return said
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class ReplayedEnvironments:
+    """The sessions of a file: each answers what it answered, in the order in which it was asked.
+
+    Raises `CassetteError` for a file that is no cassette, and for a request that is not the next one recorded.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._openings = path, Counter[str]()
+        self._lines: dict[Key, deque[Json]] = defaultdict(deque)
+        self.spec: EnvironmentSpec = self._read()
+
+    async def open(self, session: str) -> Environment:
+        key = (session, self._openings[session])
+        self._openings[session] += 1
+        self.next_line(line_of(key, "open", {}))
+        return ReplayedEnvironment(self, key)
+
+    def next_line(self, asked: Json) -> Json:
+        """What was recorded of the request. Raises `EnvironmentFailed` where it failed, `CassetteError`."""
+        waiting = self._lines[asked["session"], asked["opening"]]
+        if not waiting or any(waiting[0][name] != asked[name] for name in ("method", "request")):
+            recorded = f"it has {dumps(waiting[0]['request']):.200} there" if waiting else "it has nothing more"
+            raise CassetteError(
+                f"{self._path} has no answer to {asked['method']} {dumps(asked['request']):.200} of session "
+                f"{asked['session']}: {recorded}; the run asks something else than the recorded one did: record again"
+            )
+        line = waiting.popleft()
+        if failure := line.get("failure"):
+            raise EnvironmentFailed(self.spec.name, failure["kind"], failure["detail"])
+        return line
+
+    def observation(self, asked: Json) -> Observation:
+        """The observation that was recorded of the request."""
+        line = self.next_line(asked)
+        try:
+            return observation_from(line["answer"])
+        except (KeyError, Undecodable) as error:
+            raise self._damaged(error) from None
+
+    def _read(self) -> EnvironmentSpec:
+        """Every line to its session; the spec. Raises `CassetteError`."""
+        try:
+            first, *lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+            for line in lines:
+                self._lines[line["session"], line["opening"]].append(line)
+            return spec_from(first["spec"])
+        except OSError as error:
+            raise CassetteError(f"{self._path} cannot be read: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError) as error:  # what cannot be decoded is a ValueError too
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: Exception) -> CassetteError:
+        return CassetteError(f"{self._path} is not a cassette of environments: {error}; record it again")
+
+
+class ReplayedEnvironment:
+    """One session from the file."""
+
+    def __init__(self, cassette: ReplayedEnvironments, key: Key) -> None:
+        self._cassette, self._key = cassette, key
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        return self._cassette.observation(line_of(self._key, "reset", reset_request(task, seed)))
+
+    async def step(self, action: Message) -> Observation:
+        return self._cassette.observation(line_of(self._key, "step", action_data(action)))
+
+    async def close(self) -> None: ...
+
+
+def line_of(key: Key, method: str, request: Json) -> Json:
+    return {"session": key[0], "opening": key[1], "method": method, "request": as_written(request)}
+
+
+def reset_request(task: Task, seed: int) -> Json:
+    return {"task": task_data(task), "seed": seed}
+
+
+def as_written(request: Json) -> Json:
+    """As it comes back from a file: tuples are lists there."""
+    read: Json = json.loads(dumps(request))
+    return read

@@ -1,0 +1,20 @@
+"""The isolations by name, as recipes and commands say them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rlhf.env.hosting.isolation import Deadlines, Factory, Isolation, ThreadIsolation
+from rlhf.env.hosting.own import OwnIsolation
+from rlhf.env.hosting.processes import ProcessIsolation
+
+Kind = Literal["thread", "process", "own"]
+KINDS: tuple[Kind, ...] = ("thread", "process", "own")
+
+
+def isolation_of(kind: Kind, factory: Factory, deadlines: Deadlines, max_sessions: int = 1024) -> Isolation:
+    """Not started yet. `max_sessions` live at once: so many threads may be in use, and as many be lost to code that
+    hangs."""
+    if kind == "thread":
+        return ThreadIsolation(factory, deadlines, max_sessions)
+    return OwnIsolation(factory, deadlines) if kind == "own" else ProcessIsolation(factory, deadlines)

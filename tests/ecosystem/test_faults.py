@@ -1,0 +1,77 @@
+"""Hundreds of groups against a server of OpenEnv whose calls break: it knows no request ids, so a step that is lost is
+`Failed`, is never asked again, and the accounting balances."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rlhf.env.client.pool import EnvironmentPool
+from rlhf.env.client.remote import Address, Patience
+from rlhf.errors import EnvironmentFailed
+from rlhf.protocols import Environment
+from rlhf.types import Message, Observation, Task
+from tests.ecosystem.test_openenv import stock
+from tests.ecosystem.venvs import PROGRAMS
+from tests.env.fated import RETURN
+from tests.env.faulty import FATES, proxied, seeded
+from tests.env.looping import run_to_the_end
+
+pytestmark = pytest.mark.ecosystem
+UPDATES = 24
+PATIENT = Patience(open_seconds=12, reset_seconds=3, step_seconds=3, pause_seconds=0.01)
+KINDS = {"drop": "lost", "error": "lost", "swallow": "timeout", "raise": "raised"}
+"""What becomes of an episode whose observation met such a fate; `slow` is waited for."""
+
+
+class Counted:
+    """Environments that count the steps that were asked of them."""
+
+    def __init__(self, pool: EnvironmentPool) -> None:
+        self.spec, self._pool, self.steps = pool.spec, pool, 0
+
+    async def open(self, session: str) -> Environment:
+        return CountedSession(self, await self._pool.open(session))
+
+
+class CountedSession:
+    def __init__(self, counted: Counted, inner: Environment) -> None:
+        self._counted, self._inner, self.failed = counted, inner, False
+
+    async def reset(self, task: Task, *, seed: int) -> Observation:
+        return await self._inner.reset(task, seed=seed)
+
+    async def step(self, action: Message) -> Observation:
+        assert not self.failed, "an episode whose step was lost is not played on"
+        self._counted.steps += 1
+        try:
+            return await self._inner.step(action)
+        except EnvironmentFailed:
+            self.failed = True
+            raise
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+async def test_a_step_that_is_lost_on_its_server_is_failed_and_the_run_goes_on(tmp_path: Path):
+    log = tmp_path / "log"
+    with stock(256, PROGRAMS / "counting_server.py", str(log)) as url:
+        refused = seeded(["refuse"], 0.01, seed=1)
+        fates = seeded((*FATES, "raise"), 0.01)
+        async with proxied(url, fates, lambda connection: refused(connection) == "refuse") as proxy:
+            environments = Counted(await EnvironmentPool.connect([Address(url=proxy.url)], PATIENT))
+            books = await run_to_the_end(environments, tmp_path / "run", UPDATES)
+    books.check(UPDATES, RETURN)
+    fatal = Counter({fate: n for (fate, what), n in proxy.applied.items() if what == "observation"})
+    assert {fate for fate, _ in proxy.applied} == {*FATES, "raise", "refuse"}
+    expected: Counter[str] = Counter()
+    for fate, kind in KINDS.items():
+        expected[f"environment_{kind}"] += fatal[fate]
+    expected["environment_raised"] += proxy.applied["raise", "frame"]  # the server's answer to the opening
+    assert {kind: n for kind, n in books.failures.items() if kind != "too_few_survivors"} == expected
+    executed = log.read_text().split()
+    assert len(executed) == len(set(executed)) <= environments.steps
+    assert environments.steps - len(executed) == 0, "an answer was lost, and not the step"

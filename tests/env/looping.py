@@ -1,0 +1,135 @@
+"""A whole run without weights: the real loop, buffer, books and episodes, an engine and a learner that cost nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+
+from rlhf.ledger import Ledger
+from rlhf.metrics import Clock
+from rlhf.observed import ObservedBuffer, ObservedLearner, ObservedRollout
+from rlhf.protocols import Environments
+from rlhf.reward.environment import EnvironmentReward
+from rlhf.rollout.group import GroupRollout
+from rlhf.rollout.turns import Rules, WithEnvironment
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
+from rlhf.runs.view import PlainView
+from rlhf.trainer.buffer import Accounts, TicketBuffer
+from rlhf.trainer.loop import Loop
+from rlhf.types import Group, PolicyVersion, Sampling, TrainedSample, Updated
+from rlhf.vigil import telling_error
+from tests.commands.conftest import RLHF
+from tests.fakes import FakeEngine, FakeLearner, FakeRenderer, FakeTasks
+
+ROOT = Path(__file__).parents[2]
+GROUP, GROUPS = 4, 8
+
+
+@dataclass(frozen=True)
+class Books:
+    """What a run left behind. `ended` is what ended it before its time."""
+
+    ended: BaseException | None
+    updates: int
+    groups: Accounts
+    samples: dict[str, int]
+    records: list[EpisodeRecord]
+
+    @property
+    def failures(self) -> Counter[str | None]:
+        """The failed episodes, by kind."""
+        return Counter(record.failure_kind for record in self.records if record.fate is Fate.FAILED)
+
+    def check(self, updates: int, reward: float) -> None:
+        """The run went on to its end, the accounting balances, and no failure became a number."""
+        assert self.ended is None
+        assert self.updates == updates
+        self.check_balance()
+        assert self.groups.trained == updates * GROUPS
+        assert self.groups.in_flight == self.samples["in_flight"] == 0
+        self.check_numbers(reward)
+
+    def check_balance(self) -> None:
+        """Every group and every sample has one fate, and every sample one record."""
+        assert self.groups.balanced
+        fates = {name: count for name, count in self.samples.items() if name != "admitted"}
+        assert self.samples["admitted"] == sum(fates.values()) == GROUP * self.groups.admitted == len(self.records)
+
+    def check_numbers(self, reward: float) -> None:
+        for record in self.records:
+            if record.fate is Fate.TRAINED:
+                assert record.reward == reward
+                assert [turn["reward"] for turn in record.turns or []] == [1.0, 2.0, 3.0]
+            elif record.fate is Fate.FAILED and record.failure_kind != "too_few_survivors":
+                assert record.reward is None
+
+
+class WholeLearner(FakeLearner):
+    """Says that it trained every sample that has a number."""
+
+    async def update(self, groups: Sequence[Group]) -> Updated:
+        await super().update(groups)
+        return Updated(metrics={}, samples=tuple(_trained(group, one) for group in groups for one in group.trainable))
+
+
+def _trained(group: Group, one: tuple[int, object, object]) -> TrainedSample:
+    tokens = np.zeros(group.trainable[0][1].action_tokens, np.float32)
+    return TrainedSample(ordinal=group.ticket.ordinal, sample=one[0], advantages=tokens, logprobs=tokens)
+
+
+async def run_to_the_end(environments: Environments, folder: Path, updates: int, *, turns: int = 3) -> Books:
+    """`updates` updates of `GROUPS` groups, one update stale."""
+    place, buffer, learner = RunFolder.create(folder), _buffer(updates), WholeLearner()
+    ledger, clock = Ledger(place, GROUP), Clock()
+    rules = Rules(environment=environments.spec.name, max_turns=turns, timeout_seconds=30)
+    rollout = GroupRollout(
+        engine=FakeEngine(), renderer=FakeRenderer(), reward=EnvironmentReward(), sampling=Sampling(), group_size=GROUP,
+        max_context_tokens=64, run_seed=0, play=WithEnvironment(environments=environments, rules=rules),
+    )  # fmt: skip
+
+    async def boundary(version: PolicyVersion, updated: Updated | None) -> bool:
+        return False
+
+    loop = Loop(
+        tasks=FakeTasks(), rollout=ObservedRollout(rollout, clock=clock, ledger=ledger),
+        buffer=ObservedBuffer(buffer, clock=clock, ledger=ledger),
+        learner=ObservedLearner(learner, clock=clock, ledger=ledger, view=PlainView(StringIO()), version=0),
+        weights=learner, boundary=boundary, players=2 * GROUPS,
+    )  # fmt: skip
+    ended = None
+    try:
+        await loop.run(updates)
+    except ExceptionGroup as error:
+        ended = telling_error(error)
+    ledger.close()
+    records = list(read_episodes(place.episodes))
+    return Books(ended, len(learner.updates), buffer.accounts, ledger.sample_accounts, records)
+
+
+def _buffer(updates: int) -> TicketBuffer:
+    return TicketBuffer(groups_per_update=GROUPS, max_staleness=1, updates=updates, refill_groups=0, failure_budget=0.5)
+
+
+@contextmanager
+def commanded(environment: str, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The URL and the process of a `rlhf serve env`."""
+    words = [str(RLHF), "serve", "env", environment, "--port", "0", *options]
+    surroundings = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=surroundings) as process:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+:\d+", process.stdout.readline())
+        assert found is not None
+        try:
+            yield found[0], process
+        finally:
+            process.kill()

@@ -1,0 +1,119 @@
+"""Environment servers that a run starts on its cluster, over a real Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from io import StringIO
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import pytest
+
+from rlhf.cluster.worker import Cluster
+from rlhf.env.client.pool import EnvironmentPool
+from rlhf.errors import EnvironmentFailed, WorkerDied
+from rlhf.layers import recipe_from
+from rlhf.protocols import Environment, Environments
+from rlhf.recipe import Recipe
+from rlhf.roles import ENVIRONMENT
+from rlhf.runs.view import PlainView
+from rlhf.surroundings import started_environments
+from rlhf.types import Message, Task
+from rlhf.vigil import while_alive
+from rlhf.wiring import started_cluster
+from tests.env.environments import Moody
+from tests.env.looping import ROOT
+
+pytestmark = pytest.mark.engine
+GO = Task(id="fine", messages=())
+
+
+def recipe(environment: str, **settings: object) -> Recipe:
+    served = {
+        "environment": f"tests.env.environments:{environment}",
+        "servers": 2,
+        "turn_timeout_seconds": 5,
+    } | settings
+    data, reward = {"train": {"seeds": 8}}, {"kind": "environment"}
+    return recipe_from({"model": {"tiny": {}}, "data": data, "reward": reward, "environment": served}).recipe
+
+
+@asynccontextmanager
+async def running(chosen: Recipe, logs: Path) -> AsyncIterator[tuple[Cluster, Environments]]:
+    async with started_cluster(chosen, (ENVIRONMENT,), logs, PlainView(StringIO())) as cluster:
+        assert chosen.environment is not None
+        async with started_environments(chosen.environment, cluster, alone=True) as environments:
+            yield cluster, environments
+
+
+@pytest.fixture(autouse=True)
+def ours_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(ROOT)
+
+
+def addresses(environments: Environments) -> Sequence[str]:
+    assert isinstance(environments, EnvironmentPool)
+    return [server.environments.address.url for server in environments._servers]
+
+
+def say(text: str) -> Message:
+    return Message(role="assistant", content=text)
+
+
+def process_at(url: str) -> psutil.Process:
+    """Who listens there."""
+    port = urlsplit(url).port
+    [pid] = {one.pid for one in psutil.net_connections("tcp") if one.status == "LISTEN" and one.laddr.port == port}
+    return psutil.Process(pid)
+
+
+async def test_sessions_are_spread_and_a_server_that_dies_ends_the_run_by_its_name(tmp_path: Path) -> None:
+    async with running(recipe("Nonce"), tmp_path) as (cluster, environments):
+        urls = addresses(environments)
+        assert len({urlsplit(url).port for url in urls}) == 2
+        assert {urlsplit(url).hostname for url in urls} == {"127.0.0.1"}
+        sessions = await asyncio.gather(*(played(environments, f"s{n}") for n in range(8)))
+        assert [server.sessions for server in environments._servers] == [4, 4]
+        for url in urls:
+            assert httpx.get(f"{url}/metadata", trust_env=False).status_code == 401
+        await asyncio.gather(*(session.close() for session in sessions))
+
+        async def work() -> None:
+            process_at(urls[0]).kill()
+            await asyncio.sleep(60)
+
+        with pytest.raises(WorkerDied, match=r"^environment-0 died: killed by SIGKILL$"):
+            await while_alive(cluster, work())
+    for url in urls:  # the other has ended with the cluster
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/health", trust_env=False)
+
+
+async def played(environments: Environments, name: str) -> Environment:
+    """A session that has heard only its own name."""
+    session = await environments.open(name)
+    await session.reset(Task(id=name, messages=()), seed=0)
+    answers = [(await session.step(say("x"))).messages[0].content for _ in range(3)]
+    assert answers == [f"{name} {n} x" for n in (1, 2, 3)]
+    return session
+
+
+async def test_with_processes_code_that_ends_its_own_takes_no_server_along(tmp_path: Path) -> None:
+    async with running(recipe("Moody", isolation="process"), tmp_path) as (cluster, environments):
+
+        async def work() -> str:
+            assert environments.spec == Moody.spec
+            for _ in range(2):
+                session = await environments.open("s")
+                await session.reset(GO, seed=0)
+                with pytest.raises(EnvironmentFailed, match="lost: "):
+                    await session.step(say("exit"))
+                await session.close()
+            return "went on"
+
+        assert await while_alive(cluster, work()) == "went on"
