@@ -41,7 +41,7 @@ class SortingConfig(Config):
 
 
 class ProgramsConfig(Config):
-    """A made task for `reward.kind: code`: write a function of two steps, as `add 34, then times 7`."""
+    """A made task for `reward.kind: code`: write a function of two steps, as `add 34, then mul 17`."""
 
     rows: int = Field(4096, ge=1)
     """Problems in this set."""

@@ -1,7 +1,8 @@
 """A made task of programming: write a function of two steps in Python, which unit tests then run.
 
-For instance `add 34, then times 7` → `def f(x): return (x+34)*7`. The tests are in the task's row, for `reward.kind:
-code`; the answer is the one program that is written like all demonstrations that are right.
+For instance `add 34, then mul 17` → `def f(x): return (x+34)*17`. All questions have one length, because a tiny model
+learns sooner to copy a number from its place than from between two words. The tests are in the task's row, for
+`reward.kind: code`; the answer is the program in the form that the right ones among the demonstrations have.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from rlhf.data.sorting import EVAL_SHARE, HABITS, PROBLEMS, Fold, fold_of, unifo
 from rlhf.errors import DataError
 from rlhf.types import Message, Task
 
-SIGNS = {"add": "+", "subtract": "-", "times": "*"}
-STEPS = (("add", "times"), ("subtract", "times"), ("times", "add"), ("times", "subtract"))
+SIGNS = {"add": "+", "sub": "-", "mul": "*"}
+STEPS = (("add", "mul"), ("sub", "mul"), ("mul", "add"), ("mul", "sub"))
 """In each of them the two orders come to different numbers."""
-SMALLEST, LARGEST = 2, 99
+SMALLEST, LARGEST = 10, 99
 TESTED = (1, 10, -3)
 """What the function is called with."""
 
@@ -91,9 +92,9 @@ def _after(problem: Problem, value: int) -> int:
         match verb:
             case "add":
                 value += number
-            case "subtract":
+            case "sub":
                 value -= number
-            case "times":
+            case "mul":
                 value *= number
     return value
 

@@ -12,15 +12,15 @@ from rlhf.errors import ConfigError, DataError
 
 TRAIN = ProgramsConfig(rows=2048)
 EVAL = ProgramsConfig(rows=128, fold="eval")
-PROBLEM = Problem(verbs=("add", "times"), numbers=(34, 7))
+PROBLEM = Problem(verbs=("add", "mul"), numbers=(34, 17))
 
 
 def test_a_problem_is_asked_in_words_and_written_as_a_function() -> None:
-    assert PROBLEM.question == "add 34, then times 7"
-    assert written(PROBLEM) == "def f(x): return (x+34)*7"
-    assert written(PROBLEM, Habit.WITHOUT_RETURN) == "def f(x): (x+34)*7"
-    assert written(PROBLEM, Habit.WITHOUT_PARENTHESES) == "def f(x): return x+34*7"
-    assert asserts_of(PROBLEM) == ["assert f(1) == 245", "assert f(10) == 308", "assert f(-3) == 217"]
+    assert PROBLEM.question == "add 34, then mul 17"
+    assert written(PROBLEM) == "def f(x): return (x+34)*17"
+    assert written(PROBLEM, Habit.WITHOUT_RETURN) == "def f(x): (x+34)*17"
+    assert written(PROBLEM, Habit.WITHOUT_PARENTHESES) == "def f(x): return x+34*17"
+    assert asserts_of(PROBLEM) == ["assert f(1) == 595", "assert f(10) == 748", "assert f(-3) == 527"]
 
 
 def test_the_tests_hold_for_the_answer_of_every_task_and_python_agrees() -> None:
@@ -32,10 +32,10 @@ def test_the_tests_hold_for_the_answer_of_every_task_and_python_agrees() -> None
 
 def test_parentheses_are_needed_where_times_comes_second_and_nowhere_else() -> None:
     for verbs in STEPS:
-        problem = Problem(verbs=verbs, numbers=(2, 99))
+        problem = Problem(verbs=verbs, numbers=(10, 99))
         bare = written(problem, Habit.WITHOUT_PARENTHESES).removeprefix("def f(x): return ")
         came_to = [f"assert f({x}) == {eval(bare, {'x': x})}" for x in TESTED]
-        assert (came_to == asserts_of(problem)) == (verbs[1] != "times")
+        assert (came_to == asserts_of(problem)) == (verbs[1] != "mul")
 
 
 def test_train_and_eval_share_no_problem_whatever_the_seeds() -> None:
@@ -47,14 +47,14 @@ def test_train_and_eval_share_no_problem_whatever_the_seeds() -> None:
 
 def test_a_set_holds_each_problem_once_and_the_same_for_ever() -> None:
     assert len({task.id for task in tasks(TRAIN)}) == TRAIN.rows
-    assert [task.row["question"] for task in tasks(TRAIN)[:2]] == ["add 6, then times 53", "add 96, then times 69"]
+    assert [task.row["question"] for task in tasks(TRAIN)[:2]] == ["add 14, then mul 24", "add 96, then mul 96"]
     assert tasks(TRAIN) != tasks(TRAIN.model_copy(update={"seed": 1}))
 
 
 def test_more_rows_than_the_fold_can_give_is_refused() -> None:
-    with pytest.raises(DataError, match=r"programs\.rows is 3000, but the eval fold has at most 2401"):
+    with pytest.raises(DataError, match=r"programs\.rows is 3000, but the eval fold has at most 2025"):
         tasks(EVAL.model_copy(update={"rows": 3000}))
-    assert len(tasks(EVAL.model_copy(update={"rows": 2401}))) == 2401
+    assert len(tasks(EVAL.model_copy(update={"rows": 2025}))) == 2025
 
 
 def test_demonstrations_have_the_habits_in_their_shares_and_come_from_the_train_fold() -> None:

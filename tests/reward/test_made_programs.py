@@ -14,7 +14,7 @@ from rlhf.types import Scored
 
 pytestmark = pytest.mark.engine
 RECIPE = Path(__file__).parents[2] / "recipes" / "code_sandbox.yaml"
-PROBLEMS = [Problem(verbs=verbs, numbers=(34, 7)) for verbs in STEPS]
+PROBLEMS = [Problem(verbs=verbs, numbers=(34, 17)) for verbs in STEPS]
 
 
 @pytest.fixture
@@ -39,5 +39,5 @@ async def test_a_function_without_return_is_worth_nothing(scorer: CodeScorer) ->
 
 
 async def test_parentheses_are_paid_for_where_they_are_needed(scorer: CodeScorer) -> None:
-    needless = [float(second != "times") for _, second in STEPS]
+    needless = [float(second != "mul") for _, second in STEPS]
     assert await rewards(scorer, Habit.WITHOUT_PARENTHESES) == needless
