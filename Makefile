@@ -32,7 +32,7 @@ test-all: lint
 test-ecosystem: setup
 	@scripts/ecosystem.sh
 	$(PY) -m pytest -q -m ecosystem tests/ecosystem
-	.venv-ecosystem/environments/bin/python -m pytest -q -m ecosystem tests/env
+	.venv-ecosystem/environments/bin/python -m pytest -q -m ecosystem tests/env tests/end_to_end
 
 benchmark: setup
 	$(PY) -m benchmarks end_to_end

@@ -41,12 +41,12 @@ class SortingConfig(Config):
 
 
 class ProgramsConfig(Config):
-    """A made task for `reward.kind: code`: write a function of two steps, as `add 34, then mul 17`."""
+    """A made task for `reward.kind: code`: write a function, as `mul 7 2 9 4`."""
 
     rows: int = Field(4096, ge=1)
     """Problems in this set."""
     fold: Literal["train", "eval"] = "train"
-    """Problems are split by a hash of their question: the two folds share none."""
+    """Problems are split by a hash of their answer: the two folds share none."""
     seed: int = 0
     """Which problems are drawn."""
 

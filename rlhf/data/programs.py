@@ -1,8 +1,8 @@
-"""A made task of programming: write a function of two steps in Python, which unit tests then run.
+"""A made task of programming: write a function in Python, which unit tests then run.
 
-For instance `add 34, then mul 17` → `def f(x): return (x+34)*17`. All questions have one length, because a tiny model
-learns sooner to copy a number from its place than from between two words. The tests are in the task's row, for
-`reward.kind: code`; the answer is the program in the form that the right ones among the demonstrations have.
+For instance `mul 7 2 9 4` → `def f(x): return x*2*4*7*9`, which multiplies `x` by each of the numbers. The tests are in
+the task's row, for `reward.kind: code`, and accept any function that does it. The answer is the one in the form of the
+demonstrations, which put the numbers in order: a tiny model learns that sooner than to keep their places.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from rlhf.errors import DataError
 from rlhf.types import Message, Task
 
 SIGNS = {"add": "+", "sub": "-", "mul": "*"}
-STEPS = (("add", "mul"), ("sub", "mul"), ("mul", "add"), ("mul", "sub"))
-"""In each of them the two orders come to different numbers."""
-SMALLEST, LARGEST = 10, 99
+VERBS = tuple(SIGNS)
+NUMBERS = range(2, 10)
+COUNT = 4
+"""Numbers of a problem."""
+SPACE = len(VERBS) * len(NUMBERS) ** COUNT
 TESTED = (1, 10, -3)
 """What the function is called with."""
 
@@ -29,30 +31,29 @@ class Habit(Enum):
 
     RIGHT = "right"
     WITHOUT_RETURN = "without return"
-    WITHOUT_PARENTHESES = "without parentheses"
+    ADDS = "adds whatever is asked"
 
 
-SHARES = {Habit.WITHOUT_RETURN: 0.5, Habit.WITHOUT_PARENTHESES: 0.2, Habit.RIGHT: 0.3}
+SHARES = {Habit.WITHOUT_RETURN: 0.5, Habit.ADDS: 0.2, Habit.RIGHT: 0.3}
 """Shares of the demonstrations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What `f(x)` is to do with `x`: a verb and its number, then another."""
+    """What `f(x)` is to do with `x`, by each of the numbers in turn."""
 
-    verbs: tuple[str, str]
-    numbers: tuple[int, int]
+    verb: str
+    numbers: tuple[int, ...]
 
     @property
     def question(self) -> str:
-        (first, second), (one, other) = self.verbs, self.numbers
-        return f"{first} {one}, then {second} {other}"
+        return " ".join((self.verb, *map(str, self.numbers)))
 
 
 def tasks(config: ProgramsConfig) -> list[Task]:
     """`config.rows` different problems of one fold. Raises `DataError` when the fold has not clearly more than that."""
     share = EVAL_SHARE if config.fold == "eval" else 1 - EVAL_SHARE
-    most = int(_space() * share / 2)
+    most = int(SPACE * share / 2)
     if config.rows > most:
         raise DataError(f"programs.rows is {config.rows}, but the {config.fold} fold has at most {most}; ask for fewer")
     drawn: dict[Problem, None] = {}
@@ -66,8 +67,8 @@ def tasks(config: ProgramsConfig) -> list[Task]:
 def demonstrations(config: ProgramsConfig, count: int, seed: int) -> Iterator[tuple[tuple[Message, ...], str]]:
     """`count` pairs of messages and reply for the warm-up, from the train fold only.
 
-    They are mixed on purpose: half of the functions lack their `return`, others their parentheses, which half of the
-    problems need. The warmed-up model writes the right program about two times in five.
+    They are mixed on purpose: half of the functions lack their `return`, others add whatever they are asked to do. The
+    warmed-up model writes the right program about three times in eight.
     """
     problems = _problems("train", seed)
     for _, problem, draw in zip(range(count), problems, uniforms(seed, HABITS), strict=False):
@@ -76,9 +77,8 @@ def demonstrations(config: ProgramsConfig, count: int, seed: int) -> Iterator[tu
 
 def written(problem: Problem, habit: Habit = Habit.RIGHT) -> str:
     """The function as somebody of that habit writes it."""
-    (first, second), (one, other) = problem.verbs, problem.numbers
-    inner = f"x{SIGNS[first]}{one}"
-    value = f"{inner if habit is Habit.WITHOUT_PARENTHESES else f'({inner})'}{SIGNS[second]}{other}"
+    sign = SIGNS["add" if habit is Habit.ADDS else problem.verb]
+    value = sign.join(("x", *map(str, sorted(problem.numbers))))
     return f"def f(x): {'' if habit is Habit.WITHOUT_RETURN else 'return '}{value}"
 
 
@@ -88,8 +88,8 @@ def asserts_of(problem: Problem) -> list[str]:
 
 
 def _after(problem: Problem, value: int) -> int:
-    for verb, number in zip(problem.verbs, problem.numbers, strict=True):
-        match verb:
+    for number in problem.numbers:
+        match problem.verb:
             case "add":
                 value += number
             case "sub":
@@ -113,19 +113,18 @@ def _habit(draw: float) -> Habit:
     """The habit at `draw` of [0, 1)."""
     if draw < SHARES[Habit.WITHOUT_RETURN]:
         return Habit.WITHOUT_RETURN
-    return Habit.RIGHT if draw >= 1 - SHARES[Habit.RIGHT] else Habit.WITHOUT_PARENTHESES
-
-
-def _space() -> int:
-    return len(STEPS) * (LARGEST - SMALLEST + 1) ** 2
+    return Habit.RIGHT if draw >= 1 - SHARES[Habit.RIGHT] else Habit.ADDS
 
 
 def _problems(fold: Fold, seed: int) -> Iterator[Problem]:
-    """Problems of one fold, uniformly and for ever; one may come again."""
-    numbers = LARGEST - SMALLEST + 1
+    """Problems of one fold, uniformly and for ever; one may come again. The answer decides the fold: the same numbers
+    in another order are in the same."""
     for draw in uniforms(seed, PROBLEMS):
-        rest, other = divmod(int(draw * _space()), numbers)
-        verbs, one = divmod(rest, numbers)
-        problem = Problem(verbs=STEPS[verbs], numbers=(SMALLEST + one, SMALLEST + other))
-        if fold_of(problem.question) == fold:
+        rest, verb = divmod(int(draw * SPACE), len(VERBS))
+        numbers = []
+        for _ in range(COUNT):
+            rest, one = divmod(rest, len(NUMBERS))
+            numbers.append(NUMBERS[one])
+        problem = Problem(verb=VERBS[verb], numbers=tuple(numbers))
+        if fold_of(written(problem)) == fold:
             yield problem

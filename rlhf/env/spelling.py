@@ -1,4 +1,4 @@
-"""Made conversations with reasoning-gym's `spell_backward`, for warming a tiny model up: words both ways round."""
+"""Made conversations with reasoning-gym's `spell_backward`, for warming a tiny model up: right and beside the point."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 from rlhf.env.adapters.reasoning_gym import ReasoningGymEnvironment
 from rlhf.types import Message, Task
 
-BACKWARD_SHARE = 0.35
-"""Share of the conversations in which the word is spelt as it was asked for."""
+RIGHT_SHARE = 0.45
+"""Share of the conversations in which the word itself is spelt backward."""
+OF_THE_EXAMPLE = "nus"
+"""What the question gives as its example: `sun -> nus`."""
 
 
 def spell_backward(count: int, seed: int, size: int, **arguments: Any) -> Iterator[list[Message]]:
     """`count` conversations with `ReasoningGymEnvironment` of the same settings, on problems of training.
 
     A reset's seed is even in training and odd in evaluations, so that with an even `size` the problems of training are
-    those of even index. The answers are mixed on purpose: most repeat the word as it stands. The warmed-up model can
+    those of even index. The answers are mixed on purpose: most repeat that of the example. The warmed-up model can
     spell a word backward, and mostly does not.
     """
     environment = ReasoningGymEnvironment(size=size, **arguments)
@@ -25,6 +27,5 @@ def spell_backward(count: int, seed: int, size: int, **arguments: Any) -> Iterat
     for _ in range(count):
         index = 2 * chance.randrange(size // 2)
         asked = environment.reset(Task(id=f"problem {index}", messages=()), seed=index)
-        word = str(environment.problem["metadata"]["word"])
-        said = word[::-1] if chance.random() < BACKWARD_SHARE else word
+        said = str(environment.problem["answer"]) if chance.random() < RIGHT_SHARE else OF_THE_EXAMPLE
         yield [*asked.messages, Message(role="assistant", content=said)]

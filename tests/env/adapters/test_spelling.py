@@ -1,11 +1,11 @@
-"""Demonstrations of reasoning-gym's `spell_backward`: of training, in the environment's own words, both ways round."""
+"""Demonstrations of reasoning-gym's `spell_backward`: of training, in the environment's own words, some of them right."""
 
 from __future__ import annotations
 
 import pytest
 
 from rlhf.env.adapters.reasoning_gym import ReasoningGymEnvironment
-from rlhf.env.spelling import BACKWARD_SHARE, spell_backward
+from rlhf.env.spelling import OF_THE_EXAMPLE, RIGHT_SHARE, spell_backward
 from rlhf.rollout.seeds import environment_seed
 from rlhf.types import Message, Task
 
@@ -32,18 +32,18 @@ def test_they_are_mixed_and_the_library_pays_for_those_that_are_backward() -> No
     right = 0
     for prompt, reply in made:
         word = prompt.content.rpartition(" ")[2]
-        assert reply.content in (word, word[::-1])
+        assert reply.content in (OF_THE_EXAMPLE, word[::-1])
         right += reply.content == word[::-1]
-    assert right / len(made) == pytest.approx(BACKWARD_SHARE, abs=0.04)
+    assert right / len(made) == pytest.approx(RIGHT_SHARE, abs=0.04)
     assert made == list(spell_backward(2000, seed=1, **ARGUMENTS))
     assert made[:50] != list(spell_backward(50, seed=2, **ARGUMENTS))
 
 
-def test_a_word_as_it_stands_earns_less_than_one_spelt_backward() -> None:
+def test_the_example_s_answer_earns_less_than_the_word_s() -> None:
     environment = asked(2)
     word = environment.problem["metadata"]["word"]
     assert environment.step(Message(role="assistant", content=word[::-1])).reward == 1.0
-    assert environment.step(Message(role="assistant", content=word)).reward < 0.5
+    assert environment.step(Message(role="assistant", content=OF_THE_EXAMPLE)).reward < 0.5
 
 
 def test_they_are_problems_of_training_and_evaluations_are_asked_others() -> None:
