@@ -1,4 +1,4 @@
-"""Demonstrations of reasoning-gym's `spell_backward`: of training, in the environment's own words, some of them right."""
+"""Demonstrations of reasoning-gym's `spell_backward`: of training, in the environment's words, some of them right."""
 
 from __future__ import annotations
 
