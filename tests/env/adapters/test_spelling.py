@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf.env.adapters.reasoning_gym import ReasoningGymEnvironment
-from rlhf.env.spelling import OF_THE_EXAMPLE, RIGHT_SHARE, spell_backward
+from rlhf.env.spelling import RIGHT_SHARE, spell_backward
 from rlhf.rollout.seeds import environment_seed
 from rlhf.types import Message, Task
 
@@ -32,18 +32,18 @@ def test_they_are_mixed_and_the_library_pays_for_those_that_are_backward() -> No
     right = 0
     for prompt, reply in made:
         word = prompt.content.rpartition(" ")[2]
-        assert reply.content in (OF_THE_EXAMPLE, word[::-1])
+        assert reply.content in (word[::-1], word[-2::-1])
         right += reply.content == word[::-1]
     assert right / len(made) == pytest.approx(RIGHT_SHARE, abs=0.04)
     assert made == list(spell_backward(2000, seed=1, **ARGUMENTS))
     assert made[:50] != list(spell_backward(50, seed=2, **ARGUMENTS))
 
 
-def test_the_example_s_answer_earns_less_than_the_word_s() -> None:
+def test_an_answer_without_the_last_letter_earns_little() -> None:
     environment = asked(2)
     word = environment.problem["metadata"]["word"]
     assert environment.step(Message(role="assistant", content=word[::-1])).reward == 1.0
-    assert environment.step(Message(role="assistant", content=OF_THE_EXAMPLE)).reward < 0.5
+    assert environment.step(Message(role="assistant", content=word[-2::-1])).reward < 0.5
 
 
 def test_they_are_problems_of_training_and_evaluations_are_asked_others() -> None:
