@@ -32,6 +32,6 @@ def test_programs_that_pass_their_unit_tests_become_the_rule(tmp_path: Path, cac
 
 
 @pytest.mark.ecosystem
-def test_words_of_reasoning_gym_are_spelt_backward(tmp_path: Path, cache: Path) -> None:
+def test_letters_of_reasoning_gym_are_counted_right(tmp_path: Path, cache: Path) -> None:
     run = train(tmp_path / "reasoning_gym", cache, recipe=ROOT / "recipes" / "reasoning_gym.yaml")
     assert rise(run) >= 0.3
