@@ -1,4 +1,4 @@
-"""Demonstrations of reasoning-gym's `letter_counting`: on problems of training, in its words, and mostly one too many."""
+"""Demonstrations of reasoning-gym's `letter_counting`: of training, in its words, and most of them one too many."""
 
 from __future__ import annotations
 
