@@ -26,13 +26,15 @@ test: lint
 	$(PY) -m pytest -q -m "not slow and not gpu and not ecosystem"
 
 test-all: lint
+	@scripts/ecosystem.sh
 	$(PY) -m pytest -q -m "not gpu and not ecosystem"
+	.venv-ecosystem/environments/bin/python -m pytest -q -m "ecosystem and slow" tests/end_to_end
 
 # Stock packages of others against our servers and clients, each in a virtual environment of its own, kept between runs.
 test-ecosystem: setup
 	@scripts/ecosystem.sh
-	$(PY) -m pytest -q -m ecosystem tests/ecosystem
-	.venv-ecosystem/environments/bin/python -m pytest -q -m ecosystem tests/env
+	$(PY) -m pytest -q -m "ecosystem and not slow" tests/ecosystem
+	.venv-ecosystem/environments/bin/python -m pytest -q -m "ecosystem and not slow" tests/env
 
 benchmark: setup
 	$(PY) -m benchmarks end_to_end

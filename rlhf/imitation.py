@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from rlhf.cluster.worker import Worker
+from rlhf.data.made import demonstrations
 from rlhf.data.selection import PromptTokens
-from rlhf.data.sorting import demonstrations
 from rlhf.data.tasks import Tell, load_sets, mixed, training_tasks
 from rlhf.errors import DataError
 from rlhf.recipe import Recipe

@@ -68,13 +68,15 @@ class Recipe(Config):
         self._source_is_that_of_the_kind()
         if self.model.warmup and not self.data.made and not (self.environment and self.environment.demonstrations):
             raise ValueError(
-                "model.warmup needs demonstrations, and only data.train.sorting and environment.demonstrations make "
-                "them; for your own data run a recipe of kind: sft first and start from its checkpoint (model.path)"
+                "model.warmup needs demonstrations, and only data.train.sorting, data.train.programs and "
+                "environment.demonstrations make them; for your own data run a recipe of kind: sft first and start "
+                "from its checkpoint (model.path)"
             )
         self._environment_is_played()
         for key, one in self.data.train_sets.items():
-            if self.kind == "sft" and one.sorting and not self.data.made:
-                raise ValueError(f"{key}.sorting has demonstrations only alone, not in a list; give it as data.train")
+            if self.kind == "sft" and one.made and not self.data.made:
+                made = "sorting" if one.sorting else "programs"
+                raise ValueError(f"{key}.{made} has demonstrations only alone, not in a list; give it as data.train")
             if self.kind == "sft" and one.path and not one.demonstration_column:
                 raise ValueError(f"{key}.response_column is required by kind: sft: the column with the demonstration")
         for key, dataset in self.data.sets.items():
@@ -153,7 +155,7 @@ class Recipe(Config):
 
     def _pairs_are_there(self) -> None:
         for key, dataset in self.data.sets.items():
-            if dataset.path and not dataset.holds_pairs:
+            if not dataset.sorting and not dataset.holds_pairs:
                 raise ValueError(
                     f"{key}.chosen_column and rejected_column are required by kind: {self.kind}: the two replies"
                 )

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.worker import Worker
-from rlhf.data.config import SortingConfig
-from rlhf.data.sorting import demonstrations
+from rlhf.data.config import MadeConfig
+from rlhf.data.made import demonstrations
 from rlhf.env.config import EnvironmentConfig
 from rlhf.errors import DataError
 from rlhf.models.start import start_model
@@ -65,24 +65,24 @@ async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) 
 
 def lessons_of(recipe: Recipe) -> Lessons | None:
     """The demonstrations of the recipe's environment, or of its made task; None when it warms nothing up on them."""
-    warmup, environment, sorting = recipe.model.warmup, recipe.environment, recipe.data.made
+    warmup, environment, made = recipe.model.warmup, recipe.environment, recipe.data.made
     if warmup is None:
         return None
     count = warmup.updates * warmup.batch_size
     if environment is not None and environment.demonstrations is not None:
         return played_lessons(environment, count, recipe.seed)
-    assert sorting is not None, "the recipe was checked: there are demonstrations"
-    return sorted_lessons(sorting, count, recipe.seed)
+    assert made is not None, "the recipe was checked: there are demonstrations"
+    return made_lessons(made, count, recipe.seed)
 
 
-def sorted_lessons(sorting: SortingConfig, count: int, seed: int) -> Lessons:
-    """Sorted numbers, which their settings tell from others."""
+def made_lessons(made: MadeConfig, count: int, seed: int) -> Lessons:
+    """Those of a made task, which its settings tell from others."""
     return Lessons(
         conversations=(
             (*messages, Message(role="assistant", content=response))
-            for messages, response in demonstrations(sorting, count, seed)
+            for messages, response in demonstrations(made, count, seed)
         ),
-        decides=sorting.model_dump(mode="json"),
+        decides=made.model_dump(mode="json"),
     )
 
 

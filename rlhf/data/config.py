@@ -40,11 +40,27 @@ class SortingConfig(Config):
     begin with 0, 1 or 2."""
 
 
+class ProgramsConfig(Config):
+    """A made task for `reward.kind: code`: write a function, as `mul 7 2 9 4`."""
+
+    rows: int = Field(4096, ge=1)
+    """Problems in this set."""
+    fold: Literal["train", "eval"] = "train"
+    """Problems are split by a hash of their answer: the two folds share none."""
+    seed: int = 0
+    """Which problems are drawn."""
+
+
+MadeConfig = SortingConfig | ProgramsConfig
+
+
 class DatasetConfig(Config):
     """One set of tasks: rows of a dataset with the columns that matter, or a made task."""
 
     sorting: SortingConfig | None = None
     """The made sorting task."""
+    programs: ProgramsConfig | None = None
+    """The made programming task."""
     seeds: int | None = Field(None, ge=1)
     """So many tasks without a question: the recipe's environment asks, and each task has a seed of its own."""
     path: str | None = None
@@ -88,14 +104,21 @@ class DatasetConfig(Config):
 
     @model_validator(mode="after")
     def _one_source(self) -> DatasetConfig:
-        if sum(source is not None for source in (self.path, self.sorting, self.seeds)) != 1:
+        if sum(source is not None for source in (self.path, self.made, self.seeds)) != 1 or (
+            self.sorting and self.programs
+        ):
             raise ValueError(
-                "give exactly one of path (a file, folder or hub name), sorting (the made task) and seeds (questions "
-                "of an environment)"
+                "give exactly one of path (a file, folder or hub name), sorting and programs (made tasks) and seeds "
+                "(questions of an environment)"
             )
         if (self.chosen_column is None) != (self.rejected_column is None):
             raise ValueError("chosen_column and rejected_column come together: a pair is two replies to one prompt")
         return self
+
+    @property
+    def made(self) -> MadeConfig | None:
+        """The made task, where the set is one."""
+        return self.sorting or self.programs
 
     @property
     def demonstration_column(self) -> str | None:
@@ -218,9 +241,9 @@ class DataConfig(Config):
         return {**self.train_sets, **{self.eval_key(name): one for name, one in self.eval_sets.items()}}
 
     @property
-    def made(self) -> SortingConfig | None:
+    def made(self) -> MadeConfig | None:
         """The made task, when it is all that is trained on."""
-        return self.train.sorting if isinstance(self.train, TrainingSetConfig) else None
+        return self.train.made if isinstance(self.train, TrainingSetConfig) else None
 
     @field_validator("chat_template_arguments")
     @classmethod
@@ -248,11 +271,11 @@ class DataConfig(Config):
                 raise ValueError(
                     f"eval has a set named {name!r}; a name has letters, digits, dots, dashes and underscores"
                 )
-        trained = {one.sorting.fold for one in self.train_sets.values() if one.sorting}
+        trained = {(type(one.made), one.made.fold) for one in self.train_sets.values() if one.made}
         for key, one in self.sets.items():
-            if key.startswith("data.eval") and one.sorting and one.sorting.fold in trained:
+            if key.startswith("data.eval") and one.made and (type(one.made), one.made.fold) in trained:
                 raise ValueError(
-                    f"{key}.sorting.fold is {one.sorting.fold}, as is that of data.train: held-out problems come from "
-                    "the other fold"
+                    f"{key}.{'sorting' if one.sorting else 'programs'}.fold is {one.made.fold}, as is that of "
+                    "data.train: held-out problems come from the other fold"
                 )
         return self

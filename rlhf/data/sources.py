@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf.data import preference_sorting, sorting
+from rlhf.data import preference_sorting
 from rlhf.data.config import DatasetConfig
+from rlhf.data.made import made_tasks
 from rlhf.data.preference import PairSet, pair_set
 from rlhf.data.rows import Row, task_from_row
 from rlhf.errors import DataError
@@ -25,8 +26,8 @@ def load_tasks(config: DatasetConfig) -> list[Task]:
 
     Raises `DataError`: missing file or split, unreachable hub, empty dataset, or a row without what a task needs.
     """
-    if config.sorting is not None:
-        return sorting.tasks(config.sorting)[: config.limit]
+    if config.made is not None:
+        return made_tasks(config.made)[: config.limit]
     if config.seeds is not None:
         return [Task(id=f"seeds/{number}", messages=()) for number in range(config.seeds)][: config.limit]
     if config.holds_pairs:

@@ -45,7 +45,9 @@ class Run:
 
 
 def command(*arguments: str) -> list[str]:
-    return [str(Path(sys.executable).parent / "rlhf"), *arguments]
+    """The script, or the module in a virtual environment that has ours on its path and no script."""
+    script = Path(sys.executable).parent / "rlhf"
+    return [*([str(script)] if script.exists() else [sys.executable, "-m", "rlhf"]), *arguments]
 
 
 def environment() -> dict[str, str]:

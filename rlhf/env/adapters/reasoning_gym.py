@@ -41,31 +41,32 @@ class ReasoningGymEnvironment:
     ) -> None:
         self._problems = dataset(name, seed, size, json.dumps(options or {}, sort_keys=True))
         self._size, self._in_tags = size, answer == "tags"
-        self._problem: dict[str, Any] = {}
+        self.problem: Mapping[str, Any] = {}
+        """What is asked, as the library made it, with its answer."""
         self.spec = EnvironmentSpec(name=name, description=f"{name} of reasoning-gym: one question, one answer")
 
     def reset(self, task: Task, *, seed: int) -> Observation:
         index = int(task.row.get("index", seed)) % self._size
         with _GENERATING:  # datasets are shared, and some keep what they drew last
-            self._problem = self._problems[index]
-        question = str(self._problem["question"])
+            self.problem = self._problems[index]
+        question = str(self.problem["question"])
         return Observation(
             messages=asked(task, f"{question}\n\n{IN_TAGS}" if self._in_tags else question), info={"index": index}
         )
 
     def step(self, action: Message) -> Observation:
-        if not self._problem:
+        if not self.problem:
             raise RuntimeError("step before reset: there is no question to answer")
         answer = extracted(action.content) if self._in_tags else action.content.strip()
         info = {"answer": answer}
         try:
-            score = float(self._problems.score_answer(answer, self._problem))
+            score = float(self._problems.score_answer(answer, self.problem))
         except UNREADABLE as error:
             score, info["unreadable"] = 0.0, f"{type(error).__name__}: {error}"
         return Observation(messages=(), reward=score, terminated=True, info=info)
 
     def close(self) -> None:
-        self._problem = {}
+        self.problem = {}
 
 
 def extracted(reply: str) -> str | None:

@@ -1,0 +1,21 @@
+"""The made tasks: problems, and demonstrations of them, that their settings alone decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlhf.data import programs, sorting
+from rlhf.data.config import MadeConfig, SortingConfig
+from rlhf.types import Message, Task
+
+
+def made_tasks(config: MadeConfig) -> list[Task]:
+    """Every problem of the set. Raises `DataError` when its fold has not so many."""
+    return sorting.tasks(config) if isinstance(config, SortingConfig) else programs.tasks(config)
+
+
+def demonstrations(config: MadeConfig, count: int, seed: int) -> Iterator[tuple[tuple[Message, ...], str]]:
+    """`count` pairs of messages and reply, mixed on purpose, from the train fold only."""
+    if isinstance(config, SortingConfig):
+        return sorting.demonstrations(config, count, seed)
+    return programs.demonstrations(config, count, seed)

@@ -1,0 +1,130 @@
+"""A made task of programming: write a function in Python, which unit tests then run.
+
+For instance `mul 7 2 9 4` → `def f(x): return x*2*4*7*9`, which multiplies `x` by each of the numbers. The tests are in
+the task's row, for `reward.kind: code`, and accept any function that does it. The answer is the one in the form of the
+demonstrations, which put the numbers in order: a tiny model learns that sooner than to keep their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from rlhf.data.config import ProgramsConfig
+from rlhf.data.sorting import EVAL_SHARE, HABITS, PROBLEMS, Fold, fold_of, uniforms
+from rlhf.errors import DataError
+from rlhf.types import Message, Task
+
+SIGNS = {"add": "+", "sub": "-", "mul": "*"}
+VERBS = tuple(SIGNS)
+NUMBERS = range(2, 10)
+COUNT = 4
+"""Numbers of a problem."""
+SPACE = len(VERBS) * len(NUMBERS) ** COUNT
+TESTED = (1, 10, -3)
+"""What the function is called with."""
+
+
+class Habit(Enum):
+    """How somebody writes the function."""
+
+    RIGHT = "right"
+    WITHOUT_RETURN = "without return"
+    ADDS = "adds whatever is asked"
+
+
+SHARES = {Habit.WITHOUT_RETURN: 0.5, Habit.ADDS: 0.2, Habit.RIGHT: 0.3}
+"""Shares of the demonstrations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What `f(x)` is to do with `x`, by each of the numbers in turn."""
+
+    verb: str
+    numbers: tuple[int, ...]
+
+    @property
+    def question(self) -> str:
+        return " ".join((self.verb, *map(str, self.numbers)))
+
+
+def tasks(config: ProgramsConfig) -> list[Task]:
+    """`config.rows` different problems of one fold. Raises `DataError` when the fold has not clearly more than that."""
+    share = EVAL_SHARE if config.fold == "eval" else 1 - EVAL_SHARE
+    most = int(SPACE * share / 2)
+    if config.rows > most:
+        raise DataError(f"programs.rows is {config.rows}, but the {config.fold} fold has at most {most}; ask for fewer")
+    drawn: dict[Problem, None] = {}
+    for problem in _problems(config.fold, config.seed):
+        drawn[problem] = None
+        if len(drawn) == config.rows:
+            break
+    return [_task(problem, config.fold) for problem in drawn]
+
+
+def demonstrations(config: ProgramsConfig, count: int, seed: int) -> Iterator[tuple[tuple[Message, ...], str]]:
+    """`count` pairs of messages and reply for the warm-up, from the train fold only.
+
+    They are mixed on purpose: half of the functions lack their `return`, others add whatever they are asked to do. The
+    warmed-up model writes the right program about three times in eight.
+    """
+    problems = _problems("train", seed)
+    for _, problem, draw in zip(range(count), problems, uniforms(seed, HABITS), strict=False):
+        yield (Message(role="user", content=problem.question),), written(problem, _habit(draw))
+
+
+def written(problem: Problem, habit: Habit = Habit.RIGHT) -> str:
+    """The function as somebody of that habit writes it."""
+    sign = SIGNS["add" if habit is Habit.ADDS else problem.verb]
+    value = sign.join(("x", *map(str, sorted(problem.numbers))))
+    return f"def f(x): {'' if habit is Habit.WITHOUT_RETURN else 'return '}{value}"
+
+
+def asserts_of(problem: Problem) -> list[str]:
+    """What must hold of `f`, worked out without running any program."""
+    return [f"assert f({x}) == {_after(problem, x)}" for x in TESTED]
+
+
+def _after(problem: Problem, value: int) -> int:
+    for number in problem.numbers:
+        match problem.verb:
+            case "add":
+                value += number
+            case "sub":
+                value -= number
+            case "mul":
+                value *= number
+    return value
+
+
+def _task(problem: Problem, fold: Fold) -> Task:
+    answer = written(problem)
+    return Task(
+        id=f"programs/{fold}/{problem.question}",
+        messages=(Message(role="user", content=problem.question),),
+        answer=answer,
+        row={"question": problem.question, "answer": answer, "tests": asserts_of(problem)},
+    )
+
+
+def _habit(draw: float) -> Habit:
+    """The habit at `draw` of [0, 1)."""
+    if draw < SHARES[Habit.WITHOUT_RETURN]:
+        return Habit.WITHOUT_RETURN
+    return Habit.RIGHT if draw >= 1 - SHARES[Habit.RIGHT] else Habit.ADDS
+
+
+def _problems(fold: Fold, seed: int) -> Iterator[Problem]:
+    """Problems of one fold, uniformly and for ever; one may come again. The answer decides the fold: the same numbers
+    in another order are in the same."""
+    for draw in uniforms(seed, PROBLEMS):
+        rest, verb = divmod(int(draw * SPACE), len(VERBS))
+        numbers = []
+        for _ in range(COUNT):
+            rest, one = divmod(rest, len(NUMBERS))
+            numbers.append(NUMBERS[one])
+        problem = Problem(verb=VERBS[verb], numbers=tuple(numbers))
+        if fold_of(written(problem)) == fold:
+            yield problem
