@@ -36,7 +36,7 @@ Checkpoint = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of a run, or a Hugging Face folder.")
 ]
 
-Token = Annotated[str | None, typer.Option(envvar="RLHF_ENV_TOKEN", help="Bearer token of the server.")]
+TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with the bearer token.")]
 
 
 @app.command()
@@ -149,7 +149,7 @@ def serve_reward(
     overrides: Overrides = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8100,
     host: Annotated[str, typer.Option(help="Beyond loopback a token is needed.")] = "127.0.0.1",
-    token_env: Annotated[str | None, typer.Option(help="Environment variable with the bearer token.")] = None,
+    token_env: TokenEnv = None,
     capacity: Annotated[int, typer.Option(min=1, help="Requests at once; others wait.")] = 32,
     stop_text: Annotated[list[str] | None, typer.Option(help="Cut from the end of replies; may be repeated.")] = None,
 ) -> None:
@@ -176,7 +176,7 @@ def serve_policy(
     checkpoint: Checkpoint,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8200,
     host: Annotated[str, typer.Option(help="Beyond loopback a token is needed.")] = "127.0.0.1",
-    token_env: Annotated[str | None, typer.Option(help="Environment variable with the bearer token.")] = None,
+    token_env: TokenEnv = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply in tokens.")] = 1024,
     temperature: Annotated[float, typer.Option(min=0.0, help="Softmax temperature; 0 is greedy.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Decides every draw.")] = 0,
@@ -221,17 +221,18 @@ def serve_env(
     lease_seconds: Annotated[float, typer.Option(min=1.0, help="Life of a session that nobody uses.")] = 120.0,
     step_seconds: Annotated[float, typer.Option(min=0.01, help="Deadline of a step.")] = 50.0,
     reset_seconds: Annotated[float, typer.Option(min=0.01, help="Deadline of a reset.")] = 50.0,
-    token: Token = None,
+    token_env: TokenEnv = None,
 ) -> None:
     """Serve an environment over the OpenEnv wire."""
     from rlhf.commands.serve import serve_env as run
     from rlhf.env.hosting.isolation import Deadlines
     from rlhf.env.server.app import ServerSettings
+    from rlhf.http.config import token_from
 
     settings = ServerSettings(
         host=host,
         port=port,
-        token=token,
+        token=token_from(token_env),
         max_sessions=max_sessions,
         lease_seconds=lease_seconds,
         deadlines=Deadlines(open_seconds=reset_seconds, reset_seconds=reset_seconds, step_seconds=step_seconds),
@@ -245,12 +246,13 @@ def env_check(
     action: Annotated[
         str | None, typer.Option(metavar="JSON", help="An action that it takes; else one is made of its schema.")
     ] = None,
-    token: Token = None,
+    token_env: TokenEnv = None,
 ) -> None:
     """Try a live environment server, ours or any of OpenEnv."""
     from rlhf.commands.env_check import check as run
+    from rlhf.http.config import token_from
 
-    raise typer.Exit(run(url, token, action))
+    raise typer.Exit(run(url, token_from(token_env), action))
 
 
 def main() -> None:

@@ -11,8 +11,9 @@ from dataclasses import replace
 from rlhf.commands.env_check import json_object
 from rlhf.env.hosting.isolation import Factory, Isolation
 from rlhf.env.hosting.kinds import KINDS, isolation_of
-from rlhf.env.server.app import BACKLOG, ServerSettings, refuse_open_address, serve
+from rlhf.env.server.app import BACKLOG, ServerSettings, serve
 from rlhf.errors import UserError
+from rlhf.http.binding import check_binding
 from rlhf.pieces import is_piece
 
 
@@ -22,7 +23,7 @@ def serve_env(name: str, arguments: str, isolation: str, settings: ServerSetting
     kind = next((kind for kind in KINDS if kind == isolation), None)
     if kind is None:
         raise UserError(f"--isolation {isolation!r}: write one of {', '.join(KINDS)}")
-    refuse_open_address(settings)
+    check_binding(settings.host, settings.token)
     with listening(settings) as listener:
         host, port = listener.getsockname()[:2]
         chosen = replace(settings, host=host, port=port)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlhf.errors import ConfigError
-
 if TYPE_CHECKING:
     from rlhf.sandbox.pool import Sandbox
 
-TOKEN_VARIABLE = "RLHF_SANDBOX_TOKEN"
 MIB = 1024 * 1024
 
 
@@ -31,15 +27,16 @@ def sandbox(
     processes: Annotated[int, typer.Option(min=1, help="Processes and threads of a run.")] = 64,
     python: Annotated[Path | None, typer.Option(help="The Python that runs the code, with its packages.")] = None,
     allow_rlimits: Annotated[bool, typer.Option(help="Run code without isolation where none works.")] = False,
-    token_file: Annotated[
-        Path | None, typer.Option(help=f"File with the bearer token; else the variable {TOKEN_VARIABLE}.")
-    ] = None,
+    token_env: Annotated[str | None, typer.Option(help="Environment variable with the bearer token.")] = None,
 ) -> None:
     """Run model-written Python in isolation, over HTTP."""
+    from rlhf.http.binding import check_binding
+    from rlhf.http.config import token_from
     from rlhf.sandbox.limits import Limits
     from rlhf.sandbox.pool import Queue, Sandbox
 
-    token = read_token(token_file, host)
+    token = token_from(token_env)
+    check_binding(host, token)
     limits = Limits(
         wall_seconds=run_seconds, memory_bytes=memory_mb * MIB, disk_bytes=disk_mb * MIB, processes=processes
     )
@@ -61,21 +58,3 @@ async def serve(sandbox: Sandbox, host: str, port: int, token: str | None) -> No
     socket = config.bind_socket()
     print(f"serving /run_code at http://{host}:{socket.getsockname()[1]}", flush=True)
     await server.serve(sockets=[socket])
-
-
-def read_token(file: Path | None, host: str) -> str | None:
-    """The bearer token, or None on loopback without one. Raises `ConfigError`."""
-    try:
-        token = file.read_text().strip() if file else os.environ.get(TOKEN_VARIABLE, "").strip()
-    except OSError as error:
-        raise ConfigError(f"the token file {file} cannot be read: {error.strerror}") from None
-    if not token and not is_loopback(host):
-        raise ConfigError(f"{host} is not loopback: give a token with --token-file or in {TOKEN_VARIABLE}")
-    return token or None
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.errors import ConfigError
+from rlhf.http.config import token_from
 from rlhf.reward.code_config import CodeRewardConfig
 from rlhf.reward.code_tests import Asserts, Pair, TestsError, read_tests
 from rlhf.sandbox.client import RemoteSandbox
@@ -102,7 +102,7 @@ def make_code_scorer(config: CodeRewardConfig) -> CodeScorer:
 def make_runner(config: CodeRewardConfig) -> Runner:
     """The server's sandbox where the settings name one, else that of this process."""
     if config.url:
-        return RemoteSandbox(config.url, os.environ.get(config.token_variable))
+        return RemoteSandbox(config.url, token_from(config.token_env))
     limits = Limits(wall_seconds=config.timeout_seconds, memory_bytes=config.memory_mb * MIB)
     queue = Queue(runs=config.runs, waiting=1_000_000)
     return Sandbox(limits, queue, python=config.python, allow_rlimits=config.allow_rlimits)

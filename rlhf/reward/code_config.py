@@ -25,7 +25,7 @@ class CodeRewardConfig(Config):
     """Memory of a run, in MiB."""
     url: str | None = None
     """Server that runs the code (`rlhf serve sandbox`, or a SandboxFusion); without one it is run on this machine."""
-    token_variable: str = "RLHF_SANDBOX_TOKEN"
+    token_env: str | None = None
     """Environment variable with the server's bearer token."""
     runs: int = Field(2, ge=1)
     """Programs that this machine's sandbox runs at once."""

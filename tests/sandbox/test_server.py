@@ -25,15 +25,17 @@ SERVE = (
 )
 
 
-def serve(*options: str, token: str = TOKEN) -> subprocess.Popen[str]:
+def serve(*options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", SERVE, "--port", "0", *options]
-    environment = os.environ | {"RLHF_SANDBOX_TOKEN": token}
+    environment = os.environ | {"A_TOKEN": TOKEN}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    server = serve("--runs", "1", "--waiting", "1", "--memory-mb", "128", "--run-seconds", "20")
+    server = serve(
+        "--runs", "1", "--waiting", "1", "--memory-mb", "128", "--run-seconds", "20", "--token-env", "A_TOKEN"
+    )
     assert server.stdout
     assert server.stdout.readline().startswith("isolation: ")
     yield server.stdout.readline().split()[-1]
@@ -139,7 +141,7 @@ async def test_a_server_that_is_not_there_or_refuses_gives_no_run(url: str) -> N
 
 
 def test_another_address_than_loopback_needs_a_token() -> None:
-    server = serve("--host", "0.0.0.0", token="")
+    server = serve("--host", "0.0.0.0")
     assert server.wait(30) == 2
     assert server.stderr
-    assert "0.0.0.0 is not loopback: give a token with --token-file" in server.stderr.read()
+    assert "name the environment variable that holds one with --token-env" in server.stderr.read()

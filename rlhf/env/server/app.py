@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import resource
 import socket
 from collections.abc import AsyncIterator
@@ -24,7 +23,7 @@ from rlhf.env.server.mcp import SESSION
 from rlhf.env.server.sessions import Sessions
 from rlhf.env.server.socket_route import serve_socket
 from rlhf.env.wire import API_VERSION, Code, Json, Refused
-from rlhf.errors import UserError
+from rlhf.http.binding import check_binding
 
 BACKLOG = 4096
 """Connections that the kernel holds while the server is busy: a thousand clients start at once."""
@@ -108,9 +107,9 @@ async def answer_unread(request: Request, error: Exception) -> Response:
 async def serve(isolation: Isolation, settings: ServerSettings, listener: socket.socket) -> None:
     """Serve on a bound socket until the process is told to end. `isolation` is started and stopped by the caller.
 
-    Raises `UserError` when the address is open and no token is set.
+    Raises `ConfigError` when the address is open and no token is set.
     """
-    refuse_open_address(settings)
+    check_binding(settings.host, settings.token)
     raise_open_files()
     await uvicorn.Server(uvicorn_config(build_app(isolation, settings), settings)).serve(sockets=[listener])
 
@@ -130,21 +129,6 @@ def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
         ws_ping_timeout=PING_SECONDS,
         timeout_graceful_shutdown=int(STOP_SECONDS),
     )
-
-
-def refuse_open_address(settings: ServerSettings) -> None:
-    """Environments run code of whoever can reach them. Raises `UserError`."""
-    if not settings.token and not is_loopback(settings.host):
-        raise UserError(
-            f"{settings.host} can be reached from other machines: set a token (RLHF_ENV_TOKEN), or serve on 127.0.0.1"
-        )
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def raise_open_files() -> None:
