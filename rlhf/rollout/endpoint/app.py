@@ -10,8 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from rlhf.http.binding import BearerToken
-from rlhf.http.limits import BodyLimit
+from rlhf.http.doors import BearerToken, BodyLimit
 from rlhf.rollout.endpoint.answers import Answer
 from rlhf.rollout.endpoint.front import Ending, Front
 from rlhf.rollout.endpoint.refusal import Refused
@@ -22,6 +21,9 @@ BODY_BYTES = 16 * 2**20
 IGNORED_HEADER = "x-rlhf-ignored"
 """Fields of the request that changed nothing."""
 CHAT, MODELS = "/chat/completions", "/models"
+
+_DENIED = Refused(401, "denied", "a bearer token is needed")
+_TOO_LONG = Refused(413, "invalid", f"the body is longer than {BODY_BYTES} bytes")
 
 
 def policy_app(sessions: Sessions, *, model: str, token: str | None, front: Front | None = None) -> Any:
@@ -39,8 +41,8 @@ def policy_app(sessions: Sessions, *, model: str, token: str | None, front: Fron
         app.post(f"/v1{CHAT}", response_model=None)(routes.chat_alone)
         app.post("/sessions")(routes.open)
         app.post("/sessions/{session_id}/end")(routes.end)
-    limited = BodyLimit(app, BODY_BYTES)
-    return BearerToken(limited, token) if token else limited
+    limited = BodyLimit(app, BODY_BYTES, _TOO_LONG.as_json())
+    return BearerToken(limited, token, _DENIED.as_json(), tries_token=True) if token else limited
 
 
 class Routes:
