@@ -81,12 +81,12 @@ async def started_play(config: EnvironmentConfig, cluster: Cluster, *, alone: bo
 @asynccontextmanager
 async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
     """The recipe's agent, and the endpoint that it asks: on loopback, with a port and a token of this run alone."""
-    from rlhf.rollout.endpoint.app import policy_app
-    from rlhf.rollout.endpoint.listening import listening
+    from rlhf.http.listening import listening
+    from rlhf.rollout.endpoint.app import policy_app, uvicorn_config
 
     read = tool_format(config.tool_format, "agent.tool_format")
     sessions, token = Sessions(read=read, capacity=config.max_agents), secrets.token_urlsafe(24)
-    async with listening(policy_app(sessions, model="policy", token=token)) as url:
+    async with listening(uvicorn_config(policy_app(sessions, model="policy", token=token))) as url:
         yield WithAgent(
             program=partial(load_piece(config.program, "agent.program"), **config.arguments),
             url=url,

@@ -24,9 +24,8 @@ from rlhf.env.server.socket_route import serve_socket
 from rlhf.env.wire import API_VERSION, Code, Json, Refused
 from rlhf.http.binding import check_binding
 from rlhf.http.doors import BearerToken, BodyLimit
+from rlhf.http.listening import BACKLOG
 
-BACKLOG = 4096
-"""Connections that the kernel holds while the server is busy: a thousand clients start at once."""
 PING_SECONDS = 20.0
 """A client that does not answer a ping for this long has gone without saying so."""
 STOP_SECONDS = 5.0
