@@ -14,7 +14,7 @@ import pytest
 
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
-from rlhf.env.hosting.kinds import Kind
+from rlhf.env.config import Kind
 from rlhf.errors import EnvironmentFailed, FailureBudgetSpent
 from rlhf.protocols import Environment
 from rlhf.types import Message, Observation
