@@ -10,6 +10,7 @@ import pytest
 
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
+from rlhf.env.hosting.isolation import Deadlines
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
 from rlhf.types import Message, Observation, Task
@@ -21,7 +22,7 @@ from tests.env.looping import run_to_the_end
 
 pytestmark = pytest.mark.ecosystem
 UPDATES = 24
-PATIENT = Patience(open_seconds=12, reset_seconds=3, step_seconds=3, pause_seconds=0.01)
+PATIENT = Patience(deadlines=Deadlines(open_seconds=12, reset_seconds=3, step_seconds=3), pause_seconds=0.01)
 KINDS = {"drop": "lost", "error": "lost", "swallow": "timeout", "raise": "raised"}
 """What becomes of an episode whose observation met such a fate; `slow` is waited for."""
 
