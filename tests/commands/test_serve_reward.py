@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from rlhf.commands.serve_reward import serve_reward
 from rlhf.errors import ConfigError, UserError
+from tests.commanded import commanded
 
 pytestmark = pytest.mark.engine
 
 
-@contextlib.contextmanager
-def served(*arguments: str, **options: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and the address that it says it listens on."""
-    call = f"serve_reward({', '.join(map(repr, arguments[:1]))}, {list(arguments[1:])!r}, port=0, **{options!r})"
-    program = f"import sys; from rlhf.commands.serve_reward import serve_reward; sys.exit({call})"
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process, process.stdout.readline().split()[-1]
-        finally:
-            process.kill()
-
-
 def test_a_rule_is_served_until_it_is_interrupted() -> None:
-    with served("math") as (process, url):
+    with commanded("reward", "math") as (url, process):
         body = {"query": ["6*7=#### 42", "6*7=#### 41"], "prompts": ["6*7="] * 2, "labels": ["42"] * 2}
         assert httpx.post(url + "/get_reward", json=body, timeout=60).json()["rewards"] == [1.0, 0.0]
         process.send_signal(signal.SIGINT)
@@ -39,7 +23,7 @@ def test_a_rule_is_served_until_it_is_interrupted() -> None:
 
 
 def test_a_function_of_ones_own_that_hangs_is_an_error_and_no_number() -> None:
-    with served("tests.reward.faulty_scorers:misbehave", "timeout_seconds=0.5") as (_, url):
+    with commanded("reward", "tests.reward.faulty_scorers:misbehave", "timeout_seconds=0.5") as (url, _):
         answers = [httpx.post(url + "/", json={"response": text}, timeout=60) for text in ("hang", "true")]
     assert [answer.status_code for answer in answers] == [422, 200]
     assert "timeout" in answers[0].json()["error"]["message"]

@@ -1,14 +1,12 @@
-"""Servers in processes of their own: ours by the command line, and those of others."""
+"""Servers of others in processes of their own."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import httpx
 
@@ -31,12 +29,6 @@ def started(words: Callable[[int], Sequence[str]], env: Mapping[str, str] | None
                 process.wait(STOP_SECONDS)
             finally:
                 process.kill()
-
-
-def ours(kind: str, *arguments: str) -> contextlib.AbstractContextManager[str]:
-    """`rlhf serve KIND ARGUMENTS` on loopback."""
-    rlhf = str(Path(sys.executable).parent / "rlhf")
-    return started(lambda port: [rlhf, "serve", kind, *arguments, "--port", str(port)])
 
 
 def when_healthy(url: str, process: subprocess.Popen[bytes]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.ecosystem.servers import ours
+from tests.commanded import commanded
 from tests.ecosystem.venvs import run
 
 pytestmark = pytest.mark.ecosystem
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.ecosystem
 
 @pytest.fixture(scope="module")
 def told() -> Iterator[dict[str, Any]]:
-    with ours("reward", "exact") as url:
+    with commanded("reward", "exact") as (url, _):
         yield run("openrlhf", "openrlhf_client.py", f"{url}/get_reward")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ecosystem.servers import ours
+from tests.commanded import commanded
 from tests.ecosystem.venvs import environment, python
 
 pytestmark = pytest.mark.ecosystem
@@ -22,7 +22,7 @@ SERVERS = {
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_no_request_of_the_schema_breaks_a_server_and_no_answer_breaks_the_schema(name: str, tmp_path: Path) -> None:
-    with ours(*SERVERS[name]) as url:
+    with commanded(*SERVERS[name]) as (url, _):
         words = [str(python("schemathesis").parent / "schemathesis"), "run", f"{url}/openapi.json"]
         words += ["--checks", CHECKS, "--max-examples", str(EXAMPLES), "--max-time", str(FUZZING_SECONDS)]
         words += ["--seed", "1", "--no-shrink", "--request-timeout", "20", "--warnings", "off", "--continue-on-failure"]

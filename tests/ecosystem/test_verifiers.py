@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from rlhf.env.tools import made_question
+from tests.commanded import commanded
 from tests.ecosystem.policy import Says, policy
-from tests.ecosystem.servers import ours
 from tests.ecosystem.venvs import environment, python
 
 pytestmark = pytest.mark.ecosystem
@@ -95,7 +95,7 @@ async def test_a_policy_with_a_calculator_gets_the_rewards_of_its_answers(tmp_pa
     questions = {seed: made_question(seed, 3, "+*") for seed in seeds}
     assert {"+", "*"} <= set("".join(questions.values()))
     expected = [(seed, float("+" in questions[seed])) for seed in seeds for _ in range(ROLLOUTS)]
-    with ours("env", "rlhf.env.tools:CalculatorEnvironment") as server:
+    with commanded("env", "rlhf.env.tools:CalculatorEnvironment") as (server, _):
         assert await evaluated(tmp_path, server, asks_the_calculator, seeds) == expected
 
 
@@ -109,5 +109,5 @@ async def test_an_environment_without_tools_is_played_in_bare_numbers_over_sever
     numbers = {seed: random.Random(f"seed-{seed} {seed}").randint(1, 9) for seed in (3, 4)}
     expected = [(seed, float(number in (4, 5, 6))) for seed, number in numbers.items() for _ in range(ROLLOUTS)]
     assert {reward for _, reward in expected} == {0.0, 1.0}
-    with ours("env", "tests.env.environments:Guess") as server:
+    with commanded("env", "tests.env.environments:Guess") as (server, _):
         assert await evaluated(tmp_path, server, guesses, list(numbers)) == expected

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.commanded import commanded
 from tests.end_to_end.running import largest_difference, train
 from tests.end_to_end.test_environment import RECIPE, SMALL
 from tests.env.faulty import FATES, proxied, seeded
-from tests.env.looping import commanded
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(600)]
 CALCULATOR = ("rlhf.env.tools:CalculatorEnvironment", "--arguments", '{"digits": 3}')
@@ -20,7 +20,7 @@ RATE = 0.02
 
 async def test_it_goes_on_to_its_end_and_its_books_balance(tmp_path: Path, cache: Path) -> None:
     refused = seeded(["refuse"], 0.1, seed=1)
-    with commanded(*CALCULATOR) as (url, _):
+    with commanded("env", *CALCULATOR) as (url, _):
         fates = seeded((*FATES, "raise"), RATE)
         async with proxied(url, fates, lambda connection: refused(connection) == "refuse") as proxy:
             served = ("environment.environment=null", "environment.arguments={}", f"environment.urls=[{proxy.url}]")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -28,10 +24,8 @@ from rlhf.trainer.buffer import Accounts, TicketBuffer
 from rlhf.trainer.loop import Loop
 from rlhf.types import Group, PolicyVersion, Sampling, TrainedSample, Updated
 from rlhf.vigil import telling_error
-from tests.commands.conftest import RLHF
 from tests.fakes import FakeEngine, FakeLearner, FakeRenderer, FakeTasks
 
-ROOT = Path(__file__).parents[2]
 GROUP, GROUPS = 4, 8
 
 
@@ -118,18 +112,3 @@ async def run_to_the_end(environments: Environments, folder: Path, updates: int,
 
 def _buffer(updates: int) -> TicketBuffer:
     return TicketBuffer(groups_per_update=GROUPS, max_staleness=1, updates=updates, refill_groups=0, failure_budget=0.5)
-
-
-@contextmanager
-def commanded(environment: str, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The URL and the process of a `rlhf serve env`."""
-    words = [str(RLHF), "serve", "env", environment, "--port", "0", *options]
-    surroundings = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=surroundings) as process:
-        assert process.stdout is not None
-        found = re.search(r"http://\S+:\d+", process.stdout.readline())
-        assert found is not None
-        try:
-            yield found[0], process
-        finally:
-            process.kill()

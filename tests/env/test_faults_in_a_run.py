@@ -19,10 +19,11 @@ from rlhf.env.hosting.isolation import Deadlines
 from rlhf.errors import EnvironmentFailed, FailureBudgetSpent
 from rlhf.protocols import Environment
 from rlhf.types import Message, Observation
+from tests.commanded import commanded
 from tests.env.fated import OUTCOMES, RETURN, is_broken, met
 from tests.env.faulty import FATES, proxied, seeded
 from tests.env.hosted import hosted
-from tests.env.looping import GROUP, Books, commanded, run_to_the_end
+from tests.env.looping import GROUP, Books, run_to_the_end
 from tests.fakes import TASK
 
 pytestmark = pytest.mark.engine
@@ -42,7 +43,7 @@ def fated(log: Path, fates: list[str], isolation: Kind, rate: float = ONE_PERCEN
     arguments = json.dumps({"log": str(log), "fates": fates, "rate": rate, "late_seconds": SECONDS + 0.5})
     options = ("--isolation", isolation, "--arguments", arguments)
     deadlines = ("--step-seconds", str(SECONDS), "--reset-seconds", "20")
-    with commanded(FATED, *options, *deadlines) as (url, _):
+    with commanded("env", FATED, *options, *deadlines) as (url, _):
         yield url
 
 
@@ -156,8 +157,8 @@ async def test_when_one_of_two_servers_dies_its_sessions_are_lost_and_the_run_go
     arguments = json.dumps({"log": str(tmp_path / "log"), "fates": []})
     quick = Patience(deadlines=Deadlines(open_seconds=10, step_seconds=3), pause_seconds=0.01)
     with (
-        commanded(FATED, "--arguments", arguments) as (one, dying),
-        commanded(FATED, "--arguments", arguments) as (two, _),
+        commanded("env", FATED, "--arguments", arguments) as (one, dying),
+        commanded("env", FATED, "--arguments", arguments) as (two, _),
     ):
         pool = await EnvironmentPool.connect([Address(url=one), Address(url=two)], quick)
         books = await run_to_the_end(OneDies(pool, dying.kill, 500), tmp_path / "run", FEW_UPDATES)
@@ -168,7 +169,8 @@ async def test_when_one_of_two_servers_dies_its_sessions_are_lost_and_the_run_go
 
 async def test_when_the_only_server_dies_the_run_ends_by_name_and_its_books_balance(tmp_path: Path) -> None:
     quick = Patience(deadlines=Deadlines(open_seconds=1, step_seconds=1), pause_seconds=0.01)
-    with commanded(FATED, "--arguments", json.dumps({"log": str(tmp_path / "log"), "fates": []})) as (url, dying):
+    arguments = json.dumps({"log": str(tmp_path / "log"), "fates": []})
+    with commanded("env", FATED, "--arguments", arguments) as (url, dying):
         pool = await EnvironmentPool.connect([Address(url=url)], quick)
         books = await run_to_the_end(OneDies(pool, dying.kill, 500), tmp_path / "run", FEW_UPDATES)
     assert isinstance(books.ended, FailureBudgetSpent)

@@ -5,11 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,35 +20,23 @@ from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
 from rlhf.types import TokenKind
+from tests.commanded import STOP_SECONDS, commanded
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
-ROOT = Path(__file__).parents[2]
 TOOL: Any = {"type": "function", "function": {"name": "echo", "description": "Says it.", "parameters": {}}}
 LONGEST = 900
 """Long enough that a model without any habits comes to its stop token more often than not."""
 
 
+@dataclass(frozen=True)
 class Server:
-    """The command in a process of its own; what it wrote is there once it has ended."""
+    """Where it listens."""
 
-    def __init__(self, model: Path, file: Path) -> None:
-        words = [str(Path(sys.executable).parent / "rlhf"), "serve", "policy", str(model), "--port", "0"]
-        words += ["--trajectories", str(file), "--max-tokens", str(LONGEST), "--token-env", "POLICY_TOKEN"]
-        words += ["--tool-format", "tests.integration.own_tools:always"]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "POLICY_TOKEN": "secret"}
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
-        assert self.process.stdout is not None
-        found = re.search(r"(http://\S+)/v1", self.process.stdout.readline())
-        assert found is not None, "it did not start"
-        self.url = found[1]
+    url: str
 
     def post(self, path: str, **body: Any) -> Any:
         headers = {"Authorization": "Bearer secret"}
         return httpx.post(f"{self.url}{path}", json=body, headers=headers, timeout=30, trust_env=False).json()
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(40)
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +49,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def played(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[EpisodeRecord], list[Had]]:
     """Every episode that was written, and the answers that the clients had."""
     file = tmp_path_factory.mktemp("served") / "episodes.jsonl"
-    server = Server(model, file)
-    try:
+    written = ("--trajectories", file, "--max-tokens", LONGEST, "--tool-format", "tests.integration.own_tools:always")
+    with commanded("policy", model, *written, "--token-env", "POLICY_TOKEN", POLICY_TOKEN="secret") as (url, process):
+        server = Server(url)
         answers = [*sync_agent(server), *asyncio.run(async_agents(server)), *streaming_agent(server)]
-        code = server.stop()
-    finally:
-        server.process.kill()
-        server.process.wait(10)
+        process.terminate()
+        code = process.wait(STOP_SECONDS)
     assert code == 130, "told to end, it ends as after Ctrl-C, with its books closed"
     return list(read_episodes(file)), answers
 

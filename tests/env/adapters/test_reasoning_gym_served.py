@@ -18,7 +18,8 @@ from rlhf.env.adapters.reasoning_gym import IN_TAGS
 from rlhf.env.client.servers import RemoteEnvironments
 from rlhf.protocols import Environment
 from rlhf.types import Observation, Task
-from tests.env.adapters.served import ROOT, connected, in_session, say, serving, side_by_side
+from tests.commanded import ROOT
+from tests.env.adapters.served import connected, in_session, say, serving, side_by_side
 from tests.env.adapters.solved import SOLVERS, right_answer
 from tests.env.adapters.test_reasoning_gym import JUNK, JUNK_IS_RIGHT
 
@@ -38,7 +39,7 @@ def hashing(seed: int) -> dict[str, str]:
 
 @contextmanager
 def server(hash_seed: int) -> Iterator[str]:
-    with serving("tests.env.adapters.datasets:AnyDataset", variables=hashing(hash_seed)) as url:
+    with serving("tests.env.adapters.datasets:AnyDataset", **hashing(hash_seed)) as url:
         yield url
 
 

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.commands.conftest import RLHF, Command
+from tests.commanded import ROOT, commanded
+from tests.commands.conftest import Command
 
 pytestmark = pytest.mark.engine
-ROOT = Path(__file__).parents[2]
 GUESS = "tests.env.environments:Guess"
-
-
-@contextmanager
-def serving(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The URL and the process of a server."""
-    words = [str(RLHF), "serve", "env", GUESS, "--port", "0", *options]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
-        assert process.stdout is not None
-        found = re.search(r"http://\S+:\d+", process.stdout.readline())
-        assert found is not None
-        try:
-            yield found[0], process
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_served_environment_conforms_and_ends_with_its_signal(rlhf: Command, isolation: str):
-    with serving("--isolation", isolation, "--max-sessions", "22", "--arguments", '{"guesses": 2}') as (url, process):
+    options = ("--isolation", isolation, "--max-sessions", "22", "--arguments", '{"guesses": 2}')
+    with commanded("env", GUESS, *options) as (url, process):
         checked = rlhf("env", "check", url)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) in (0, -signal.SIGTERM)
@@ -71,6 +51,6 @@ def test_what_cannot_be_served_or_checked_is_told_in_one_line(
 
 def test_a_port_that_is_taken_is_told_in_one_line(rlhf: Command, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with serving() as (url, _):
+    with commanded("env", GUESS) as (url, _):
         ended = rlhf("serve", "env", GUESS, "--port", url.rpartition(":")[2])
     assert (ended.code, "cannot listen" in ended.err) == (2, True)

@@ -1,0 +1,55 @@
+"""`rlhf serve …` in a process of its own, which is told to end with the block, and does."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+START_SECONDS, STOP_SECONDS = 120, 40
+Process = subprocess.Popen[bytes]
+
+
+@contextmanager
+def commanded(*words: object, **variables: str) -> Iterator[tuple[str, Process]]:
+    """The URL and the process of `rlhf serve WORDS` on a free port, with more environment variables.
+
+    Its output goes to a file: nobody has to read it, and waiting for what it says has a deadline.
+    """
+    command = [sys.executable, "-W", "ignore", "-m", "rlhf", "serve", *map(str, words), "--port", "0"]
+    surroundings = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+    with tempfile.NamedTemporaryFile() as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, env=surroundings)
+        try:
+            yield _address(process, Path(output.name)), process
+        finally:
+            _end(process)
+
+
+def _address(process: Process, output: Path) -> str:
+    """Where the server says that it listens."""
+    deadline, told = time.monotonic() + START_SECONDS, ""
+    while time.monotonic() < deadline:
+        told = output.read_text()
+        if found := re.search(r" at (http://\S+:\d+)", told):
+            return found[1]
+        assert process.poll() is None, told
+        time.sleep(0.05)
+    raise TimeoutError(f"the server did not start within {START_SECONDS} s: {told}")
+
+
+def _end(process: Process) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(STOP_SECONDS)
+        raise
