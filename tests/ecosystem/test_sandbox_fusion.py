@@ -7,23 +7,16 @@ from typing import Any
 
 import pytest
 
+from tests.commanded import commanded
 from tests.ecosystem.venvs import run
-from tests.sandbox.test_server import serve
 
 pytestmark = pytest.mark.ecosystem
 
 
 @pytest.fixture(scope="module")
 def told() -> Iterator[dict[str, Any]]:
-    server = serve("--memory-mb", "256", token="")
-    assert server.stdout
-    server.stdout.readline()
-    url = server.stdout.readline().split()[-1]
-    try:
+    with commanded("sandbox", "--memory-mb", "256") as (url, _):
         yield run("sandbox_fusion", "sandbox_fusion_client.py", url)
-    finally:
-        server.terminate()
-        server.wait(30)
 
 
 def test_a_good_program_succeeds_with_its_output(told: dict[str, Any]) -> None:
