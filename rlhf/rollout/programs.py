@@ -35,6 +35,8 @@ async def outcome_of(program: Callable[..., Any], *arguments: object, seconds: f
         running = _in_thread(lambda: program(*arguments))
     try:
         await asyncio.wait((running,), timeout=seconds)
+        if running.cancelled():  # by the program itself: a cancellation of the run is raised by the wait above
+            return Raised(asyncio.CancelledError())
         return running.result() if running.done() else Late()
     finally:
         running.cancel()
@@ -43,7 +45,9 @@ async def outcome_of(program: Callable[..., Any], *arguments: object, seconds: f
 async def _awaited(work: Awaitable[Any]) -> Any:
     try:
         return await work
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it was, it is the outcome
+    except (asyncio.CancelledError, KeyboardInterrupt):  # the one is looked for by who waits, the other is a person's
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it was, it is the outcome
         return Raised(error)
 
 
@@ -58,7 +62,7 @@ def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
     def run() -> None:
         try:
             result = work()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it was, it is the outcome
+        except BaseException as error:  # noqa: BLE001 - whatever it was, it is the outcome
             result = Raised(error)
         with contextlib.suppress(RuntimeError):  # a loop that is closed has nobody left who waits
             loop.call_soon_threadsafe(settle, result)

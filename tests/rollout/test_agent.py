@@ -95,6 +95,10 @@ async def test_an_async_agent_that_samples_at_once_has_a_segment_for_each() -> N
     [
         ("raises", "agent_raised", "task t: KeyError: 'my own mistake'"),
         ("raises_later", "agent_raised", "task t: SystemExit: 3"),
+        ("cancels_itself", "agent_raised", "task t: CancelledError"),
+        ("cancelled_inside", "agent_raised", "task t: CancelledError"),
+        ("aborts", "agent_raised", "task t: Abort: enough"),
+        ("aborts_later", "agent_raised", "task t: Abort: enough"),
         ("guesses", "agent_raised", "AuthenticationError"),
         ("silent", "agent_silent", "was never given a reply"),
         ("hangs", "agent_timeout", "did not end within 1 s"),
