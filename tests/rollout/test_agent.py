@@ -145,6 +145,24 @@ async def test_agents_beyond_the_limit_wait_for_a_place() -> None:
     assert len(group.trainable) == 4
 
 
+async def test_threads_that_hang_are_no_more_than_agents_may_be_and_count_until_they_come_back() -> None:
+    config = AgentConfig(program=f"{agents.__name__}:holds", max_agents=2, timeout_seconds=0.3)
+    engine = policy(scripted(*["yes"] * 8), TOKENIZER)
+    kinds = []
+    try:
+        async with asyncio.timeout(20), started_endpoint(config) as play:
+            for _ in range(3):
+                [outcome] = await play(TASK, engine, 0)
+                kinds.append(outcome.kind)
+            agents.RELEASE.set()
+            while isinstance(outcome, Failed):
+                await asyncio.sleep(0.05)
+                [outcome] = await play(TASK, engine, 0)
+    finally:
+        agents.RELEASE.clear()
+    assert kinds == ["agent_timeout", "agent_timeout", "agent_refused"]
+
+
 async def test_a_group_that_is_given_up_ends_its_sessions() -> None:
     config = AgentConfig(program=f"{agents.__name__}:hangs_later")
     async with started_endpoint(config) as play:

@@ -80,6 +80,12 @@ def hangs(task: Task, base_url: str, api_key: str) -> float:
     return 1.0
 
 
+def holds(task: Task, base_url: str, api_key: str) -> float:
+    """Hangs until it is let go, and then asks."""
+    RELEASE.wait(20)
+    return swallows(task, base_url, api_key)
+
+
 async def hangs_later(task: Task, base_url: str, api_key: str) -> float:
     await asyncio.sleep(60)
     return 1.0
