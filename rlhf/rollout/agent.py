@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 from rlhf.errors import DeadlinePassed, GenerateFailed
 from rlhf.rollout.endpoint.sessions import Session, Sessions
 from rlhf.rollout.episode import AGENT, Policy
 from rlhf.rollout.programs import Late, NotStarted, Programs, Raised
-from rlhf.types import Failed, Task, Tool, Trajectory
+from rlhf.types import Failed, Task, Tool, Trajectory, finite_number
 
 AGENT_FAILURE = "agent_"
 """How kinds of failures begin that were an agent's."""
@@ -64,9 +62,10 @@ class WithAgent:
             return _failed("raised", task, f"{type(returned.error).__name__}: {returned.error}")
         if not session.capture.replies:
             return _failed("silent", task, "the agent has ended and was never given a reply")
-        if returned is not None and not (isinstance(returned, Real) and math.isfinite(returned)):
+        reward = finite_number(returned)
+        if reward is None and returned is not None:
             return _failed("protocol", task, f"the agent returned {returned!r:.80}, which is no reward")
-        return session.trajectory(task, None if returned is None else float(returned))
+        return session.trajectory(task, reward)
 
 
 def _failed(kind: str, task: Task, detail: str) -> Failed:

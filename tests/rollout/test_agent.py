@@ -121,7 +121,7 @@ async def test_an_agent_that_breaks_is_failed_by_its_kind_and_never_a_reward(
     assert lost_to_environment(sample), "an evaluation asks again"
 
 
-@pytest.mark.parametrize("reward", ["much", float("nan"), [1.0]])
+@pytest.mark.parametrize("reward", ["much", float("nan"), [1.0], pytest.param(10**400, id="huge")])
 async def test_what_is_no_reward_is_a_failure(reward: Any) -> None:
     sample = await lost("twice", scripted("yes", "yes"), arguments={"reward": reward})
     assert isinstance(sample.trajectory, Failed)
