@@ -139,8 +139,11 @@ async def test_what_cannot_be_given_is_refused_by_name(body: dict[str, Any], par
     assert why in error["message"]
 
 
-@pytest.mark.parametrize("call", [{"function": {"name": "add", "arguments": text}} for text in ("{", "[1]", "NaN")])
-async def test_calls_that_an_agent_made_up_must_be_json_objects(call: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "arguments", ["{", "[1]", "NaN", '{"x": NaN}', '{"x": 1e999}', r'{"x": "\ud800"}', "[" * 100_000]
+)
+async def test_calls_that_an_agent_made_up_must_be_json_objects(arguments: str) -> None:
+    call = {"function": {"name": "add", "arguments": arguments}}
     async with served(scripted()) as server:
         messages = [GO, {"role": "assistant", "content": None, "tool_calls": [call]}]
         answer = await post(server.url, "/v1/chat/completions", messages=messages)
