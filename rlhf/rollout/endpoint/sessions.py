@@ -144,9 +144,13 @@ class Sessions:
     def __iter__(self) -> Iterator[Session]:
         return iter(tuple(self._open.values()))
 
+    @property
+    def full(self) -> bool:
+        return len(self._open) >= self._capacity
+
     def open(self, policy: Policy) -> Session:
         """A session of its own. Raises `Refused` where there is no place."""
-        if len(self._open) >= self._capacity:
+        if self.full:
             raise Refused(503, "capacity", f"{len(self._open)} sessions are open, which is all there may be; end some")
         session = Session(policy, self._read)
         self._open[session.id] = session

@@ -61,6 +61,18 @@ async def test_the_end_of_a_session_gives_up_what_it_asks() -> None:
     assert engine.given_up == 1
 
 
+async def test_a_conversation_that_is_asked_at_the_moment_makes_no_place() -> None:
+    engine = Slow("one")
+    async with served(engine, capacity=1) as server:
+        asking = asyncio.create_task(post(server.url, "/v1/chat/completions", messages=[GO]))
+        async with asyncio.timeout(10):
+            while not len(server.sessions):
+                await asyncio.sleep(0.02)
+        assert (await post(server.url, "/sessions")).status_code == 503
+        engine.let.set()
+        assert (await asking).status_code == 200
+
+
 class Broken(ScriptedEngine):
     def __init__(self, error: Exception) -> None:
         super().__init__(stop=TOKENIZER.eos_token_id)
