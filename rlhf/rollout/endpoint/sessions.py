@@ -64,6 +64,7 @@ class Session:
         """
         question = self._question(asked)
         replying, leaving = asyncio.ensure_future(self._reply(question)), asyncio.ensure_future(gone())
+        replying.add_done_callback(_heed)
         self._under_way += 1
         try:
             await asyncio.wait((replying, leaving, self._ended), return_when=asyncio.FIRST_COMPLETED)
@@ -171,6 +172,12 @@ class Sessions:
             self._ended[session.id] = None
             if len(self._ended) > REMEMBERED_ENDS:
                 self._ended.popitem(last=False)
+
+
+def _heed(replying: asyncio.Future[Replied]) -> None:
+    """Look at the exception of a reply that nobody may be waiting for any more: asyncio logs those that nobody saw."""
+    if not replying.cancelled():
+        replying.exception()
 
 
 def over(session_id: str) -> Refused:
