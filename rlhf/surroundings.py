@@ -29,6 +29,7 @@ from rlhf.rollout.dry_run import dry_run
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.rollout.endpoint.sessions import Sessions
 from rlhf.rollout.episode import AnswerOnce, Play
+from rlhf.rollout.programs import Programs
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.tool_calls import plain, tool_format
 from rlhf.rollout.turns import Rules, WithEnvironment
@@ -94,6 +95,7 @@ async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
             sessions=sessions,
             timeout_seconds=config.timeout_seconds,
             places=asyncio.Semaphore(config.max_agents),
+            programs=Programs(hung_limit=config.max_agents),
         )
 
 

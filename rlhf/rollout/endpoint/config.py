@@ -22,7 +22,8 @@ class AgentConfig(Config):
     timeout_seconds: float = Field(600, gt=0)
     """Deadline for one episode; it is lost when it passes."""
     max_agents: int = Field(256, ge=1)
-    """Agents that run at once; other episodes wait. A plain program has a thread of its own."""
+    """Agents that run at once; other episodes wait. A plain program has a thread of its own, and when as many as this
+    hang beyond their deadlines no further one is started: its episode is lost."""
     tool_format: str = "hermes"
     """How the model writes tool calls: `hermes` (Hermes, Qwen), `llama3_json` (Llama 3.1 and later), `none`, or
     `module:function` of yours, `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where a request offers tools."""

@@ -64,6 +64,7 @@ class Session:
         """
         question = self._question(asked)
         replying, leaving = asyncio.ensure_future(self._reply(question)), asyncio.ensure_future(gone())
+        replying.add_done_callback(_heed)
         self._under_way += 1
         try:
             await asyncio.wait((replying, leaving, self._ended), return_when=asyncio.FIRST_COMPLETED)
@@ -144,9 +145,13 @@ class Sessions:
     def __iter__(self) -> Iterator[Session]:
         return iter(tuple(self._open.values()))
 
+    @property
+    def full(self) -> bool:
+        return len(self._open) >= self._capacity
+
     def open(self, policy: Policy) -> Session:
         """A session of its own. Raises `Refused` where there is no place."""
-        if len(self._open) >= self._capacity:
+        if self.full:
             raise Refused(503, "capacity", f"{len(self._open)} sessions are open, which is all there may be; end some")
         session = Session(policy, self._read)
         self._open[session.id] = session
@@ -167,6 +172,12 @@ class Sessions:
             self._ended[session.id] = None
             if len(self._ended) > REMEMBERED_ENDS:
                 self._ended.popitem(last=False)
+
+
+def _heed(replying: asyncio.Future[Replied]) -> None:
+    """Look at the exception of a reply that nobody may be waiting for any more: asyncio logs those that nobody saw."""
+    if not replying.cancelled():
+        replying.exception()
 
 
 def over(session_id: str) -> Refused:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from rlhf.rollout.endpoint.marks import Asked
+from rlhf.rollout.tool_calls import json_of
 from rlhf.types import Message, Tool, ToolCall
 
 NEVER_SAMPLED = {
@@ -51,11 +52,7 @@ class Function(BaseModel):
     @field_validator("arguments")
     @classmethod
     def _an_object(cls, arguments: str) -> str:
-        try:
-            written = json.loads(arguments or "{}")
-        except RecursionError:
-            raise ValueError("the arguments of a call are nested too deeply") from None
-        if not isinstance(written, dict):
+        if not isinstance(json_of(arguments or "{}"), dict):
             raise ValueError("the arguments of a call are the text of a JSON object")
         return arguments
 

@@ -103,6 +103,32 @@ async def test_a_request_without_a_session_goes_on_with_its_conversation_or_is_a
     assert [len(trajectory.segments[0].turns) for trajectory, _ in server.kept] == [2, 1]
 
 
+async def test_conversations_without_a_session_make_place_for_others_and_sessions_do_not() -> None:
+    async with served(scripted("one", "two", "three", "four"), capacity=2) as server:
+        await post(server.url, "/sessions")
+        for text in ("a", "b", "c"):
+            answer = await post(server.url, "/v1/chat/completions", messages=[{"role": "user", "content": text}])
+            assert answer.status_code == 200
+        assert [trajectory.task.messages[0].content for trajectory, _ in server.kept] == ["a", "b"]
+        assert {(trajectory.status, reward) for trajectory, reward in server.kept} == {(Status.TRUNCATED, None)}
+        assert (await post(server.url, "/sessions")).status_code == 200
+        assert [trajectory.task.messages[0].content for trajectory, _ in server.kept] == ["a", "b", "c"]
+        full = await post(server.url, "/v1/chat/completions", messages=[GO])
+    assert (full.status_code, full.json()["error"]["code"]) == (503, "capacity")
+
+
+async def test_the_conversation_that_rests_longest_makes_place_and_none_that_is_asked() -> None:
+    engine = scripted("one", "two", "three")
+    async with served(engine, capacity=2) as server:
+        for text in ("a", "b"):
+            await post(server.url, "/v1/chat/completions", messages=[{"role": "user", "content": text}])
+        more = [{"role": "assistant", "content": "one"}, {"role": "user", "content": "more"}]
+        await post(server.url, "/v1/chat/completions", messages=[{"role": "user", "content": "a"}, *more])
+        await post(server.url, "/sessions")
+        [(kept, _)] = server.kept
+        assert kept.task.messages[0].content == "b"
+
+
 async def test_what_would_change_the_distribution_is_ignored_and_named() -> None:
     engine = scripted("one")
     async with served(engine, max_tokens=7) as server:
@@ -139,8 +165,11 @@ async def test_what_cannot_be_given_is_refused_by_name(body: dict[str, Any], par
     assert why in error["message"]
 
 
-@pytest.mark.parametrize("call", [{"function": {"name": "add", "arguments": text}} for text in ("{", "[1]", "NaN")])
-async def test_calls_that_an_agent_made_up_must_be_json_objects(call: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "arguments", ["{", "[1]", "NaN", '{"x": NaN}', '{"x": 1e999}', r'{"x": "\ud800"}', "[" * 100_000]
+)
+async def test_calls_that_an_agent_made_up_must_be_json_objects(arguments: str) -> None:
+    call = {"function": {"name": "add", "arguments": arguments}}
     async with served(scripted()) as server:
         messages = [GO, {"role": "assistant", "content": None, "tool_calls": [call]}]
         answer = await post(server.url, "/v1/chat/completions", messages=messages)
