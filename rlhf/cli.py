@@ -224,7 +224,7 @@ def serve_env(
     token_env: TokenEnv = None,
 ) -> None:
     """Serve an environment over the OpenEnv wire."""
-    from rlhf.commands.serve import serve_env as run
+    from rlhf.commands.serve_env import serve_env as run
     from rlhf.env.hosting.isolation import Deadlines
     from rlhf.env.server.app import ServerSettings
     from rlhf.http.config import token_from

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
@@ -82,12 +82,12 @@ async def started_play(config: EnvironmentConfig, cluster: Cluster, *, alone: bo
 @asynccontextmanager
 async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
     """The recipe's agent, and the endpoint that it asks: on loopback, with a port and a token of this run alone."""
-    from rlhf.rollout.endpoint.app import policy_app
-    from rlhf.rollout.endpoint.listening import listening
+    from rlhf.http.listening import listening
+    from rlhf.rollout.endpoint.app import policy_app, uvicorn_config
 
     read = tool_format(config.tool_format, "agent.tool_format")
     sessions, token = Sessions(read=read, capacity=config.max_agents), secrets.token_urlsafe(24)
-    async with listening(policy_app(sessions, model="policy", token=token)) as url:
+    async with listening(uvicorn_config(policy_app(sessions, model="policy", token=token))) as url:
         yield WithAgent(
             program=partial(load_piece(config.program, "agent.program"), **config.arguments),
             url=url,
@@ -147,12 +147,7 @@ async def live_environments(config: EnvironmentConfig, cluster: Cluster, *, alon
 async def joined_servers(config: EnvironmentConfig) -> Environments:
     """The servers that the recipe names, as soon as all of them answer. Raises `ConfigError`."""
     token = token_from(config.token_env)
-    try:
-        return await EnvironmentPool.connect(
-            [Address(url=url, token=token) for url in config.urls], patience_of(config)
-        )
-    except EnvironmentFailed as error:
-        raise ConfigError(f"environment.urls names {config.shown}: {error.detail}") from error
+    return await connected([Address(url=url, token=token) for url in config.urls], config, "environment.urls names")
 
 
 async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> Environments:
@@ -170,7 +165,16 @@ async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone:
     workers = await cluster.spawn(ENVIRONMENT, lambda index: {"loopback": alone})
     seconds = START_SECONDS + config.start_timeout_seconds
     urls = await asyncio.gather(*(worker.call("start", settings, timeout_seconds=seconds) for worker in workers))
-    return await EnvironmentPool.connect([Address(url=url, token=settings.token) for url in urls], patience_of(config))
+    addresses = [Address(url=url, token=settings.token) for url in urls]
+    return await connected(addresses, config, "environment.servers are of")
+
+
+async def connected(addresses: Sequence[Address], config: EnvironmentConfig, told: str) -> Environments:
+    """Servers, as soon as all of them answer. Raises `ConfigError`, which begins as `told`."""
+    try:
+        return await EnvironmentPool.connect(addresses, Patience(deadlines=deadlines_of(config)))
+    except EnvironmentFailed as error:
+        raise ConfigError(f"{told} {config.shown}: {error.detail}") from error
 
 
 @asynccontextmanager
@@ -192,14 +196,6 @@ def factory_of(config: EnvironmentConfig) -> Factory:
 
 def deadlines_of(config: EnvironmentConfig) -> Deadlines:
     return Deadlines(
-        open_seconds=config.start_timeout_seconds,
-        reset_seconds=config.turn_timeout_seconds,
-        step_seconds=config.turn_timeout_seconds,
-    )
-
-
-def patience_of(config: EnvironmentConfig) -> Patience:
-    return Patience(
         open_seconds=config.start_timeout_seconds,
         reset_seconds=config.turn_timeout_seconds,
         step_seconds=config.turn_timeout_seconds,

@@ -64,10 +64,10 @@ def serve_policy(checkpoint: str, settings: PolicySettings) -> int:
 
 async def serve(model: str, name: str, token: str | None, settings: PolicySettings) -> int:
     """Start an engine on the model in a folder, and answer until this is cancelled."""
+    from rlhf.http.listening import listening
     from rlhf.inference import served_here
-    from rlhf.rollout.endpoint.app import policy_app
+    from rlhf.rollout.endpoint.app import policy_app, uvicorn_config
     from rlhf.rollout.endpoint.front import Front
-    from rlhf.rollout.endpoint.listening import listening
     from rlhf.rollout.endpoint.sessions import Sessions
 
     async def answer(serving: Serving) -> int:
@@ -78,7 +78,7 @@ async def serve(model: str, name: str, token: str | None, settings: PolicySettin
             front = Front(sessions, policies, keep, lease_seconds=settings.lease_seconds)
             stack.callback(front.close)
             app = policy_app(sessions, model=name, token=token, front=front)
-            url = await stack.enter_async_context(listening(app, host=settings.host, port=settings.port))
+            url = await stack.enter_async_context(listening(uvicorn_config(app, settings.host, settings.port)))
             print(f"policy {name} at {url}/v1", flush=True)
             await front.sweep()
         return 0

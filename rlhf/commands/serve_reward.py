@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
-from typing import Any
 
 import uvicorn
 
 from rlhf.commands.named_reward import named_reward, reward_here
 from rlhf.http.binding import LOOPBACK, check_binding
 from rlhf.http.config import token_from
+from rlhf.http.listening import bound, url_of
 from rlhf.reward.live import LiveReward
 from rlhf.reward.server import ServerSettings, reward_app
 
@@ -39,31 +40,19 @@ def serve_reward(
     scoring = reward_here(config)
     served = uvicorn.Config(
         reward_app(scoring, settings, token),
-        host=host,
-        port=port,
         log_level="warning",
         timeout_graceful_shutdown=GOODBYE_SECONDS,
         server_header=False,
     )
-    return asyncio.run(_serve(scoring, served))
+    with bound(host, port) as listener:
+        return asyncio.run(_serve(scoring, served, listener))
 
 
-async def _serve(reward: LiveReward, config: uvicorn.Config) -> int:
+async def _serve(reward: LiveReward, config: uvicorn.Config, listener: socket.socket) -> int:
     try:
         await reward.start()
-        server = Announced(config)
-        await server.serve()
-        return 0 if server.started else 1
+        print(f"reward at {url_of(listener)}", flush=True)
+        await uvicorn.Server(config).serve(sockets=[listener])
+        return 0
     finally:
         await reward.close()
-
-
-class Announced(uvicorn.Server):
-    """Says where it listens, once it does: with port 0 nobody knows before."""
-
-    async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets)
-        for listening in self.servers:
-            for one in listening.sockets:
-                host, port = one.getsockname()[:2]
-                print(f"reward at http://{host}:{port}", flush=True)

@@ -46,15 +46,15 @@ def sandbox(
 
 
 async def serve(sandbox: Sandbox, host: str, port: int, token: str | None) -> None:
-    """Serve until the process is told to end. Raises `SandboxUnavailable` before the port opens."""
+    """Serve until the process is told to end. Raises `UserError` for an address that it cannot have, and
+    `SandboxUnavailable` before anything is served."""
     import uvicorn
 
+    from rlhf.http.listening import bound, url_of
     from rlhf.sandbox.server import make_app
 
-    await sandbox.start()
-    print(f"isolation: {sandbox.ladder}", flush=True)
-    config = uvicorn.Config(make_app(sandbox, token), host=host, port=port, log_level="warning")
-    server = uvicorn.Server(config)
-    socket = config.bind_socket()
-    print(f"serving /run_code at http://{host}:{socket.getsockname()[1]}", flush=True)
-    await server.serve(sockets=[socket])
+    with bound(host, port) as listener:
+        await sandbox.start()
+        print(f"isolation: {sandbox.ladder}", flush=True)
+        print(f"serving /run_code at {url_of(listener)}", flush=True)
+        await uvicorn.Server(uvicorn.Config(make_app(sandbox, token), log_level="warning")).serve(sockets=[listener])

@@ -10,9 +10,11 @@ from pydantic import Field, model_validator
 from rlhf.config import Config
 from rlhf.http.config import CassetteConfig
 from rlhf.pieces import is_piece
+from rlhf.tool_formats import ToolFormatName
 
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
-TOOL_FORMATS = ("hermes", "llama3_json", "none")
+Kind = Literal["thread", "process", "own"]
+"""Where the code of an environment runs."""
 
 
 class EnvironmentConfig(Config):
@@ -34,7 +36,7 @@ class EnvironmentConfig(Config):
     over them. 0: the environment runs beside the controller."""
     cpus_per_server: float = Field(0.25, gt=0)
     """Cores a server takes; threads are its floor, at least 1."""
-    isolation: Literal["thread", "process", "own"] = "thread"
+    isolation: Kind = "thread"
     """Where the code of `environment` runs. `thread`: in threads, quick; `process`: one process a session, for code
     that hangs, ends its process, or keeps state in modules; `own`: a class that opens sessions itself, as EnvPool's."""
     demonstrations: str | None = None
@@ -58,7 +60,7 @@ class EnvironmentConfig(Config):
     last_n: int | None = Field(None, ge=0)
     """Turns that the policy sees with `history: last_n`. With 0 it reads the task's messages and what it heard last:
     for environments that show their whole state every time."""
-    tool_format: str = "hermes"
+    tool_format: ToolFormatName = "hermes"
     """How the model writes tool calls: `hermes` (Hermes, Qwen), `llama3_json` (Llama 3.1 and later), `none`, or
     `module:function` of yours, `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where the environment has tools."""
 
@@ -88,8 +90,6 @@ class EnvironmentConfig(Config):
     def _turns_are_taken(self) -> EnvironmentConfig:
         if (self.history == "last_n") != (self.last_n is not None):
             raise ValueError("last_n is how many turns history: last_n shows, and is required by it; give both or none")
-        if self.tool_format not in TOOL_FORMATS and not is_piece(self.tool_format):
-            raise ValueError(f"tool_format is {self.tool_format!r}; use {', '.join(TOOL_FORMATS)} or module:function")
         return self
 
     @property

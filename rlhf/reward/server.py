@@ -12,8 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from rlhf.http.binding import BearerToken
-from rlhf.http.limits import BodyLimit
+from rlhf.http.doors import BearerToken, BodyLimit
 from rlhf.reward.asking import ask
 from rlhf.reward.bodies import BODIES, Body, GetReward, Question
 from rlhf.reward.live import LiveReward
@@ -84,8 +83,11 @@ def reward_app(reward: LiveReward, settings: ServerSettings, token: str | None =
     app.get("/health")(_health_of(settings))
     for path, body in BODIES.items():
         app.post(path, responses=responses_of(body))(_endpoint(counter, body))
-    limited = BodyLimit(app, settings.body_bytes)
-    return BearerToken(limited, token) if token else limited
+    too_long = _said(413, "invalid", f"the body is longer than {settings.body_bytes} bytes")
+    unannounced = _said(411, "invalid", "the length of the body must be stated")
+    limited = BodyLimit(app, settings.body_bytes, too_long, unannounced=unannounced)
+    denied = _said(401, "denied", "a bearer token is needed")
+    return BearerToken(limited, token, denied, tries_token=True) if token else limited
 
 
 def _health_of(settings: ServerSettings) -> Callable[[], Awaitable[dict[str, Any]]]:
@@ -139,8 +141,12 @@ async def _unknown(request: Request, error: Exception) -> JSONResponse:
 
 
 def _error(status: int, kind: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    content = {"error": {"message": message.encode(errors="replace").decode(), "type": kind, "code": status}}
-    return JSONResponse(content, status_code=status, headers=headers)
+    return JSONResponse(_said(status, kind, message), status_code=status, headers=headers)
+
+
+def _said(status: int, kind: str, message: str) -> dict[str, Any]:
+    """The JSON of an error."""
+    return {"error": {"message": message.encode(errors="replace").decode(), "type": kind, "code": status}}
 
 
 _HANDLERS: Any = {Refusal: _refused, RequestValidationError: _invalid, HTTPException: _unknown}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.conversation import joined
 from rlhf.errors import ModelError
 from rlhf.rollout.context import Context
 from rlhf.types import Message, Prompt, Segment, Tool
@@ -103,20 +103,12 @@ class LastTurns:
     def conclude(self, heard: Sequence[Message], max_tokens: int) -> None:
         _append_if_it_fits(self._renderer, self.context, heard, max_tokens)
 
-    def _read(self, reply: str, heard: Sequence[Message]) -> list[Message]:
+    def _read(self, reply: str, heard: Sequence[Message]) -> Sequence[Message]:
         """What the policy reads next."""
         if self._shown == 0:
             return joined(self._head, heard)
         self._turns.append((Message(role="assistant", content=reply), *heard))
         return [*self._head, *(message for turn in self._turns[-self._shown :] for message in turn)]
-
-
-def joined(head: Sequence[Message], heard: Sequence[Message]) -> list[Message]:
-    """Both, where two user messages in a row become one, as at the reset: many chat templates refuse two."""
-    if not (head and heard and head[-1].role == heard[0].role == "user"):
-        return [*head, *heard]
-    both = replace(head[-1], content=f"{head[-1].content}\n\n{heard[0].content}")
-    return [*head[:-1], both, *heard[1:]]
 
 
 def _append_if_it_fits(renderer: Renderer, context: Context, heard: Sequence[Message], max_tokens: int) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, ValidationError
 
+from rlhf.http.doors import BearerToken, BodyLimit
 from rlhf.sandbox.pool import Sandbox
 from rlhf.sandbox.program import SandboxBroken, SandboxBusy
 from rlhf.sandbox.wire import RunCodeRequest, RunCodeResponse, Status, program_of, response_of
@@ -49,11 +49,6 @@ def make_app(sandbox: Sandbox, token: str | None) -> FastAPI:
 
     app = FastAPI(title="rlhf sandbox", version="1.0.0", lifespan=life)
 
-    async def authorised(request: Request) -> None:
-        given = request.headers.get("authorization", "")
-        if token and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-            raise HTTPException(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
-
     @app.get("/health")
     async def health() -> dict[str, Any]:
         """What isolates the code, and how busy it is."""
@@ -66,10 +61,10 @@ def make_app(sandbox: Sandbox, token: str | None) -> FastAPI:
             "runs_at_once": sandbox.queue.runs,
         }
 
-    @app.post("/run_code", dependencies=[Depends(authorised)], responses=PROBLEMS, openapi_extra=BODY)
+    @app.post("/run_code", responses=PROBLEMS, openapi_extra=BODY)
     async def run_code(request: Request) -> RunCodeResponse:
         """Run a Python program. 503 when too many wait; status SandboxError when the program is not to blame."""
-        program = program_of(_parsed(await _body(request)))
+        program = program_of(_parsed(await request.body()))
         try:
             return response_of(await sandbox.run(program))
         except SandboxBusy as error:
@@ -77,16 +72,11 @@ def make_app(sandbox: Sandbox, token: str | None) -> FastAPI:
         except SandboxBroken as error:
             return RunCodeResponse(status=Status.SANDBOX_ERROR, message=str(error))
 
+    too_long = {"detail": f"a request may have {LARGEST_BODY_BYTES} bytes"}
+    app.add_middleware(BodyLimit, most=LARGEST_BODY_BYTES, too_long=too_long)
+    if token:
+        app.add_middleware(BearerToken, token=token, refusal={"detail": "a bearer token is needed"})
     return app
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LARGEST_BODY_BYTES:
-            raise HTTPException(413, f"a request may have {LARGEST_BODY_BYTES} bytes")
-    return bytes(body)
 
 
 def _parsed(body: bytes) -> RunCodeRequest:

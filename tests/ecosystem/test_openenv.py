@@ -13,6 +13,7 @@ from benchmarks.environment.command import OPENENV_SERVER
 from rlhf.env.check.report import Verdict, check_server
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.client.servers import RemoteEnvironments
+from rlhf.env.hosting.isolation import Deadlines
 from rlhf.errors import EnvironmentFailed
 from rlhf.types import Message, Task
 from tests.ecosystem.servers import started
@@ -85,7 +86,9 @@ async def test_our_client_plays_an_episode_on_its_server():
 
 async def test_at_its_capacity_our_client_waits_for_a_place():
     with stock(max_sessions=1) as url:
-        environments = await RemoteEnvironments.connect(Address(url=url), Patience(open_seconds=20))
+        environments = await RemoteEnvironments.connect(
+            Address(url=url), Patience(deadlines=Deadlines(open_seconds=20))
+        )
         for _ in range(3):
             environment = await environments.open("s")
             await environment.reset(TASK, seed=1)

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from rlhf.env.config import Kind
 from rlhf.env.hosting.here import HostedEnvironments
 from rlhf.env.hosting.isolation import Deadlines, Factory
-from rlhf.env.hosting.kinds import Kind, isolation_of
+from rlhf.env.hosting.kinds import isolation_of
 
 BEHAVING = "tests.env.behaving:"
 

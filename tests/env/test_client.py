@@ -10,6 +10,7 @@ import pytest
 from rlhf.env.client.pool import EnvironmentPool, Exchange
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.client.servers import RemoteEnvironments
+from rlhf.env.hosting.isolation import Deadlines
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.protocols import Environment
 from rlhf.types import Message, Observation, Task, ToolCall
@@ -17,7 +18,7 @@ from tests.env.faulty import proxied
 from tests.env.serving import active, comes_to, quick, served
 
 pytestmark = pytest.mark.engine
-QUICK = Patience(open_seconds=5, reset_seconds=5, step_seconds=5, pause_seconds=0.01)
+QUICK = Patience(deadlines=Deadlines(open_seconds=5, reset_seconds=5, step_seconds=5), pause_seconds=0.01)
 
 
 def task(name: str = "task") -> Task:
@@ -129,7 +130,7 @@ async def test_a_dropped_answer_is_asked_for_again_and_stepped_once(disposable: 
 
 
 async def test_a_silent_connection_is_left_for_another_within_the_deadline(disposable: str):
-    patience = Patience(step_seconds=3, pause_seconds=0.01)
+    patience = Patience(deadlines=Deadlines(step_seconds=3), pause_seconds=0.01)
     async with proxied(disposable, lambda piece: "swallow" if piece == 8 else "pass") as proxy:
         environment = await (await connected(proxy.url, patience)).open("s")
         await environment.reset(task("mine"), seed=0)
@@ -160,7 +161,7 @@ async def test_a_session_that_a_new_server_does_not_know_is_lost_and_not_begun_a
 
 
 async def test_no_server_no_place_and_no_token_are_told_apart():
-    impatient = Patience(open_seconds=1.0, pause_seconds=0.01)
+    impatient = Patience(deadlines=Deadlines(open_seconds=1.0), pause_seconds=0.01)
     with pytest.raises(EnvironmentFailed) as nobody:
         await connected("http://127.0.0.1:9", impatient)
     with served("Nonce", max_sessions=1) as url:

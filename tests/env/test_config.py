@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,26 @@ async def test_a_server_that_does_not_answer_is_told_with_its_address() -> None:
     assert config is not None
     with pytest.raises(ConfigError, match=r"environment\.urls names http://127\.0\.0\.1:9: no answer within 0\.2 s"):
         async with started_environments(config, LocalCluster(), alone=True):
+            pass
+
+
+class Deaf:
+    """A worker whose server nobody reaches."""
+
+    def __init__(self, *, loopback: bool) -> None: ...
+
+    def start(self, settings: object) -> str:
+        return "http://127.0.0.1:9"
+
+
+async def test_a_server_of_this_run_that_does_not_answer_is_told_with_what_it_was_to_serve(tmp_path: Path) -> None:
+    said = recipe(CALCULATOR | {"servers": 1, "start_timeout_seconds": 0.2})
+    assert said.environment is not None
+    (role,) = environment_roles(said)
+    cluster = LocalCluster()
+    await cluster.start([replace(role, factory="tests.env.test_config:Deaf")], tmp_path)
+    with pytest.raises(ConfigError, match=r"environment\.servers are of rlhf\.env\.tools:\w+: no answer within 0\.2 s"):
+        async with started_environments(said.environment, cluster, alone=True):
             pass
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
-from rlhf.env.hosting.kinds import Kind
+from rlhf.env.config import Kind
+from rlhf.env.hosting.isolation import Deadlines
 from rlhf.errors import EnvironmentFailed, FailureBudgetSpent
 from rlhf.protocols import Environment
 from rlhf.types import Message, Observation
@@ -27,7 +28,7 @@ from tests.fakes import TASK
 pytestmark = pytest.mark.engine
 FATED = "tests.env.fated:Fated"
 FEW_UPDATES, UPDATES, MANY_UPDATES = 12, 16, 48
-PATIENT = Patience(open_seconds=20, reset_seconds=10, step_seconds=10, tries=5, pause_seconds=0.01)
+PATIENT = Patience(deadlines=Deadlines(open_seconds=20, reset_seconds=10, step_seconds=10), tries=5, pause_seconds=0.01)
 """So many tries that among thousands of calls none is unlucky with all of them."""
 SECONDS = 1.5
 """Deadline of an environment's methods; those that are late take longer."""
@@ -153,7 +154,7 @@ class Session:
 async def test_when_one_of_two_servers_dies_its_sessions_are_lost_and_the_run_goes_on(tmp_path: Path) -> None:
     (tmp_path / "log").touch()
     arguments = json.dumps({"log": str(tmp_path / "log"), "fates": []})
-    quick = Patience(open_seconds=10, step_seconds=3, pause_seconds=0.01)
+    quick = Patience(deadlines=Deadlines(open_seconds=10, step_seconds=3), pause_seconds=0.01)
     with (
         commanded(FATED, "--arguments", arguments) as (one, dying),
         commanded(FATED, "--arguments", arguments) as (two, _),
@@ -166,7 +167,7 @@ async def test_when_one_of_two_servers_dies_its_sessions_are_lost_and_the_run_go
 
 
 async def test_when_the_only_server_dies_the_run_ends_by_name_and_its_books_balance(tmp_path: Path) -> None:
-    quick = Patience(open_seconds=1, step_seconds=1, pause_seconds=0.01)
+    quick = Patience(deadlines=Deadlines(open_seconds=1, step_seconds=1), pause_seconds=0.01)
     with commanded(FATED, "--arguments", json.dumps({"log": str(tmp_path / "log"), "fates": []})) as (url, dying):
         pool = await EnvironmentPool.connect([Address(url=url)], quick)
         books = await run_to_the_end(OneDies(pool, dying.kill, 500), tmp_path / "run", FEW_UPDATES)
@@ -181,7 +182,9 @@ async def test_a_step_on_a_server_that_hangs_for_good_is_a_timeout(tmp_path: Pat
     with fated(tmp_path / "log", [], "thread") as url:
         silent = [False]
         async with proxied(url, lambda piece: "swallow" if silent[0] else "pass") as proxy:
-            pool = await EnvironmentPool.connect([Address(url=proxy.url)], Patience(reset_seconds=0.6))
+            pool = await EnvironmentPool.connect(
+                [Address(url=proxy.url)], Patience(deadlines=Deadlines(reset_seconds=0.6))
+            )
             environment = await pool.open("s")
             silent[0] = True
             with pytest.raises(EnvironmentFailed, match="timeout: no answer to reset within"):

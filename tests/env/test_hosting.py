@@ -8,7 +8,7 @@ import threading
 import psutil
 import pytest
 
-from rlhf.env.hosting.kinds import Kind
+from rlhf.env.config import Kind
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.types import Message
 from tests.env.behaving import MORE, SPEC, Behaving, Hangs, Lasting, Refusing

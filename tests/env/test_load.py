@@ -8,13 +8,14 @@ import pytest
 
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.client.servers import RemoteEnvironments
+from rlhf.env.hosting.isolation import Deadlines
 from rlhf.env.server.app import raise_open_files
 from rlhf.types import Message, Task
 from tests.env.serving import active, comes_to, served, talking
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 SESSIONS, CYCLES, AT_ONCE = 1000, 5000, 100
-PATIENT = Patience(open_seconds=200, reset_seconds=200, step_seconds=200)
+PATIENT = Patience(deadlines=Deadlines(open_seconds=200, reset_seconds=200, step_seconds=200))
 
 
 async def test_a_thousand_sessions_at_once_hear_only_their_own_nonce():

@@ -17,7 +17,7 @@ from rlhf.errors import ConfigError, EnvironmentFailed
 from tests.fakes import TASK
 
 pytestmark = pytest.mark.engine
-QUICK = Patience(open_seconds=5)
+QUICK = Patience(deadlines=Deadlines(open_seconds=5))
 
 
 @asynccontextmanager

@@ -42,7 +42,7 @@ class EnvironmentPool:
         """Wait for every server. Raises `EnvironmentFailed`, `ConfigError`."""
         patience = patience or Patience()
         servers = await asyncio.gather(*(RemoteEnvironments.connect(one, patience) for one in addresses))
-        return cls(servers, patience.open_seconds)
+        return cls(servers, patience.deadlines.open_seconds)
 
     async def open(self, session: str) -> Environment:
         """A session on the server with the fewest, as soon as one has a place. Raises `EnvironmentFailed`."""

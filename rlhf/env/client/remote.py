@@ -14,24 +14,25 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from rlhf.env.client.dialect import Dialect, NotAnAction
 from rlhf.env.encoding import Undecodable, dumps
+from rlhf.env.hosting.isolation import Deadlines
 from rlhf.env.wire import Code, Json
 from rlhf.errors import EnvironmentFailed
 from rlhf.types import Message, Observation, Task
 
 MESSAGE_BYTES = 64 * 2**20
+LATER_THAN_SERVERS = Deadlines(open_seconds=60.0, reset_seconds=110.0, step_seconds=60.0)
+"""A server of ours says what was too late, so it is heard out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a client waits, in seconds, and how often it tries again where that is safe.
+    """How long a client waits, and how often it tries again where that is safe.
 
-    `open_seconds` is for a place on a server; `reset_seconds` and `step_seconds` are for an answer, all tries together.
-    A try that is silent for its share of these is given up for the next.
+    Of the `deadlines` that to open is for a place on a server; the others are for an answer, all tries together. A try
+    that is silent for its share of these is given up for the next.
     """
 
-    open_seconds: float = 60.0
-    reset_seconds: float = 110.0
-    step_seconds: float = 60.0
+    deadlines: Deadlines = LATER_THAN_SERVERS
     tries: int = 3
     pause_seconds: float = 0.2
 
@@ -77,14 +78,14 @@ class RemoteEnvironment:
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         data = self._dialect.reset(task, seed, self._request_id())
-        return await self._observed({"type": "reset", "data": data}, self._patience.reset_seconds)
+        return await self._observed({"type": "reset", "data": data}, self._patience.deadlines.reset_seconds)
 
     async def step(self, action: Message) -> Observation:
         try:
             data = self._dialect.action(action, self._request_id())
         except NotAnAction as refused:
             return Observation(messages=(Message(role="user", content=str(refused)),))
-        return await self._observed({"type": "step", "data": data}, self._patience.step_seconds)
+        return await self._observed({"type": "step", "data": data}, self._patience.deadlines.step_seconds)
 
     async def close(self) -> None:
         """Say that the session is over, and go. Never raises; a server that does not hear it has its lease."""

@@ -28,19 +28,21 @@ class RemoteEnvironments:
     async def connect(cls, address: Address, patience: Patience | None = None) -> RemoteEnvironments:
         """Wait for the server to answer, and learn its spec. Raises `EnvironmentFailed`."""
         patience = patience or Patience()
+        seconds = patience.deadlines.open_seconds
         try:
-            async with asyncio.timeout(patience.open_seconds):
+            async with asyncio.timeout(seconds):
                 dialect = await ask_dialect(address)
         except TimeoutError:
-            raise EnvironmentFailed(address.url, "lost", f"no answer within {patience.open_seconds:g} s") from None
+            raise EnvironmentFailed(address.url, "lost", f"no answer within {seconds:g} s") from None
         return cls(address, dialect, patience)
 
     async def open(self, session: str) -> Environment:
         """A session, as soon as there is a place. Raises `EnvironmentFailed`: `refused` when there is none in time,
         `lost` when the server does not answer."""
         kind, last, pause = "lost", "no answer", BUSY_PAUSE_SECONDS
+        seconds = self._patience.deadlines.open_seconds
         try:
-            async with asyncio.timeout(self._patience.open_seconds):
+            async with asyncio.timeout(seconds):
                 while True:
                     try:
                         return await self.try_open()
@@ -51,14 +53,14 @@ class RemoteEnvironments:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         except TimeoutError:
-            waited = f"{session}: no place within {self._patience.open_seconds:g} s: {last}"
+            waited = f"{session}: no place within {seconds:g} s: {last}"
             raise EnvironmentFailed(self.spec.name, kind, waited) from None
 
     async def try_open(self) -> RemoteEnvironment:
         """One attempt. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
         environment = RemoteEnvironment(self.address, self._dialect, self._patience)
         try:
-            async with asyncio.timeout(self._patience.open_seconds / self._patience.tries):
+            async with asyncio.timeout(self._patience.deadlines.open_seconds / self._patience.tries):
                 await environment.open()
         except TimeoutError:
             await environment.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from rlhf.env.hosting.threads import Threads, TooManyHung
+from rlhf.env.hosting.threads import Threads, TooManyHung, nothing
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
 from rlhf.pieces import load_piece
 from rlhf.protocols import Environment, LocalEnvironment
@@ -69,11 +69,11 @@ class ThreadIsolation:
     async def start(self) -> None:
         """In a thread too: neither the import nor a constructor holds up the event loop."""
         awaited = f"the import of environment {self._factory.name}"
-        self._create, self.spec = await self._threads.run(awaited, self._load, START_SECONDS, _nothing)
+        self._create, self.spec = await self._threads.run(awaited, self._load, START_SECONDS, nothing)
 
     async def open(self, session: str) -> Environment:
         seconds = self._deadlines.open_seconds
-        environment = await in_thread(self._threads, self.spec.name, "open", self._create, seconds, _nothing)
+        environment = await in_thread(self._threads, self.spec.name, "open", self._create, seconds, nothing)
         return ThreadEnvironment(self.spec.name, environment, self._threads, self._deadlines)
 
     async def stop(self) -> None:
@@ -164,7 +164,3 @@ def described(factory: Factory, create: Callable[[], LocalEnvironment]) -> Envir
 def told(error: BaseException) -> str:
     """An exception of somebody else's code in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
-
-
-def _nothing() -> None:
-    pass

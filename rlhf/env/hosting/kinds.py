@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import get_args
 
+from rlhf.env.config import Kind
 from rlhf.env.hosting.isolation import Deadlines, Factory, Isolation, ThreadIsolation
 from rlhf.env.hosting.own import OwnIsolation
 from rlhf.env.hosting.processes import ProcessIsolation
 
-Kind = Literal["thread", "process", "own"]
-KINDS: tuple[Kind, ...] = ("thread", "process", "own")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 def isolation_of(kind: Kind, factory: Factory, deadlines: Deadlines, max_sessions: int = 1024) -> Isolation:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rlhf.env.hosting.isolation import Deadlines, Factory, told
+from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory, in_thread, told
+from rlhf.env.hosting.threads import Threads, nothing
 from rlhf.errors import ConfigError
 from rlhf.pieces import load_piece
 from rlhf.protocols import Environment, Environments
 from rlhf.types import EnvironmentSpec
+
+STOP_SECONDS = 30.0
 
 
 class Stoppable(Environments, Protocol):
@@ -26,17 +29,16 @@ class OwnIsolation:
     def __init__(self, factory: Factory, deadlines: Deadlines) -> None:
         self._factory = factory
         self._environments: Stoppable | None = None
+        self._threads = Threads(f"environment {factory.name}", limit=1)
 
     async def start(self) -> None:
-        """Make the object. Raises `ConfigError`."""
-        piece = load_piece(self._factory.name, "the environment")
-        try:
-            made = piece(**self._factory.arguments)
-        except TypeError as error:
-            raise ConfigError(f"environment {self._factory.name} cannot be made: {told(error)}") from error
-        if not all(hasattr(made, name) for name in ("open", "stop")):
-            raise ConfigError(f"{self._factory.name} opens no sessions; serve it with --isolation thread or process")
-        self._environments, self.spec = made, made.spec
+        """Make the object, in a thread: neither the import nor the constructor holds up the event loop.
+
+        Raises `ConfigError`, `DeadlinePassed`.
+        """
+        awaited = f"the start of environment {self._factory.name}"
+        self._environments = await self._threads.run(awaited, self._made, START_SECONDS, nothing)
+        self.spec = self._environments.spec
 
     async def open(self, session: str) -> Environment:
         if self._environments is None:
@@ -44,5 +46,22 @@ class OwnIsolation:
         return await self._environments.open(session)
 
     async def stop(self) -> None:
-        if self._environments is not None:
-            self._environments.stop()
+        """Stop the object, in a thread too. Raises `EnvironmentFailed`."""
+        try:
+            if self._environments is not None:
+                stop = self._environments.stop
+                await in_thread(self._threads, self._factory.name, "stop", stop, STOP_SECONDS, nothing)
+        finally:
+            self._threads.stop()
+
+    def _made(self) -> Stoppable:
+        try:
+            made = load_piece(self._factory.name, "the environment")(**self._factory.arguments)
+        except ConfigError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ConfigError(f"environment {self._factory.name} cannot be made: {told(error)}") from error
+        if not all(hasattr(made, name) for name in ("spec", "open", "stop")):
+            raise ConfigError(f"{self._factory.name} opens no sessions; serve it with --isolation thread or process")
+        environments: Stoppable = made
+        return environments

@@ -60,7 +60,7 @@ class Threads:
 
     def spawn(self, work: Callable[[], Any]) -> None:
         """Run `work`, and do not wait. What it raises is dropped: it is the `close` of a thing nobody uses any more."""
-        self._submit(_Call(partial(_quietly, work), _nothing, asyncio.get_running_loop()))
+        self._submit(_Call(partial(_quietly, work), nothing, asyncio.get_running_loop()))
 
     def stop(self) -> None:
         for _ in range(self._running):
@@ -165,5 +165,5 @@ def _quietly(work: Callable[[], Any]) -> None:
         work()
 
 
-def _nothing() -> None:
+def nothing() -> None:
     pass

@@ -17,19 +17,25 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from rlhf.env.hosting.isolation import Deadlines, Isolation
-from rlhf.env.server.doors import SizeDoor, TokenDoor
 from rlhf.env.server.http_routes import answer_refusal, http_routes
 from rlhf.env.server.mcp import SESSION
 from rlhf.env.server.sessions import Sessions
 from rlhf.env.server.socket_route import serve_socket
 from rlhf.env.wire import API_VERSION, Code, Json, Refused
 from rlhf.http.binding import check_binding
+from rlhf.http.doors import BearerToken, BodyLimit
+from rlhf.http.listening import BACKLOG
 
-BACKLOG = 4096
-"""Connections that the kernel holds while the server is busy: a thousand clients start at once."""
 PING_SECONDS = 20.0
 """A client that does not answer a ping for this long has gone without saying so."""
 STOP_SECONDS = 5.0
+DENIED: Json = {
+    "detail": {
+        "message": "A bearer token is needed, and this is not it",
+        "code": Code.SESSION_ERROR,
+        "kind": "refused",
+    }
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +76,15 @@ def build_app(isolation: Isolation, settings: ServerSettings) -> FastAPI:
     async def end_mcp(request: Request) -> Response:
         return Response(status_code=204 if sessions.end(request.headers.get(SESSION, "")) else 404)
 
-    app.add_middleware(SizeDoor, max_bytes=settings.max_message_bytes)
+    app.add_middleware(BodyLimit, most=settings.max_message_bytes, too_long=too_long(settings.max_message_bytes))
     if settings.token is not None:
-        app.add_middleware(TokenDoor, token=settings.token)
+        app.add_middleware(BearerToken, token=settings.token, refusal=DENIED)
     return app
+
+
+def too_long(most: int) -> Json:
+    message = f"The body is longer than the {most:,} bytes that this server takes"
+    return {"detail": {"message": message, "code": Code.VALIDATION_ERROR}}
 
 
 def described(settings: ServerSettings) -> Json:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from rlhf.http.binding import BearerToken
-from rlhf.http.limits import BodyLimit
+from rlhf.http.binding import LOOPBACK
+from rlhf.http.doors import BearerToken, BodyLimit
+from rlhf.http.listening import BACKLOG
 from rlhf.rollout.endpoint.answers import Answer
 from rlhf.rollout.endpoint.front import Ending, Front
 from rlhf.rollout.endpoint.refusal import Refused
@@ -19,9 +21,14 @@ from rlhf.rollout.endpoint.sessions import ClientGone, Session, Sessions
 from rlhf.rollout.endpoint.wire import ChatRequest
 
 BODY_BYTES = 16 * 2**20
+GOODBYE_SECONDS = 2
+"""How long requests may take to end when the server does."""
 IGNORED_HEADER = "x-rlhf-ignored"
 """Fields of the request that changed nothing."""
 CHAT, MODELS = "/chat/completions", "/models"
+
+_DENIED = Refused(401, "denied", "a bearer token is needed")
+_TOO_LONG = Refused(413, "invalid", f"the body is longer than {BODY_BYTES} bytes")
 
 
 def policy_app(sessions: Sessions, *, model: str, token: str | None, front: Front | None = None) -> Any:
@@ -39,8 +46,15 @@ def policy_app(sessions: Sessions, *, model: str, token: str | None, front: Fron
         app.post(f"/v1{CHAT}", response_model=None)(routes.chat_alone)
         app.post("/sessions")(routes.open)
         app.post("/sessions/{session_id}/end")(routes.end)
-    limited = BodyLimit(app, BODY_BYTES)
-    return BearerToken(limited, token) if token else limited
+    limited = BodyLimit(app, BODY_BYTES, _TOO_LONG.as_json())
+    return BearerToken(limited, token, _DENIED.as_json(), tries_token=True) if token else limited
+
+
+def uvicorn_config(app: Any, host: str = LOOPBACK, port: int = 0) -> uvicorn.Config:
+    return uvicorn.Config(
+        app, host=host, port=port, log_level="warning", access_log=False, lifespan="off", server_header=False,
+        timeout_graceful_shutdown=GOODBYE_SECONDS, timeout_keep_alive=75, backlog=BACKLOG,
+    )  # fmt: skip
 
 
 class Routes:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from rlhf.config import Config
 from rlhf.pieces import is_piece
-from rlhf.rollout.tool_calls import FORMATS
+from rlhf.tool_formats import ToolFormatName
 
 
 class AgentConfig(Config):
@@ -24,7 +24,7 @@ class AgentConfig(Config):
     max_agents: int = Field(256, ge=1)
     """Agents that run at once; other episodes wait. A plain program has a thread of its own, and when as many as this
     hang beyond their deadlines no further one is started: its episode is lost."""
-    tool_format: str = "hermes"
+    tool_format: ToolFormatName = "hermes"
     """How the model writes tool calls: `hermes` (Hermes, Qwen), `llama3_json` (Llama 3.1 and later), `none`, or
     `module:function` of yours, `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where a request offers tools."""
 
@@ -32,6 +32,4 @@ class AgentConfig(Config):
     def _names(self) -> AgentConfig:
         if not is_piece(self.program):
             raise ValueError(f"program is {self.program!r}; give module:function")
-        if self.tool_format not in FORMATS and not is_piece(self.tool_format):
-            raise ValueError(f"tool_format is {self.tool_format!r}; use {', '.join(FORMATS)} or module:function")
         return self

@@ -95,7 +95,9 @@ async def rewards(url: str, replies: list[tuple[str, int, str]]) -> list[float]:
     environments = await connected(url)
     ends = await side_by_side(AT_ONCE, [partial(replied, environments, *one) for one in replies])
     assert all(end.terminated and not end.truncated for end in ends)
-    return [float(end.reward) for end in ends if end.reward is not None]
+    scores = [end.reward for end in ends]
+    assert None not in scores
+    return [float(score) for score in scores if score is not None]
 
 
 def test_a_server_asks_what_the_library_asks(asked: dict[Asked, str], entries: Entries) -> None:

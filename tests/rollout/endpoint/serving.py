@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
 
+from rlhf.http.listening import listening
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.protocols import RolloutEngine
-from rlhf.rollout.endpoint.app import policy_app
+from rlhf.rollout.endpoint.app import policy_app, uvicorn_config
 from rlhf.rollout.endpoint.front import Front
-from rlhf.rollout.endpoint.listening import listening
 from rlhf.rollout.endpoint.sessions import Sessions
 from rlhf.rollout.episode import Policy
 from rlhf.rollout.tool_calls import hermes
@@ -54,5 +54,5 @@ async def served(
     kept: list[tuple[Trajectory, float | None]] = []
     sessions = Sessions(read=hermes, capacity=capacity)
     front = Front(sessions, policy_of, lambda *episode: kept.append(episode), lease_seconds=lease_seconds)
-    async with listening(policy_app(sessions, model="tiny", token=token, front=front)) as url:
+    async with listening(uvicorn_config(policy_app(sessions, model="tiny", token=token, front=front))) as url:
         yield Served(url, sessions, front, kept)

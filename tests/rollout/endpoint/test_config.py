@@ -31,7 +31,10 @@ def test_an_agents_episodes_are_scored_by_the_recipe_or_by_the_agent(kind: str) 
         ({"kind": "sft"}, "agent is given, but kind: sft plays no episodes"),
         ({"trainer": {"overlong": {"buffer_tokens": 2}}}, "with agent an episode has several"),
         ({"agent": {"program": "my_agent"}}, "give module:function"),
-        ({"agent": AGENT | {"tool_format": "xml"}}, "tool_format is 'xml'; use hermes, llama3_json, none or"),
+        (
+            {"agent": AGENT | {"tool_format": "xml"}},
+            r"agent\.tool_format: use hermes, llama3_json, none or .*got 'xml'",
+        ),
         ({"agent": AGENT | {"timeout": 3}}, "timeout"),
         ({"agent": None, "reward": {"kind": "environment"}}, "give environment, or agent"),
     ],

@@ -1,0 +1,16 @@
+"""Messages put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rlhf.types import Message
+
+
+def joined(head: Sequence[Message], heard: Sequence[Message]) -> tuple[Message, ...]:
+    """Both, where two user messages in a row become one: many chat templates refuse two."""
+    if not (head and heard and head[-1].role == heard[0].role == "user"):
+        return (*head, *heard)
+    both = replace(head[-1], content=f"{head[-1].content}\n\n{heard[0].content}")
+    return (*head[:-1], both, *heard[1:])

@@ -1,0 +1,21 @@
+"""The ways in which models write tool calls, by name, as recipes say them. `rlhf/rollout/tool_calls.py` reads them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from rlhf.pieces import is_piece
+
+TOOL_FORMATS = ("hermes", "llama3_json", "none")
+
+
+def known(name: str) -> str:
+    if name not in TOOL_FORMATS and not is_piece(name):
+        raise ValueError(f"use {', '.join(TOOL_FORMATS)} or module:function")
+    return name
+
+
+ToolFormatName = Annotated[str, AfterValidator(known)]
+"""One of `TOOL_FORMATS`, or `module:function`."""
