@@ -72,6 +72,15 @@ async def test_a_group_of_agents_plays_at_once_each_in_a_session_of_its_own() ->
     }
 
 
+async def test_the_seeds_that_an_agent_sends_change_nothing_in_a_run() -> None:
+    engine = scripted("yes", "yes")
+    group = await group_of("seeds", engine)
+    assert isinstance(group, Group)
+    assert [score.value for _, _, score in group.trainable] == [1.0, 1.0], "and they are told"
+    draws = {request_seed(run_seed=1, purpose="train", ordinal=5, sample=sample, turn=0) for sample in range(2)}
+    assert {seed for _, _, seed, _ in engine.asked} == draws
+
+
 async def test_the_agents_arguments_are_those_of_the_recipe_and_no_reward_leaves_it_to_the_recipe() -> None:
     group = await group_of("twice", scripted(*["yes"] * 4), arguments={"reward": 2})
     assert isinstance(group, Group)

@@ -16,7 +16,7 @@ class AgentConfig(Config):
 
     program: str
     """`module:function` `(task, base_url, api_key, **arguments)`, plain or async, that plays one episode and returns
-    its reward, or None where the recipe's reward is to score it."""
+    its reward, which `reward.kind: environment` takes; with any other kind the last reply is scored, so return None."""
     arguments: dict[str, Any] = Field({})
     """What else the program is called with, by name."""
     timeout_seconds: float = Field(600, gt=0)

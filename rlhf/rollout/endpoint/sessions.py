@@ -19,6 +19,7 @@ from rlhf.rollout.endpoint.capture import Capture, Question, Replied
 from rlhf.rollout.endpoint.marks import Asked
 from rlhf.rollout.endpoint.refusal import Refused
 from rlhf.rollout.episode import Policy
+from rlhf.rollout.seeds import request_seed
 from rlhf.rollout.tool_calls import ToolFormat
 from rlhf.types import Completion, Prompt, Task, Timings, Trajectory
 
@@ -111,7 +112,7 @@ class Session:
             return await self._policy.engine.generate(
                 Prompt(token_ids=question.token_ids),
                 sampling=sampling,
-                seed=self._policy.seed_of(next(self._numbers)),
+                seed=self._seed(question.asked),
                 session=self._policy.session,
             )
         except RlhfError as error:
@@ -120,6 +121,12 @@ class Session:
             raise Refused(504 if late else 500, "timeout" if late else "engine", str(error)) from error
         finally:
             self._generating += time.monotonic() - began
+
+    def _seed(self, asked: Asked) -> int:
+        """Of its draws: that of the request, or the session's for its next one."""
+        if asked.seed is None:
+            return self._policy.seed_of(next(self._numbers))
+        return request_seed(run_seed=asked.seed, purpose="asked", ordinal=0, sample=0, turn=0)
 
     def _room(self, question: Question) -> int:
         """Tokens that the reply may have. Raises `Refused` where there is no room for one."""

@@ -29,6 +29,13 @@ def twice(task: Task, base_url: str, api_key: str, reward: Any = 0.5) -> Any:
     return reward
 
 
+def seeds(task: Task, base_url: str, api_key: str) -> float:
+    """Sends a seed, the same in every episode; returns 1 when it is told that this is ignored."""
+    chat = asking(base_url, api_key).chat.completions.with_raw_response
+    answer = chat.create(model="policy", messages=[{"role": "user", "content": "go"}], seed=7)
+    return float(answer.headers["x-rlhf-ignored"] == "seed")
+
+
 async def at_once(task: Task, base_url: str, api_key: str) -> None:
     """Three samples beside one another, without a reward."""
     chat = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=30, max_retries=0).chat.completions

@@ -134,11 +134,25 @@ async def test_what_would_change_the_distribution_is_ignored_and_named() -> None
     async with served(engine, max_tokens=7) as server:
         raw = client(f"{server.url}/v1").chat.completions.with_raw_response
         answer = await raw.create(
-            model="m", messages=[GO], temperature=0.1, top_p=0.5, seed=3, max_tokens=100, tool_choice="required"
+            model="m", messages=[GO], temperature=0.1, top_p=0.5, max_tokens=100, tool_choice="required"
         )
-    assert answer.headers["x-rlhf-ignored"] == "seed, temperature, tool_choice, top_p"
+    assert answer.headers["x-rlhf-ignored"] == "temperature, tool_choice, top_p"
     [(_, sampling, seed, _)] = engine.asked
     assert (sampling, seed) == (Sampling(temperature=1.0, max_tokens=7), 100)
+
+
+async def test_a_client_that_sends_a_seed_decides_the_draws_of_that_reply() -> None:
+    engine = scripted("one", "two", "three", "four")
+    async with served(engine) as server:
+        chat = client(f"{server.url}/v1").chat.completions
+        for seed in (3, 3, -1):
+            answer = await chat.with_raw_response.create(model="m", messages=[GO], seed=seed)
+            assert "x-rlhf-ignored" not in answer.headers
+        await chat.create(model="m", messages=[GO])
+    first, again, other, its_own = [seed for _, _, seed, _ in engine.asked]
+    assert first == again
+    assert len({first, other, its_own}) == 3
+    assert its_own == 100, "the session's first"
 
 
 @pytest.mark.parametrize(
