@@ -184,9 +184,9 @@ def serve_policy(
         str, typer.Option(help="How tool calls are written: hermes, llama3_json, none, or module:function.")
     ] = "hermes",
     trajectories: Annotated[
-        Path | None, typer.Option(metavar="FILE.jsonl", help="Takes every episode that ends, token by token.")
+        Path | None, typer.Option(metavar="FILE.jsonl", help="A new file, of every episode that ends, token by token.")
     ] = None,
-    capacity: Annotated[int, typer.Option(min=1, help="Episodes open at once; the next is refused.")] = 1024,
+    capacity: Annotated[int, typer.Option(min=1, help="Sessions open at once; the next is refused.")] = 1024,
     lease_seconds: Annotated[float, typer.Option(min=1.0, help="Life of an episode that nobody uses.")] = 600.0,
 ) -> None:
     """Serve a checkpoint to agents as OpenAI's API, and keep their episodes."""

@@ -29,6 +29,7 @@ from rlhf.rollout.dry_run import dry_run
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.rollout.endpoint.sessions import Sessions
 from rlhf.rollout.episode import AnswerOnce, Play
+from rlhf.rollout.programs import Programs
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.tool_calls import plain, tool_format
 from rlhf.rollout.turns import Rules, WithEnvironment
@@ -54,21 +55,19 @@ class Surroundings:
 @asynccontextmanager
 async def started_surroundings(recipe: Recipe, cluster: Cluster) -> AsyncIterator[Surroundings]:
     """How the recipe's episodes are played, with all that it needs but engines. Raises `ConfigError`."""
-    alone = recipe.cluster.address is None
+    config, alone = recipe.environment, recipe.cluster.address is None
     async with AsyncExitStack() as stack:
-        if (agent := recipe.agent) is not None:
-            training: Play = await stack.enter_async_context(started_endpoint(agent))
-        elif (config := recipe.environment) is not None:
+        training: Play = AnswerOnce()
+        if recipe.agent is not None:
+            training = await stack.enter_async_context(started_endpoint(recipe.agent))
+        elif config is not None:
             training = await stack.enter_async_context(started_play(config, cluster, alone=alone))
-            if config.eval_arguments:
-                evaluation = await stack.enter_async_context(started_play(config.for_evaluation, cluster, alone=alone))
-                if evaluation.tools != training.tools:
-                    raise ConfigError("environment.eval_arguments changes the tools: they are the same for a whole run")
-                yield Surroundings(training=training, evaluation=evaluation)
-                return
-        else:
-            training = AnswerOnce()
-        yield Surroundings(training=training, evaluation=training)
+        evaluation = training
+        if config is not None and config.eval_arguments:
+            evaluation = await stack.enter_async_context(started_play(config.for_evaluation, cluster, alone=alone))
+        if evaluation.tools != training.tools:
+            raise ConfigError("environment.eval_arguments changes the tools, which are the same for a whole run")
+        yield Surroundings(training=training, evaluation=evaluation)
 
 
 @asynccontextmanager
@@ -94,6 +93,7 @@ async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
             sessions=sessions,
             timeout_seconds=config.timeout_seconds,
             places=asyncio.Semaphore(config.max_agents),
+            programs=Programs(hung_limit=config.max_agents),
         )
 
 

@@ -6,9 +6,11 @@ Masks are always derived from `kinds`, never from token values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -77,6 +79,18 @@ class Observation:
     @property
     def done(self) -> bool:
         return self.terminated or self.truncated
+
+
+def finite_number(given: object) -> float | None:
+    """What somebody's code gives as a reward, as a plain float; None for all that is no finite number, text and None
+    too. Numpy's numbers are numbers, and truth values are 1 and 0."""
+    if not isinstance(given, (Real, np.bool_)):
+        return None
+    try:
+        number = float(given)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,12 @@ from rlhf.located import located
 from rlhf.models.config import ModelConfig
 from rlhf.preflight import preflight
 from rlhf.recipe import Recipe
+from rlhf.rollout.endpoint.config import AgentConfig
 
 Row = tuple[str, str]
 """A label and what is said of it."""
+ISOLATED = {"thread": "in threads", "process": "each session in a process", "own": "as its class isolates it"}
+"""The words for `environment.isolation`."""
 
 
 def check(recipe: Path, overrides: Sequence[str] = ()) -> int:
@@ -44,7 +47,8 @@ def parts(recipe: Recipe) -> list[Row]:
         ("model", describe_model(recipe.model)),
         *(("training data", describe_training(one)) for one in recipe.data.train_sets.values()),
         *([("episodes", recipe.data.episodes)] if recipe.data.episodes else []),
-        *([("environment", describe_environment(recipe.environment))] if recipe.environment else []),
+        *(describe_environment(recipe.environment) if recipe.environment else []),
+        *([("agent", describe_agent(recipe.agent))] if recipe.agent else []),
         *(("held out", text) for text in held_out or ["none: the run will not be evaluated"]),
     ]
 
@@ -100,12 +104,28 @@ def describe_model(model: ModelConfig) -> str:
     )
 
 
-def describe_environment(config: EnvironmentConfig) -> str:
-    """The environment in a line."""
+def describe_environment(config: EnvironmentConfig) -> list[Row]:
+    """The environment with the rules of its turns, and where it runs."""
     seen = "all of it" if config.last_n is None else f"the last {count(config.last_n, 'turn')}"
     if config.last_n == 0:
         seen = "what it heard last"
-    return f"{config.shown}, at most {count(config.max_turns, 'turn')}, of which the policy sees {seen}"
+    rules = f"at most {count(config.max_turns, 'turn')}, of which the policy sees {seen}"
+    return [("environment", f"{config.shown}, {rules}"), ("it runs", describe_hosting(config))]
+
+
+def describe_hosting(config: EnvironmentConfig) -> str:
+    """Where the environment's code runs, and what a cassette has to do with it."""
+    if config.cassette and config.is_replayed:
+        return f"nowhere: {config.cassette.path} answers for it"
+    where = f"on {count(config.servers, 'server')} of this run" if config.servers else "beside the controller"
+    place = "on servers that run already" if config.urls else f"{where}, {ISOLATED[config.isolation]}"
+    return place + (f", recorded in {config.cassette.path}" if config.cassette else "")
+
+
+def describe_agent(config: AgentConfig) -> str:
+    """The agent in a line."""
+    at_once = f"{count(config.max_agents, 'episode')} at once"
+    return f"{config.program}, at most {at_once}, each of {config.timeout_seconds:g} s"
 
 
 def describe_training(config: TrainingSetConfig) -> str:

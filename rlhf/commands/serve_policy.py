@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
     """How a policy is served: at most `capacity` episodes are open, and one that is not used for `lease_seconds` ends.
-    `trajectories` is the file that takes them."""
+    `trajectories` is the file that takes them, a new one: they are numbered from 0."""
 
     host: str = LOOPBACK
     port: int = 8200
@@ -51,6 +51,8 @@ def serve_policy(checkpoint: str, settings: PolicySettings) -> int:
     tool_format(settings.tool_format, "--tool-format")
     if settings.trajectories and not settings.trajectories.absolute().parent.is_dir():
         raise ConfigError(f"--trajectories {settings.trajectories}: there is no such folder; make it first")
+    if settings.trajectories and settings.trajectories.exists():
+        raise ConfigError(f"--trajectories {settings.trajectories} is there already; remove it, or name another file")
 
     def run() -> int:
         for ending in (signal.SIGTERM, signal.SIGHUP):

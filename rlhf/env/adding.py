@@ -10,7 +10,7 @@ from typing import Any
 from rlhf.env.adapters.reasoning_gym import ReasoningGymEnvironment
 from rlhf.types import Message, Task
 
-RIGHT_SHARE = 0.3
+RIGHT_SHARE = 0.4
 """Share of the conversations with the right answer, whatever is asked."""
 
 

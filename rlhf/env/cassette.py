@@ -57,19 +57,20 @@ class RecordedEnvironments:
         try:
             said = await asked
         except EnvironmentFailed as error:
-            self._write(line | {"failure": {"kind": error.kind, "detail": error.detail}})
-            raise
-        except asyncio.CancelledError:  # the deadline of whoever asked: the episode's, say
-            self._write(line | {"failure": {"kind": "timeout", "detail": "given up while it was asked"}})
+            self.failed(line, error.kind, error.detail)
             raise
         self._write(line | ({"answer": answer_data(said)} if isinstance(said, Observation) else {}))
         return said
+
+    def failed(self, line: Json, kind: str, detail: str) -> None:
+        """Write what was asked, and how it failed."""
+        self._write(line | {"failure": {"kind": kind, "detail": detail}})
 
     def close(self) -> None:
         self._file.close()
 
     def _write(self, line: Json) -> None:
-        if not self._file.closed:  # what is cancelled by the end of the run is no part of it
+        if not self._file.closed:  # an episode may outlast the one beside it that ended the run
             self._file.write(dumps(line) + "\n")
             self._file.flush()
 
@@ -79,19 +80,31 @@ class RecordedEnvironment:
 
     def __init__(self, cassette: RecordedEnvironments, key: Key, inner: Environment) -> None:
         self._cassette, self._key, self._inner = cassette, key, inner
+        self._given_up: Json | None = None
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         line = line_of(self._key, "reset", reset_request(task, seed))
-        said: Observation = await self._cassette.noted(line, self._inner.reset(task, seed=seed))
-        return said
+        return await self._noted(line, self._inner.reset(task, seed=seed))
 
     async def step(self, action: Message) -> Observation:
         line = line_of(self._key, "step", action_data(action))
-        said: Observation = await self._cassette.noted(line, self._inner.step(action))
-        return said
+        return await self._noted(line, self._inner.step(action))
 
     async def close(self) -> None:
+        """A request that was given up failed where the episode's deadline did it. Where the whole episode is cancelled,
+        at the end of the run, nothing became of it."""
+        closing = asyncio.current_task()
+        if self._given_up and closing is not None and not closing.cancelling():
+            self._cassette.failed(self._given_up, "timeout", "given up while it was asked")
         await self._inner.close()
+
+    async def _noted(self, line: Json, asked: Coroutine[Any, Any, Observation]) -> Observation:
+        try:
+            said: Observation = await self._cassette.noted(line, asked)
+        except asyncio.CancelledError:
+            self._given_up = line
+            raise
+        return said
 
 
 class ReplayedEnvironments:

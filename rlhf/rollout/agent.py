@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 from rlhf.errors import DeadlinePassed, GenerateFailed
 from rlhf.rollout.endpoint.sessions import Session, Sessions
 from rlhf.rollout.episode import AGENT, Policy
-from rlhf.rollout.programs import Late, Raised, outcome_of
-from rlhf.types import Failed, Task, Tool, Trajectory
+from rlhf.rollout.programs import Late, NotStarted, Programs, Raised
+from rlhf.types import Failed, Task, Tool, Trajectory, finite_number
 
 AGENT_FAILURE = "agent_"
 """How kinds of failures begin that were an agent's."""
@@ -26,7 +24,8 @@ class WithAgent:
     `token`, and returns what the episode has earned, or None.
 
     `Failed("agent_raised")` and `Failed("agent_timeout")` say how it broke, `Failed("agent_silent")` that it was never
-    given a reply, `Failed("agent_protocol")` that what it returned is no reward.
+    given a reply, `Failed("agent_protocol")` that what it returned is no reward, `Failed("agent_refused")` that too
+    many before it hang.
     """
 
     program: Callable[..., Any]
@@ -35,6 +34,7 @@ class WithAgent:
     sessions: Sessions
     timeout_seconds: float
     places: asyncio.Semaphore
+    programs: Programs
     roles: tuple[str, ...] = field(default=(AGENT,), init=False)
     tools: tuple[Tool, ...] = field(default=(), init=False)  # the agent offers its own, request by request
 
@@ -43,13 +43,16 @@ class WithAgent:
             session = self.sessions.open(policy)
             try:
                 base_url = f"{self.url}/sessions/{session.id}/v1"
-                returned = await outcome_of(self.program, task, base_url, self.token, seconds=self.timeout_seconds)
+                given = (task, base_url, self.token)
+                returned = await self.programs.outcome_of(self.program, *given, seconds=self.timeout_seconds)
             finally:
                 self.sessions.close(session)
         return (self._judged(task, session, returned),)
 
     def _judged(self, task: Task, session: Session, returned: Any) -> Trajectory | Failed:
         """Raises what an engine raised, where that was the end of the agent, or is that of the run."""
+        if isinstance(returned, NotStarted):
+            return _failed("refused", task, "agent.max_agents agents were given up and have not come back: they hang")
         broke = isinstance(returned, (Raised, Late))
         if session.failure and (broke or not isinstance(session.failure, (GenerateFailed, DeadlinePassed))):
             raise session.failure
@@ -59,9 +62,10 @@ class WithAgent:
             return _failed("raised", task, f"{type(returned.error).__name__}: {returned.error}")
         if not session.capture.replies:
             return _failed("silent", task, "the agent has ended and was never given a reply")
-        if returned is not None and not (isinstance(returned, Real) and math.isfinite(returned)):
+        reward = finite_number(returned)
+        if reward is None and returned is not None:
             return _failed("protocol", task, f"the agent returned {returned!r:.80}, which is no reward")
-        return session.trajectory(task, None if returned is None else float(returned))
+        return session.trajectory(task, reward)
 
 
 def _failed(kind: str, task: Task, detail: str) -> Failed:

@@ -23,18 +23,61 @@ class Late:
     """A program did not end in time, and was given up."""
 
 
-async def outcome_of(program: Callable[..., Any], *arguments: object, seconds: float) -> Any:
-    """What the program returns, `Raised` or `Late`.
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """A program was not run: as many as there may be were given up, and have not come back."""
 
-    A plain one has a daemon thread, which cannot be killed: one that hangs goes on, and nobody waits for it. An async
-    one runs on this event loop, and is cancelled.
+
+class Programs:
+    """Runs programs for one event loop.
+
+    A plain one has a daemon thread, which cannot be killed: one that hangs goes on, and nobody waits for it. With
+    `hung_limit` of these no further one is started. An async one runs on the event loop, and is cancelled.
     """
-    if inspect.iscoroutinefunction(program):
-        running: asyncio.Future[Any] = asyncio.ensure_future(_awaited(program(*arguments)))
-    else:
-        running = _in_thread(lambda: program(*arguments))
+
+    def __init__(self, *, hung_limit: int) -> None:
+        self._hung_limit, self._hung = hung_limit, 0
+
+    async def outcome_of(self, program: Callable[..., Any], *arguments: object, seconds: float) -> Any:
+        """What the program returns, `Raised`, `Late` or `NotStarted`."""
+        if inspect.iscoroutinefunction(program):
+            return await _within(asyncio.ensure_future(_awaited(program(*arguments))), seconds)
+        if self._hung >= self._hung_limit:
+            return NotStarted()
+        running = self._in_thread(lambda: program(*arguments))
+        try:
+            return await _within(running, seconds)
+        finally:
+            self._hung += running.cancelled()
+
+    def _in_thread(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Any] = loop.create_future()
+
+        def settle(result: object) -> None:
+            if outcome.cancelled():
+                self._hung -= 1
+            else:
+                outcome.set_result(result)
+
+        def run() -> None:
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - whatever it was, it is the outcome
+                result = Raised(error)
+            with contextlib.suppress(RuntimeError):  # a loop that is closed has nobody left who waits
+                loop.call_soon_threadsafe(settle, result)
+
+        threading.Thread(target=run, name="agent", daemon=True).start()
+        return outcome
+
+
+async def _within(running: asyncio.Future[Any], seconds: float) -> Any:
+    """What comes in time; what does not is cancelled."""
     try:
         await asyncio.wait((running,), timeout=seconds)
+        if running.cancelled():  # by the program itself: a cancellation of the run is raised by the wait above
+            return Raised(asyncio.CancelledError())
         return running.result() if running.done() else Late()
     finally:
         running.cancel()
@@ -43,25 +86,7 @@ async def outcome_of(program: Callable[..., Any], *arguments: object, seconds: f
 async def _awaited(work: Awaitable[Any]) -> Any:
     try:
         return await work
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it was, it is the outcome
+    except (asyncio.CancelledError, KeyboardInterrupt):  # the one is looked for by who waits, the other is a person's
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it was, it is the outcome
         return Raised(error)
-
-
-def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: object) -> None:
-        if not outcome.done():
-            outcome.set_result(result)
-
-    def run() -> None:
-        try:
-            result = work()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it was, it is the outcome
-            result = Raised(error)
-        with contextlib.suppress(RuntimeError):  # a loop that is closed has nobody left who waits
-            loop.call_soon_threadsafe(settle, result)
-
-    threading.Thread(target=run, name="agent", daemon=True).start()
-    return outcome

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable
+from dataclasses import replace
 
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
-from rlhf.types import Message, Observation, Task
+from rlhf.types import Message, Observation, Task, finite_number
 
 
 class Seat:
@@ -47,7 +47,7 @@ class Seat:
             self.seconds += time.monotonic() - began
         if wrong := _nonsense(heard):
             raise EnvironmentFailed(self._name, "protocol", wrong)
-        return heard
+        return replace(heard, reward=finite_number(heard.reward))
 
 
 def _nonsense(heard: Observation) -> str | None:
@@ -55,6 +55,6 @@ def _nonsense(heard: Observation) -> str | None:
     for message in heard.messages:
         if not isinstance(message, Message) or not isinstance(message.content, str):
             return f"it says {message!r:.80}, which is no Message with text"
-    if heard.reward is not None and not (isinstance(heard.reward, (int, float)) and math.isfinite(heard.reward)):
+    if heard.reward is not None and finite_number(heard.reward) is None:
         return f"its reward is {heard.reward!r:.40}, which is no number"
     return None

@@ -17,6 +17,8 @@ from rlhf.types import ToolCall
 
 HERMES_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 PYTHON_TAG = "<|python_tag|>"
+DEEPEST = 100
+"""Lists and objects within one another: less than what the wire of environments carries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,24 @@ def tool_format(name: str, setting: str = "environment.tool_format") -> ToolForm
     return FORMATS[name]
 
 
+def json_of(text: str) -> Any:
+    """What JSON text says, if it can be written again as such: not NaN, no number beyond floats, no half of a
+    character, which Python's reader lets pass; nothing nested deeper than `DEEPEST`. Raises `ValueError`."""
+    try:
+        read = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if _nested_deeper(read, DEEPEST):
+        raise ValueError("it is nested too deeply")
+    json.dumps(read, allow_nan=False, ensure_ascii=False).encode()
+    return read
+
+
+def _nested_deeper(value: Any, levels: int) -> bool:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_nested_deeper(one, levels - 1) for one in inside)
+
+
 def _spoken(written: list[tuple[str, str]], beside: str = "") -> Spoken:
     """The calls of a reply, each with its body and what ends it; one that cannot be read spoils them all."""
     try:
@@ -81,8 +101,8 @@ def _call(body: str, end: str, number: int) -> ToolCall:
     if not end:
         raise Malformed("</tool_call> is missing")
     try:
-        call = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        call = json_of(body)
+    except ValueError as error:
         raise Malformed(f"it is not JSON ({error})") from None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         raise Malformed('it needs a "name" that is text')
@@ -94,8 +114,8 @@ def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any]:
     given = call.get("arguments", call.get("parameters", {}))
     if isinstance(given, str):
         try:
-            given = json.loads(given)
-        except (ValueError, RecursionError):
+            given = json_of(given)
+        except ValueError:
             raise Malformed('its "arguments" are text that is not JSON') from None
     if not isinstance(given, dict):
         raise Malformed('its "arguments" must be a JSON object')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,7 +10,18 @@ from rlhf.protocols import Environment, Environments
 from rlhf.rollout.episode import AGENT, Course, Policy, Unplayable, opened, say
 from rlhf.rollout.seat import Seat
 from rlhf.rollout.tool_calls import Spoken, ToolFormat, plain
-from rlhf.types import Completion, Failed, FinishReason, Message, Observation, Status, Task, Tool, Trajectory
+from rlhf.types import (
+    Completion,
+    Failed,
+    FinishReason,
+    Message,
+    Observation,
+    Status,
+    Task,
+    Tool,
+    Trajectory,
+    finite_number,
+)
 
 REWARDS = "rewards"
 """Where an environment with several roles says at the end what each has earned: `info["rewards"]`, by role."""
@@ -178,8 +188,12 @@ def final_rewards(info: Mapping[str, object], rules: Rules) -> dict[str, float]:
     given = info.get(REWARDS, {})
     if not isinstance(given, Mapping):
         raise EnvironmentFailed(rules.environment, "protocol", f"info[{REWARDS!r}] is {given!r:.80}, not one by role")
-    for role, reward in given.items():
-        if not isinstance(reward, (int, float)) or not math.isfinite(reward):
-            detail = f"the reward of {role} is {reward!r:.40}, which is no number"
-            raise EnvironmentFailed(rules.environment, "protocol", detail)
-    return {str(role): float(reward) for role, reward in given.items()}
+    return {str(role): _earned(role, reward, rules) for role, reward in given.items()}
+
+
+def _earned(role: object, reward: object, rules: Rules) -> float:
+    number = finite_number(reward)
+    if number is None:
+        detail = f"the reward of {role} is {reward!r:.40}, which is no number"
+        raise EnvironmentFailed(rules.environment, "protocol", detail)
+    return number

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from rlhf.commands.check import describe_environment
+from rlhf.env.config import EnvironmentConfig
 from rlhf.preflight import is_hub_name
 from tests.commands.conftest import Command
 
@@ -39,7 +42,34 @@ def test_an_environment_is_described(rlhf: Command):
     ended = rlhf("check", Path(__file__).parents[2] / "recipes" / "tool_calculator.yaml", "environment.max_turns=3")
     assert ended.code == 0, ended.err
     assert "rlhf.env.tools:CalculatorEnvironment, at most 3 turns, of which the policy sees all of it" in ended.out
+    assert "it runs        beside the controller, in threads" in ended.out
     assert "8,192 seeds of the environment" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ("{environment: a.b:C}", "beside the controller, in threads"),
+        ("{environment: a.b:C, isolation: process}", "beside the controller, each session in a process"),
+        ("{environment: a.b:C, servers: 3}", "on 3 servers of this run, in threads"),
+        ("{urls: [http://127.0.0.1:1]}", "on servers that run already"),
+        (
+            "{environment: a.b:C, cassette: {path: played.jsonl, mode: record}}",
+            "beside the controller, in threads, recorded in played.jsonl",
+        ),
+        ("{environment: a.b:C, cassette: {path: played.jsonl}}", "nowhere: played.jsonl answers for it"),
+    ],
+)
+def test_where_an_environment_runs_is_told(environment: str, told: str):
+    config = EnvironmentConfig(**yaml.safe_load(environment))
+    assert describe_environment(config)[1] == ("it runs", told)
+
+
+def test_an_agent_is_described(rlhf: Command, recipe: Path, tmp_path: Path):
+    (tmp_path / "my_agent.py").write_text("def play(task, base_url, api_key): ...")
+    ended = rlhf("check", recipe, "agent={program: my_agent:play, max_agents: 32, timeout_seconds: 90}")
+    assert ended.code == 0, ended.err
+    assert "agent          my_agent:play, at most 32 episodes at once, each of 90 s" in ended.out
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B-Instruct", "gpt2"])

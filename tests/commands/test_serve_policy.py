@@ -17,12 +17,14 @@ from tests.commands.conftest import Command
         (("--tool-format", "xml"), "--tool-format is 'xml'"),
         (("--tool-format", "nowhere:read"), "nowhere"),
         (("--trajectories", "no/such/folder/episodes.jsonl"), "there is no such folder"),
+        (("--trajectories", "small.jsonl"), "--trajectories small.jsonl is there already"),
         (("--max-tokens", "0"), "max-tokens"),
     ],
 )
 def test_a_wrong_option_is_told_in_a_line(
-    rlhf: Command, model_folder: Path, options: tuple[str, ...], told: str
+    rlhf: Command, model_folder: Path, tmp_path: Path, options: tuple[str, ...], told: str
 ) -> None:
+    (tmp_path / "small.jsonl").touch()
     ended = rlhf("serve", "policy", model_folder, *options)
     assert ended.code == 2
     assert told in ended.err

@@ -44,7 +44,7 @@ def test_self_play_wins_more_games_against_random_play(tmp_path: Path, cache: Pa
 
 
 @pytest.mark.ecosystem
-def test_words_of_reasoning_gym_are_spelt_backward(tmp_path: Path, cache: Path) -> None:
+def test_sums_of_reasoning_gym_come_out_right(tmp_path: Path, cache: Path) -> None:
     run = train(tmp_path / "reasoning_gym", cache, recipe=ROOT / "recipes" / "reasoning_gym.yaml")
     assert rise(run) >= 0.3
 

@@ -7,7 +7,10 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import Any, ClassVar
+
+import numpy as np
 
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
@@ -64,6 +67,16 @@ class Late(Behaving):
 class SaysNonsense(Behaving):
     def step(self, action: Message) -> Any:
         return {"observation": "more"}
+
+
+class PaysInWords(Behaving):
+    def step(self, action: Message) -> Observation:
+        return replace(MORE, reward="1")  # type: ignore[arg-type]
+
+
+class PaysInNumpy(Behaving):
+    def step(self, action: Message) -> Observation:
+        return replace(MORE, reward=np.float32(0.5))  # type: ignore[arg-type]
 
 
 class CannotBeMade(Behaving):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,10 @@ from rlhf.cluster.local import LocalCluster
 from rlhf.env.cassette import RecordedEnvironments, ReplayedEnvironments
 from rlhf.env.config import EnvironmentConfig
 from rlhf.errors import CassetteError, EnvironmentFailed
+from rlhf.rollout.seat import Seat
 from rlhf.runs.records import EpisodeRecord
 from rlhf.surroundings import started_environments
-from rlhf.types import Message, Task, ToolCall
+from rlhf.types import Message, Observation, Task, ToolCall
 from tests.env.fated import RETURN, met
 from tests.env.looping import Books, run_to_the_end
 from tests.env.serving import served
@@ -89,6 +92,47 @@ async def test_every_opening_of_a_session_answers_what_it_did_failures_too(tmp_p
     assert one == says("one", reward=0.5, info={"x": [1]})
     with pytest.raises(EnvironmentFailed, match="environment scripted: lost: gone"):
         await first.step(Message(role="assistant", content="b"))
+
+
+class Silent(ScriptedEnvironment):
+    """Never answers a step."""
+
+    async def step(self, action: Message) -> Observation:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+
+async def silent_episode(path: Path, seconds: float) -> None:
+    """One that is asked something, has a deadline, and is closed however it ends."""
+    cassette = RecordedEnvironments(ScriptedEnvironments(lambda session: Silent(says("go"))), path)
+    environment = await cassette.open("s")
+    try:
+        seat = Seat(environment, "silent", seconds)
+        await seat.reset(TASK, seed=1)
+        await seat.step(Message(role="assistant", content="a"))
+    finally:
+        await environment.close()
+
+
+async def test_the_deadline_of_an_episode_is_a_failure_that_repeats(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailed, match="timeout"):
+        await silent_episode(tmp_path / "c", seconds=0.1)
+    again = await ReplayedEnvironments(tmp_path / "c").open("s")
+    await again.reset(TASK, seed=1)
+    with pytest.raises(EnvironmentFailed, match="timeout: given up while it was asked"):
+        await again.step(Message(role="assistant", content="a"))
+
+
+async def test_an_episode_that_is_cancelled_with_the_run_has_not_failed(tmp_path: Path) -> None:
+    playing = asyncio.create_task(silent_episode(tmp_path / "c", seconds=60))
+    async with asyncio.timeout(5):
+        while not (tmp_path / "c").exists() or '"reset"' not in (tmp_path / "c").read_text():
+            await asyncio.sleep(0.01)
+    playing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await playing
+    methods = [json.loads(line).get("method") for line in (tmp_path / "c").read_text().splitlines()]
+    assert methods == [None, "open", "reset"]
 
 
 async def test_what_was_not_recorded_is_an_error_and_not_an_answer(tmp_path: Path) -> None:

@@ -71,7 +71,16 @@ def test_a_stock_episode_that_is_done_is_terminated_unless_its_metadata_says_tru
     assert (cut.terminated, cut.truncated) == (False, True)
 
 
-@pytest.mark.parametrize("answer", [{}, {"observation": 1, "done": True}, {"observation": {}, "done": "no"}])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"observation": 1, "done": True},
+        {"observation": {}, "done": "no"},
+        {"observation": {}, "done": True, "reward": "1"},
+        {"observation": {}, "done": True, "reward": 10**400},
+    ],
+)
 def test_an_answer_that_is_no_observation_is_told(answer: dict[str, Any]):
     with pytest.raises(Undecodable):
         stock({}).observation(answer)

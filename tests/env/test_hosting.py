@@ -39,6 +39,16 @@ async def test_an_environment_is_played(isolation: Kind) -> None:
         await session.close()
 
 
+@pytest.mark.parametrize("isolation", KINDS)
+async def test_a_reward_of_numpy_is_a_plain_number(isolation: Kind) -> None:
+    async with hosted("PaysInNumpy", isolation=isolation) as environments:
+        session = await environments.open("s")
+        await session.reset(TASK, seed=0)
+        said = await session.step(ACTION)
+        assert (said.reward, type(said.reward)) == (0.5, float)
+        await session.close()
+
+
 async def test_an_environment_is_closed_once() -> None:
     before = Behaving.closed
     async with hosted("Behaving") as environments:
@@ -56,6 +66,7 @@ async def test_an_environment_is_closed_once() -> None:
         ("Raises", "raised", "step: KeyError: 'state'"),
         ("RaisesTimeout", "raised", "step: TimeoutError: of its own"),
         ("Exits", "raised", "step: SystemExit: 3"),
+        ("PaysInWords", "protocol", "its reward is '1', which is no number"),
         ("SaysNonsense", "protocol", "it returned {'observation': 'more'}, not an Observation"),
     ],
 )

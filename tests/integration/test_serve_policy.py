@@ -154,6 +154,23 @@ def test_replies_that_ended_were_continued_and_never_encoded_again(played: Any) 
     assert any(answer.choice.message.tool_calls for answer in answers), "some reply was a tool call"
 
 
+def test_a_request_with_a_seed_is_answered_the_same_again(model: Path, tmp_path: Path) -> None:
+    server = Server(model, tmp_path / "episodes.jsonl")
+    try:
+        chat = openai.OpenAI(**asking(f"{server.url}/v1")).chat.completions
+        messages: list[Any] = [{"role": "user", "content": "your move"}]
+        extra = {"return_token_ids": True}
+        answers = [
+            had(chat.create(model="any", messages=messages, max_tokens=30, seed=seed, extra_body=extra)).ids
+            for seed in (7, 8, 7)
+        ]
+        server.stop()
+    finally:
+        server.process.kill()
+        server.process.wait(10)
+    assert answers[0] == answers[2] != answers[1]
+
+
 def test_the_model_gives_the_recorded_log_probs_in_the_recorded_contexts(played: Any, model: Path) -> None:
     episodes, _ = played
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()

@@ -72,6 +72,15 @@ async def test_a_group_of_agents_plays_at_once_each_in_a_session_of_its_own() ->
     }
 
 
+async def test_the_seeds_that_an_agent_sends_change_nothing_in_a_run() -> None:
+    engine = scripted("yes", "yes")
+    group = await group_of("seeds", engine)
+    assert isinstance(group, Group)
+    assert [score.value for _, _, score in group.trainable] == [1.0, 1.0], "and they are told"
+    draws = {request_seed(run_seed=1, purpose="train", ordinal=5, sample=sample, turn=0) for sample in range(2)}
+    assert {seed for _, _, seed, _ in engine.asked} == draws
+
+
 async def test_the_agents_arguments_are_those_of_the_recipe_and_no_reward_leaves_it_to_the_recipe() -> None:
     group = await group_of("twice", scripted(*["yes"] * 4), arguments={"reward": 2})
     assert isinstance(group, Group)
@@ -95,6 +104,10 @@ async def test_an_async_agent_that_samples_at_once_has_a_segment_for_each() -> N
     [
         ("raises", "agent_raised", "task t: KeyError: 'my own mistake'"),
         ("raises_later", "agent_raised", "task t: SystemExit: 3"),
+        ("cancels_itself", "agent_raised", "task t: CancelledError"),
+        ("cancelled_inside", "agent_raised", "task t: CancelledError"),
+        ("aborts", "agent_raised", "task t: Abort: enough"),
+        ("aborts_later", "agent_raised", "task t: Abort: enough"),
         ("guesses", "agent_raised", "AuthenticationError"),
         ("silent", "agent_silent", "was never given a reply"),
         ("hangs", "agent_timeout", "did not end within 1 s"),
@@ -117,7 +130,7 @@ async def test_an_agent_that_breaks_is_failed_by_its_kind_and_never_a_reward(
     assert lost_to_environment(sample), "an evaluation asks again"
 
 
-@pytest.mark.parametrize("reward", ["much", float("nan"), [1.0]])
+@pytest.mark.parametrize("reward", ["much", float("nan"), [1.0], pytest.param(10**400, id="huge")])
 async def test_what_is_no_reward_is_a_failure(reward: Any) -> None:
     sample = await lost("twice", scripted("yes", "yes"), arguments={"reward": reward})
     assert isinstance(sample.trajectory, Failed)
@@ -139,6 +152,24 @@ async def test_agents_beyond_the_limit_wait_for_a_place() -> None:
     group = await group_of("slow_start", scripted(*["yes"] * 8), size=4, max_agents=1)
     assert isinstance(group, Group)
     assert len(group.trainable) == 4
+
+
+async def test_threads_that_hang_are_no_more_than_agents_may_be_and_count_until_they_come_back() -> None:
+    config = AgentConfig(program=f"{agents.__name__}:holds", max_agents=2, timeout_seconds=0.3)
+    engine = policy(scripted(*["yes"] * 8), TOKENIZER)
+    kinds = []
+    try:
+        async with asyncio.timeout(20), started_endpoint(config) as play:
+            for _ in range(3):
+                [outcome] = await play(TASK, engine, 0)
+                kinds.append(outcome.kind)
+            agents.RELEASE.set()
+            while isinstance(outcome, Failed):
+                await asyncio.sleep(0.05)
+                [outcome] = await play(TASK, engine, 0)
+    finally:
+        agents.RELEASE.clear()
+    assert kinds == ["agent_timeout", "agent_timeout", "agent_refused"]
 
 
 async def test_a_group_that_is_given_up_ends_its_sessions() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
@@ -162,8 +164,17 @@ async def test_a_reset_that_asks_nothing_is_a_failure(
         await played(tokenizer, [], ScriptedEnvironment(first))
 
 
-@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
-async def test_a_reward_that_is_no_number_is_a_failure(tokenizer: PreTrainedTokenizerBase, reward: float) -> None:
+async def test_a_reward_of_numpy_is_a_plain_number_in_the_record(tokenizer: PreTrainedTokenizerBase) -> None:
+    reward: Any = np.float32(0.5)
+    over = says("so", reward=reward, terminated=True)
+    outcome = await played(tokenizer, ["one"], ScriptedEnvironment(says("go"), over))
+    assert isinstance(outcome, Trajectory)
+    [turn] = outcome.segments[0].turns
+    assert (turn.reward, type(turn.reward)) == (0.5, float)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), "1", pytest.param(10**400, id="huge")])
+async def test_a_reward_that_is_no_number_is_a_failure(tokenizer: PreTrainedTokenizerBase, reward: Any) -> None:
     with pytest.raises(EnvironmentFailed, match="which is no number"):
         await played(tokenizer, ["one"], ScriptedEnvironment(says("go"), says("so", reward=reward)))
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from rlhf.env.encoding import call_data, dumps
 from rlhf.errors import ConfigError
 from rlhf.rollout.tool_calls import hermes, llama3_json, plain, tool_format
+from rlhf.runs.jsonl import JsonlWriter, read_jsonl
 
 CALL = '{"name": "calculator", "arguments": {"expression": "1+2"}}'
+
+
+def nested(levels: int) -> str:
+    return "[" * levels + "]" * levels
 
 
 def test_a_hermes_call_is_read_with_the_text_beside_it() -> None:
@@ -49,6 +58,13 @@ def test_a_reply_without_a_call_is_plain_text(text: str) -> None:
         ('{"name": "f", "arguments": [1]}', "must be a JSON object"),
         ('{"name": "f", "arguments": "x"}', "are text that is not JSON"),
         ('{"name": "f", "arguments": null}', "must be a JSON object"),
+        ('{"name": "f", "arguments": {"x": NaN}}', "it is not JSON"),
+        ('{"name": "f", "arguments": {"x": -Infinity}}', "it is not JSON"),
+        ('{"name": "f", "arguments": {"x": 1e999}}', "it is not JSON"),
+        (r'{"name": "f", "arguments": {"x": "\ud800"}}', "it is not JSON"),
+        (r'{"name": "\ud800", "arguments": {}}', "it is not JSON"),
+        ('{"name": "f", "arguments": "{\\"x\\": NaN}"}', "are text that is not JSON"),
+        (f'{{"name": "f", "arguments": {{"x": {nested(300)}}}}}', "nested too deeply"),
     ],
 )
 def test_a_malformed_call_is_told_why(body: str, why: str) -> None:
@@ -63,6 +79,16 @@ def test_a_call_that_is_not_closed_is_malformed_and_spoils_the_others() -> None:
     spoken = hermes(f"<tool_call>{CALL}</tool_call><tool_call>{CALL}")
     assert spoken.calls == ()
     assert spoken.problem == "malformed tool call: </tool_call> is missing"
+
+
+@pytest.mark.parametrize("arguments", [r'{"x": "\ud83d\ude00", "y": [1e308, -0.5]}', f'{{"x": {nested(90)}}}'])
+def test_the_calls_that_are_read_can_be_written_everywhere(arguments: str, tmp_path: Path) -> None:
+    [call] = hermes(f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>').calls
+    lines = JsonlWriter(tmp_path / "lines")
+    lines.write([call_data(call)])
+    lines.close()
+    [line] = read_jsonl(tmp_path / "lines")
+    assert line == json.loads(dumps(call_data(call))) == {"id": "call_0", "name": "f", "arguments": call.arguments}
 
 
 @pytest.mark.parametrize("mark", ["", "<|python_tag|>"])

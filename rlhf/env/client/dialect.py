@@ -11,7 +11,7 @@ import jsonschema
 
 from rlhf.env.encoding import Undecodable, action_data, observation_from, spec_from, task_data
 from rlhf.env.wire import EXTRAS_VERSION, Json
-from rlhf.types import EnvironmentSpec, Message, Observation, Task
+from rlhf.types import EnvironmentSpec, Message, Observation, Task, finite_number
 
 
 class NotAnAction(Exception):
@@ -71,14 +71,15 @@ class Stock:
 
     def observation(self, answer: Json) -> Observation:
         """Raises `Undecodable`."""
-        said, reward, done = answer.get("observation"), answer.get("reward"), answer.get("done")
-        if not isinstance(said, dict) or not isinstance(done, bool) or not isinstance(reward, int | float | None):
+        said, given, done = answer.get("observation"), answer.get("reward"), answer.get("done")
+        reward = finite_number(given)
+        if not isinstance(said, dict) or not isinstance(done, bool) or (reward is None and given is not None):
             raise Undecodable(f"no observation: {answer!r:.200}")
         metadata = answer.get("metadata") or {}
         truncated = done and metadata.get("truncated") is True and metadata.get("terminated") is not True
         return Observation(
             messages=(Message(role="user", content=text_of_observation(said)),),
-            reward=None if reward is None else float(reward),
+            reward=reward,
             terminated=done and not truncated,
             truncated=truncated,
             info=metadata,

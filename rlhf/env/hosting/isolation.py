@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from rlhf.env.hosting.threads import Threads, TooManyHung, nothing
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
 from rlhf.pieces import load_piece
 from rlhf.protocols import Environment, LocalEnvironment
-from rlhf.types import EnvironmentSpec, Message, Observation, Task
+from rlhf.types import EnvironmentSpec, Message, Observation, Task, finite_number
 
 START_SECONDS = 120.0
 """An environment's module may import heavy libraries."""
@@ -139,12 +138,14 @@ async def in_thread(
 
 
 def checked(name: str, said: object) -> Observation:
-    """What a method returned, if it is an observation with a finite reward. Raises `EnvironmentFailed`."""
+    """What a method returned, if it is an observation with a finite reward, which is a plain float then. Raises
+    `EnvironmentFailed`."""
     if not isinstance(said, Observation):
         raise EnvironmentFailed(name, "protocol", f"it returned {said!r:.100}, not an Observation")
-    if said.reward is not None and not math.isfinite(said.reward):
-        raise EnvironmentFailed(name, "protocol", f"its reward is {said.reward}, which is no number")
-    return said
+    reward = finite_number(said.reward)
+    if reward is None and said.reward is not None:
+        raise EnvironmentFailed(name, "protocol", f"its reward is {said.reward!r:.40}, which is no number")
+    return replace(said, reward=reward)
 
 
 def described(factory: Factory, create: Callable[[], LocalEnvironment]) -> EnvironmentSpec:

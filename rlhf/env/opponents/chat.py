@@ -37,8 +37,9 @@ class ChatSettings(Config):
     """Longest reply in tokens."""
     last_n: int | None = Field(None, ge=1)
     """Turns that it is shown beside the first messages, as `environment.last_n`; by default all of the game."""
-    seconds: float = Field(30, gt=0)
-    """Deadline for one reply, all attempts together. It lies within the environment's own deadline for a step."""
+    seconds: float = Field(20, gt=0)
+    """Deadline for one reply, all attempts together. It lies within the environment's own deadline for a step
+    (`environment.turn_timeout_seconds`, 30): else the environment is what is late."""
     token_env: str | None = None
     """Environment variable with the bearer token of the endpoint."""
     concurrency: int = Field(32, ge=1)

@@ -16,6 +16,7 @@ from rlhf.http.doors import BearerToken, BodyLimit
 from rlhf.http.listening import BACKLOG
 from rlhf.rollout.endpoint.answers import Answer
 from rlhf.rollout.endpoint.front import Ending, Front
+from rlhf.rollout.endpoint.marks import Asked
 from rlhf.rollout.endpoint.refusal import Refused
 from rlhf.rollout.endpoint.sessions import ClientGone, Session, Sessions
 from rlhf.rollout.endpoint.wire import ChatRequest
@@ -34,7 +35,8 @@ _TOO_LONG = Refused(413, "invalid", f"the body is longer than {BODY_BYTES} bytes
 def policy_app(sessions: Sessions, *, model: str, token: str | None, front: Front | None = None) -> Any:
     """An ASGI application that answers for `model` in `sessions`, each at `/sessions/ID/v1`.
 
-    With a `front` clients open sessions of their own, and `/v1` is for those that open none.
+    With a `front` clients open sessions of their own, and `/v1` is for those that open none; the seeds that they send
+    are honoured. Without one draws are the run's alone.
     """
     app = FastAPI(title=f"policy {model}", exception_handlers=_HANDLERS)
     routes = Routes(sessions, model, front)
@@ -78,7 +80,7 @@ class Routes:
         """A reply without a session: in the one that the conversation goes on with, or in a new one."""
         assert self._front is not None
         _refuse_what_is_missed(body)
-        return await self._answered(self._front.session_of(body.asked()), body, request)
+        return await self._answered(self._front.session_of(self._asked(body)), body, request)
 
     async def open(self, request: Request) -> dict[str, Any]:
         """A session for one episode."""
@@ -93,12 +95,16 @@ class Routes:
 
     async def _answered(self, session: Session, body: ChatRequest, request: Request) -> Response:
         _refuse_what_is_missed(body)
-        replied = await session.reply(body.asked(), partial(_gone, request))
+        replied = await session.reply(self._asked(body), partial(_gone, request))
         answer = Answer(request=body, replied=replied, model=body.model or self._model, text=session.text)
-        headers = {IGNORED_HEADER: ", ".join(body.ignored)} if body.ignored else None
+        ignored = body.ignored(seeds=self._front is not None)
+        headers = {IGNORED_HEADER: ", ".join(ignored)} if ignored else None
         if body.stream:
             return StreamingResponse(answer.stream(), media_type="text/event-stream", headers=headers)
         return JSONResponse(answer.completion(), headers=headers)
+
+    def _asked(self, body: ChatRequest) -> Asked:
+        return body.asked(seeds=self._front is not None)
 
 
 def _refuse_what_is_missed(body: ChatRequest) -> None:

@@ -16,13 +16,14 @@ class AgentConfig(Config):
 
     program: str
     """`module:function` `(task, base_url, api_key, **arguments)`, plain or async, that plays one episode and returns
-    its reward, or None where the recipe's reward is to score it."""
+    its reward, which `reward.kind: environment` takes; with any other kind the last reply is scored, so return None."""
     arguments: dict[str, Any] = Field({})
     """What else the program is called with, by name."""
     timeout_seconds: float = Field(600, gt=0)
     """Deadline for one episode; it is lost when it passes."""
     max_agents: int = Field(256, ge=1)
-    """Agents that run at once; other episodes wait. A plain program has a thread of its own."""
+    """Agents that run at once; other episodes wait. A plain program has a thread of its own, and when as many as this
+    hang beyond their deadlines no further one is started: its episode is lost."""
     tool_format: ToolFormatName = "hermes"
     """How the model writes tool calls: `hermes` (Hermes, Qwen), `llama3_json` (Llama 3.1 and later), `none`, or
     `module:function` of yours, `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where a request offers tools."""

@@ -30,7 +30,8 @@ Keep = Callable[[Trajectory, float | None], None]
 
 class Front:
     """Opens sessions for whoever asks, and keeps the episode of each when it ends, or when nobody has used it for
-    `lease_seconds`: then it is truncated, and has no reward. A session that was never answered leaves nothing."""
+    `lease_seconds`, or when it has to make place: then it is truncated, and has no reward. A session that was never
+    answered leaves nothing."""
 
     def __init__(self, sessions: Sessions, policy_of: PolicyOf, keep: Keep, *, lease_seconds: float) -> None:
         self._sessions, self._policy_of, self._keep = sessions, policy_of, keep
@@ -39,7 +40,11 @@ class Front:
         self._alone: set[Session] = set()
 
     def open(self) -> Session:
-        """A session of the next number. Raises `Refused` where there is no place."""
+        """A session of the next number. Where there is no place, the conversation without a session that nobody has
+        used for longest makes one: nobody will say when it is over. Raises `Refused` where there is none that rests."""
+        resting = [session for session in self._alone if not session.busy]
+        if self._sessions.full and resting:
+            self.end(max(resting, key=lambda session: session.idle_seconds), None, ended=False)
         session = self._sessions.open(self._policy_of(self._opened))
         self._opened += 1
         return session

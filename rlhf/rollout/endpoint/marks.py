@@ -15,12 +15,13 @@ Mark = bytes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What an agent asks of the policy. `reads_calls` is whether tool calls in the reply are read; `max_tokens` is the
-    longest reply that it wants, None leaves it to the budgets."""
+    longest reply that it wants, None leaves it to the budgets; `seed` decides its draws where it is given."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     reads_calls: bool = False
     max_tokens: int | None = None
+    seed: int | None = None
 
 
 def marks_of(asked: Asked) -> list[Mark]:

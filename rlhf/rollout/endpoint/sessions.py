@@ -19,6 +19,7 @@ from rlhf.rollout.endpoint.capture import Capture, Question, Replied
 from rlhf.rollout.endpoint.marks import Asked
 from rlhf.rollout.endpoint.refusal import Refused
 from rlhf.rollout.episode import Policy
+from rlhf.rollout.seeds import request_seed
 from rlhf.rollout.tool_calls import ToolFormat
 from rlhf.types import Completion, Prompt, Task, Timings, Trajectory
 
@@ -64,6 +65,7 @@ class Session:
         """
         question = self._question(asked)
         replying, leaving = asyncio.ensure_future(self._reply(question)), asyncio.ensure_future(gone())
+        replying.add_done_callback(_heed)
         self._under_way += 1
         try:
             await asyncio.wait((replying, leaving, self._ended), return_when=asyncio.FIRST_COMPLETED)
@@ -110,7 +112,7 @@ class Session:
             return await self._policy.engine.generate(
                 Prompt(token_ids=question.token_ids),
                 sampling=sampling,
-                seed=self._policy.seed_of(next(self._numbers)),
+                seed=self._seed(question.asked),
                 session=self._policy.session,
             )
         except RlhfError as error:
@@ -119,6 +121,12 @@ class Session:
             raise Refused(504 if late else 500, "timeout" if late else "engine", str(error)) from error
         finally:
             self._generating += time.monotonic() - began
+
+    def _seed(self, asked: Asked) -> int:
+        """Of its draws: that of the request, or the session's for its next one."""
+        if asked.seed is None:
+            return self._policy.seed_of(next(self._numbers))
+        return request_seed(run_seed=asked.seed, purpose="asked", ordinal=0, sample=0, turn=0)
 
     def _room(self, question: Question) -> int:
         """Tokens that the reply may have. Raises `Refused` where there is no room for one."""
@@ -144,9 +152,13 @@ class Sessions:
     def __iter__(self) -> Iterator[Session]:
         return iter(tuple(self._open.values()))
 
+    @property
+    def full(self) -> bool:
+        return len(self._open) >= self._capacity
+
     def open(self, policy: Policy) -> Session:
         """A session of its own. Raises `Refused` where there is no place."""
-        if len(self._open) >= self._capacity:
+        if self.full:
             raise Refused(503, "capacity", f"{len(self._open)} sessions are open, which is all there may be; end some")
         session = Session(policy, self._read)
         self._open[session.id] = session
@@ -167,6 +179,12 @@ class Sessions:
             self._ended[session.id] = None
             if len(self._ended) > REMEMBERED_ENDS:
                 self._ended.popitem(last=False)
+
+
+def _heed(replying: asyncio.Future[Replied]) -> None:
+    """Look at the exception of a reply that nobody may be waiting for any more: asyncio logs those that nobody saw."""
+    if not replying.cancelled():
+        replying.exception()
 
 
 def over(session_id: str) -> Refused:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from rlhf.rollout.endpoint.marks import Asked
+from rlhf.rollout.tool_calls import json_of
 from rlhf.types import Message, Tool, ToolCall
 
 NEVER_SAMPLED = {
@@ -51,11 +52,7 @@ class Function(BaseModel):
     @field_validator("arguments")
     @classmethod
     def _an_object(cls, arguments: str) -> str:
-        try:
-            written = json.loads(arguments or "{}")
-        except RecursionError:
-            raise ValueError("the arguments of a call are nested too deeply") from None
-        if not isinstance(written, dict):
+        if not isinstance(json_of(arguments or "{}"), dict):
             raise ValueError("the arguments of a call are the text of a JSON object")
         return arguments
 
@@ -118,6 +115,7 @@ class ChatRequest(BaseModel):
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     return_token_ids: bool | None = None
+    seed: int | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -129,13 +127,15 @@ class ChatRequest(BaseModel):
             raise ValueError("the body holds half of a character, which is no text") from None
         return body
 
-    def asked(self) -> Asked:
+    def asked(self, *, seeds: bool) -> Asked:
+        """With `seeds` the draws follow from the request's own seed, if it has one."""
         limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
         return Asked(
             messages=tuple(message.message() for message in self.messages),
             tools=tuple(offered.tool() for offered in self.tools or ()),
             reads_calls=bool(self.tools) and self.tool_choice != "none",
             max_tokens=min(limits, default=None),
+            seed=self.seed if seeds else None,
         )
 
     def missed(self) -> tuple[str, str] | None:
@@ -146,12 +146,12 @@ class ChatRequest(BaseModel):
                 return name, why.format(value=f"{value!r:.40}")
         return None
 
-    @property
-    def ignored(self) -> list[str]:
+    def ignored(self, *, seeds: bool) -> list[str]:
         """Fields that were given and change nothing."""
         given = [name for name, value in self._others.items() if value is not None and NAME.fullmatch(name)]
         named = [name for name in given if name not in NEVER_SAMPLED]
-        return sorted(named + ["tool_choice"] * (self.tool_choice not in (None, "auto", "none")))
+        forced = self.tool_choice not in (None, "auto", "none")
+        return sorted(named + ["tool_choice"] * forced + ["seed"] * (self.seed is not None and not seeds))
 
     @property
     def _others(self) -> dict[str, Any]:

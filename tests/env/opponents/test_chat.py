@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rlhf.env.config import EnvironmentConfig
 from rlhf.env.opponents.chat import ChatOpponent, ChatSettings
 from rlhf.env.tictactoe import TicTacToeEnvironment, free
 from rlhf.errors import ConfigError, OpponentFailed
@@ -54,6 +55,11 @@ async def test_it_is_asked_with_the_task_and_all_that_was_said() -> None:
             {"role": "user", "content": "c"},
         ],
     }  # fmt: skip
+
+
+def test_its_deadline_is_within_that_of_the_environments_step() -> None:
+    own = EnvironmentConfig(environment="a:B").turn_timeout_seconds
+    assert settings("http://127.0.0.1:1").seconds < own
 
 
 async def test_with_last_n_it_is_shown_the_beginning_and_its_last_turns() -> None:

@@ -29,6 +29,13 @@ def twice(task: Task, base_url: str, api_key: str, reward: Any = 0.5) -> Any:
     return reward
 
 
+def seeds(task: Task, base_url: str, api_key: str) -> float:
+    """Sends a seed, the same in every episode; returns 1 when it is told that this is ignored."""
+    chat = asking(base_url, api_key).chat.completions.with_raw_response
+    answer = chat.create(model="policy", messages=[{"role": "user", "content": "go"}], seed=7)
+    return float(answer.headers["x-rlhf-ignored"] == "seed")
+
+
 async def at_once(task: Task, base_url: str, api_key: str) -> None:
     """Three samples beside one another, without a reward."""
     chat = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=30, max_retries=0).chat.completions
@@ -45,6 +52,31 @@ async def raises_later(task: Task, base_url: str, api_key: str) -> float:
     raise SystemExit(3)
 
 
+async def cancels_itself(task: Task, base_url: str, api_key: str) -> float:
+    """Awaits something of its own that was cancelled."""
+    waiting = asyncio.ensure_future(asyncio.sleep(60))
+    waiting.cancel()
+    await waiting
+    return 1.0
+
+
+def cancelled_inside(task: Task, base_url: str, api_key: str) -> float:
+    """Runs an event loop of its own, and what it awaits there is cancelled."""
+    return asyncio.run(cancels_itself(task, base_url, api_key))
+
+
+class Abort(BaseException):
+    """Frameworks have such: nothing that catches exceptions holds it up."""
+
+
+def aborts(task: Task, base_url: str, api_key: str) -> float:
+    raise Abort("enough")
+
+
+async def aborts_later(task: Task, base_url: str, api_key: str) -> float:
+    raise Abort("enough")
+
+
 def silent(task: Task, base_url: str, api_key: str) -> float:
     return 1.0
 
@@ -53,6 +85,12 @@ def hangs(task: Task, base_url: str, api_key: str) -> float:
     twice(task, base_url, api_key)
     RELEASE.wait(20)
     return 1.0
+
+
+def holds(task: Task, base_url: str, api_key: str) -> float:
+    """Hangs until it is let go, and then asks."""
+    RELEASE.wait(20)
+    return swallows(task, base_url, api_key)
 
 
 async def hangs_later(task: Task, base_url: str, api_key: str) -> float:

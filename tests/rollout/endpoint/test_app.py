@@ -103,16 +103,56 @@ async def test_a_request_without_a_session_goes_on_with_its_conversation_or_is_a
     assert [len(trajectory.segments[0].turns) for trajectory, _ in server.kept] == [2, 1]
 
 
+async def test_conversations_without_a_session_make_place_for_others_and_sessions_do_not() -> None:
+    async with served(scripted("one", "two", "three", "four"), capacity=2) as server:
+        await post(server.url, "/sessions")
+        for text in ("a", "b", "c"):
+            answer = await post(server.url, "/v1/chat/completions", messages=[{"role": "user", "content": text}])
+            assert answer.status_code == 200
+        assert [trajectory.task.messages[0].content for trajectory, _ in server.kept] == ["a", "b"]
+        assert {(trajectory.status, reward) for trajectory, reward in server.kept} == {(Status.TRUNCATED, None)}
+        assert (await post(server.url, "/sessions")).status_code == 200
+        assert [trajectory.task.messages[0].content for trajectory, _ in server.kept] == ["a", "b", "c"]
+        full = await post(server.url, "/v1/chat/completions", messages=[GO])
+    assert (full.status_code, full.json()["error"]["code"]) == (503, "capacity")
+
+
+async def test_the_conversation_that_rests_longest_makes_place_and_none_that_is_asked() -> None:
+    engine = scripted("one", "two", "three")
+    async with served(engine, capacity=2) as server:
+        for text in ("a", "b"):
+            await post(server.url, "/v1/chat/completions", messages=[{"role": "user", "content": text}])
+        more = [{"role": "assistant", "content": "one"}, {"role": "user", "content": "more"}]
+        await post(server.url, "/v1/chat/completions", messages=[{"role": "user", "content": "a"}, *more])
+        await post(server.url, "/sessions")
+        [(kept, _)] = server.kept
+        assert kept.task.messages[0].content == "b"
+
+
 async def test_what_would_change_the_distribution_is_ignored_and_named() -> None:
     engine = scripted("one")
     async with served(engine, max_tokens=7) as server:
         raw = client(f"{server.url}/v1").chat.completions.with_raw_response
         answer = await raw.create(
-            model="m", messages=[GO], temperature=0.1, top_p=0.5, seed=3, max_tokens=100, tool_choice="required"
+            model="m", messages=[GO], temperature=0.1, top_p=0.5, max_tokens=100, tool_choice="required"
         )
-    assert answer.headers["x-rlhf-ignored"] == "seed, temperature, tool_choice, top_p"
+    assert answer.headers["x-rlhf-ignored"] == "temperature, tool_choice, top_p"
     [(_, sampling, seed, _)] = engine.asked
     assert (sampling, seed) == (Sampling(temperature=1.0, max_tokens=7), 100)
+
+
+async def test_a_client_that_sends_a_seed_decides_the_draws_of_that_reply() -> None:
+    engine = scripted("one", "two", "three", "four")
+    async with served(engine) as server:
+        chat = client(f"{server.url}/v1").chat.completions
+        for seed in (3, 3, -1):
+            answer = await chat.with_raw_response.create(model="m", messages=[GO], seed=seed)
+            assert "x-rlhf-ignored" not in answer.headers
+        await chat.create(model="m", messages=[GO])
+    first, again, other, its_own = [seed for _, _, seed, _ in engine.asked]
+    assert first == again
+    assert len({first, other, its_own}) == 3
+    assert its_own == 100, "the session's first"
 
 
 @pytest.mark.parametrize(
@@ -139,8 +179,11 @@ async def test_what_cannot_be_given_is_refused_by_name(body: dict[str, Any], par
     assert why in error["message"]
 
 
-@pytest.mark.parametrize("call", [{"function": {"name": "add", "arguments": text}} for text in ("{", "[1]", "NaN")])
-async def test_calls_that_an_agent_made_up_must_be_json_objects(call: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "arguments", ["{", "[1]", "NaN", '{"x": NaN}', '{"x": 1e999}', r'{"x": "\ud800"}', "[" * 100_000]
+)
+async def test_calls_that_an_agent_made_up_must_be_json_objects(arguments: str) -> None:
+    call = {"function": {"name": "add", "arguments": arguments}}
     async with served(scripted()) as server:
         messages = [GO, {"role": "assistant", "content": None, "tool_calls": [call]}]
         answer = await post(server.url, "/v1/chat/completions", messages=messages)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import openai
 import pytest
 
 from rlhf.errors import DeadlinePassed, GenerateFailed
+from rlhf.rollout.endpoint.marks import Asked
+from rlhf.rollout.endpoint.sessions import Session
+from rlhf.rollout.tool_calls import hermes
 from rlhf.types import Completion, Prompt
+from tests.rollout.endpoint.asking import stays, user
 from tests.rollout.endpoint.serving import TOKENIZER, served
 from tests.rollout.endpoint.test_app import GO, client, post
-from tests.rollout.playing import ScriptedEngine
+from tests.rollout.playing import ScriptedEngine, policy
 
 
 class Slow(ScriptedEngine):
@@ -59,6 +64,45 @@ async def test_the_end_of_a_session_gives_up_what_it_asks() -> None:
         with pytest.raises(openai.ConflictError, match="has ended"):
             await asking
     assert engine.given_up == 1
+
+
+class Late(Slow):
+    """Is told that nobody waits any more, and fails."""
+
+    async def generate(self, prompt: Prompt, **how: Any) -> Completion:
+        try:
+            return await super().generate(prompt, **how)
+        except asyncio.CancelledError:
+            raise GenerateFailed("engine-0", "s", "was asked to stop") from None
+
+
+async def test_an_engine_that_fails_when_nobody_waits_any_more_is_not_complained_of() -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    engine = Late("one")
+    session = Session(policy(engine, TOKENIZER), hermes)
+    asking = asyncio.create_task(session.reply(Asked(messages=(user("go"),)), stays))
+    while not session.busy:
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait((asking,))
+    del asking
+    await asyncio.sleep(0.05)
+    gc.collect()
+    assert engine.given_up == 1
+    assert complaints == []
+
+
+async def test_a_conversation_that_is_asked_at_the_moment_makes_no_place() -> None:
+    engine = Slow("one")
+    async with served(engine, capacity=1) as server:
+        asking = asyncio.create_task(post(server.url, "/v1/chat/completions", messages=[GO]))
+        async with asyncio.timeout(10):
+            while not len(server.sessions):
+                await asyncio.sleep(0.02)
+        assert (await post(server.url, "/sessions")).status_code == 503
+        engine.let.set()
+        assert (await asking).status_code == 200
 
 
 class Broken(ScriptedEngine):
