@@ -25,8 +25,8 @@ from rlhf.surroundings import started_environments
 from rlhf.types import Message, Task
 from rlhf.vigil import while_alive
 from rlhf.wiring import started_cluster
+from tests.commanded import ROOT
 from tests.env.environments import Moody
-from tests.env.looping import ROOT
 
 pytestmark = pytest.mark.engine
 GO = Task(id="fine", messages=())

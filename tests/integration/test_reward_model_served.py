@@ -18,7 +18,7 @@ from rlhf.reward.local_model import LocalModelReward
 from rlhf.reward.reward import make_reward
 from rlhf.reward.server import ServerSettings, reward_app
 from rlhf.types import Scored
-from tests.commands.test_serve_reward import served as served_by_command
+from tests.commanded import commanded
 from tests.reward.asked import TASK, replies, scored
 from tests.servers import running
 
@@ -67,7 +67,7 @@ async def test_every_shape_gives_the_models_own_score(folder: Path) -> None:
 
 
 def test_the_command_serves_a_reward_model(folder: Path) -> None:
-    with served_by_command("model", f"model={folder}") as (_, url):
+    with commanded("reward", "model", f"model={folder}") as (url, _):
         answer = httpx.post(url + "/pooling", json={"input": ["42", "43"]}, timeout=60).json()
     scores = [entry["data"][0] for entry in answer["data"]]
     assert len(set(scores)) == 2

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
 from rlhf.types import TokenKind
-from tests.commanded import STOP_SECONDS, commanded
+from tests.commanded import STOP_SECONDS, Process, commanded
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 TOOL: Any = {"type": "function", "function": {"name": "echo", "description": "Says it.", "parameters": {}}}
@@ -39,6 +41,14 @@ class Server:
         return httpx.post(f"{self.url}{path}", json=body, headers=headers, timeout=30, trust_env=False).json()
 
 
+@contextmanager
+def serving(model: Path, file: Path) -> Iterator[tuple[Server, Process]]:
+    """The command in a process of its own; what it wrote to `file` is there once it has ended."""
+    written = ("--trajectories", file, "--max-tokens", LONGEST, "--tool-format", "tests.integration.own_tools:always")
+    with commanded("policy", model, *written, "--token-env", "POLICY_TOKEN", POLICY_TOKEN="secret") as (url, process):
+        yield Server(url), process
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = TinyModelConfig(hidden_size=64, intermediate_size=128, max_position_embeddings=4096)
@@ -49,9 +59,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def played(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[EpisodeRecord], list[Had]]:
     """Every episode that was written, and the answers that the clients had."""
     file = tmp_path_factory.mktemp("served") / "episodes.jsonl"
-    written = ("--trajectories", file, "--max-tokens", LONGEST, "--tool-format", "tests.integration.own_tools:always")
-    with commanded("policy", model, *written, "--token-env", "POLICY_TOKEN", POLICY_TOKEN="secret") as (url, process):
-        server = Server(url)
+    with serving(model, file) as (server, process):
         answers = [*sync_agent(server), *asyncio.run(async_agents(server)), *streaming_agent(server)]
         process.terminate()
         code = process.wait(STOP_SECONDS)
@@ -155,8 +163,7 @@ def test_replies_that_ended_were_continued_and_never_encoded_again(played: Any) 
 
 
 def test_a_request_with_a_seed_is_answered_the_same_again(model: Path, tmp_path: Path) -> None:
-    server = Server(model, tmp_path / "episodes.jsonl")
-    try:
+    with serving(model, tmp_path / "episodes.jsonl") as (server, _):
         chat = openai.OpenAI(**asking(f"{server.url}/v1")).chat.completions
         messages: list[Any] = [{"role": "user", "content": "your move"}]
         extra = {"return_token_ids": True}
@@ -164,10 +171,6 @@ def test_a_request_with_a_seed_is_answered_the_same_again(model: Path, tmp_path:
             had(chat.create(model="any", messages=messages, max_tokens=30, seed=seed, extra_body=extra)).ids
             for seed in (7, 8, 7)
         ]
-        server.stop()
-    finally:
-        server.process.kill()
-        server.process.wait(10)
     assert answers[0] == answers[2] != answers[1]
 
 
