@@ -145,7 +145,7 @@ def checked(name: str, said: object) -> Observation:
     reward = finite_number(said.reward)
     if reward is None and said.reward is not None:
         raise EnvironmentFailed(name, "protocol", f"its reward is {said.reward!r:.40}, which is no number")
-    return replace(said, reward=reward)
+    return said if reward is said.reward else replace(said, reward=reward)  # a copy costs as much as parsing a frame
 
 
 def described(factory: Factory, create: Callable[[], LocalEnvironment]) -> EnvironmentSpec:
