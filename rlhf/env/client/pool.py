@@ -8,8 +8,9 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
+from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience
 from rlhf.env.client.servers import BUSY_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, RemoteEnvironments
+from rlhf.env.places import InPlace
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.protocols import Environment
 from rlhf.types import Message, Observation, Task
@@ -25,6 +26,10 @@ class Server:
     environments: RemoteEnvironments
     sessions: int = 0
     aside_until: float = 0.0
+
+    def release(self) -> None:
+        """A session has left its place."""
+        self.sessions -= 1
 
 
 class EnvironmentPool:
@@ -62,12 +67,12 @@ class EnvironmentPool:
             waited = f"{session}: no place on any server within {self._open_seconds:g} s: {last}"
             raise EnvironmentFailed(self.spec.name, kind, waited) from None
 
-    async def _place(self, server: Server) -> Placed:
+    async def _place(self, server: Server) -> Environment:
         server.sessions += 1  # counted while it opens, so that many that open at once spread
         try:
-            return Placed(server, await server.environments.try_open())
+            return InPlace(await server.environments.try_open(), server.release)
         except BaseException:
-            server.sessions -= 1
+            server.release()
             raise
 
     def _choose(self) -> Server:
@@ -77,25 +82,6 @@ class EnvironmentPool:
         if ready:
             return min(ready, key=lambda server: server.sessions)
         return min(self._servers, key=lambda server: server.aside_until)
-
-
-class Placed:
-    """A session of the pool: it gives its place back when it closes."""
-
-    def __init__(self, server: Server, environment: RemoteEnvironment) -> None:
-        self._server, self._environment, self._closed = server, environment, False
-
-    async def reset(self, task: Task, *, seed: int) -> Observation:
-        return await self._environment.reset(task, seed=seed)
-
-    async def step(self, action: Message) -> Observation:
-        return await self._environment.step(action)
-
-    async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._server.sessions -= 1
-        await self._environment.close()
 
 
 class Exchange:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from rlhf.env.hosting.isolation import Isolation
+from rlhf.env.places import InPlace
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
-from rlhf.types import Message, Observation, Task
 
 
 class HostedEnvironments:
@@ -35,22 +34,3 @@ class HostedEnvironments:
         except BaseException:
             self._places.release()
             raise
-
-
-class InPlace:
-    """A session that gives its place back when it closes."""
-
-    def __init__(self, environment: Environment, release: Callable[[], None]) -> None:
-        self._environment, self._release, self._closed = environment, release, False
-
-    async def reset(self, task: Task, *, seed: int) -> Observation:
-        return await self._environment.reset(task, seed=seed)
-
-    async def step(self, action: Message) -> Observation:
-        return await self._environment.step(action)
-
-    async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._release()
-        await self._environment.close()
