@@ -215,7 +215,11 @@ def serve_env(
     host: Annotated[str, typer.Option(help="Beyond loopback a token is needed.")] = "127.0.0.1",
     arguments: Annotated[str, typer.Option(metavar="JSON", help="Arguments of the class, a JSON object.")] = "{}",
     isolation: Annotated[
-        str, typer.Option(help="thread; process, for code that hangs or ends it; own, for a class that opens sessions.")
+        str,
+        typer.Option(
+            help="thread; process, for code that hangs or ends it; own, for a class that opens sessions;"
+            " inline, on the event loop, for code that is quick."
+        ),
     ] = "thread",
     max_sessions: Annotated[int, typer.Option(min=1, help="Sessions at once; the next is refused.")] = 1024,
     lease_seconds: Annotated[float, typer.Option(min=1.0, help="Life of a session that nobody uses.")] = 120.0,

@@ -67,7 +67,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sessions", type=int, nargs="+", default=list(REQUIRED))
     parser.add_argument("--rounds", type=int, default=7, help="how often each server is measured, in turns")
     parser.add_argument("--seconds", type=float, default=1.5, help="how long each time")
-    parser.add_argument("--isolation", choices=("thread", "process"), default="thread")
+    parser.add_argument("--isolation", choices=("thread", "inline", "process"), default="thread")
     return parser.parse_args(arguments)
 
 

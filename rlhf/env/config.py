@@ -13,7 +13,7 @@ from rlhf.pieces import is_piece
 from rlhf.tool_formats import ToolFormatName
 
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
-Kind = Literal["thread", "process", "own"]
+Kind = Literal["thread", "process", "own", "inline"]
 """Where the code of an environment runs."""
 
 
@@ -38,7 +38,8 @@ class EnvironmentConfig(Config):
     """Cores a server takes; threads are its floor, at least 1."""
     isolation: Kind = "thread"
     """Where the code of `environment` runs. `thread`: in threads, quick; `process`: one process a session, for code
-    that hangs, ends its process, or keeps state in modules; `own`: a class that opens sessions itself, as EnvPool's."""
+    that hangs, ends its process, or keeps state in modules; `own`: a class that opens sessions itself, as EnvPool's;
+    `inline`: on the event loop, for code that is known to be quick, for nothing can stop it."""
     demonstrations: str | None = None
     """`module:function` `(count, seed) -> conversations`: lists of messages whose assistant's are imitated by
     `model.warmup`."""

@@ -11,12 +11,12 @@ import pytest
 from rlhf.env.config import Kind
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.types import Message
-from tests.env.behaving import MORE, SPEC, Behaving, Hangs, Lasting, Refusing
+from tests.env.behaving import MORE, SPEC, Behaving, CannotClose, Hangs, Lasting, Refusing
 from tests.env.hosted import hosted
 from tests.fakes import TASK
 
 ACTION = Message(role="assistant", content="go")
-KINDS: tuple[Kind, ...] = ("thread", "process")
+KINDS: tuple[Kind, ...] = ("thread", "process", "inline")
 
 
 async def failure_of_step(name: str, isolation: Kind, turn: float = 5) -> EnvironmentFailed:
@@ -49,9 +49,10 @@ async def test_a_reward_of_numpy_is_a_plain_number(isolation: Kind) -> None:
         await session.close()
 
 
-async def test_an_environment_is_closed_once() -> None:
+@pytest.mark.parametrize("isolation", ["thread", "inline"])
+async def test_an_environment_is_closed_once(isolation: Kind) -> None:
     before = Behaving.closed
-    async with hosted("Behaving") as environments:
+    async with hosted("Behaving", isolation=isolation) as environments:
         assert Behaving.closed == before + 1  # the one that told its spec
         session = await environments.open("s")
         await session.close()
@@ -83,6 +84,12 @@ async def test_what_an_environment_does_wrong_has_a_kind_and_its_words(
 async def test_an_answer_after_its_deadline_is_a_failure_and_is_thrown_away(isolation: Kind, words: str) -> None:
     error = await failure_of_step("Late", isolation, turn=0.2)
     assert (error.kind, error.detail) == ("timeout", f"{words} 0.2 s")
+
+
+async def test_an_inline_call_that_comes_back_late_has_failed_too() -> None:
+    error = await failure_of_step("Late", "inline", turn=0.2)
+    assert error.kind == "timeout"
+    assert error.detail.startswith("step took 0.")
 
 
 async def test_an_environment_that_ends_its_process_is_named_and_the_others_go_on() -> None:
@@ -151,7 +158,8 @@ async def test_a_session_that_cannot_be_made_gives_its_place_back() -> None:
 
 
 @pytest.mark.parametrize("isolation", KINDS)
-async def test_closing_never_raises(isolation: Kind) -> None:
+async def test_closing_never_raises(isolation: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CannotClose, "made", 0)
     async with hosted("CannotClose", isolation=isolation, arguments={"after": 1}) as environments:
         session = await environments.open("s")
         await session.close()

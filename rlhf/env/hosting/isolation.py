@@ -1,4 +1,4 @@
-"""Where the code of an environment runs: a thread, or a process that can be killed. Never the event loop."""
+"""Where the code of an environment runs: threads of this process here, and what all isolations have in common."""
 
 from __future__ import annotations
 

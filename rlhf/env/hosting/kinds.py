@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from rlhf.env.config import Kind
+from rlhf.env.hosting.inline import InlineIsolation
 from rlhf.env.hosting.isolation import Deadlines, Factory, Isolation, ThreadIsolation
 from rlhf.env.hosting.own import OwnIsolation
 from rlhf.env.hosting.processes import ProcessIsolation
@@ -15,6 +16,12 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 def isolation_of(kind: Kind, factory: Factory, deadlines: Deadlines, max_sessions: int = 1024) -> Isolation:
     """Not started yet. `max_sessions` live at once: so many threads may be in use, and as many be lost to code that
     hangs."""
-    if kind == "thread":
-        return ThreadIsolation(factory, deadlines, max_sessions)
-    return OwnIsolation(factory, deadlines) if kind == "own" else ProcessIsolation(factory, deadlines)
+    match kind:
+        case "thread":
+            return ThreadIsolation(factory, deadlines, max_sessions)
+        case "process":
+            return ProcessIsolation(factory, deadlines)
+        case "inline":
+            return InlineIsolation(factory, deadlines)
+        case "own":
+            return OwnIsolation(factory, deadlines)

@@ -60,7 +60,7 @@ class Threads:
 
     def spawn(self, work: Callable[[], Any]) -> None:
         """Run `work`, and do not wait. What it raises is dropped: it is the `close` of a thing nobody uses any more."""
-        self._submit(_Call(partial(_quietly, work), nothing, asyncio.get_running_loop()))
+        self._submit(_Call(partial(quietly, work), nothing, asyncio.get_running_loop()))
 
     def stop(self) -> None:
         for _ in range(self._running):
@@ -109,13 +109,13 @@ class Threads:
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             if call.given_up:
-                _quietly(call.late)
+                quietly(call.late)
                 continue
             self._current.add(call)
             call.run()
             self._current.discard(call)
             if call.given_up:
-                _quietly(call.late)
+                quietly(call.late)
                 call.tell(self._came_back, call)
                 return
         self._running -= 1
@@ -159,7 +159,7 @@ class _Call:
             self.outcome.set_exception(error)
 
 
-def _quietly(work: Callable[[], Any]) -> None:
+def quietly(work: Callable[[], Any]) -> None:
     """Run the end of an environment that is given up: what it raises concerns nobody."""
     with contextlib.suppress(Exception):
         work()
