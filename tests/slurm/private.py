@@ -5,55 +5,20 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-NODES = ("n1", "n2")
-CPUS = 2
+from tests.slurm.configuration import NODES, configuration
+from tests.slurm.processes import until, with_variable
+
 START_SECONDS, STOP_SECONDS = 30, 20
-REQUEUE_SECONDS = 5
-"""How long a requeued job waits, and the shortest that SLURM takes: it is the lifetime of a credential, 120 s elsewhere."""
 DAEMONS = ("munged", "slurmctld", "slurmd")
-CONFIGURATION = """
-ClusterName=private
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={controller_port}
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire={requeue_seconds}
-CredType=cred/munge
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/%n.pid
-# No cgroups: a process that leaves its session is nobody's, as on the worst of clusters.
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-SwitchType=switch/none
-MpiDefault=none
-MailProg=/bin/true
-JobRequeue=1
-ReturnToService=2
-SchedulerType=sched/builtin
-SchedulerParameters=sched_interval=1,batch_sched_delay=0
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-# Nodes have the cores that are written here, whatever the machine has.
-SlurmdParameters=config_overrides
-{nodes}
-PartitionName=debug Nodes={names} Default=YES MaxTime=INFINITE State=UP
-"""
 
 
 @dataclass(frozen=True)
@@ -101,44 +66,16 @@ def private_slurm() -> Iterator[PrivateSlurm]:
                 _cancel_all(slurm)
     finally:
         for left in slurm.processes():
-            left.kill()
+            with suppress(psutil.NoSuchProcess):
+                left.kill()
         shutil.rmtree(folder)
 
 
-def with_variable(name: str, value: str) -> list[psutil.Process]:
-    """Living processes of this machine in whose environment the variable has this value."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(name) == value and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return [process for process in found if process.pid != os.getpid()]
-
-
-def until(condition: Callable[[], object], seconds: float) -> bool:
-    """Whether the condition came true in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.2)
-    return True
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, all different."""
-    with ExitStack() as open_sockets:
-        sockets = [open_sockets.enter_context(closing(socket.socket())) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
 def _start(slurm: PrivateSlurm, daemons: ExitStack) -> None:
-    _write_configuration(slurm)
     folder = slurm.folder
+    for name in ("state", *NODES):
+        (folder / name).mkdir()
+    slurm.configuration.write_text(configuration(folder))
     key = folder / "munge.key"
     key.touch(0o400)
     key.write_bytes(secrets.token_bytes(128))
@@ -150,23 +87,6 @@ def _start(slurm: PrivateSlurm, daemons: ExitStack) -> None:
     for node in NODES:
         daemons.enter_context(_daemon(slurm, node, "slurmd", "-D", "-N", node))
     assert until(lambda: _idle(slurm) == len(NODES), START_SECONDS), _logs(folder)
-
-
-def _write_configuration(slurm: PrivateSlurm) -> None:
-    host = socket.gethostname().partition(".")[0]
-    controller_port, *ports = free_ports(1 + len(NODES))
-    nodes = "\n".join(
-        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} State=UNKNOWN"
-        for name, port in zip(NODES, ports, strict=True)
-    )
-    for name in ("state", *NODES):
-        (slurm.folder / name).mkdir()
-    slurm.configuration.write_text(
-        CONFIGURATION.format(
-            host=host, controller_port=controller_port, folder=slurm.folder, nodes=nodes, names=",".join(NODES),
-            requeue_seconds=REQUEUE_SECONDS,
-        )
-    )  # fmt: skip
 
 
 @contextmanager

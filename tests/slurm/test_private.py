@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.private import NODES, REQUEUE_SECONDS, PrivateSlurm, until, with_variable
+from tests.slurm.configuration import NODES, REQUEUE_SECONDS
+from tests.slurm.private import PrivateSlurm
+from tests.slurm.processes import until, with_variable
 
 pytestmark = pytest.mark.timeout(120)
 
