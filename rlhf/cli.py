@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from rlhf.commands.failures import tell
+from rlhf.commands.node import node
 from rlhf.commands.serve_sandbox import sandbox
 from rlhf.errors import RlhfError
 
@@ -169,6 +170,7 @@ def serve_reward(
 
 
 serve.command("sandbox")(sandbox)
+app.command("node")(node)
 
 
 @serve.command("policy")
