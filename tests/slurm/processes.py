@@ -9,12 +9,12 @@ from collections.abc import Callable
 import psutil
 
 
-def with_variable(name: str, value: str) -> list[psutil.Process]:
-    """Living processes of this machine in whose environment the variable has this value."""
-    found = []
+def with_variable(name: str, value: str, **more: str) -> list[psutil.Process]:
+    """Living processes of this machine in whose environment the variables have these values."""
+    wanted, found = {name: value, **more}.items(), []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(name) == value and process.status() != psutil.STATUS_ZOMBIE:
+            if wanted <= process.environ().items() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
