@@ -41,11 +41,17 @@ TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with th
 
 
 @app.command()
-def train(recipe: RecipeFile, overrides: Overrides = None) -> None:
+def train(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint in the run folder.")
+    ] = False,
+) -> None:
     """Train what a recipe says, and leave a run folder."""
     from rlhf.commands.train import train as run
 
-    raise typer.Exit(run(recipe, overrides or []))
+    raise typer.Exit(run(recipe, overrides or [], resume=resume))
 
 
 @app.command("eval")
