@@ -13,6 +13,7 @@ import typer
 from rlhf.commands.failures import tell
 from rlhf.commands.node import node
 from rlhf.commands.serve_sandbox import sandbox
+from rlhf.commands.slurm import slurm
 from rlhf.errors import RlhfError
 
 app = typer.Typer(
@@ -41,11 +42,16 @@ TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with th
 
 
 @app.command()
-def train(recipe: RecipeFile, overrides: Overrides = None) -> None:
+def train(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
+) -> None:
     """Train what a recipe says, and leave a run folder."""
     from rlhf.commands.train import train as run
+    from rlhf.deploy.joining import joining
 
-    raise typer.Exit(run(recipe, overrides or []))
+    raise typer.Exit(run(recipe, [*(overrides or []), *joining(rendezvous)]))
 
 
 @app.command("eval")
@@ -171,6 +177,7 @@ def serve_reward(
 
 serve.command("sandbox")(sandbox)
 app.command("node")(node)
+app.command("slurm")(slurm)
 
 
 @serve.command("policy")
