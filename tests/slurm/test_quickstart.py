@@ -1,4 +1,4 @@
-"""The quickstart as a job on two nodes: engines on one of them, learner ranks on both, and the reward of any other run."""
+"""The quickstart as a job on two nodes: engines on one, learner ranks on both, and the reward of any other run."""
 
 from __future__ import annotations
 

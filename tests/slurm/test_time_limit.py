@@ -1,4 +1,4 @@
-"""A job that its time limit interrupts saves, queues itself again and finishes, with every prompt trained exactly once."""
+"""A job that its time limit interrupts saves, queues itself again and finishes; every prompt is trained exactly once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UPDATES, GROUPS, SAMPLES = 160, 8, 4
 @pytest.mark.timeout(900)
 def test_every_prompt_is_trained_once_over_both_times(slurm: PrivateSlurm, cache: Path, tmp_path: Path) -> None:
     size = (f"trainer.updates={UPDATES}", "data.eval=null", *SMALL)
-    job = submit(slurm, tmp_path / "run", cache, *OVER_BOTH_NODES, *size, "--signal", "60", time="2")
+    job = submit(slurm, tmp_path / "run", cache, *OVER_BOTH_NODES, *size, "--warn-seconds", "60", time="2")
     assert job.until_ended(700) == "COMPLETED", job.words()
     job.assert_nothing_left()
     assert int(job.shown("Restarts")) >= 1
