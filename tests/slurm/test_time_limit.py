@@ -1,4 +1,4 @@
-"""A job that its time limit interrupts saves, queues itself again and finishes; every prompt is trained exactly once."""
+"""A job that its time limit interrupts saves, queues itself again and finishes; every prompt is trained once."""
 
 from __future__ import annotations
 
