@@ -17,7 +17,7 @@ ID_LABEL = "ray.io/node-id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNode:
-    """A node that is alive. `name` is unique in its cluster: its own or its host's, and where two share it a number after it."""
+    """A node that is alive. `name` is unique in its cluster: its own or its host's; where two share it a number follows."""
 
     id: str
     name: str

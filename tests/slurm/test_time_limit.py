@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import SMALL
-from tests.slurm.jobs import OVER_BOTH_NODES, submit, trained_ordinals
+from tests.slurm.jobs import LONG, OVER_BOTH_NODES, submit, trained_ordinals
 from tests.slurm.private import PrivateSlurm
 
-UPDATES, GROUPS, SAMPLES = 160, 8, 4
+UPDATES, GROUPS, SAMPLES = 200, 8, 4
 
 
 @pytest.mark.timeout(900)
 def test_every_prompt_is_trained_once_over_both_times(slurm: PrivateSlurm, cache: Path, tmp_path: Path) -> None:
-    size = (f"trainer.updates={UPDATES}", "data.eval=null", *SMALL)
-    job = submit(slurm, tmp_path / "run", cache, *OVER_BOTH_NODES, *size, "--warn-seconds", "60", time="2")
+    size = (*LONG, f"trainer.updates={UPDATES}")
+    job = submit(slurm, tmp_path / "run", cache, *OVER_BOTH_NODES, *size, "--warn-seconds", "60", time="3")
     assert job.until_ended(700) == "COMPLETED", job.words()
     job.assert_nothing_left()
     assert int(job.shown("Restarts")) >= 1
