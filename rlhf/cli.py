@@ -45,13 +45,16 @@ TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with th
 def train(
     recipe: RecipeFile,
     overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint in the run folder.")
+    ] = False,
     rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
 ) -> None:
     """Train what a recipe says, and leave a run folder."""
     from rlhf.commands.train import train as run
     from rlhf.deploy.joining import joining
 
-    raise typer.Exit(run(recipe, [*(overrides or []), *joining(rendezvous)]))
+    raise typer.Exit(run(recipe, [*(overrides or []), *joining(rendezvous)], resume=resume))
 
 
 @app.command("eval")
