@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlhf.cluster.resources import Resources
+from rlhf.cluster.plan import Resources
 
 HEAD_RESOURCE = "node:__internal_head__"
 ID_LABEL = "ray.io/node-id"
@@ -17,7 +17,8 @@ ID_LABEL = "ray.io/node-id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNode:
-    """A node that is alive. `name` is unique in its cluster: its own or its host's; where two share it a number follows."""
+    """A node that is alive. `name` is unique in its cluster: the one that `ray start --node-name` gave, else the host's,
+    and where two share it a number after it."""
 
     id: str
     name: str
@@ -55,9 +56,9 @@ def _node(told: Mapping[str, Any]) -> RayNode:
 
 
 def _name(told: Mapping[str, Any]) -> str:
-    """What the node was called when it was started; else, for Ray then calls it by its address, its host's name."""
-    given, address = told["NodeName"], told["NodeManagerAddress"]
-    return given if given != address else told["NodeManagerHostname"] or address
+    """Ray calls a node that was given no name by its address; the host's name says more."""
+    given, address = told.get("NodeName"), told["NodeManagerAddress"]
+    return str(given if given and given != address else told["NodeManagerHostname"] or address)
 
 
 def _with_unique_names(nodes: Sequence[RayNode]) -> list[RayNode]:
