@@ -17,7 +17,7 @@ ID_LABEL = "ray.io/node-id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNode:
-    """A node that is alive. `name` is unique in its cluster: the one that `ray start --node-name` gave, else the host's,
+    """A node that is alive. `name` is unique in its cluster: the one that `ray start` was given, else the host's,
     and where two share it a number after it."""
 
     id: str

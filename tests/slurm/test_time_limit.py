@@ -15,7 +15,7 @@ UPDATES, GROUPS, SAMPLES = 200, 8, 4
 @pytest.mark.timeout(900)
 def test_every_prompt_is_trained_once_over_both_times(slurm: PrivateSlurm, cache: Path, tmp_path: Path) -> None:
     size = (*LONG, f"trainer.updates={UPDATES}")
-    job = submit(slurm, tmp_path / "run", cache, *OVER_BOTH_NODES, *size, "--warn-seconds", "60", time="3")
+    job = submit(slurm, tmp_path / "run", cache, *OVER_BOTH_NODES, *size, "--signal", "60", time="3")
     assert job.until_ended(700) == "COMPLETED", job.words()
     job.assert_nothing_left()
     assert int(job.shown("Restarts")) >= 1
