@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.records import EpisodeRecord, read_episodes
 from tests.end_to_end.running import QUICKSTART, ROOT, SMALL, command, environment, logs
 from tests.slurm.private import PrivateSlurm
@@ -58,6 +58,10 @@ class Job:
     @property
     def episodes(self) -> list[EpisodeRecord]:
         return list(read_episodes(self.folder / "episodes.jsonl"))
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        return list(read_jsonl(self.folder / "metrics.jsonl"))
 
     def processes(self, node: str | None = None) -> list[psutil.Process]:
         """Whatever lives of it, on one node or on both."""
@@ -117,8 +121,3 @@ def on_node(process: psutil.Process, node: str) -> bool:
         return process.environ().get("SLURMD_NODENAME") == node
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return False
-
-
-def trained_ordinals(episodes: Sequence[EpisodeRecord]) -> list[int]:
-    """The place in the order of training of every group that was trained, once for each of its samples' first."""
-    return sorted(episode.ordinal for episode in episodes if episode.fate == "trained" and episode.sample == 0)
