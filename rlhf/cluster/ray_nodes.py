@@ -17,8 +17,8 @@ ID_LABEL = "ray.io/node-id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNode:
-    """A node that is alive. `name` is unique in its cluster: the one that `ray start --node-name` gave, else the host's,
-    and where two share it a number after it."""
+    """A node that is alive. `name` is unique in its cluster: that of `ray start --node-name`, else the host's, and
+    where two share it a number after it."""
 
     id: str
     name: str
