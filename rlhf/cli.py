@@ -40,11 +40,18 @@ TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with th
 
 
 @app.command()
-def train(recipe: RecipeFile, overrides: Overrides = None) -> None:
+def train(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="A Ray cluster to join; the same as cluster.address=…")
+    ] = None,
+) -> None:
     """Train what a recipe says, and leave a run folder."""
     from rlhf.commands.train import train as run
 
-    raise typer.Exit(run(recipe, overrides or []))
+    joined = [f"cluster.address={address}"] if address else []
+    raise typer.Exit(run(recipe, [*(overrides or []), *joined]))
 
 
 @app.command("eval")
