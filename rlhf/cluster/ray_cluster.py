@@ -55,11 +55,13 @@ class RayCluster:
         self._group: Any = None
         self._blocking = BlockingCalls()
 
-    async def start(self, roles: Sequence[Role], log_dir: Path) -> Plan:
+    async def start(
+        self, roles: Sequence[Role], log_dir: Path, tell: Callable[[Plan], None] = lambda plan: None
+    ) -> Plan:
         """Start or join Ray, wait for its nodes, plan, reserve the places and start a process in each.
 
-        A fresh Ray is planned before it is started. Raises `PlacementError`, and `DeadlinePassed` when the cluster
-        does not give the places in time.
+        A fresh Ray is planned before it is started; `tell` gets the plan before its places are waited for. Raises
+        `PlacementError`, and `DeadlinePassed` when the cluster does not give the places in time.
         """
         if self._address is None:
             plan(roles, [this_machine()])
@@ -68,6 +70,7 @@ class RayCluster:
         await self._blocking.run(starting, self._connect, self._placement_timeout_seconds)
         nodes = await self._gathered(deadline)
         planned = plan(roles, [node.resources for node in nodes])
+        tell(planned)
         self._roles = {role.name: role for role in roles}
         await self._reserve(planned, {node.name: node.id for node in nodes})
         self._launch(planned, log_dir.absolute())
