@@ -19,7 +19,7 @@ from rlhf.rollout.evaluation import Evaluation, SetResult
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.trainer.buffer import Accounts
-from rlhf.trainer.checkpoint import CheckpointManifest, newest_complete
+from rlhf.trainer.checkpoint import CheckpointManifest, checkpoints, newest_complete
 from rlhf.types import PolicyVersion
 
 STANDING = "standing.json"
@@ -102,9 +102,15 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tupl
     return {key: (old.get(key), new.get(key)) for key in (*old, *new) if old.get(key) != new.get(key)}
 
 
-def rewind(folder: RunFolder, standing: Standing) -> None:
-    """Cut off what was written after the checkpoint. Raises `CheckpointError` when there is less than at that time."""
-    for name, length in standing.lines.items():
+def rewind(folder: RunFolder, point: ResumePoint) -> None:
+    """Cut off what was written after the checkpoint, and put damaged ones out of the way, as `damaged-NUMBER`.
+
+    Raises `CheckpointError` when there is less than at that time.
+    """
+    for path in checkpoints(folder.checkpoints):
+        if path.name > point.path.name:
+            path.rename(path.with_name(path.name.replace("version", "damaged")))
+    for name, length in point.standing.lines.items():
         path = folder.path / name
         there = path.stat().st_size if path.exists() else 0
         if there < length:
