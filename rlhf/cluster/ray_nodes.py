@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlhf.cluster.plan import Resources
+from rlhf.cluster.resources import Resources
 
 HEAD_RESOURCE = "node:__internal_head__"
 ID_LABEL = "ray.io/node-id"
@@ -17,13 +17,8 @@ ID_LABEL = "ray.io/node-id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNode:
-<<<<<<< HEAD
-    """A node that is alive. `name` is unique in its cluster: the one that `ray start` was given, else the host's,
-    and where two share it a number after it."""
-=======
     """A node that is alive. `name` is unique in its cluster: the one given by `ray start --node-name`, else the host's;
     its address where two hosts are called the same, and where two nodes share a machine the host's with a number."""
->>>>>>> 5e34de9ac1cb2c52f1bf91fd311aa48f3de55a88
 
     id: str
     name: str
