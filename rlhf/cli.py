@@ -46,12 +46,15 @@ def train(
     address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="A Ray cluster to join; the same as cluster.address=…")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint in the run folder.")
+    ] = False,
 ) -> None:
     """Train what a recipe says, and leave a run folder."""
     from rlhf.commands.train import train as run
 
     joined = [f"cluster.address={address}"] if address else []
-    raise typer.Exit(run(recipe, [*(overrides or []), *joined]))
+    raise typer.Exit(run(recipe, [*(overrides or []), *joined], resume=resume))
 
 
 @app.command("eval")
