@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from rlhf.commands.failures import tell
+from rlhf.commands.kubernetes import kubernetes
 from rlhf.commands.serve_sandbox import sandbox
 from rlhf.errors import RlhfError
 
@@ -133,6 +134,9 @@ def check(recipe: RecipeFile, overrides: Overrides = None) -> None:
     from rlhf.commands.check import check as run
 
     raise typer.Exit(run(recipe, overrides or []))
+
+
+app.command()(kubernetes)
 
 
 @app.command()
