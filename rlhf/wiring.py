@@ -64,7 +64,9 @@ async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view
         from rlhf.cluster.ray_cluster import RayCluster
 
         cluster = RayCluster(
-            address=recipe.cluster.address, placement_timeout_seconds=recipe.cluster.placement_timeout_seconds
+            address=recipe.cluster.address,
+            placement_timeout_seconds=recipe.cluster.placement_timeout_seconds,
+            nodes=recipe.cluster.nodes,
         )
     possible = (*roles_of(recipe), *playing_roles(recipe))
     chosen = [role for role in possible if role.name in roles]
