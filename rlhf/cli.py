@@ -12,6 +12,7 @@ import typer
 
 from rlhf.commands.failures import tell
 from rlhf.commands.kubernetes import kubernetes
+from rlhf.commands.node import node
 from rlhf.commands.serve_sandbox import sandbox
 from rlhf.errors import RlhfError
 
@@ -173,6 +174,7 @@ def serve_reward(
 
 
 serve.command("sandbox")(sandbox)
+app.command("node")(node)
 
 
 @serve.command("policy")

@@ -45,7 +45,7 @@ class Job:
 
 def load_for(job: Job, recipe: Path, overrides: Sequence[str]) -> LoadedRecipe:
     """The recipe as the pods will read it: what it writes is on the shared volume. Raises `ConfigError`."""
-    shared = [f"model.cache_dir={job.workspace}/models"]
+    shared = [f"model.cache_dir={job.workspace}/models", f"cluster.nodes={job.nodes}"]
     loaded = load_recipe(recipe, [*shared, *overrides])
     run = Path(job.workspace) / loaded.recipe.run_dir
     return load_recipe(recipe, [*shared, *overrides, f"run.dir={run}"])
