@@ -12,6 +12,7 @@ import typer
 
 from rlhf.commands.failures import tell
 from rlhf.commands.kubernetes import kubernetes
+from rlhf.commands.launch import launch
 from rlhf.commands.node import node
 from rlhf.commands.serve_sandbox import sandbox
 from rlhf.errors import RlhfError
@@ -137,6 +138,7 @@ def check(recipe: RecipeFile, overrides: Overrides = None) -> None:
     raise typer.Exit(run(recipe, overrides or []))
 
 
+app.command()(launch)
 app.command()(kubernetes)
 
 

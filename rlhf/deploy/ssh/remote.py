@@ -97,7 +97,7 @@ def _end_with(launcher: Launcher, child: subprocess.Popen[bytes]) -> None:
 
 
 def _pump(source: BinaryIO, target: int) -> None:
-    """Pass output on. A connection that is gone takes none, and the command must not feel it: it has to end in order."""
+    """Pass output on. A connection that is gone takes none, and the command must not feel it: it ends in order."""
     for line in source:
         try:
             os.write(target, line)

@@ -66,13 +66,11 @@ class Session:
         self._process, self._tell, self._complain = process, tell, complain
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._ready: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
-        self._work = [
-            asyncio.ensure_future(work) for work in (self._read_output(), self._read_errors(), self._beat())
-        ]
+        self._work = [asyncio.ensure_future(work) for work in (self._read_output(), self._read_errors(), self._beat())]
 
     @classmethod
     async def open(cls, host: Host, words: Sequence[str], tell: Print, complain: Print) -> Session:
-        """Start the connection. It leaves this terminal's group: Ctrl-C is for the launcher, which ends all in order."""
+        """Start the connection, outside this terminal's group: Ctrl-C is for the launcher, which ends all in order."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=LINE_BYTES
@@ -101,6 +99,11 @@ class Session:
     def order(self, orders: Orders) -> None:
         """Start the command."""
         self._send(orders.line())
+
+    @property
+    def pid(self) -> int:
+        """Of the connection."""
+        return self._process.pid
 
     async def wait(self) -> int:
         """The exit code of the command, or of ssh where the connection broke."""
