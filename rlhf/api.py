@@ -9,13 +9,14 @@ from pathlib import Path
 
 from rlhf.errors import UserError
 from rlhf.layers import LoadedRecipe, load_recipe
+from rlhf.leaving import Leaving
 from rlhf.located import located
 from rlhf.metrics import Clock
 from rlhf.preflight import preflight
 from rlhf.rollout.evaluation import Evaluation
-from rlhf.runs.folder import RunFolder
 from rlhf.runs.summary import Summary
 from rlhf.runs.view import BothViews, PlainView, make_view
+from rlhf.sitting import Sitting, run_folder
 from rlhf.trainer.checkpoint import export_model, model_folder
 
 
@@ -38,20 +39,35 @@ class Trainer:
         """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`."""
         return cls(load_recipe(Path(path), overrides))
 
-    def fit(self) -> Summary:
-        """Train to the end of the budget. Raises the run's first failure; the run folder is complete then too."""
+    def fit(self, *, resume: bool = False, leaving: Leaving | None = None) -> Summary:
+        """Train to the end of the budget. Raises the run's first failure; the run folder is complete then too.
+
+        With `resume` an earlier run in the same folder goes on from its newest checkpoint. `leaving` may end this
+        sooner, at an update boundary, with a checkpoint; the summary then says `saved`.
+        """
         preflight(self.recipe)
         from rlhf.training import train
 
-        folder = RunFolder.create(self.recipe.run_dir)
+        told: list[str] = []
+        folder, point = run_folder(self.recipe, resume=resume, tell=told.append)
         folder.write_recipe(self.recipe, self.loaded.origins)
         updates = self.recipe.trainer.updates
         live = self.recipe.run.live and self.recipe.cluster.kind != "local"  # a debugger wants the terminal for itself
-        with (folder.logs / "controller.log").open("w") as log:
+        with (folder.logs / "controller.log").open("a") as log:
             shown = make_view(self.recipe.name, updates, sys.stdout, live=live)
             with closing(BothViews(shown, PlainView(log))) as view:
-                summary = asyncio.run(train(self.loaded, folder, self._clock or Clock(), view))
-        self._model = model_folder(str(folder.path))
+                for words in told:
+                    view.message(words)
+                sitting = Sitting(
+                    recipe=self.recipe,
+                    folder=folder,
+                    clock=self._clock or Clock(),
+                    view=view,
+                    point=point,
+                    leaving=leaving or Leaving(),
+                )
+                summary = asyncio.run(train(sitting))
+        self._model = None if summary.saved else model_folder(str(folder.path))
         return summary
 
     def evaluate(self) -> Evaluation:

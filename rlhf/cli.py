@@ -15,6 +15,7 @@ from rlhf.commands.kubernetes import kubernetes
 from rlhf.commands.launch import launch
 from rlhf.commands.node import node
 from rlhf.commands.serve_sandbox import sandbox
+from rlhf.commands.slurm import slurm
 from rlhf.errors import RlhfError
 
 app = typer.Typer(
@@ -43,11 +44,19 @@ TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with th
 
 
 @app.command()
-def train(recipe: RecipeFile, overrides: Overrides = None) -> None:
+def train(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint in the run folder.")
+    ] = False,
+    rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
+) -> None:
     """Train what a recipe says, and leave a run folder."""
     from rlhf.commands.train import train as run
+    from rlhf.deploy.joining import joining
 
-    raise typer.Exit(run(recipe, overrides or []))
+    raise typer.Exit(run(recipe, [*(overrides or []), *joining(rendezvous)], resume=resume))
 
 
 @app.command("eval")
@@ -177,6 +186,7 @@ def serve_reward(
 
 serve.command("sandbox")(sandbox)
 app.command("node")(node)
+app.command("slurm")(slurm)
 
 
 @serve.command("policy")

@@ -18,6 +18,7 @@ from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import make_loggers
 from rlhf.runs.summary import SetSummary, Summary
 from rlhf.runs.view import UpdateLine, View
+from rlhf.sitting import Sitting
 from rlhf.study import HeldOut, Lesson, Study
 from rlhf.trainer.checkpoint import prune, write_checkpoint
 from rlhf.warmup import starting_model
@@ -32,8 +33,9 @@ BEGINNINGS: Mapping[str, Callable[[Recipe, Sequence[Worker], str, Tell], Awaitab
 """How each kind of run starts its ranks on a model's folder and finds its examples."""
 
 
-async def fine_tune_on(cluster: Cluster, recipe: Recipe, folder: RunFolder, clock: Clock, view: View) -> Summary:
+async def fine_tune_on(cluster: Cluster, sitting: Sitting) -> Summary:
     """Start the ranks, learn from `trainer.groups_per_update` examples an update, and leave a checkpoint."""
+    recipe, folder, clock, view = sitting.recipe, sitting.folder, sitting.clock, sitting.view
     view.phase("start")
     recipe = recipe if recipe.kind == "offline" else one_step_an_update(recipe)
     workers = await spawn_learners(recipe, cluster)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.folder import RunFolder
@@ -15,8 +16,9 @@ from rlhf.types import Failed, Filtered, Group, Task, Ticket, Updated
 class Ledger:
     """Knows every ticket that is out, and writes the records of its episodes when their fate is known."""
 
-    def __init__(self, folder: RunFolder, samples: int) -> None:
-        self._writer = EpisodeWriter(folder.episodes)
+    def __init__(self, folder: RunFolder, samples: int, fates: Mapping[str, int] = MappingProxyType({})) -> None:
+        """`samples` to a group. A run that is resumed goes on from the `fates` of the episodes that are written."""
+        self._writer = EpisodeWriter(folder.episodes, fates)
         self._samples = samples
         self._out: dict[int, tuple[Ticket, Task, Group | None]] = {}
 
@@ -41,6 +43,14 @@ class Ledger:
             del self._out[group.ticket.ordinal]
         self._writer.write(records_of_update(groups, updated, update))
         self._writer.flush()
+
+    @property
+    def fates(self) -> dict[str, int]:
+        return self._writer.fates
+
+    @property
+    def written_bytes(self) -> int:
+        return self._writer.written_bytes
 
     @property
     def sample_accounts(self) -> dict[str, int]:

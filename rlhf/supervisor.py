@@ -35,7 +35,7 @@ GRACE_SECONDS = 20.0
 TICK_SECONDS = 0.5
 SAME_SIGNAL_SECONDS = 1.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 SI_KERNEL = 0x80
 """`si_code` of a signal of the kernel: of a terminal's Ctrl-C, which the whole foreground group gets."""
 
@@ -43,8 +43,8 @@ SI_KERNEL = 0x80
 def supervise(main: Callable[[], int]) -> int:
     """Run `main` in a process of its own and return its exit code, 128 + n when signal n ended it.
 
-    SIGTERM, SIGHUP and Ctrl-C reach `main`, which has `GRACE_SECONDS` to end. Temporary files of `main` and all below
-    it (`TMPDIR`) go to a folder that is removed at the end.
+    SIGTERM, SIGHUP and Ctrl-C reach `main`, which has `GRACE_SECONDS` to end; SIGUSR1 reaches it too. Temporary files
+    of `main` and all below it (`TMPDIR`) go to a folder that is removed at the end.
     """
     scratch = socket_folder("rlhf-", LONGEST_SCRATCH_PARENT)
     outermost = Guard(scratch, role="supervisor")
@@ -92,6 +92,9 @@ class Guard:
 
     def _pass_on(self, event: signal.struct_siginfo, child: int) -> None:
         if event.si_signo == signal.SIGCHLD:
+            return
+        if event.si_signo == signal.SIGUSR1:  # a word to `main`, which ends when it has done what it means
+            os.kill(child, signal.SIGUSR1)
             return
         self._kill_at = self._kill_at or time.monotonic() + GRACE_SECONDS
         if event.si_signo != signal.SIGINT:

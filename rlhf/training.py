@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 
-from rlhf.boundary import UpdateBoundary
+from rlhf.boundary import Resumed, UpdateBoundary
 from rlhf.cluster.worker import Cluster
 from rlhf.data.mixing import MixedOrder
 from rlhf.data.tasks import held_out_problems, load_sets, mixed, training_tasks
 from rlhf.fine_tuning import fine_tune_on
-from rlhf.layers import LoadedRecipe
 from rlhf.ledger import Ledger, group_accounts
-from rlhf.metrics import Clock
 from rlhf.observed import ObservedBuffer, ObservedEvaluator, ObservedLearner, ObservedRollout, ObservedWeights
-from rlhf.recipe import Recipe
+from rlhf.resume import ResumePoint, Standing, plan_of, reported_updates, write_standing
 from rlhf.roles import ENGINE, ENVIRONMENT, LEARNER, REWARD
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.episodes import EpisodeWriter
@@ -23,8 +22,8 @@ from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import make_loggers
 from rlhf.runs.plot import plot_rewards
-from rlhf.runs.summary import SetSummary, Summary
-from rlhf.runs.view import View
+from rlhf.runs.summary import SAVED, SetSummary, Summary
+from rlhf.sitting import Sitting
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.checkpoint import prune, write_checkpoint
 from rlhf.trainer.config import TrainerConfig
@@ -45,18 +44,19 @@ from rlhf.wiring import (
 )
 
 
-async def train(loaded: LoadedRecipe, folder: RunFolder, clock: Clock, view: View) -> Summary:
+async def train(sitting: Sitting) -> Summary:
     """Train what the recipe says; everything is in the run folder when it returns, and when it raises."""
-    recipe = loaded.recipe
+    recipe, folder, view = sitting.recipe, sitting.folder, sitting.view
     async with AsyncExitStack() as stack:
         roles, work = (
             ((LEARNER, ENGINE, REWARD, ENVIRONMENT), _train_on) if recipe.plays else ((LEARNER,), fine_tune_on)
         )
         cluster = await stack.enter_async_context(started_cluster(recipe, roles, folder.logs, view))
-        return await while_alive(cluster, work(cluster, recipe, folder, clock, view))
+        return await while_alive(cluster, work(cluster, sitting))
 
 
-async def _train_on(cluster: Cluster, recipe: Recipe, folder: RunFolder, clock: Clock, view: View) -> Summary:
+async def _train_on(cluster: Cluster, sitting: Sitting) -> Summary:
+    recipe, folder, clock, view = sitting.recipe, sitting.folder, sitting.clock, sitting.view
     async with AsyncExitStack() as stack:
         view.phase("start")
         train = await asyncio.to_thread(load_sets, recipe.data.train_sets)
@@ -73,6 +73,8 @@ async def _train_on(cluster: Cluster, recipe: Recipe, folder: RunFolder, clock: 
                 started_serving(recipe, cluster, model, logs=folder.logs, publishes=True)
             )
             await starting
+            if sitting.point is not None:
+                await learner.load(sitting.point.path)
             publisher = await make_publisher(recipe, learner, serving)
             length = serving.renderer.prompt_tokens
             tasks = await asyncio.to_thread(training_tasks, recipe.data, train, length, view.message)
@@ -80,7 +82,7 @@ async def _train_on(cluster: Cluster, recipe: Recipe, folder: RunFolder, clock: 
             if opening := await serving.opening(recipe, tasks[0][0]):
                 view.message(opening)
         run = RlRun(
-            recipe, folder, clock, view,
+            sitting,
             tasks=mixed(recipe.data, tasks, recipe.seed), problems=problems,
             serving=serving, learner=learner, publisher=publisher,
         )  # fmt: skip
@@ -92,10 +94,7 @@ class RlRun:
 
     def __init__(
         self,
-        recipe: Recipe,
-        folder: RunFolder,
-        clock: Clock,
-        view: View,
+        sitting: Sitting,
         *,
         tasks: MixedOrder[Task],
         serving: Serving,
@@ -103,13 +102,14 @@ class RlRun:
         learner: RemoteLearner,
         publisher: Publisher,
     ) -> None:
-        trainer = recipe.trainer
-        self.recipe, self.folder, self.clock = recipe, folder, clock
-        self.buffer = make_buffer(trainer)
+        recipe, folder, clock, view = sitting.recipe, sitting.folder, sitting.clock, sitting.view
+        trainer, point = recipe.trainer, sitting.point
+        self.recipe, self.folder, self.clock, self.before = recipe, folder, clock, point and point.standing
+        self.buffer = make_buffer(trainer, point)
         rollout = serving.rollout(
             recipe, sampling=recipe.sampling.sampling(), group_size=trainer.group_size, purpose="train"
         )
-        self.ledger = Ledger(folder, rollout.samples)
+        self.ledger = Ledger(folder, rollout.samples, self.before.episodes if self.before else {})
         self.loggers = make_loggers(recipe.run.loggers, folder, recipe.name, recipe.model_dump(mode="json"))
         self.spans = JsonlWriter(folder.spans)
         self.learner = ObservedLearner(learner, clock=clock, ledger=self.ledger, view=view, version=learner.version)
@@ -125,6 +125,8 @@ class RlRun:
             evaluator=evaluator and ObservedEvaluator(evaluator, records=self.evaluations),
             checkpoint=self.checkpoint,
             canary_difference=lambda: publisher.canary_difference,
+            leaving=sitting.leaving.reason,
+            resumed=resumed_boundary(folder, self.before) if self.before else None,
         )
         self.loop = Loop(
             tasks=tasks,
@@ -141,6 +143,7 @@ class RlRun:
         outcome = "finished"
         try:
             await self.loop.run(self.recipe.trainer.updates)
+            outcome = f"{SAVED}: {self.boundary.left}" if self.boundary.left else outcome
         except (asyncio.CancelledError, KeyboardInterrupt) as error:
             outcome = str(error) or "stopped"  # a death cancels with its words, a person without any
             raise
@@ -178,23 +181,55 @@ class RlRun:
             evaluations=evaluations_told(first, last),
             updates=self.loop.version,
             samples=self.boundary.samples,
-            wall_seconds=round(self.clock.elapsed_seconds, 2),
+            wall_seconds=round(self.wall_seconds, 2),
             seconds_to_first_update=self.learner.seconds_to_first_update,
             group_accounts=group_accounts(self.buffer),
             sample_accounts=self.ledger.sample_accounts,
             max_staleness=int(self.boundary.max_staleness),
         )
 
-    async def checkpoint(self, version: int) -> None:
+    @property
+    def wall_seconds(self) -> float:
+        """Of all sittings together."""
+        return self.clock.elapsed_seconds + (self.before.wall_seconds if self.before else 0.0)
+
+    async def checkpoint(self, version: int, metrics: Mapping[str, float]) -> None:
         """Write a checkpoint beside the earlier ones, and drop the oldest."""
+        standing = self.standing(metrics)
+
+        async def save(path: Path) -> None:
+            await self.learner.save(path)
+            write_standing(path, standing)
+
         await write_checkpoint(
             self.folder.checkpoints,
             version=version,
             next_ordinal=self.buffer.next_ordinal,
             outstanding=self.buffer.outstanding,
-            save=self.learner.save,
+            save=save,
         )
         prune(self.folder.checkpoints, self.recipe.trainer.keep_checkpoints)
+
+    def standing(self, metrics: Mapping[str, float]) -> Standing:
+        """All at one moment: players go on while the ranks save."""
+        return Standing(
+            plan=plan_of(self.recipe),
+            groups=self.buffer.settled_accounts,
+            episodes=self.ledger.fates,
+            lines={
+                self.folder.episodes.name: self.ledger.written_bytes,
+                self.folder.evaluations.name: self.evaluations.written_bytes,
+                self.folder.spans.name: self.spans.written_bytes,
+                self.folder.metrics.name: self.folder.metrics.stat().st_size,
+            },
+            metrics=metrics,
+            evaluations=tuple(self.boundary.evaluations),
+            wall_seconds=self.wall_seconds,
+        )
+
+
+def resumed_boundary(folder: RunFolder, before: Standing) -> Resumed:
+    return Resumed(metrics=before.metrics, reported=reported_updates(folder), evaluations=before.evaluations)
 
 
 def evaluations_told(first: Evaluation | None, last: Evaluation | None) -> dict[str, SetSummary]:
@@ -208,11 +243,15 @@ def evaluations_told(first: Evaluation | None, last: Evaluation | None) -> dict[
     }
 
 
-def make_buffer(config: TrainerConfig) -> TicketBuffer:
+def make_buffer(config: TrainerConfig, point: ResumePoint | None) -> TicketBuffer:
     return TicketBuffer(
         groups_per_update=config.groups_per_update,
         max_staleness=config.max_staleness,
         updates=config.updates,
         refill_groups=config.refill_groups,
         failure_budget=config.failure_budget,
+        version=point.version if point else 0,
+        next_ordinal=point.manifest.next_ordinal if point else 0,
+        reissue=point.manifest.outstanding if point else (),
+        accounts=point.standing.groups if point else None,
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from rlhf.commands.failures import tell
 from rlhf.errors import RlhfError
 from rlhf.layers import LoadedRecipe, load_recipe
+from rlhf.leaving import EXIT_SAVED, Leaving
 from rlhf.located import located
 from rlhf.metrics import Clock
 from rlhf.preflight import preflight
@@ -17,23 +18,24 @@ from rlhf.runs.summary import Summary
 from rlhf.supervisor import supervise
 
 
-def train(recipe: Path, overrides: Sequence[str] = ()) -> int:
+def train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = False) -> int:
     """Check the recipe, then train under supervision. Raises `UserError` before anything has started."""
     clock = Clock()
     loaded = located(load_recipe(recipe, overrides))
     preflight(loaded.recipe)
-    return supervise(lambda: run(loaded, clock))
+    return supervise(lambda: run(loaded, clock, resume=resume))
 
 
-def run(loaded: LoadedRecipe, clock: Clock) -> int:
+def run(loaded: LoadedRecipe, clock: Clock, *, resume: bool) -> int:
     """The controller's own process: what the heavy imports are made in."""
     from rlhf.api import Trainer
 
-    folder = loaded.recipe.run_dir
+    folder, leaving = loaded.recipe.run_dir, Leaving.of_job()
+    signal.signal(signal.SIGUSR1, lambda number, frame: leaving.ask("SIGUSR1"))
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, as_ctrl_c)
     try:
-        summary = Trainer(loaded, clock=clock).fit()
+        summary = Trainer(loaded, clock=clock).fit(resume=resume, leaving=leaving)
     except RlhfError as error:
         code = tell(error)
         print(f"the logs of every process are in {folder / 'logs'}", file=sys.stderr)
@@ -42,6 +44,9 @@ def run(loaded: LoadedRecipe, clock: Clock) -> int:
         print(f"stopped; what was done so far is in {folder}", file=sys.stderr)
         return 130
     print(closing_words(summary, folder))
+    if summary.saved:
+        print(f"{summary.outcome}; the same command with --resume goes on", flush=True)
+        return EXIT_SAVED
     return 0
 
 

@@ -47,7 +47,7 @@ def check_token() -> None:
     """A cluster without a secret would run anybody's code. Raises `UserError`."""
     if len(os.environ.get("RAY_AUTH_TOKEN", "")) < LEAST_TOKEN:
         raise UserError(
-            f"RAY_AUTH_TOKEN is not set, or shorter than {LEAST_TOKEN} characters; export one secret on all nodes of a run"
+            f"RAY_AUTH_TOKEN is not set, or shorter than {LEAST_TOKEN} characters; export the same on all nodes"
         )
 
 

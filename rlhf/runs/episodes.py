@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import EpisodeRecord, Fate, as_row
@@ -14,11 +15,11 @@ BESIDE_THE_BOOKS = (Fate.EVALUATED, Fate.BASELINE, Fate.SERVED)
 
 
 class EpisodeWriter:
-    """Appends records to `episodes.jsonl`; `counts` is the accounting of samples."""
+    """Appends records to `episodes.jsonl`; `counts` is the accounting of samples, and goes on from `fates`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fates: Mapping[str, int] = MappingProxyType({})) -> None:
         self._lines = JsonlWriter(path)
-        self._fates: Counter[Fate] = Counter()
+        self._fates = Counter({Fate(fate): count for fate, count in fates.items()})
 
     def write(self, records: Iterable[EpisodeRecord]) -> None:
         for record in records:
@@ -30,6 +31,15 @@ class EpisodeWriter:
         """Episodes per fate, and `admitted`, their sum; those that were never meant for training are left out."""
         fates = {fate.value: self._fates[fate] for fate in Fate if fate not in BESIDE_THE_BOOKS}
         return {"admitted": sum(fates.values())} | fates
+
+    @property
+    def fates(self) -> dict[str, int]:
+        """Every fate that was written, and how often."""
+        return {fate.value: count for fate, count in self._fates.items()}
+
+    @property
+    def written_bytes(self) -> int:
+        return self._lines.written_bytes
 
     def flush(self) -> None:
         self._lines.flush()

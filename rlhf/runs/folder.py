@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from rlhf.errors import UserError
 from rlhf.runs.resolved import resolved_yaml
 
 FOLDERS = ("logs", "checkpoints", "tensorboard")
+RECORDS = (
+    "recipe.yaml", "metrics.jsonl", "episodes.jsonl", "evaluations.jsonl", "spans.jsonl", "summary.json", "reward.png",
+    "tensorboard",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,27 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"cannot make the run folder {path} ({error.strerror}); set run.dir to another") from None
         return cls(path)
+
+    @classmethod
+    def keep(cls, path: Path) -> RunFolder:
+        """The run folder at `path` with all that is in it; an empty one where there is none. Raises `UserError`."""
+        try:
+            for folder in FOLDERS:
+                (path / folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot use the run folder {path} ({error.strerror}); set run.dir to another") from None
+        return cls(path)
+
+    def set_records_aside(self) -> None:
+        """Move what an earlier attempt recorded to `aside.N`. Its logs stay: who runs this may be writing to them."""
+        found = [self.path / name for name in RECORDS if (self.path / name).exists()]
+        if not found:
+            return
+        aside = next(place for n in count(1) if not (place := self.path / f"aside.{n}").exists())
+        aside.mkdir()
+        for record in found:
+            record.rename(aside / record.name)
+        self.tensorboard.mkdir()
 
     @property
     def recipe(self) -> Path:

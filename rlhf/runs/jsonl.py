@@ -31,6 +31,12 @@ class JsonlWriter:
         self._file.flush()
         self._lines.clear()
 
+    @property
+    def written_bytes(self) -> int:
+        """The file's length, with all that was written until now in it."""
+        self.flush()
+        return self._file.tell()
+
     def close(self) -> None:
         if not self._file.closed:
             self.flush()

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+SAVED = "saved"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetSummary:
@@ -24,7 +26,8 @@ class Summary:
     name: str
     """Name of the run."""
     outcome: str = "finished"
-    """`finished`, `stopped` (by the user), or the error that ended it."""
+    """`finished`, `saved: …` (it left before its end, to be resumed), `stopped` (by the user), or the error that ended
+    it."""
     eval_reward_start: float | None = None
     """Mean held-out reward (`avg@n`) of the first evaluation set before the first update."""
     eval_reward_end: float | None = None
@@ -40,7 +43,7 @@ class Summary:
     samples: int = 0
     """Episodes trained."""
     wall_seconds: float = 0.0
-    """From the command to the end."""
+    """From the command to the end; of all sittings together, where the run was resumed."""
     seconds_to_first_update: float | None = None
     """From the command until the first update began to train."""
     group_accounts: Mapping[str, int] = field(default_factory=dict)
@@ -49,6 +52,11 @@ class Summary:
     """`admitted = trained + filtered + failed + unscored + in_flight`, in episodes."""
     max_staleness: int = 0
     """Largest staleness of any trained token, in updates."""
+
+    @property
+    def saved(self) -> bool:
+        """Whether the run left to be resumed."""
+        return self.outcome.startswith(SAVED)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

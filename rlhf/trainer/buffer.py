@@ -41,7 +41,8 @@ class Accounts:
 class TicketBuffer:
     """Admits, settles and hands out groups for `updates` updates from `version` on.
 
-    `reissue` are the ordinals that were out when a checkpoint was taken: they are admitted again, first.
+    `reissue` are the ordinals that were out when a checkpoint was taken: they are admitted again, first. `accounts`
+    are those of that moment (`settled_accounts`).
     Raises `FailureBudgetSpent` from `take` when more than `failure_budget` of the last groups failed.
     """
 
@@ -56,6 +57,7 @@ class TicketBuffer:
         version: PolicyVersion = 0,
         next_ordinal: int = 0,
         reissue: Iterable[int] = (),
+        accounts: Accounts | None = None,
     ) -> None:
         self.groups_per_update = groups_per_update
         self.version = version
@@ -68,7 +70,9 @@ class TicketBuffer:
         self._reissue = deque(sorted(reissue))
         self._live: dict[int, Group | None] = {}
         self._taken: tuple[int, ...] = ()
-        self._admitted = self._trained = self._filtered = self._failed = 0
+        before = accounts or Accounts(admitted=0, trained=0, filtered=0, failed=0, in_flight=0)
+        self._admitted, self._trained = before.admitted, before.trained
+        self._filtered, self._failed = before.filtered, before.failed
         self._changed = asyncio.Event()
 
     async def admit(self) -> Ticket:
@@ -131,6 +135,13 @@ class TicketBuffer:
             failed=self._failed,
             in_flight=len(self._live),
         )
+
+    @property
+    def settled_accounts(self) -> Accounts:
+        """The accounts as a resume from here goes on with them: what is outstanding will be admitted again."""
+        trained = self._trained + len(self._taken)
+        admitted = trained + self._filtered + self._failed
+        return Accounts(admitted=admitted, trained=trained, filtered=self._filtered, failed=self._failed, in_flight=0)
 
     @property
     def next_ordinal(self) -> int:

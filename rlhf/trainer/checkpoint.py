@@ -87,6 +87,17 @@ def newest_checkpoint(root: Path) -> Path:
     return found[-1]
 
 
+def newest_complete(root: Path) -> tuple[tuple[Path, CheckpointManifest] | None, tuple[str, ...]]:
+    """The newest checkpoint that is whole, if there is any, and why each one that is newer was refused."""
+    refused = [f"{path} was never finished" for path in sorted(root.glob("writing-*"), reverse=True)]
+    for path in reversed(checkpoints(root)):
+        try:
+            return (path, read_checkpoint(path)), tuple(refused)
+        except CheckpointError as error:
+            refused.append(str(error))
+    return None, tuple(refused)
+
+
 def prune(root: Path, keep: int) -> None:
     """Delete all but the `keep` newest checkpoints, and folders that were never finished."""
     for path in [*checkpoints(root)[:-keep], *root.glob("writing-*")]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class ModelRank:
             self.average.save(path / "ema")
             with self.average.in_place():
                 self.export(path / "huggingface_ema")
+        torch.save(random_state(self.device), path / f"random-{self.rank}.pt")
         if self.rank == 0:
             (path / "learner.json").write_text(json.dumps({"version": version, "plan": self._plan}))
 
@@ -69,6 +70,7 @@ class ModelRank:
         self.engine.load_checkpoint(str(path / "deepspeed"), tag=TAG)
         if self.average:
             self.average.load(path / "ema")
+        set_random_state(torch.load(path / f"random-{self.rank}.pt", weights_only=True))
         return int(saved["version"])
 
     def export(self, path: Path) -> None:
@@ -115,3 +117,15 @@ class ModelRank:
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.tensor(array, device=self.device)
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Of torch's generators, by device: dropout in a user's own model draws from them, nothing of ours does."""
+    state = {"cpu": torch.get_rng_state()}
+    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def set_random_state(state: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"])
