@@ -8,7 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlhf.cluster.plan import Plan, plan, this_machine
+from rlhf.cluster.machine import this_machine
+from rlhf.cluster.plan import plan
+from rlhf.cluster.resources import Plan
 from rlhf.config import read_yaml
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import pair_from_row

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from rlhf.cluster.plan import describe
+from rlhf.cluster.described import describe
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import ModelError, RlhfError

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, Never
 
 from rlhf.cluster.host import Host, value_of
-from rlhf.cluster.plan import Placement, Plan, Role, plan, this_machine, worker_name
+from rlhf.cluster.machine import this_machine
+from rlhf.cluster.plan import plan
+from rlhf.cluster.resources import Placement, Plan, Role, worker_name
 from rlhf.errors import DeadlinePassed, PlacementError
 
 CLOSE_SECONDS = 10.0

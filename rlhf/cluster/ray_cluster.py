@@ -15,10 +15,12 @@ from typing import Any, Never
 
 from rlhf.cluster.blocking import BlockingCalls
 from rlhf.cluster.local import thread_environment
-from rlhf.cluster.plan import Placement, Plan, Role, plan, this_machine
+from rlhf.cluster.machine import this_machine
+from rlhf.cluster.plan import plan
 from rlhf.cluster.quiet_ray import quiet_ray
 from rlhf.cluster.ray_joining import join_ray, too_few
 from rlhf.cluster.ray_nodes import ID_LABEL, RayNode, living_nodes
+from rlhf.cluster.resources import Placement, Plan, Role
 from rlhf.errors import DeadlinePassed
 from rlhf.scratch import socket_folder
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never, Protocol
 
-from rlhf.cluster.plan import Plan, Role
+from rlhf.cluster.resources import Plan, Role
 
 
 class Worker(Protocol):
