@@ -23,7 +23,7 @@ def node(
     timeout: Annotated[float, typer.Option(min=1.0, help="Deadline of each wait at the start, in seconds.")] = 300.0,
 ) -> None:
     """Be one machine of a Ray cluster, until told to end (RLHF_RUN_ID, RAY_AUTH_TOKEN)."""
-    from rlhf.cluster.plan import this_machine
+    from rlhf.cluster.machine import this_machine
     from rlhf.deploy.node import NodeSettings, check_token, run_id, run_node
     from rlhf.supervisor import supervise
 

@@ -32,7 +32,7 @@ class Sshd:
 
 @contextmanager
 def private_sshd(folder: Path) -> Iterator[Sshd]:
-    """The server, from its first answer to its end. It and its keys live in `folder`; nothing of the machine is used."""
+    """The server, from its first answer to its end. Its keys are its own, in `folder`; none of the machine is used."""
     for key in ("server", *FORCED, "stranger"):
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key))
     keys = [f"{forced} {(folder / f'{name}.pub').read_text()}".lstrip() for name, forced in FORCED.items()]

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 
 from rlhf.cluster.heartbeat import HEARTBEAT
-from rlhf.cluster.plan import Plan, Resources, plan
+from rlhf.cluster.plan import Plan, Resources, describe, plan
 from rlhf.errors import ConfigError
 from rlhf.layers import LoadedRecipe, load_recipe
 from rlhf.roles import roles_of
@@ -74,7 +74,7 @@ def manifest(loaded: LoadedRecipe, job: Job) -> str:
         entrypoint=json.dumps(shlex.join(entrypoint)),
         ray_version=ray_version(PINS.read_text()),
         heartbeat=textwrap.indent(heartbeat(), 16 * " "),
-        plan=textwrap.indent(by_node(placed(loaded, job)), "# "),
+        plan=textwrap.indent(describe(placed(loaded, job)), "# "),
         recipe=textwrap.indent(resolved_yaml(loaded.recipe, loaded.origins), 4 * " ").rstrip("\n"),
     )
 
@@ -94,22 +94,6 @@ def placed(loaded: LoadedRecipe, job: Job) -> Plan:
     """The placement that the run will have on these nodes. Raises `PlacementError`."""
     nodes = [Resources(node=f"node-{index}", cpus=job.cpus, gpus=job.gpus) for index in range(job.nodes)]
     return plan(roles_of(loaded.recipe), nodes)
-
-
-def by_node(planned: Plan) -> str:
-    """`node-3   learner 24-31`, one line a node: a table of every worker would bury the manifest."""
-    indices: dict[str, dict[str, list[int]]] = {}
-    for placement in planned.placements:
-        indices.setdefault(placement.node, {}).setdefault(placement.role, []).append(placement.index)
-    return "\n".join(
-        f"{node:<9}" + ", ".join(f"{role} {_span(found)}" for role, found in roles.items())
-        for node, roles in indices.items()
-    )
-
-
-def _span(indices: Sequence[int]) -> str:
-    whole = len(indices) > 1 and list(indices) == list(range(indices[0], indices[-1] + 1))
-    return f"{indices[0]}-{indices[-1]}" if whole else ", ".join(map(str, indices))
 
 
 def heartbeat() -> str:

@@ -7,9 +7,11 @@ because the network is gone, the command is told to end, whatever ssh and its se
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rlhf.cluster.plan import this_machine
+from rlhf.cluster.machine import this_machine
 
 READY = "rlhf-ready "
 """Before the line that says what this host has: a login shell may print other things first."""
@@ -27,6 +29,7 @@ SILENCE_SECONDS = 30.0
 GRACE_SECONDS = 25.0
 """What the command has to end after SIGTERM: more than the supervisor gives to what it runs."""
 DRAIN_SECONDS = 5.0
+PR_SET_PDEATHSIG = 1
 
 
 class Launcher:
@@ -76,7 +79,10 @@ def run(orders: Mapping[str, Any], launcher: Launcher) -> int:
     child = subprocess.Popen(
         orders["command"], cwd=orders["folder"], env={**os.environ, **orders["environment"]},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        preexec_fn=_end_with_parent,
     )  # fmt: skip
+    for ending in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(ending, lambda number, frame: child.terminate())
     pumps = [_thread(_pump, child.stdout, 1), _thread(_pump, child.stderr, 2)]
     _thread(_end_with, launcher, child)
     code = child.wait()
@@ -84,6 +90,11 @@ def run(orders: Mapping[str, Any], launcher: Launcher) -> int:
     for pump in pumps:
         pump.join(max(0.0, deadline - time.monotonic()))  # a process that was left behind may hold the pipe open
     return code if code >= 0 else 128 - code
+
+
+def _end_with_parent() -> None:
+    """Whoever kills this process ends the command too: the kernel tells it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def _end_with(launcher: Launcher, child: subprocess.Popen[bytes]) -> None:
