@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rlhf.deploy.ssh.hosts_file import Host
@@ -120,3 +123,79 @@ def test_hosts_that_are_too_small_together_are_refused_before_anything_starts(ss
     assert ended.returncode == 2
     assert "9 learner x 0.5 cores" in errors(ended)[0]
     assert marked(tmp_path) == []
+
+
+TINY = (
+    "model.warmup=null", "data.eval=null", "trainer.groups_per_update=8", "trainer.group_size=4",
+    "cluster.learners=spread", "trainer.deepspeed.ranks=2", "trainer.deepspeed.cpus_per_rank=1",
+    "rollout.cpus_per_engine=1", "cluster.placement_timeout_seconds=120",
+)  # fmt: skip
+HOSTS = "first cpus=1 gpus=0   # the head\nsecond cpus=2 gpus=0\n"
+
+
+def places(folder: Path) -> tuple[str, str]:
+    return f"run.dir={folder}/run", f"model.cache_dir={folder}/models"
+
+
+@pytest.mark.engine
+def test_a_run_over_two_hosts_reaches_its_end_and_leaves_nothing(sshd: Sshd, tmp_path: Path) -> None:
+    ended = launch(sshd, tmp_path, HOSTS, *places(tmp_path), *TINY, "trainer.updates=3")
+    assert ended.returncode == 0, ended.stderr
+    assert "3 updates" in ended.stdout
+    said = (tmp_path / "run/logs/hosts.log").read_text().splitlines()
+    assert any(line.startswith("first ") and "is the head of run quickstart-" in line for line in said)
+    assert any(line.startswith("second ") and "joined" in line for line in said)
+    assert {line.partition(" ")[0] for line in said} == {"first", "second"}
+    assert marked(tmp_path) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"hosts.txt", "models", "run"}
+
+
+@contextmanager
+def training(sshd: Sshd, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A launch in the middle of its training, in a process group of its own."""
+    (folder / "hosts.txt").write_text(HOSTS)
+    words = ("launch", str(QUICKSTART), "--hosts", str(folder / "hosts.txt"), "--ssh-config", str(sshd.config))
+    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        launched = subprocess.Popen(
+            command(*words, *places(folder), *TINY, "trainer.updates=100000"),
+            cwd=ROOT, env=environment() | {MARK: str(folder)}, stdout=out, stderr=err, start_new_session=True,
+        )  # fmt: skip
+    try:
+        assert until(lambda: b"update " in (folder / "out").read_bytes() or launched.poll() is not None, 240)
+        assert launched.poll() is None, (folder / "err").read_text()
+        yield launched
+    finally:
+        launched.kill()
+        for left in marked(folder):
+            left.kill()
+
+
+@pytest.mark.engine
+def test_ctrl_c_ends_all_hosts_and_the_token_is_on_no_command_line(sshd: Sshd, tmp_path: Path) -> None:
+    with training(sshd, tmp_path) as launched:
+        token = next(found for one in marked(tmp_path) if (found := one.environ().get("RAY_AUTH_TOKEN")))
+        everyones = [" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])]
+        assert any("rlhf.deploy.ssh.remote" in line for line in everyones)
+        assert not any(token in line for line in everyones)
+        os.killpg(launched.pid, signal.SIGINT)
+        assert launched.wait(60) == 130
+        assert until(lambda: not marked(tmp_path), 10)
+    assert "stopped; what was done so far is in" in (tmp_path / "err").read_text()
+    assert json.loads((tmp_path / "run/summary.json").read_text())["outcome"] == "stopped"
+
+
+@pytest.mark.engine
+def test_after_sigkill_of_the_launcher_no_host_goes_on(sshd: Sshd, tmp_path: Path) -> None:
+    with training(sshd, tmp_path) as launched:
+        launched.kill()
+        assert until(lambda: not marked(tmp_path), 60), marked(tmp_path)
+
+
+@pytest.mark.engine
+def test_a_host_that_is_lost_in_the_middle_is_named(sshd: Sshd, tmp_path: Path) -> None:
+    with training(sshd, tmp_path) as launched:
+        node = next(one for one in marked(tmp_path) if "node" in one.cmdline() and "--head" not in one.cmdline())
+        node.kill()
+        assert launched.wait(90) == 1
+        assert until(lambda: not marked(tmp_path), 10)
+    assert "error: second: its node ended" in (tmp_path / "err").read_text()
