@@ -50,13 +50,17 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint in the run folder.")
     ] = False,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Join this Ray cluster, or `auto`; cluster.address.")
+    ] = None,
     rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
 ) -> None:
     """Train what a recipe says, and leave a run folder."""
     from rlhf.commands.train import train as run
     from rlhf.deploy.joining import joining
 
-    raise typer.Exit(run(recipe, [*(overrides or []), *joining(rendezvous)], resume=resume))
+    joined = [f"cluster.address={address}"] if address else joining(rendezvous)
+    raise typer.Exit(run(recipe, [*(overrides or []), *joined], resume=resume))
 
 
 @app.command("eval")
