@@ -157,7 +157,9 @@ class RayCluster:
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle),
         )
         log_file = log_dir / f"{placement.worker}.log"
-        return RayWorker(placement.worker, host.remote(role.factory, role.concurrency, str(log_file), self._head))
+        return RayWorker(
+            placement.worker, placement.node, host.remote(role.factory, role.concurrency, str(log_file), self._head)
+        )
 
 
 @cache
