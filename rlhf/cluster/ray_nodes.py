@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlhf.cluster.resources import Resources
+from rlhf.cluster.plan import Resources
 
 HEAD_RESOURCE = "node:__internal_head__"
 ID_LABEL = "ray.io/node-id"
@@ -17,7 +17,8 @@ ID_LABEL = "ray.io/node-id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNode:
-    """A node that is alive. `name` is unique in its cluster: the host's, and where two share it a number after it."""
+    """A node that is alive. `name` is unique in its cluster: the one that `ray start` was given, else the host's,
+    and where two share it a number after it."""
 
     id: str
     name: str
@@ -47,11 +48,17 @@ def _node(told: Mapping[str, Any]) -> RayNode:
     has = told["Resources"]
     return RayNode(
         id=told["NodeID"],
-        name=told["NodeManagerHostname"] or told["NodeManagerAddress"],
+        name=_name(told),
         cpus=has.get("CPU", 0.0),
         gpus=has.get("GPU", 0.0),
         head=HEAD_RESOURCE in has,
     )
+
+
+def _name(told: Mapping[str, Any]) -> str:
+    """Ray calls a node that was given no name by its address; the host's name says more."""
+    given, address = told.get("NodeName"), told["NodeManagerAddress"]
+    return str(given if given and given != address else told["NodeManagerHostname"] or address)
 
 
 def _with_unique_names(nodes: Sequence[RayNode]) -> list[RayNode]:

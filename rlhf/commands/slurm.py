@@ -23,7 +23,7 @@ def slurm(
     cpu_nodes: Annotated[int, typer.Option(min=0, help="More machines, without GPUs, for servers.")] = 0,
     cpu_partition: Annotated[str | None, typer.Option(help="The partition of those.")] = None,
     warn_seconds: Annotated[
-        int, typer.Option(min=1, max=65535, help="Save this long before the limit: longer than an update.")
+        int, typer.Option("--signal", min=1, max=65535, help="Save this long before the limit: longer than an update.")
     ] = 300,
     submit: Annotated[bool, typer.Option("--submit", help="Give the script to sbatch.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write, instead of printing.")] = None,

@@ -26,9 +26,15 @@ class HeadWatch:
         self._door = (host, int(port))
         self._refused = 0
         self._heard_at = time.monotonic()
+        self._gone = ""
 
     def gone(self) -> str:
-        """Knock once. A refusal is the word of the head's machine; silence may be the network's."""
+        """Knock once, until it is gone."""
+        self._gone = self._gone or self._knocked()
+        return self._gone
+
+    def _knocked(self) -> str:
+        """A refusal is the word of the head's machine; silence may be the network's."""
         try:
             socket.create_connection(self._door, timeout=KNOCK_SECONDS).close()
         except ConnectionRefusedError:

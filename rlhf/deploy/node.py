@@ -8,12 +8,14 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf.cluster.interfaces import ELSEWHERE, LOOPBACK, Interface, address_of, interface_toward
+from rlhf.cluster.ray_cluster import PRIVATE_RAY
+from rlhf.cluster.ray_joining import ask_for_peers
 from rlhf.deploy.head_watch import HeadWatch, ended_cleanly
 from rlhf.deploy.hosts import host_name, say
-from rlhf.deploy.interfaces import FAR_AWAY, Interface, named, towards
 from rlhf.deploy.ray_start import RayNode, RayProcess
 from rlhf.deploy.rendezvous import Rendezvous, publish, wait_for
-from rlhf.errors import NodeFailed, RlhfError, UserError
+from rlhf.errors import NodeFailed, PlacementError, RlhfError, UserError
 from rlhf.scratch import socket_folder
 
 LOOK_SECONDS = 1.0
@@ -53,6 +55,7 @@ def check_token() -> None:
 
 def run_node(settings: NodeSettings) -> int:
     """Be a node until SIGTERM or the head's clean end, which is 0, or until something fails, told in one line."""
+    os.environ.update(PRIVATE_RAY)
     stop = threading.Event()
     for ending in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(ending, lambda number, frame: stop.set())
@@ -67,7 +70,7 @@ def run_node(settings: NodeSettings) -> int:
 
 def head(settings: NodeSettings, stop: threading.Event) -> None:
     """Start a head, write where it is, and stay. That the file is gone again says that the end was a clean one."""
-    own = named(settings.interface) if settings.interface else towards(FAR_AWAY)
+    own = own_interface(settings, ELSEWHERE)
     ray = start_ray_node(settings, own, None)
     address = ray.until_up(settings.timeout_seconds, stop.is_set)
     if address is None:
@@ -84,12 +87,12 @@ def worker(settings: NodeSettings, stop: threading.Event) -> None:
     found = wait_for(settings.rendezvous, settings.run, settings.timeout_seconds, stop.is_set)
     if found is None:
         return
-    own = named(settings.interface) if settings.interface else towards(found.address.rpartition(":")[0])
+    own = own_interface(settings, found.address.rpartition(":")[0])
+    ask_for_peers(found.address)  # a head that refuses the token says so at once, and Ray's start only after 20 s
     ray = start_ray_node(settings, own, found.address)
-    if ray.until_up(settings.timeout_seconds, stop.is_set) is None:
-        return
-    say(f"joined {found.host}, the head of run {found.run}, at {found.address}, {described(settings, own)}")
     watch = HeadWatch(found.address)
+    if ray.until_up(settings.timeout_seconds, lambda: stop.is_set() or watch.gone() != ""):
+        say(f"joined {found.host}, the head of run {found.run}, at {found.address}, {described(settings, own)}")
     while not stop.wait(LOOK_SECONDS):
         if how := watch.gone():
             if ended_cleanly(settings.rendezvous, found):
@@ -104,6 +107,19 @@ def start_ray_node(settings: NodeSettings, own: Interface, head_address: str | N
     return RayProcess(
         RayNode(head=head_address, address=own.address, cpus=settings.cpus, gpus=settings.gpus, temp_dir=temp_dir)
     )
+
+
+def own_interface(settings: NodeSettings, there: str) -> Interface:
+    """The interface that was named, or that of the route to the host `there`; loopback where there is none."""
+    if settings.interface is None:
+        try:
+            return interface_toward(there)
+        except PlacementError:
+            return Interface(name="lo", address=LOOPBACK)
+    try:
+        return Interface(name=settings.interface, address=address_of(settings.interface))
+    except PlacementError:
+        raise UserError(f"--interface {settings.interface!r} is none of this machine's, or has no address") from None
 
 
 def described(settings: NodeSettings, own: Interface) -> str:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from rlhf.errors import DeadlinePassed, NodeFailed
 
 BELOW_EPHEMERAL = range(20_000, 32_000)
 """Ports that the kernel gives to nobody who asks for any."""
-TAIL_LINES = 20
 LOOK_SECONDS = 0.2
 
 
@@ -87,15 +86,9 @@ class RayProcess:
 
     def _cause(self) -> str:
         """Why the child ended, as far as it said."""
-        lines = self._last_lines()
-        if self._node.head and any("InvalidAuthToken" in line for line in lines):
-            return f"the head at {self._node.head} refuses this node's RAY_AUTH_TOKEN: it belongs to another run"
+        said = self._output.read_text(errors="replace").split("\n")
+        lines = [line.strip() for line in said if line.strip()]
         return f"Ray ended with code {self._child.returncode}: {lines[-1] if lines else 'it said nothing'}"
-
-    def _last_lines(self) -> Sequence[str]:
-        """The end of what the child printed."""
-        text = self._output.read_text(errors="replace")
-        return [line.strip() for line in text.splitlines() if line.strip()][-TAIL_LINES:]
 
 
 def _is_free(port: int) -> bool:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.records import EpisodeRecord, read_episodes
-from tests.end_to_end.running import QUICKSTART, ROOT, command, environment, logs
+from tests.end_to_end.running import QUICKSTART, ROOT, SMALL, command, environment, logs
 from tests.slurm.private import PrivateSlurm
 from tests.slurm.processes import until, with_variable
 
 START_SECONDS, END_SECONDS, CLEAN_SECONDS = 300, 420, 10
 OVER_BOTH_NODES = ("trainer.deepspeed.ranks=2", "trainer.deepspeed.cpus_per_rank=1.5")
 """A node of two cores holds one rank, and beside it one engine of half a core."""
+LONG = (*SMALL, "model.warmup=null", "trainer.updates=100000", "data.eval=null")
+"""Overrides for a job that is to be in the middle of training."""
 GOING_ON = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED")
 
 
@@ -45,8 +47,9 @@ class Job:
 
     @property
     def output(self) -> str:
-        """All that the job has printed: SLURM's own file, and the nodes' logs."""
-        return "\n".join(log.read_text(errors="replace") for log in sorted(self.folder.glob("logs/**/*.log")))
+        """What the job's script and training have printed."""
+        printed = self.folder / "logs" / f"slurm-{self.number}.out"
+        return printed.read_text(errors="replace") if printed.exists() else ""
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -56,6 +59,10 @@ class Job:
     def episodes(self) -> list[EpisodeRecord]:
         return list(read_episodes(self.folder / "episodes.jsonl"))
 
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        return list(read_jsonl(self.folder / "metrics.jsonl"))
+
     def processes(self, node: str | None = None) -> list[psutil.Process]:
         """Whatever lives of it, on one node or on both."""
         ours = with_variable("SLURM_JOB_ID", self.number, SLURM_CONF=str(self.slurm.configuration))
@@ -64,15 +71,16 @@ class Job:
     def until_trained(self, updates: int) -> None:
         """Wait until so many updates are recorded."""
         metrics = self.folder / "metrics.jsonl"
-        came = until(
-            lambda: (metrics.exists() and len(metrics.read_text().splitlines()) >= updates) or self.state not in GOING_ON,
-            START_SECONDS,
-        )
-        assert came and self.state == "RUNNING", f"{self.state} before update {updates}\n{self.output[-6000:]}"
+
+        def trained() -> bool:
+            return metrics.exists() and len(metrics.read_text().splitlines()) >= updates
+
+        assert until(lambda: trained() or self.state not in GOING_ON, START_SECONDS), self.words()
+        assert self.state == "RUNNING", f"{self.state} before update {updates}\n{self.words()}"
 
     def until_ended(self, seconds: float = END_SECONDS) -> str:
         """Wait for the end and say how it was, in SLURM's word."""
-        assert until(lambda: self.state not in GOING_ON, seconds), f"{self.state}\n{self.output[-6000:]}"
+        assert until(lambda: self.state not in GOING_ON, seconds), f"{self.state}\n{self.words()}"
         return self.state
 
     def assert_nothing_left(self) -> None:
@@ -82,7 +90,7 @@ class Job:
 
     def words(self) -> str:
         """What to read when something went otherwise than expected."""
-        return f"{self.output[-6000:]}\n{logs(self.folder)}"
+        return f"{self.output[-6000:]}\n{logs(self.folder)}"  # of the nodes and of the workers
 
 
 def rlhf_slurm(slurm: PrivateSlurm, *words: str, scratch: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -95,17 +103,15 @@ def rlhf_slurm(slurm: PrivateSlurm, *words: str, scratch: Path | None = None) ->
     )  # fmt: skip
 
 
-def submit(
-    slurm: PrivateSlurm, folder: Path, cache: Path, *words: str, nodes: int = 2, time: str = "30", recipe: Path = QUICKSTART
-) -> Job:
-    """Submit the recipe; its temporary files go to a folder of its own, short enough for Ray's sockets."""
+def submit(slurm: PrivateSlurm, folder: Path, cache: Path, *words: str, nodes: int = 2, time: str = "30") -> Job:
+    """Submit the quickstart; its temporary files go to a folder of its own, short enough for Ray's sockets."""
     scratch = slurm.folder / f"t{len(list(slurm.folder.glob('t*')))}"
     scratch.mkdir()
     places = (f"run.dir={folder}", f"model.cache_dir={cache}")
     asked = ("--nodes", str(nodes), "--time", time, "--submit")
-    done = rlhf_slurm(slurm, str(recipe), *asked, *places, *words, scratch=scratch)
+    done = rlhf_slurm(slurm, str(QUICKSTART), *asked, *places, *words, scratch=scratch)
     said = re.search(r"job (\d+)", done.stdout)
-    assert done.returncode == 0 and said, f"{done.stdout}{done.stderr}"
+    assert said, f"{done.returncode}: {done.stdout}{done.stderr}"
     return Job(slurm, said[1], folder, scratch)
 
 
@@ -115,8 +121,3 @@ def on_node(process: psutil.Process, node: str) -> bool:
         return process.environ().get("SLURMD_NODENAME") == node
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return False
-
-
-def trained_ordinals(episodes: Sequence[EpisodeRecord]) -> list[int]:
-    """The place in the order of training of every group that was trained, once for each of its samples' first."""
-    return sorted(episode.ordinal for episode in episodes if episode.fate == "trained" and episode.sample == 0)

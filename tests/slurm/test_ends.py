@@ -36,4 +36,4 @@ def test_a_node_that_dies_is_named_and_nothing_is_left(job: Job) -> None:
         process.kill()
     assert job.until_ended(60) == "FAILED"
     job.assert_nothing_left()
-    assert "n2" in job.said, job.said
+    assert "n2" in job.output, job.output

@@ -1,4 +1,4 @@
-"""A job that its time limit interrupts saves, queues itself again and finishes, with every prompt trained exactly once."""
+"""A job that its time limit interrupts saves, queues itself again and finishes; every prompt is trained once."""
 
 from __future__ import annotations
 
@@ -6,23 +6,45 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import SMALL
-from tests.slurm.jobs import OVER_BOTH_NODES, submit, trained_ordinals
+from tests.slurm.jobs import LONG, OVER_BOTH_NODES, Job, submit
 from tests.slurm.private import PrivateSlurm
 
-UPDATES, GROUPS, SAMPLES = 160, 8, 4
+UPDATES, GROUPS, SAMPLES = 130, 8, 4
+"""Two minutes, where SLURM speaks up 60 to 120 s after the start: it looks every half minute, and rounds up."""
+UNHURRIED = (
+    "reward.kind=function", "reward.function=tests.slurm.rewards:unhurried",
+    f"trainer.updates={UPDATES}",
+)  # fmt: skip
+
+pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.mark.timeout(900)
-def test_every_prompt_is_trained_once_over_both_times(slurm: PrivateSlurm, cache: Path, tmp_path: Path) -> None:
-    size = (f"trainer.updates={UPDATES}", "data.eval=null", *SMALL)
-    job = submit(slurm, tmp_path / "run", cache, *OVER_BOTH_NODES, *size, "--signal", "60", time="2")
+@pytest.fixture(scope="module")
+def job(slurm: PrivateSlurm, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder = tmp_path_factory.mktemp("limited") / "run"
+    job = submit(slurm, folder, cache, *OVER_BOTH_NODES, *LONG, *UNHURRIED, "--signal", "60", time="3")
     assert job.until_ended(700) == "COMPLETED", job.words()
-    job.assert_nothing_left()
+    return job
+
+
+def test_it_was_interrupted_and_left_nothing(job: Job) -> None:
     assert int(job.shown("Restarts")) >= 1
-    episodes, accounts = job.episodes, job.summary["sample_accounts"]
-    assert trained_ordinals(episodes) == list(range(UPDATES * GROUPS))
-    assert len({(one.ordinal, one.sample) for one in episodes}) == len(episodes) == UPDATES * GROUPS * SAMPLES
-    assert [one.update for one in episodes] == sorted(one.update for one in episodes)
-    assert accounts["admitted"] == accounts["trained"] == len(episodes)
+    job.assert_nothing_left()
     assert (job.summary["outcome"], job.summary["updates"]) == ("finished", UPDATES)
+
+
+def test_every_prompt_was_trained_exactly_once(job: Job) -> None:
+    trained = [(one.ordinal, one.sample) for one in job.episodes if one.fate == "trained"]
+    assert sorted(trained) == [(ordinal, sample) for ordinal in range(UPDATES * GROUPS) for sample in range(SAMPLES)]
+
+
+def test_it_went_on_where_it_was(job: Job) -> None:
+    assert [line["update"] for line in job.metrics] == list(range(1, UPDATES + 1))
+    assert [one.update for one in job.episodes] == sorted(one.update for one in job.episodes)
+    for episode in job.episodes:
+        assert {version for version in episode.versions or [] if version is not None} == {episode.update - 1}
+
+
+def test_its_books_balance_over_all_its_starts(job: Job) -> None:
+    accounts = job.summary["sample_accounts"]
+    assert accounts["admitted"] == accounts["trained"] == len(job.episodes) == UPDATES * GROUPS * SAMPLES

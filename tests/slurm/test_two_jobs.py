@@ -29,7 +29,8 @@ def jobs(slurm: PrivateSlurm, cache: Path, tmp_path_factory: pytest.TempPathFact
 
 def of_its_processes(job: Job, variable: str) -> set[str]:
     """The values that the variable has in the processes of Ray, which are told everything."""
-    return {process.environ().get(variable, "") for process in job.processes() if process.name() in ("raylet", "gcs_server")}
+    of_ray = [process for process in job.processes() if process.name() in ("raylet", "gcs_server")]
+    return {process.environ().get(variable, "") for process in of_ray}
 
 
 def rendezvous(job: Job) -> Path:
@@ -42,7 +43,8 @@ def test_each_has_a_cluster_of_its_own(jobs: tuple[Job, Job]) -> None:
     assert len({head["address"] for head in heads}) == len({head["run"] for head in heads}) == 2
     for variable in ("RLHF_RUN_ID", "RAY_AUTH_TOKEN"):
         [one], [other] = (of_its_processes(job, variable) for job in jobs)
-        assert one and other and one != other
+        assert "" not in (one, other)
+        assert one != other
 
 
 def test_a_node_refuses_the_head_of_another_run(jobs: tuple[Job, Job]) -> None:

@@ -29,7 +29,8 @@ class Part:
 class Job:
     """One run of a recipe. `main` are the machines of learners and engines, `servers` those without GPUs, for the
     servers of environments and rewards. `folder` is where relative paths begin, and `rlhf` the command on the nodes.
-    `warn_seconds` before the time limit the run is told to save."""
+    `warn_seconds` before the time limit the run is told to save; `join_seconds` is the deadline for all nodes to be
+    there, which import Ray from a shared file system at the same time."""
 
     name: str
     recipe: str
@@ -42,6 +43,7 @@ class Job:
     time: str | None = None
     account: str | None = None
     warn_seconds: int = 300
+    join_seconds: int = 300
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -69,5 +71,5 @@ def check_job(job: Job) -> None:
     if job.time is not None and seconds_of(job.time) <= job.warn_seconds:
         raise UserError(
             f"--time {job.time} is not longer than the {job.warn_seconds} s that the run is given to save; raise it or "
-            "lower --warn-seconds"
+            "lower --signal"
         )

@@ -14,6 +14,7 @@ from rlhf.preflight import preflight
 
 ELSEWHERE = "cluster.address=later"
 """Says that the workers' places are not on this machine; the job's own address is known when its head runs."""
+LEAST_JOIN_SECONDS = 300
 
 
 def job_of(
@@ -44,4 +45,5 @@ def job_of(
         time=time,
         account=account,
         warn_seconds=warn_seconds,
+        join_seconds=max(LEAST_JOIN_SECONDS, round(checked.cluster.placement_timeout_seconds)),
     )

@@ -31,6 +31,7 @@ def render(job: Job) -> str:
         run_dir=shlex.quote(str(job.run_dir)),
         nodes="\n".join(steps(job)),
         all_nodes=str(job.nodes),
+        join_seconds=str(job.join_seconds),
     )
 
 
