@@ -82,14 +82,12 @@ def component(job: Job, part: Part) -> Iterator[str]:
 
 def steps(job: Job) -> Iterator[str]:
     """What starts the nodes of the cluster: the head, those that join it, those without GPUs."""
-    group = " --het-group=0" if job.servers else ""
-    cores = str(job.main.cpus) if job.main.cpus else '"$SLURM_CPUS_ON_NODE"'
-    yield fill("head.sh.part", group=group, cpus=cores)
+    options = ("--het-group=0 " if job.servers else "") + (f"--gpus-per-node={job.main.gpus} " if job.main.gpus else "")
+    yield fill("head.sh.part", options=options)
     if job.main.nodes > 1:
-        yield fill("workers.sh.part", group=group, cpus=cores, count=str(job.main.nodes - 1))
+        yield fill("workers.sh.part", options=options, nodes=str(job.main.nodes - 1))
     if job.servers:
-        cores = str(job.servers.cpus) if job.servers.cpus else '"$SLURM_CPUS_ON_NODE"'
-        yield fill("cpu_nodes.sh.part", group=" --het-group=1", cpus=cores, count=str(job.servers.nodes))
+        yield fill("servers.sh.part", options="--het-group=1 ", nodes=str(job.servers.nodes))
 
 
 def fill(name: str, **values: str) -> str:
