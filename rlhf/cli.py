@@ -11,7 +11,11 @@ from typing import Annotated
 import typer
 
 from rlhf.commands.failures import tell
+from rlhf.commands.kubernetes import kubernetes
+from rlhf.commands.launch import launch
+from rlhf.commands.node import node
 from rlhf.commands.serve_sandbox import sandbox
+from rlhf.commands.slurm import slurm
 from rlhf.errors import RlhfError
 
 app = typer.Typer(
@@ -46,11 +50,17 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint in the run folder.")
     ] = False,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Join this Ray cluster, or `auto`; cluster.address.")
+    ] = None,
+    rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
 ) -> None:
     """Train what a recipe says, and leave a run folder."""
     from rlhf.commands.train import train as run
+    from rlhf.deploy.joining import joining
 
-    raise typer.Exit(run(recipe, overrides or [], resume=resume))
+    joined = [f"cluster.address={address}"] if address else joining(rendezvous)
+    raise typer.Exit(run(recipe, [*(overrides or []), *joined], resume=resume))
 
 
 @app.command("eval")
@@ -141,6 +151,10 @@ def check(recipe: RecipeFile, overrides: Overrides = None) -> None:
     raise typer.Exit(run(recipe, overrides or []))
 
 
+app.command()(launch)
+app.command()(kubernetes)
+
+
 @app.command()
 def doctor() -> None:
     """Look at this machine; say what to put right."""
@@ -175,6 +189,8 @@ def serve_reward(
 
 
 serve.command("sandbox")(sandbox)
+app.command("node")(node)
+app.command("slurm")(slurm)
 
 
 @serve.command("policy")

@@ -31,6 +31,26 @@ class PlacementError(UserError):
     """The machine or the cluster cannot hold what the recipe asks for."""
 
 
+class RendezvousError(UserError):
+    """A rendezvous file of another run, or a damaged one."""
+
+
+class NodeFailed(RlhfError):
+    """A machine's part of a Ray cluster did not start, or lost its head. `host` is whose, `cause` what ended it."""
+
+    def __init__(self, host: str, cause: str) -> None:
+        super().__init__(cause)
+        self.host, self.cause = host, cause
+
+
+class HostError(UserError):
+    """A host on which nothing can be started, and why not."""
+
+    def __init__(self, host: str, cause: str) -> None:
+        super().__init__(f"{host}: {cause}")
+        self.host, self.cause = host, cause
+
+
 class WorkerDied(RlhfError):
     """A worker process ended. `worker` is its role and index, `cause` what ended it."""
 

@@ -8,13 +8,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlhf.cluster.plan import Plan, plan, this_machine
+from rlhf.cluster.machine import this_machine
+from rlhf.cluster.plan import plan
+from rlhf.cluster.resources import Plan
 from rlhf.config import read_yaml
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import pair_from_row
 from rlhf.data.rows import task_from_row
 from rlhf.data.sources import local_files
-from rlhf.errors import ConfigError, DataError, ModelError
+from rlhf.errors import ConfigError, DataError, ModelError, PlacementError
 from rlhf.http.config import check_cassette, token_from
 from rlhf.pieces import is_piece, load_piece
 from rlhf.recipe import Recipe
@@ -50,6 +52,11 @@ def placement(recipe: Recipe) -> Plan | None:
     """
     if recipe.cluster.address:
         return None
+    if recipe.cluster.nodes > 1:
+        raise PlacementError(
+            f"cluster.nodes is {recipe.cluster.nodes}, and without cluster.address this machine is the only one; "
+            "give the address of a Ray cluster, or leave cluster.nodes at 1"
+        )
     return plan(roles_of(recipe), [this_machine()])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rlhf.cluster.plan import Role
+from rlhf.cluster.resources import Role
 from rlhf.recipe import Recipe
 from rlhf.serving.environment import engine_environment
 from rlhf.trainer.environment import rank_environment
@@ -20,9 +20,11 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
         factory="rlhf.trainer.worker:LearnerWorker",
         cpus=recipe.trainer.deepspeed.cpus_per_rank,
         gpus=recipe.trainer.deepspeed.gpus_per_rank,
+        layout=recipe.cluster.learners,
         env=rank_environment(learner_device(recipe)),
         start_timeout_seconds=recipe.trainer.deepspeed.start_timeout_seconds,
         hint="trainer.deepspeed.ranks, trainer.deepspeed.cpus_per_rank or trainer.deepspeed.gpus_per_rank",
+        size_hint="trainer.deepspeed.cpus_per_rank or trainer.deepspeed.gpus_per_rank",
     )
     return (learner, *playing_roles(recipe)) if recipe.plays else (learner,)
 
@@ -44,7 +46,8 @@ def engine_role(recipe: Recipe) -> Role:
         env=engine_environment(engine_device(recipe)),
         concurrency=8,
         start_timeout_seconds=rollout.start_timeout_seconds,
-        hint="rollout.engines, rollout.cpus_per_engine or rollout.gpus_per_engine",
+        hint="rollout.engines, rollout.tensor_parallel_size, rollout.cpus_per_engine or rollout.gpus_per_engine",
+        size_hint="rollout.tensor_parallel_size, rollout.cpus_per_engine or rollout.gpus_per_engine",
     )
 
 

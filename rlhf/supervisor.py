@@ -74,6 +74,8 @@ class Guard:
         status = self._until_end(child)
         self._leftovers.remove()
         shutil.rmtree(self._scratch, ignore_errors=True)
+        while signal.sigtimedwait(HANDLED, 0):  # told again while it cleaned: it ends anyway, and with its own code
+            pass
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return self._exit_code(status)
 

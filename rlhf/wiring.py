@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from rlhf.cluster.plan import describe
+from rlhf.cluster.described import describe
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import ModelError, RlhfError
@@ -64,13 +64,15 @@ async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view
         from rlhf.cluster.ray_cluster import RayCluster
 
         cluster = RayCluster(
-            address=recipe.cluster.address, placement_timeout_seconds=recipe.cluster.placement_timeout_seconds
+            address=recipe.cluster.address,
+            placement_timeout_seconds=recipe.cluster.placement_timeout_seconds,
+            nodes=recipe.cluster.nodes,
         )
     possible = (*roles_of(recipe), *playing_roles(recipe))
     chosen = [role for role in possible if role.name in roles]
     unique = tuple({role.name: role for role in chosen}.values())
     try:
-        view.message(describe(await cluster.start(unique, logs)))
+        await cluster.start(unique, logs, lambda plan: view.message(describe(plan)))
         yield cluster
     finally:
         await cluster.stop()

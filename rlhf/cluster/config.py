@@ -16,5 +16,10 @@ class ClusterConfig(Config):
     """`local`: everything in one process, without Ray, so that a debugger works; `ray`: a process for every worker."""
     address: str | None = None
     """An existing Ray cluster to join; a fresh one on this machine when absent."""
+    nodes: int = Field(1, ge=1)
+    """Nodes that the cluster at `address` must have before anything is placed; they are waited for."""
+    learners: Literal["pack", "spread"] = "pack"
+    """How learner ranks are dealt to nodes: on as few as can be, so that most of their traffic stays within a node; or
+    as evenly as the room allows, so that each has more of its node's memory. Ranks of a node are consecutive."""
     placement_timeout_seconds: float = Field(60, gt=0)
-    """Deadline for the cluster to give every worker its place."""
+    """Deadline for the nodes to join, and for the cluster to give every worker its place."""

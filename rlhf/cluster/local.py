@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, Never
 
 from rlhf.cluster.host import Host, value_of
-from rlhf.cluster.plan import Placement, Plan, Role, plan, this_machine, worker_name
+from rlhf.cluster.machine import this_machine
+from rlhf.cluster.plan import plan
+from rlhf.cluster.resources import Placement, Plan, Role, worker_name
 from rlhf.errors import DeadlinePassed, PlacementError
 
 CLOSE_SECONDS = 10.0
@@ -46,9 +48,12 @@ class LocalCluster:
         self._roles: dict[str, Role] = {}
         self._workers: dict[str, list[LocalWorker]] = {}
 
-    async def start(self, roles: Sequence[Role], log_dir: Path) -> Plan:
+    async def start(
+        self, roles: Sequence[Role], log_dir: Path, tell: Callable[[Plan], None] = lambda plan: None
+    ) -> Plan:
         """Plan, and set the roles' environment here. Raises `PlacementError`, also where two roles' variables clash."""
         planned = plan(roles, [this_machine()])
+        tell(planned)
         os.environ.update(thread_environment(planned.placements) | shared_environment(roles))
         self._roles = {role.name: role for role in roles}
         return planned

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import secrets
 import shutil
-import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Never
 
 from rlhf.cluster.blocking import BlockingCalls
-from rlhf.cluster.local import thread_environment
-from rlhf.cluster.plan import Placement, Plan, Resources, Role, plan, this_machine
-from rlhf.errors import DeadlinePassed, PlacementError
+from rlhf.cluster.machine import this_machine
+from rlhf.cluster.plan import plan
+from rlhf.cluster.quiet_ray import quiet_ray
+from rlhf.cluster.ray_joining import join_ray, too_few
+from rlhf.cluster.ray_nodes import RayNode, living_nodes
+from rlhf.cluster.ray_places import launch, reserve
+from rlhf.cluster.resources import Plan, Role
+from rlhf.errors import DeadlinePassed
 from rlhf.scratch import socket_folder
 
 OBJECT_STORE_BYTES = 256 << 20
@@ -25,7 +29,8 @@ CLOSE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 20.0
 GRACE_SECONDS = 5.0
 """Beyond what Ray itself waits for."""
-KNOCK_SECONDS = 5.0
+LIST_SECONDS = 10.0
+POLL_SECONDS = 0.5
 PRIVATE_RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
@@ -39,8 +44,10 @@ lack a role's environment and would only cost cores. What Ray prints of a dead w
 class RayCluster:
     """One Ray actor process for every placement."""
 
-    def __init__(self, address: str | None = None, placement_timeout_seconds: float = 60.0) -> None:
-        self._address = address
+    def __init__(self, address: str | None = None, placement_timeout_seconds: float = 60.0, nodes: int = 1) -> None:
+        """Joins the cluster at `address` once it has so many `nodes`; starts one on this machine where it is None."""
+        self._address, self._nodes = address, nodes
+        self._head: str | None = None
         self._placement_timeout_seconds = placement_timeout_seconds
         self._temp_dir: Path | None = None
         self._roles: dict[str, Role] = {}
@@ -48,20 +55,25 @@ class RayCluster:
         self._group: Any = None
         self._blocking = BlockingCalls()
 
-    async def start(self, roles: Sequence[Role], log_dir: Path) -> Plan:
-        """Start or join Ray, plan, reserve the places and start a process in each.
+    async def start(
+        self, roles: Sequence[Role], log_dir: Path, tell: Callable[[Plan], None] = lambda plan: None
+    ) -> Plan:
+        """Start or join Ray, wait for its nodes, plan, reserve the places and start a process in each.
 
-        A fresh Ray is planned before it is started. Raises `PlacementError`, and `DeadlinePassed` when the cluster
-        does not give the places in time.
+        A fresh Ray is planned before it is started; `tell` gets the plan before its places are waited for. Raises
+        `PlacementError`, and `DeadlinePassed` when the cluster does not give the places in time.
         """
         if self._address is None:
             plan(roles, [this_machine()])
-        await self._blocking.run("Ray's start", self._connect, self._placement_timeout_seconds)
-        planned = plan(roles, _nodes())
+        deadline = time.monotonic() + self._placement_timeout_seconds
+        starting = "Ray's start" if self._address is None else f"joining the Ray cluster at {self._address}"
+        await self._blocking.run(starting, self._connect, self._placement_timeout_seconds)
+        nodes = await self._gathered(deadline)
+        planned = plan(roles, [node.resources for node in nodes])
+        tell(planned)
         self._roles = {role.name: role for role in roles}
-        await self._reserve(planned)
-        for bundle, placement in enumerate(planned.placements):
-            self._workers.setdefault(placement.role, []).append(self._launch(placement, bundle, log_dir.absolute()))
+        await self._reserve(planned, {node.name: node.id for node in nodes})
+        self._launch(planned, log_dir.absolute())
         return planned
 
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> list[Any]:
@@ -106,34 +118,32 @@ class RayCluster:
             self._temp_dir = socket_folder("ray-")
             start_ray(self._temp_dir)
         else:
-            join_ray(self._address)
+            self._head = join_ray(self._address)
 
-    async def _reserve(self, planned: Plan) -> None:
-        from ray.util.placement_group import placement_group
+    async def _gathered(self, deadline: float) -> list[RayNode]:
+        """The cluster's nodes, once there are as many as the recipe waits for. Raises `PlacementError`."""
+        while len(nodes := await self._nodes_now()) < self._nodes:
+            if time.monotonic() > deadline:
+                names = [node.name for node in nodes]
+                raise too_few(str(self._address), self._nodes, names, self._placement_timeout_seconds)
+            await asyncio.sleep(POLL_SECONDS)
+        return nodes
 
-        self._group = placement_group([_bundle(placement) for placement in planned.placements], strategy="PACK")
+    async def _nodes_now(self) -> list[RayNode]:
+        return await self._blocking.run("the list of Ray's nodes", living_nodes, LIST_SECONDS)
+
+    async def _reserve(self, planned: Plan, ids: Mapping[str, str]) -> None:
+        self._group = reserve(planned, ids)
         seconds = self._placement_timeout_seconds
         waiting = partial(self._group.wait, seconds)
         if not await self._blocking.run("Ray's placement group", waiting, seconds + GRACE_SECONDS):
             raise DeadlinePassed("the placement of all workers on the Ray cluster", seconds)
 
-    def _launch(self, placement: Placement, bundle: int, log_dir: Path) -> Any:
-        import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        from rlhf.cluster.ray_host import RayHost
-        from rlhf.cluster.ray_worker import RayWorker
-
-        role = self._roles[placement.role]
-        host = ray.remote(RayHost).options(
-            num_cpus=placement.cpus,
-            num_gpus=placement.gpus,
-            max_concurrency=1000,
-            runtime_env={"env_vars": _environment(role, placement)},
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle),
-        )
-        log_file = log_dir / f"{placement.worker}.log"
-        return RayWorker(placement.worker, host.remote(role.factory, role.concurrency, str(log_file)))
+    def _launch(self, planned: Plan, log_dir: Path) -> None:
+        for bundle, placement in enumerate(planned.placements):
+            role, log_file = self._roles[placement.role], log_dir / f"{placement.worker}.log"
+            worker = launch(self._group, bundle, placement, role, log_file, self._head)
+            self._workers.setdefault(placement.role, []).append(worker)
 
 
 @cache
@@ -145,7 +155,7 @@ def private_token() -> str:
 def start_ray(temp_dir: Path) -> None:
     """Start a private Ray on this machine."""
     os.environ.update(PRIVATE_RAY | {"RAY_AUTH_TOKEN": private_token()})
-    ray = _quiet_ray()
+    ray = quiet_ray()
     machine = this_machine()
     ray.init(
         address="local",
@@ -157,49 +167,6 @@ def start_ray(temp_dir: Path) -> None:
         object_store_memory=OBJECT_STORE_BYTES,
         _temp_dir=str(temp_dir),
     )
-
-
-def join_ray(address: str) -> None:
-    """Join a Ray cluster that runs already. Raises `PlacementError` when none answers there."""
-    try:
-        _knock(address)
-        _quiet_ray().init(address=address, log_to_driver=False, configure_logging=False)
-    except (OSError, RuntimeError, ValueError) as error:
-        cause = str(error).strip().partition("\n")[0]
-        raise PlacementError(f"no Ray cluster answers at {address!r} ({cause}); correct cluster.address") from None
-
-
-def _knock(address: str) -> None:
-    """Ray itself tries a dead address for minutes. `auto` and `ray://…` are for Ray to find."""
-    host, _, port = address.rpartition(":")
-    if host and port.isdecimal() and "/" not in host:
-        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
-
-
-def _quiet_ray() -> Any:
-    """Ray, imported after its environment is set; its warnings are about itself."""
-    import ray
-
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    return ray
-
-
-def _nodes() -> list[Resources]:
-    import ray
-
-    nodes = ray.nodes()  # type: ignore[no-untyped-call]
-    alive = [node for node in nodes if node["Alive"]]
-    named = [(node["NodeManagerAddress"], node["Resources"]) for node in alive]
-    return [Resources(node=name, cpus=has.get("CPU", 0.0), gpus=has.get("GPU", 0.0)) for name, has in named]
-
-
-def _bundle(placement: Placement) -> dict[str, float]:
-    wanted = {"CPU": placement.cpus, "GPU": placement.gpus, f"node:{placement.node}": 0.001}
-    return {resource: amount for resource, amount in wanted.items() if amount}
-
-
-def _environment(role: Role, placement: Placement) -> dict[str, str]:
-    return thread_environment([placement]) | dict(role.env)
 
 
 def _disconnect(group: Any) -> None:

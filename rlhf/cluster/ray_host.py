@@ -6,20 +6,28 @@ import asyncio
 import ctypes
 import os
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Never
 
 from rlhf.cluster.host import Answer, Host
+from rlhf.cluster.interfaces import interface_environment, interface_toward
 
 
 class RayHost:
-    """A `Host` in a process of its own, whose output goes to `<log_dir>/<worker>.log`."""
+    """A `Host` in a process of its own, whose output goes to `<log_dir>/<worker>.log`.
 
-    def __init__(self, factory: str, concurrency: int, log_file: str) -> None:
+    In a cluster that was joined, `head` is its head's address: what this process sends to other workers takes the
+    interface that leads there.
+    """
+
+    def __init__(self, factory: str, concurrency: int, log_file: str, head: str | None) -> None:
         redirect_output(Path(log_file))
         end_at_once_on_sigterm()
+        if head is not None:
+            use_interface_toward(head)
         self._host = Host(factory, concurrency)
 
     async def process(self) -> tuple[str, int]:
@@ -41,6 +49,16 @@ class RayHost:
         """Never answers: that this call fails is how an idle worker's death is noticed."""
         while True:
             await asyncio.sleep(3600)
+
+
+def use_interface_toward(head: str) -> None:
+    """Set the interface of the route to `head` for gloo and nccl, which read it when they start. What the node's own
+    environment says already stays. Raises `PlacementError`."""
+    interface = interface_toward(head)
+    for variable, value in interface_environment(interface).items():
+        os.environ.setdefault(variable, value)
+    chosen = ", ".join(f"{variable}={os.environ[variable]}" for variable in interface_environment(interface))
+    print(f"on {socket.gethostname()}: {interface.name} ({interface.address}) leads to {head}; {chosen}", flush=True)
 
 
 def end_at_once_on_sigterm() -> None:

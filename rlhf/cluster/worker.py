@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never, Protocol
 
-from rlhf.cluster.plan import Plan, Role
+from rlhf.cluster.resources import Plan, Role
 
 
 class Worker(Protocol):
@@ -29,9 +29,10 @@ class Worker(Protocol):
 
 
 class Cluster(Protocol):
-    """`start` plans and places, `spawn` constructs a role's objects, `watch` raises when one dies, `stop` ends all."""
+    """`start` plans, tells the plan and gives the workers their places, `spawn` constructs a role's objects, `watch`
+    raises when one dies, `stop` ends all."""
 
-    async def start(self, roles: Sequence[Role], log_dir: Path) -> Plan: ...
+    async def start(self, roles: Sequence[Role], log_dir: Path, tell: Callable[[Plan], None] = ...) -> Plan: ...
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> Sequence[Worker]: ...
     def workers(self, role: str) -> Sequence[Worker]: ...
     async def watch(self) -> Never: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf.cluster.plan import describe
+from rlhf.cluster.described import describe
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.layers import load_recipe

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
 
 from rlhf.errors import ConfigError
 
@@ -18,17 +17,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def own_address() -> str:
-    """The address other hosts reach this one by; loopback when there is no network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # Connecting a datagram socket sends nothing; it only picks the outgoing interface.
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return LOOPBACK
-        return str(probe.getsockname()[0])
 
 
 def check_binding(host: str, token: str | None) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.http.binding import LOOPBACK, own_address
+from rlhf.cluster.interfaces import LOOPBACK, own_address
 from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.scores import RankScores, Wanted

@@ -6,7 +6,11 @@ import os
 
 import pytest
 
-from rlhf.cluster.plan import Placement, Resources, Role, describe, plan, this_machine
+from rlhf.cluster.described import describe
+from rlhf.cluster.free import Free
+from rlhf.cluster.machine import this_machine
+from rlhf.cluster.plan import plan
+from rlhf.cluster.resources import Placement, Resources, Role
 from rlhf.errors import PlacementError
 
 LAPTOP = Resources(node="laptop", cpus=2)
@@ -74,3 +78,55 @@ def test_a_worker_that_no_single_node_can_hold_is_refused() -> None:
 def test_this_machine_counts_the_cores_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert this_machine("here") == Resources(node="here", cpus=len(os.sched_getaffinity(0)), gpus=0)
+
+
+def test_an_engine_is_whole_on_one_node_and_refused_by_name_where_none_is_large_enough() -> None:
+    engine = Role(
+        name="engine", count=1, cpus=1, gpus=16, factory="m:E", hint="rollout.engines",
+        size_hint="rollout.tensor_parallel_size",
+    )  # fmt: skip
+    nodes = [Resources(node=name, cpus=96, gpus=8) for name in "ab"]
+    with pytest.raises(PlacementError) as refused:
+        plan([engine], nodes)
+    assert str(refused.value) == (
+        "engine-0 needs 16 GPUs on one node, and the 2 nodes have no node with more than 8; "
+        "lower rollout.tensor_parallel_size"
+    )
+
+
+def test_ranks_that_leave_no_node_whole_make_room_for_an_engine() -> None:
+    spread = Role(name="rank", count=8, gpus=1, layout="spread", factory="m:R")
+    nodes = [Resources(node=name, cpus=96, gpus=8) for name in "ab"]
+    placed = plan([spread, engines(1, 1, gpus=8)], nodes)
+    assert {p.node for p in placed.of("engine")} == {"a"}
+    assert {p.node for p in placed.of("rank")} == {"b"}
+
+
+def test_what_cannot_be_cut_to_fit_is_refused_by_the_first_that_has_no_place() -> None:
+    nodes = [Resources(node=name, cpus=96, gpus=3) for name in "ab"]
+    with pytest.raises(PlacementError) as refused:
+        plan([engines(3, 1, gpus=2)], nodes)
+    assert str(refused.value) == (
+        "engine-2 needs 1 core and 2 GPUs on one node, and the 2 nodes have no node with so much left; "
+        "lower rollout.engines or rollout.cpus_per_engine"
+    )
+
+
+def test_shares_of_gpus_do_not_add_up_over_two_gpus() -> None:
+    nodes = [Resources(node="a", cpus=96, gpus=2)]
+    assert plan([engines(2, 1, gpus=0.6), ranks(2, 1)], nodes)
+    with pytest.raises(PlacementError, match=r"engine-2 needs 1 core and 0\.6 GPUs on one node"):
+        plan([engines(3, 1, gpus=0.6)], nodes)
+
+
+def test_a_thousand_nodes_are_planned_with_work_that_grows_with_nodes_and_workers_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = []
+    monkeypatch.setattr(Free, "room", lambda self, role, room=Free.room: looks.append(1) or room(self, role))
+    nodes = [Resources(node=f"n{at}", cpus=96, gpus=8) for at in range(1024)]
+    learners = Role(name="rank", count=4096, gpus=1, layout="spread", factory="m:R")
+    placed = plan([learners, engines(1024, 1, gpus=4)], nodes)
+    assert len(placed.placements) == 5120
+    assert len(looks) == 2 * 1024, "each node is looked at once a role, however many workers it has"
+    assert len(describe(placed).splitlines()) == 3

@@ -22,8 +22,8 @@ def main() -> int:
 
 
 async def run(folder: Path, memory: str) -> None:
-    from rlhf.cluster.plan import Role
     from rlhf.cluster.ray_cluster import RayCluster
+    from rlhf.cluster.resources import Role
 
     litterer = Role(
         name="litterer", count=1, cpus=0.5, factory="tests.cluster.workers:Litterer", env={"PYTHONPATH": str(ROOT)}

@@ -15,8 +15,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from rlhf.cluster.plan import Role
 from rlhf.cluster.ray_cluster import RayCluster
+from rlhf.cluster.resources import Role
 from rlhf.errors import PlacementError, WorkerDied
 from tests.cluster.contract import CALCULATORS, STUBBORN, UNFINISHED, WORKERS, Contract
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from rlhf.cluster.interfaces import LOOPBACK, own_address
 from rlhf.env.config import Kind
 from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.hosting.kinds import isolation_of
 from rlhf.env.server.app import ServerSettings, build_app, raise_open_files, uvicorn_config
-from rlhf.http.binding import LOOPBACK, own_address
 from rlhf.http.listening import listening
 
 

@@ -1,0 +1,76 @@
+"""The nodes of a Ray cluster: told apart by Ray's id, for two may share a machine and its address."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rlhf.cluster.resources import Resources
+
+HEAD_RESOURCE = "node:__internal_head__"
+ID_LABEL = "ray.io/node-id"
+"""Ray labels every node with its id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayNode:
+    """A node that is alive. `name` is unique in its cluster: the one that `ray start` was given, else the host's,
+    and where two share it a number after it."""
+
+    id: str
+    name: str
+    cpus: float
+    gpus: float
+    head: bool
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(node=self.name, cpus=self.cpus, gpus=self.gpus)
+
+
+def living_nodes() -> list[RayNode]:
+    """The living nodes of the cluster that this process has joined, the head first, then by name."""
+    import ray
+
+    return nodes_of(ray.nodes())  # type: ignore[no-untyped-call]
+
+
+def nodes_of(told: Sequence[Mapping[str, Any]]) -> list[RayNode]:
+    """Nodes as `ray.nodes()` tells them, in an order that is the same however Ray lists them."""
+    alive = [_node(node) for node in told if node["Alive"]]
+    return _with_unique_names(sorted(alive, key=lambda node: (not node.head, _natural(node.name), node.id)))
+
+
+def _node(told: Mapping[str, Any]) -> RayNode:
+    has = told["Resources"]
+    return RayNode(
+        id=told["NodeID"],
+        name=_name(told),
+        cpus=has.get("CPU", 0.0),
+        gpus=has.get("GPU", 0.0),
+        head=HEAD_RESOURCE in has,
+    )
+
+
+def _name(told: Mapping[str, Any]) -> str:
+    """Ray calls a node that was given no name by its address; the host's name says more."""
+    given, address = told.get("NodeName"), told["NodeManagerAddress"]
+    return str(given if given and given != address else told["NodeManagerHostname"] or address)
+
+
+def _with_unique_names(nodes: Sequence[RayNode]) -> list[RayNode]:
+    sharing, seen = Counter(node.name for node in nodes), Counter[str]()
+    unique = []
+    for node in nodes:
+        seen[node.name] += 1
+        unique.append(replace(node, name=f"{node.name}#{seen[node.name]}") if sharing[node.name] > 1 else node)
+    return unique
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """`n10` comes after `n9`: runs of digits compare as numbers."""
+    parts = re.findall(r"\d+|\D+", name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

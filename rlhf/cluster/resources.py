@@ -1,0 +1,72 @@
+"""What nodes have, what workers need, and where each of them goes: the nouns of a placement plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rlhf.cluster.layout import Layout
+
+ROUNDING = 1e-9
+"""Shares such as 0.1 + 0.2 are compared with this much tolerance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What one node has: its name, which no other node has, cores and GPUs."""
+
+    node: str
+    cpus: float
+    gpus: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """A kind of worker: how many, what each takes, and the class each holds.
+
+    `factory` is `module:Class`, imported inside the worker after `env` is set. `cpus` and `gpus` are for one worker,
+    which is whole on one node. `layout` says how the workers of the role are dealt to the nodes. `concurrency` bounds
+    the synchronous calls that run at once. `hint` names the settings that decide `count`, `cpus` and `gpus`, and
+    `size_hint` those that decide the latter two alone, for the message of a plan that does not fit.
+    """
+
+    name: str
+    count: int
+    factory: str
+    cpus: float = 1.0
+    gpus: float = 0.0
+    layout: Layout = "fill"
+    env: Mapping[str, str] = field(default_factory=dict)
+    concurrency: int = 4
+    start_timeout_seconds: float = 300.0
+    hint: str = ""
+    size_hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """One worker's place. `threads` is the floor of its cores, at least 1."""
+
+    worker: str
+    role: str
+    index: int
+    node: str
+    cpus: float
+    gpus: float
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Every worker's place, roles in the order given and indices in order; `nodes` are all there are, in order."""
+
+    placements: tuple[Placement, ...]
+    nodes: tuple[str, ...] = ()
+
+    def of(self, role: str) -> tuple[Placement, ...]:
+        """The placements of one role, by index."""
+        return tuple(placement for placement in self.placements if placement.role == role)
+
+
+def worker_name(role: str, index: int) -> str:
+    return f"{role}-{index}"

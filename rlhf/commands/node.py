@@ -1,0 +1,41 @@
+"""`rlhf node`: this machine's part of a Ray cluster, until it is told to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def node(
+    rendezvous: Annotated[Path, typer.Option(metavar="FILE", help="Where the head writes its address.")],
+    head: Annotated[bool, typer.Option("--head", help="Be the head; else join it.")] = False,
+    interface: Annotated[
+        str | None, typer.Option(help="Network interface; else that of the route to the head, or the default route.")
+    ] = None,
+    cpus: Annotated[
+        int | None, typer.Option(min=1, envvar="SLURM_CPUS_ON_NODE", help="Cores to give; else those it may use.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=0, envvar="SLURM_GPUS_ON_NODE", help="GPUs to give; else those it sees.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1.0, help="Deadline of each wait at the start, in seconds.")] = 300.0,
+) -> None:
+    """Be one machine of a Ray cluster, until told to end (RLHF_RUN_ID, RAY_AUTH_TOKEN)."""
+    from rlhf.cluster.machine import this_machine
+    from rlhf.deploy.node import NodeSettings, check_token, run_id, run_node
+    from rlhf.supervisor import supervise
+
+    check_token()
+    machine = this_machine()
+    settings = NodeSettings(
+        run=run_id(),
+        head=head,
+        rendezvous=rendezvous.absolute(),
+        interface=interface,
+        cpus=cpus if cpus is not None else int(machine.cpus),
+        gpus=gpus if gpus is not None else int(machine.gpus),
+        timeout_seconds=timeout,
+    )
+    raise typer.Exit(supervise(lambda: run_node(settings)))

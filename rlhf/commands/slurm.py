@@ -1,0 +1,56 @@
+"""`rlhf slurm`: a recipe as a job over many nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def slurm(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file: recipes/quickstart.yaml, say.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that replace those of the recipe.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Machines for learners and engines.")] = 1,
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs of each.")] = 0,
+    cpus_per_node: Annotated[int | None, typer.Option(min=1, help="Cores of each; else whole machines.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Else the cluster's default.")] = None,
+    time: Annotated[str | None, typer.Option(help="Limit as SLURM writes it: 90, 12:00:00, 2-12.")] = None,
+    account: Annotated[str | None, typer.Option(help="Who is charged.")] = None,
+    job_name: Annotated[str | None, typer.Option(help="Else the recipe's name.")] = None,
+    cpu_nodes: Annotated[int, typer.Option(min=0, help="More machines, without GPUs, for servers.")] = 0,
+    cpu_partition: Annotated[str | None, typer.Option(help="The partition of those.")] = None,
+    warn_seconds: Annotated[
+        int, typer.Option("--signal", min=1, max=65535, help="Save this long before the limit: longer than an update.")
+    ] = 300,
+    submit: Annotated[bool, typer.Option("--submit", help="Give the script to sbatch.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write, instead of printing.")] = None,
+) -> None:
+    """Make a SLURM script of a recipe; print or submit it."""
+    from rlhf.deploy.slurm.job import Part, check_job
+    from rlhf.deploy.slurm.prepare import job_of
+    from rlhf.deploy.slurm.render import render
+    from rlhf.deploy.slurm.submit import submit_job
+
+    main = Part(nodes=nodes, gpus=gpus_per_node, cpus=cpus_per_node, partition=partition)
+    servers = Part(nodes=cpu_nodes, cpus=cpus_per_node, partition=cpu_partition) if cpu_nodes else None
+    job = job_of(
+        recipe,
+        overrides or [],
+        main=main,
+        servers=servers,
+        name=job_name,
+        time=time,
+        account=account,
+        warn_seconds=warn_seconds,
+    )
+    check_job(job)
+    script = render(job)
+    if output is not None:
+        output.write_text(script)
+    if submit:
+        print(submit_job(job, script))
+    elif output is None:
+        print(script, end="")

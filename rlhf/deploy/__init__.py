@@ -1,0 +1,1 @@
+"""How a run comes to more machines than one: nodes of a Ray cluster, and jobs of SLURM."""

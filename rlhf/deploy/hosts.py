@@ -1,0 +1,18 @@
+"""This host's name, and lines that begin with it: the logs of many nodes are read together, in order of time."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import UTC, datetime
+
+
+def host_name() -> str:
+    """SLURM's name of this node, for several may be on one machine; else the machine's."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def say(text: str) -> None:
+    """Print one line: time (UTC), host, text."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    print(f"{now} {host_name()} {' '.join(text.split())}", flush=True)

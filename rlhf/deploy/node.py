@@ -1,0 +1,126 @@
+"""One machine's part of a Ray cluster, in the foreground: the head, or a worker that joins it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf.cluster.interfaces import ELSEWHERE, LOOPBACK, Interface, address_of, interface_toward
+from rlhf.cluster.ray_cluster import PRIVATE_RAY
+from rlhf.cluster.ray_joining import ask_for_peers
+from rlhf.deploy.head_watch import HeadWatch, ended_cleanly
+from rlhf.deploy.hosts import host_name, say
+from rlhf.deploy.ray_start import RayNode, RayProcess
+from rlhf.deploy.rendezvous import Rendezvous, publish, wait_for
+from rlhf.errors import NodeFailed, PlacementError, RlhfError, UserError
+from rlhf.scratch import socket_folder
+
+LOOK_SECONDS = 1.0
+LEAST_TOKEN = 16
+"""Characters of a secret that Ray takes for one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """What a node is told. `interface` None is that of the route to the head, for the head that of the default route;
+    `timeout_seconds` is the deadline of each wait at the start."""
+
+    run: str
+    head: bool
+    rendezvous: Path
+    interface: str | None
+    cpus: int
+    gpus: int
+    timeout_seconds: float
+
+
+def run_id() -> str:
+    """The run that this process belongs to. Raises `UserError`."""
+    run = os.environ.get("RLHF_RUN_ID", "")
+    if not run:
+        raise UserError("RLHF_RUN_ID is not set; give the nodes of one run the same one, and no other run's")
+    return run
+
+
+def check_token() -> None:
+    """A cluster without a secret would run anybody's code. Raises `UserError`."""
+    if len(os.environ.get("RAY_AUTH_TOKEN", "")) < LEAST_TOKEN:
+        raise UserError(
+            f"RAY_AUTH_TOKEN is not set, or shorter than {LEAST_TOKEN} characters; export the same on all nodes"
+        )
+
+
+def run_node(settings: NodeSettings) -> int:
+    """Be a node until SIGTERM or the head's clean end, which is 0, or until something fails, told in one line."""
+    os.environ.update(PRIVATE_RAY)
+    stop = threading.Event()
+    for ending in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(ending, lambda number, frame: stop.set())
+    try:
+        head(settings, stop) if settings.head else worker(settings, stop)
+    except RlhfError as error:
+        say(f"error: {error}")
+        return error.exit_code
+    say("ends")
+    return 0
+
+
+def head(settings: NodeSettings, stop: threading.Event) -> None:
+    """Start a head, write where it is, and stay. That the file is gone again says that the end was a clean one."""
+    own = own_interface(settings, ELSEWHERE)
+    ray = start_ray_node(settings, own, None)
+    address = ray.until_up(settings.timeout_seconds, stop.is_set)
+    if address is None:
+        return
+    publish(settings.rendezvous, Rendezvous(run=settings.run, address=address, interface=own.name, host=host_name()))
+    say(f"is the head of run {settings.run} at {address}, {described(settings, own)}")
+    while not stop.wait(LOOK_SECONDS):
+        ray.check()
+    settings.rendezvous.unlink(missing_ok=True)
+
+
+def worker(settings: NodeSettings, stop: threading.Event) -> None:
+    """Find the head, join it, and stay until it ends. Raises `NodeFailed` when it dies."""
+    found = wait_for(settings.rendezvous, settings.run, settings.timeout_seconds, stop.is_set)
+    if found is None:
+        return
+    own = own_interface(settings, found.address.rpartition(":")[0])
+    ask_for_peers(found.address)  # a head that refuses the token says so at once, and Ray's start only after 20 s
+    ray = start_ray_node(settings, own, found.address)
+    watch = HeadWatch(found.address)
+    if ray.until_up(settings.timeout_seconds, lambda: stop.is_set() or watch.gone() != ""):
+        say(f"joined {found.host}, the head of run {found.run}, at {found.address}, {described(settings, own)}")
+    while not stop.wait(LOOK_SECONDS):
+        if how := watch.gone():
+            if ended_cleanly(settings.rendezvous, found):
+                return
+            raise NodeFailed(host_name(), f"the head on {found.host} ({found.address}) died: {how}")
+        ray.check()
+
+
+def start_ray_node(settings: NodeSettings, own: Interface, head_address: str | None) -> RayProcess:
+    """Ray on this machine, with temporary files of its own."""
+    temp_dir = socket_folder("ray-")
+    return RayProcess(
+        RayNode(head=head_address, address=own.address, cpus=settings.cpus, gpus=settings.gpus, temp_dir=temp_dir)
+    )
+
+
+def own_interface(settings: NodeSettings, there: str) -> Interface:
+    """The interface that was named, or that of the route to the host `there`; loopback where there is none."""
+    if settings.interface is None:
+        try:
+            return interface_toward(there)
+        except PlacementError:
+            return Interface(name="lo", address=LOOPBACK)
+    try:
+        return Interface(name=settings.interface, address=address_of(settings.interface))
+    except PlacementError:
+        raise UserError(f"--interface {settings.interface!r} is none of this machine's, or has no address") from None
+
+
+def described(settings: NodeSettings, own: Interface) -> str:
+    return f"interface {own.name} ({own.address}), {settings.cpus} cores, {settings.gpus} GPUs"

@@ -1,0 +1,100 @@
+"""`ray start` in a child process: one node of a cluster on ports that nobody else has."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf.cluster.heartbeat import HEARTBEAT
+from rlhf.cluster.ray_cluster import OBJECT_STORE_BYTES, PRIVATE_RAY
+from rlhf.deploy.hosts import host_name
+from rlhf.errors import DeadlinePassed, NodeFailed
+
+BELOW_EPHEMERAL = range(20_000, 32_000)
+"""Ports that the kernel gives to nobody who asks for any."""
+LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayNode:
+    """What one node is to have. `head` is the address of the head, None for the head itself."""
+
+    head: str | None
+    address: str
+    cpus: int
+    gpus: int
+    temp_dir: Path
+
+
+def command(node: RayNode) -> list[str]:
+    """The words of `ray start`. Every port is the kernel's choice, but the one that Ray does not let it choose."""
+    role = ["--address", node.head] if node.head else ["--head", "--port", "0", *client_port(), "--no-monitor"]
+    quiet = ["--include-dashboard", "false"] if node.head is None else []
+    return [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *role, *quiet),
+        *("--node-ip-address", node.address, "--node-name", host_name(), "--temp-dir", str(node.temp_dir)),
+        *("--num-cpus", str(node.cpus), "--num-gpus", str(node.gpus)),
+        *("--object-store-memory", str(OBJECT_STORE_BYTES)),
+        *("--node-manager-port", "0", "--object-manager-port", "0", "--dashboard-agent-listen-port", "0"),
+        *("--include-log-monitor", "false", "--disable-usage-stats", "--log-color", "false"),
+    ]
+
+
+def client_port() -> list[str]:
+    """A free port for Ray's client server, which nobody here uses and which else takes 10001, every time."""
+    ports = random.SystemRandom().sample(BELOW_EPHEMERAL, 100)
+    return ["--ray-client-server-port", str(next(port for port in ports if _is_free(port)))]
+
+
+class RayProcess:
+    """The child, and what it said."""
+
+    def __init__(self, node: RayNode) -> None:
+        self._node = node
+        self._output = node.temp_dir / "start.log"
+        environment = {**os.environ, **PRIVATE_RAY, **HEARTBEAT, "PYTHONUNBUFFERED": "1"}
+        environment.pop("RAY_ADDRESS", None)
+        with self._output.open("wb") as output:
+            self._child = subprocess.Popen(command(node), stdout=output, stderr=subprocess.STDOUT, env=environment)
+
+    def until_up(self, seconds: float, give_up: Callable[[], bool]) -> str | None:
+        """Wait until the node is in its cluster; returns the head's address, None when `give_up` says so meanwhile.
+
+        Raises `NodeFailed`, `DeadlinePassed`.
+        """
+        told, deadline = self._node.temp_dir / "ray_current_cluster", time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if give_up():
+                return None
+            if told.is_file() and (address := told.read_text().strip()):
+                return address
+            self.check()
+            time.sleep(LOOK_SECONDS)
+        raise DeadlinePassed("the start of Ray on this node", seconds)
+
+    def check(self) -> None:
+        """Raises `NodeFailed` when the child has ended."""
+        if self._child.poll() is not None:
+            raise NodeFailed(host_name(), self._cause())
+
+    def _cause(self) -> str:
+        """Why the child ended, as far as it said."""
+        said = self._output.read_text(errors="replace").split("\n")
+        lines = [line.strip() for line in said if line.strip()]
+        return f"Ray ended with code {self._child.returncode}: {lines[-1] if lines else 'it said nothing'}"
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        try:
+            listener.bind(("0.0.0.0", port))
+        except OSError:
+            return False
+    return True

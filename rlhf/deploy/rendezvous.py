@@ -1,0 +1,59 @@
+"""Where the nodes of one cluster find its head: a small file in a folder that all of them see."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rlhf.errors import DeadlinePassed, RendezvousError
+from rlhf.runs.folder import write_atomically
+
+LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """A head: the `run` it belongs to, its `address` (host and port) on `interface`, and the name of its host."""
+
+    run: str
+    address: str
+    interface: str
+    host: str
+
+
+def publish(path: Path, rendezvous: Rendezvous) -> None:
+    """Write the file: whoever reads it finds the whole of it or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(asdict(rendezvous)) + "\n")
+
+
+def read(path: Path, run: str) -> Rendezvous | None:
+    """What the file says, or None where there is none. Raises `RendezvousError` for another run's, or a damaged one."""
+    try:
+        values = json.loads(path.read_text())
+        found = Rendezvous(**values)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError):
+        raise RendezvousError(f"{path} is not a rendezvous file; remove it") from None
+    if found.run != run:
+        raise RendezvousError(f"{path} belongs to run {found.run!r}, and this is run {run!r}; it is not joined")
+    return found
+
+
+def wait_for(path: Path, run: str, seconds: float, give_up: Callable[[], bool] = lambda: False) -> Rendezvous | None:
+    """Wait for the head of `run` to publish itself; None when `give_up` says so meanwhile.
+
+    Raises `DeadlinePassed`, and `RendezvousError` as soon as the file is another run's.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not give_up():
+        if found := read(path, run):
+            return found
+        time.sleep(LOOK_SECONDS)
+    if give_up():
+        return None
+    raise DeadlinePassed(f"the head of run {run!r}, which is to write {path},", seconds)

@@ -1,0 +1,1 @@
+"""A recipe as a job of SLURM: a script to read, and its submission."""

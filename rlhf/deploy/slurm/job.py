@@ -1,0 +1,75 @@
+"""What a job is: the recipe, the machines, the time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf.deploy.slurm.times import seconds_of
+from rlhf.errors import UserError
+
+NAME = re.compile(r"[A-Za-z0-9][\w.,@+-]*")
+UNWRITABLE = re.compile(r'[%"\\\n]')
+"""What SLURM's options take for something else in a path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Machines of one kind. `cpus` None is whole nodes; `partition` None is the cluster's default."""
+
+    nodes: int
+    gpus: int = 0
+    cpus: int | None = None
+    partition: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run of a recipe. `main` are the machines of learners and engines, `servers` those without GPUs, for the
+    servers of environments and rewards. `folder` is where relative paths begin, and `rlhf` the command on the nodes.
+    `warn_seconds` before the time limit the run is told to save; `join_seconds` is the deadline for all nodes to be
+    there, which import Ray from a shared file system at the same time."""
+
+    name: str
+    recipe: str
+    overrides: Sequence[str]
+    run_dir: Path
+    folder: Path
+    rlhf: Path
+    main: Part
+    servers: Part | None = None
+    time: str | None = None
+    account: str | None = None
+    warn_seconds: int = 300
+    join_seconds: int = 300
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (self.main, self.servers) if self.servers else (self.main,)
+
+    @property
+    def nodes(self) -> int:
+        return sum(part.nodes for part in self.parts)
+
+    @property
+    def logs(self) -> Path:
+        return self.run_dir / "logs"
+
+
+def check_job(job: Job) -> None:
+    """What SLURM would misread, or take and never run. Raises `UserError`."""
+    words = {"--job-name": job.name, "--account": job.account}
+    words |= {"--partition": job.main.partition, "--cpu-partition": job.servers.partition if job.servers else None}
+    for option, word in words.items():
+        if word is not None and not NAME.fullmatch(word):
+            raise UserError(f"{option} {word!r} is no name; letters, digits and any of _.,@+- make one")
+    for path in (job.run_dir, job.folder):
+        if UNWRITABLE.search(str(path)):
+            raise UserError(f'{str(path)!r} has a character that SLURM reads as a pattern; use a path without % " \\')
+    if job.time is not None and seconds_of(job.time) <= job.warn_seconds:
+        raise UserError(
+            f"--time {job.time} is not longer than the {job.warn_seconds} s that the run is given to save; raise it or "
+            "lower --signal"
+        )

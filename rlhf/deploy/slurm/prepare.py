@@ -1,0 +1,49 @@
+"""A job from a recipe that has been checked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlhf.deploy.slurm.job import Job, Part
+from rlhf.errors import ConfigError
+from rlhf.layers import load_recipe
+from rlhf.located import located
+from rlhf.preflight import preflight
+
+ELSEWHERE = "cluster.address=later"
+"""Says that the workers' places are not on this machine; the job's own address is known when its head runs."""
+LEAST_JOIN_SECONDS = 300
+
+
+def job_of(
+    recipe: Path,
+    overrides: Sequence[str],
+    *,
+    main: Part,
+    servers: Part | None,
+    name: str | None,
+    time: str | None,
+    account: str | None,
+    warn_seconds: int,
+) -> Job:
+    """The job of a recipe, checked as `rlhf check` does. Raises `UserError`."""
+    checked = located(load_recipe(recipe, [*overrides, ELSEWHERE])).recipe
+    if checked.cluster.kind != "ray":
+        raise ConfigError(f"cluster.kind is {checked.cluster.kind}, which stays in one process; use cluster.kind=ray")
+    preflight(checked)
+    return Job(
+        name=name or checked.name,
+        recipe=str(recipe),
+        overrides=tuple(overrides),
+        run_dir=checked.run_dir.absolute(),
+        folder=Path.cwd(),
+        rlhf=Path(sys.executable).parent / "rlhf",
+        main=main,
+        servers=servers,
+        time=time,
+        account=account,
+        warn_seconds=warn_seconds,
+        join_seconds=max(LEAST_JOIN_SECONDS, round(checked.cluster.placement_timeout_seconds)),
+    )

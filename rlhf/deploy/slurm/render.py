@@ -1,0 +1,98 @@
+"""The script of a job, from the templates in `scripts/slurm/`."""
+
+from __future__ import annotations
+
+import shlex
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlhf.deploy.slurm.job import Job, Part
+from rlhf.errors import UserError
+
+TEMPLATES = Path(__file__).parents[3] / "scripts" / "slurm"
+LIST_INDENT = "\n        "
+
+
+class Template(string.Template):
+    """`@@{name}` is replaced: the shell has the dollar for itself."""
+
+    delimiter = "@@"
+
+
+def render(job: Job) -> str:
+    """The whole script."""
+    return fill(
+        "job.sbatch",
+        title=f"{job.name} on {count(job)}",
+        directives="\n".join(directives(job)),
+        rlhf=shlex.quote(str(job.rlhf)),
+        recipe=LIST_INDENT.join(shlex.quote(word) for word in (job.recipe, *job.overrides)),
+        run_dir=shlex.quote(str(job.run_dir)),
+        nodes="\n".join(steps(job)),
+        all_nodes=str(job.nodes),
+        join_seconds=str(job.join_seconds),
+    )
+
+
+def count(job: Job) -> str:
+    """`2 nodes with 8 GPUs each, and 4 without`."""
+    gpus = f" with {job.main.gpus} GPUs each" if job.main.gpus else ""
+    servers = f", and {job.servers.nodes} without" if job.servers else ""
+    return f"{job.main.nodes} node{'' if job.main.nodes == 1 else 's'}{gpus}{servers}"
+
+
+def directives(job: Job) -> Iterator[str]:
+    """The `#SBATCH` lines with their reasons."""
+    yield f"#SBATCH --job-name={job.name}"
+    yield f'#SBATCH --chdir="{job.folder}"'
+    yield "# All that this script prints, of every start of the job, in one file."
+    yield f'#SBATCH --output="{job.logs}/slurm-%j.out"'
+    yield "#SBATCH --open-mode=append"
+    yield f"# Tell this script (B:) {job.warn_seconds} s before the time limit; it may be queued again."
+    yield f"#SBATCH --signal=B:USR1@{job.warn_seconds}"
+    yield "#SBATCH --requeue"
+    yield from component(job, job.main)
+    if job.servers:
+        yield "# Machines without GPUs, allocated together with the others."
+        yield "#SBATCH hetjob"
+        yield from component(job, job.servers)
+
+
+def component(job: Job, part: Part) -> Iterator[str]:
+    """The machines of one kind."""
+    yield f"#SBATCH --nodes={part.nodes}"
+    yield "#SBATCH --ntasks-per-node=1"
+    if part.gpus:
+        yield f"#SBATCH --gpus-per-node={part.gpus}"
+    if part.cpus:
+        yield f"#SBATCH --cpus-per-task={part.cpus}"
+    else:
+        yield "#SBATCH --exclusive"
+        yield "#SBATCH --mem=0"
+    for option, value in (("partition", part.partition), ("account", job.account), ("time", job.time)):
+        if value is not None:
+            yield f"#SBATCH --{option}={value}"
+
+
+def steps(job: Job) -> Iterator[str]:
+    """What starts the nodes of the cluster: the head, those that join it, those without GPUs."""
+    group = "--het-group=0 " if job.servers else ""
+    cores = str(job.main.cpus) if job.main.cpus else '"$SLURM_CPUS_ON_NODE"'
+    yield fill("head.sh.part", group=group, cpus=cores)
+    if job.main.nodes > 1:
+        yield fill("workers.sh.part", group=group, cpus=cores, count=str(job.main.nodes - 1))
+    if job.servers:
+        cores = str(job.servers.cpus) if job.servers.cpus else '"$SLURM_CPUS_ON_NODE"'
+        yield fill("cpu_nodes.sh.part", group="--het-group=1 ", cpus=cores, count=str(job.servers.nodes))
+
+
+def fill(name: str, **values: str) -> str:
+    """A template with its values. Raises `UserError` where the templates are not beside the package."""
+    try:
+        text = (TEMPLATES / name).read_text()
+    except FileNotFoundError:
+        raise UserError(
+            f"{TEMPLATES / name} is missing; `rlhf slurm` needs a checkout, installed with pip -e"
+        ) from None
+    return Template(text).substitute(values)

@@ -1,0 +1,71 @@
+"""A script is given to SLURM, after what is known to be wrong has been said in one line."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+from rlhf.deploy.slurm.job import Job, Part
+from rlhf.errors import UserError
+
+ANSWER_SECONDS = 60.0
+"""SLURM's own tools wait for a controller that is down for a few times ten seconds."""
+
+
+def submit_job(job: Job, script: str) -> str:
+    """Submit, and say in a few lines which job it is and how to follow and to end it. Raises `UserError`."""
+    if shutil.which("sbatch") is None:
+        raise UserError(
+            "there is no sbatch on this machine; submit from a login node of the cluster, or print the script"
+        )
+    there = partitions()
+    for part in job.parts:
+        check_part(part, there)
+    job.logs.mkdir(parents=True, exist_ok=True)  # SLURM makes no folders for its output
+    number = ask(["sbatch", "--parsable"], script).strip().partition(";")[0]
+    return (
+        f"job {number}: {job.nodes} node{'' if job.nodes == 1 else 's'}\n"
+        f"follow it    tail -F {job.logs}/slurm-{number}.out\n"
+        f"its nodes    {job.logs}/node-*.log\n"
+        f"its state    squeue -j {number}\n"
+        f"end it       scancel {number}"
+    )
+
+
+def partitions() -> dict[str, int]:
+    """Nodes of every partition, by name; the default one goes by the empty name too."""
+    nodes: dict[str, int] = {}
+    for line in ask(["sinfo", "--noheader", "--format=%P %D"]).splitlines():
+        name, _, number = line.strip().rpartition(" ")
+        for key in (name.rstrip("*"), *([""] if name.endswith("*") else [])):
+            nodes[key] = nodes.get(key, 0) + int(number)
+    return nodes
+
+
+def check_part(part: Part, there: dict[str, int]) -> None:
+    """The partition exists and has so many nodes. Raises `UserError`."""
+    named = part.partition or ""
+    if named not in there:
+        names = ", ".join(sorted(name for name in there if name)) or "none"
+        what = f"there is no partition {named!r}" if named else "the cluster has no default partition, give one"
+        raise UserError(f"{what}; the cluster has {names}")
+    if part.nodes > there[named]:
+        where = f"partition {named!r}" if named else "the default partition"
+        raise UserError(f"{part.nodes} nodes asked, but {where} has {there[named]}")
+
+
+def ask(words: Sequence[str], given: str = "") -> str:
+    """What a command of SLURM prints. Raises `UserError` with its own words when it fails, or does not answer."""
+    try:
+        done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+    except FileNotFoundError:
+        raise UserError(
+            f"there is no {words[0]} on this machine, though there is an sbatch; install SLURM's tools"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{words[0]} did not answer within {ANSWER_SECONDS:g} s; is SLURM's controller up?") from None
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split()) or f"code {done.returncode}"
+        raise UserError(f"{words[0]} failed: {said}")
+    return done.stdout
