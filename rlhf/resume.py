@@ -43,6 +43,8 @@ class Standing:
     """Of the update behind the checkpoint: it is reported after the checkpoint is written."""
     evaluations: Evaluations
     """Those before this checkpoint, without their groups."""
+    held_out: tuple[Mapping[str, Mapping[str, Any]], ...] = ()
+    """The same of a run without episodes: of every set its `HeldOut`."""
     wall_seconds: float
 
 
@@ -70,7 +72,8 @@ def read_standing(checkpoint: Path) -> Standing:
     except FileNotFoundError:
         raise CheckpointError(f"{checkpoint} holds no {STANDING}: this run cannot be resumed from it") from None
     evaluations = tuple((version, _evaluation(sets["sets"])) for version, sets in values["evaluations"])
-    return Standing(**{**values, "groups": Accounts(**values["groups"]), "evaluations": evaluations})
+    groups, held_out = Accounts(**values["groups"]), tuple(values["held_out"])
+    return Standing(**{**values, "groups": groups, "evaluations": evaluations, "held_out": held_out})
 
 
 def resume_point(recipe: Recipe, folder: RunFolder, tell: Callable[[str], None]) -> ResumePoint | None:

@@ -22,6 +22,10 @@ OPTIONS = (
     *SMALL, "trainer.updates=10", "trainer.save_every=5", "trainer.eval_every=5", "trainer.max_staleness=0",
     "trainer.publish.drill=false",
 )  # fmt: skip
+PAIRS = (
+    "model.warmup=null", "trainer.updates=6", "trainer.save_every=3", "trainer.eval_every=2", "cluster.kind=local",
+    "trainer.groups_per_update=8", "data.eval.sorting.rows=32",
+)  # fmt: skip
 CLOCKS = ("generate_seconds", "environment_seconds")
 """What differs between two runs that are the same."""
 
@@ -92,11 +96,26 @@ def test_other_data_is_refused_and_other_settings_are_told(whole: Run, tmp_path:
     assert "changed since: trainer.updates 10 → 6" in told.process.stdout
 
 
+def test_a_run_on_pairs_goes_on_too(tmp_path: Path, cache: Path) -> None:
+    recipe = ROOT / "recipes" / "dpo.yaml"
+    run = train(tmp_path / "run", cache, *PAIRS, recipe=recipe)
+    resumed = train(died_at_its_end(run, tmp_path / "died"), cache, *PAIRS, "--resume", recipe=recipe)
+    assert "resuming from version-000003: 3 of 6 updates are behind it" in resumed.process.stdout
+    assert list(map(timeless, resumed.metrics)) == list(map(timeless, run.metrics))
+    assert len(run.metrics) == 6
+    assert resumed.summary["evaluations"] == run.summary["evaluations"]
+    assert same_states(resumed, run)
+
+
 def died_at_its_end(run: Run, folder: Path) -> Path:
     """The run as it was when its last checkpoint was not whole yet."""
     shutil.copytree(run.folder, folder)
-    (folder / "checkpoints" / "version-000010" / "manifest.json").unlink()
+    (last_checkpoint(folder) / "manifest.json").unlink()
     return folder
+
+
+def last_checkpoint(folder: Path) -> Path:
+    return max((folder / "checkpoints").glob("version-*"))
 
 
 def leave_after(updates: int, folder: Path, cache: Path, *overrides: str) -> Run:
@@ -124,6 +143,11 @@ def same_to_the_bit(one: Run, other: Run) -> bool:
     ]
     assert evaluations(one) == evaluations(other)
     assert [timeless(line) for line in one.metrics] == [timeless(line) for line in other.metrics]
+    assert same_states(one, other)
+    return True
+
+
+def same_states(one: Run, other: Run) -> bool:
     before, after = states(one), states(other)
     assert before.keys() == after.keys()
     assert len(before) >= 2
@@ -133,7 +157,7 @@ def same_to_the_bit(one: Run, other: Run) -> bool:
 
 def states(run: Run) -> dict[str, Any]:
     """Every file of the last checkpoint that holds tensors: DeepSpeed's, and the random generators."""
-    folder = run.folder / "checkpoints" / "version-000010"
+    folder = last_checkpoint(run.folder)
     return {str(file.relative_to(folder)): torch.load(file, weights_only=False) for file in folder.rglob("*.pt")}
 
 
