@@ -50,14 +50,14 @@ class RunFolder:
 
     def set_records_aside(self) -> None:
         """Move what an earlier attempt recorded to `aside.N`. Its logs stay: who runs this may be writing to them."""
-        found = [self.path / name for name in RECORDS if (self.path / name).exists()]
+        found = [record for name in RECORDS if not is_empty(record := self.path / name)]
         if not found:
             return
         aside = next(place for n in count(1) if not (place := self.path / f"aside.{n}").exists())
         aside.mkdir()
         for record in found:
             record.rename(aside / record.name)
-        self.tensorboard.mkdir()
+        self.tensorboard.mkdir(exist_ok=True)
 
     @property
     def recipe(self) -> Path:
@@ -110,12 +110,17 @@ class RunFolder:
 
 def move_aside(path: Path) -> Path | None:
     """Rename `path`, if it exists and holds anything, to the first free `NAME.n`; return the new name."""
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+    if is_empty(path):
         return None
     number = 1
     while (aside := path.with_name(f"{path.name}.{number}")).exists():
         number += 1
     return path.rename(aside)
+
+
+def is_empty(path: Path) -> bool:
+    """Whether there is no such file, or a folder with nothing in it."""
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -99,3 +99,19 @@ def test_a_line_that_is_still_being_written_is_not_read(tmp_path: Path):
     path = tmp_path / "lines.jsonl"
     path.write_text('{"n": 1}\n{"n": ')
     assert list(read_jsonl(path)) == [{"n": 1}]
+
+
+def test_a_folder_without_any_record_has_nothing_to_set_aside(tmp_path: Path) -> None:
+    folder = RunFolder.keep(tmp_path)
+    (folder.logs / "slurm-1.out").write_text("told")
+    folder.set_records_aside()
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "logs", "tensorboard"}
+
+
+def test_records_without_a_checkpoint_are_set_aside_and_logs_stay(tmp_path: Path) -> None:
+    folder = RunFolder.keep(tmp_path)
+    (folder.logs / "slurm-1.out").write_text("told")
+    folder.episodes.write_text("{}\n")
+    folder.set_records_aside()
+    assert (tmp_path / "aside.1" / "episodes.jsonl").read_text() == "{}\n"
+    assert (not folder.episodes.exists(), (folder.logs / "slurm-1.out").exists()) == (True, True)
