@@ -112,6 +112,13 @@ def test_what_cannot_be_cut_to_fit_is_refused_by_the_first_that_has_no_place() -
     )
 
 
+def test_a_gpu_and_a_half_is_refused() -> None:
+    with pytest.raises(
+        PlacementError, match=r"^engine asks for 1\.5 GPUs, and a worker has whole ones or a share of one"
+    ):
+        plan([engines(1, 1, gpus=1.5)], [Resources(node="a", cpus=96, gpus=8)])
+
+
 def test_shares_of_gpus_do_not_add_up_over_two_gpus() -> None:
     nodes = [Resources(node="a", cpus=96, gpus=2)]
     assert plan([engines(2, 1, gpus=0.6), ranks(2, 1)], nodes)
