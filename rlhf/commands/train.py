@@ -32,6 +32,7 @@ def run(loaded: LoadedRecipe, clock: Clock, leaving: Leaving, *, resume: bool) -
     from rlhf.api import Trainer
 
     folder = loaded.recipe.run_dir
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that starts us with & has it ignored
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, as_ctrl_c)
     try:

@@ -26,14 +26,17 @@ START_SECONDS, END_SECONDS = 150, 10
 
 
 @contextmanager
-def long_run(folder: Path, cache: Path, *overrides: str) -> Iterator[subprocess.Popen[str]]:
-    """A run that is in the middle of training, with a mark in the environment of all its processes."""
+def long_run(
+    folder: Path, cache: Path, *overrides: str, in_background: bool = False
+) -> Iterator[subprocess.Popen[str]]:
+    """A run that is in the middle of training, with a mark in the environment of all its processes. A shell makes what
+    it starts with `&` ignore Ctrl-C."""
     arguments = command("train", str(QUICKSTART), f"run.dir={folder}", f"model.cache_dir={cache}", *LONG, *overrides)
     output = folder.parent / "output.txt"
     with output.open("w") as stream:
         process = subprocess.Popen(
             arguments, cwd=ROOT, env=environment() | {MARK: str(folder)}, stdout=stream, stderr=stream, text=True,
-            start_new_session=True,
+            start_new_session=True, preexec_fn=ignore_ctrl_c if in_background else None,
         )  # fmt: skip
     try:
         assert until(lambda: STARTED.search(output.read_text()) or process.poll() is not None, START_SECONDS)
@@ -42,6 +45,10 @@ def long_run(folder: Path, cache: Path, *overrides: str) -> Iterator[subprocess.
     finally:
         for left in marked(folder):
             left.kill()
+
+
+def ignore_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def until(condition: Callable[[], object], seconds: float) -> bool:
@@ -113,6 +120,14 @@ def test_ctrl_c_and_sigterm_end_cleanly_and_keep_what_was_done(
         assert until(lambda: not marked(folder), END_SECONDS)
     assert '"outcome": "stopped"' in (folder / "summary.json").read_text()
     assert "Traceback" not in (tmp_path / "output.txt").read_text()
+
+
+def test_what_a_script_started_in_the_background_ends_cleanly_at_sigterm(tmp_path: Path, cache: Path) -> None:
+    folder = tmp_path / "run"
+    with long_run(folder, cache, "cluster.kind=local", in_background=True) as process:
+        process.terminate()
+        assert process.wait(timeout=30) == 130
+    assert '"outcome": "stopped"' in (folder / "summary.json").read_text()
 
 
 def listening(process: psutil.Process) -> list[psutil._common.pconn]:

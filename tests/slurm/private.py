@@ -8,14 +8,14 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from tests.slurm.configuration import NODES, configuration
-from tests.slurm.processes import until, with_variable
+from tests.slurm.processes import kill_all, until, with_variable
 
 START_SECONDS, STOP_SECONDS = 30, 20
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -65,9 +65,7 @@ def private_slurm() -> Iterator[PrivateSlurm]:
             finally:
                 _cancel_all(slurm)
     finally:
-        for left in slurm.processes():
-            with suppress(psutil.NoSuchProcess):
-                left.kill()
+        kill_all(slurm.processes())
         shutil.rmtree(folder)
 
 

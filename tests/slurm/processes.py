@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import psutil
 
@@ -19,6 +20,13 @@ def with_variable(name: str, value: str, **more: str) -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return [process for process in found if process.pid != os.getpid()]
+
+
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """SIGKILL for each; the end of one may have been the end of the next."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def until(condition: Callable[[], object], seconds: float) -> bool:
