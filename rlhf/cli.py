@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 from rlhf.commands.failures import tell
+from rlhf.commands.kubernetes import kubernetes
+from rlhf.commands.launch import launch
 from rlhf.commands.node import node
 from rlhf.commands.serve_sandbox import sandbox
 from rlhf.commands.slurm import slurm
@@ -48,10 +50,10 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint in the run folder.")
     ] = False,
-    rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
     address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="A Ray cluster to join; the same as cluster.address=…")
+        str | None, typer.Option(metavar="HOST:PORT", help="Join this Ray cluster, or `auto`; cluster.address.")
     ] = None,
+    rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
 ) -> None:
     """Train what a recipe says, and leave a run folder."""
     from rlhf.commands.train import train as run
@@ -147,6 +149,10 @@ def check(recipe: RecipeFile, overrides: Overrides = None) -> None:
     from rlhf.commands.check import check as run
 
     raise typer.Exit(run(recipe, overrides or []))
+
+
+app.command()(launch)
+app.command()(kubernetes)
 
 
 @app.command()

@@ -43,6 +43,14 @@ class NodeFailed(RlhfError):
         self.host, self.cause = host, cause
 
 
+class HostError(UserError):
+    """A host on which nothing can be started, and why not."""
+
+    def __init__(self, host: str, cause: str) -> None:
+        super().__init__(f"{host}: {cause}")
+        self.host, self.cause = host, cause
+
+
 class WorkerDied(RlhfError):
     """A worker process ended. `worker` is its role and index, `cause` what ended it."""
 

@@ -17,14 +17,16 @@ from rlhf.errors import DeadlinePassed, WorkerDied, WorkerFailed
 
 EXIT_GRACE_SECONDS = 1.0
 """Ray hears of a broken connection before the kernel has finished the process."""
+NODE_DIED = "its node has died"
+"""In Ray's account of an actor whose node was given up; the node's id follows, which tells a person nothing."""
 
 
 class RayWorker:
-    """A worker process. `name` is its role and index."""
+    """A worker process. `name` is its role and index, `node` where it was placed."""
 
-    def __init__(self, name: str, actor: Any) -> None:
+    def __init__(self, name: str, node: str, actor: Any) -> None:
         self.name = name
-        self._actor = actor
+        self._node, self._actor = node, actor
         self._pidfd: int | None = None
         self._live = actor.live.remote()
 
@@ -73,7 +75,8 @@ class RayWorker:
             cause = exit_cause(self._pidfd)
             if cause:
                 return WorkerDied(self.name, cause)
-        return WorkerDied(self.name, _first_cause(str(error)))
+        told = _first_cause(str(error))
+        return WorkerDied(self.name, f"its node {self._node} is lost" if NODE_DIED in told else told)
 
 
 def _first_cause(text: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf.cluster.heartbeat import HEARTBEAT
 from rlhf.cluster.ray_cluster import OBJECT_STORE_BYTES, PRIVATE_RAY
 from rlhf.deploy.hosts import host_name
 from rlhf.errors import DeadlinePassed, NodeFailed
@@ -58,7 +59,7 @@ class RayProcess:
     def __init__(self, node: RayNode) -> None:
         self._node = node
         self._output = node.temp_dir / "start.log"
-        environment = {**os.environ, **PRIVATE_RAY, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, **PRIVATE_RAY, **HEARTBEAT, "PYTHONUNBUFFERED": "1"}
         environment.pop("RAY_ADDRESS", None)
         with self._output.open("wb") as output:
             self._child = subprocess.Popen(command(node), stdout=output, stderr=subprocess.STDOUT, env=environment)

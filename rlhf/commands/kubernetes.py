@@ -1,0 +1,48 @@
+"""`rlhf kubernetes`: a recipe as a job of the KubeRay operator, printed for `kubectl apply -f -`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def kubernetes(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file.")],
+    image: Annotated[str, typer.Option(help="An image made from the Dockerfile, as the cluster pulls it.")],
+    cpus_per_node: Annotated[int, typer.Option(min=1, help="Cores of each node.")],
+    memory_per_node: Annotated[str, typer.Option(metavar="QUANTITY", help="Memory of each node: 64Gi, say.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that replace those of the recipe.")
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Pods, the head among them.")] = 1,
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs of each node.")] = 0,
+    claim: Annotated[str, typer.Option(help="Claim of a volume that all pods can write.")] = "rlhf",
+    secret: Annotated[str, typer.Option(help="Secret with Ray's token, key auth_token.")] = "rlhf-ray-token",
+    workspace: Annotated[str, typer.Option(help="Where the volume is mounted, and the pods work.")] = "/workspace",
+    name: Annotated[str | None, typer.Option(help="The job's name; the recipe's when absent.")] = None,
+    retries: Annotated[int, typer.Option(min=0, help="New clusters for a job that failed; each resumes.")] = 3,
+) -> None:
+    """Print a recipe as a KubeRay job."""
+    from rlhf.deploy.kubernetes.manifest import Job, load_for, manifest
+
+    job = Job(
+        name=name or kubernetes_name(recipe.stem),
+        image=image,
+        nodes=nodes,
+        cpus=cpus_per_node,
+        gpus=gpus_per_node,
+        memory=memory_per_node,
+        claim=claim,
+        secret=secret,
+        workspace=workspace.rstrip("/"),
+        retries=retries,
+    )
+    typer.echo(manifest(load_for(job, recipe, overrides or []), job), nl=False)
+
+
+def kubernetes_name(stem: str) -> str:
+    """`gsm8k_grpo` as Kubernetes writes names: `gsm8k-grpo`."""
+    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")

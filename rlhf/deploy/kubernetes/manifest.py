@@ -1,0 +1,113 @@
+"""A KubeRay job rendered from a recipe: text of `scripts/kubernetes/rayjob.yaml`, and pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from rlhf.cluster.heartbeat import HEARTBEAT
+from rlhf.cluster.plan import Plan, Resources, describe, plan
+from rlhf.errors import ConfigError
+from rlhf.layers import LoadedRecipe, load_recipe
+from rlhf.roles import roles_of
+from rlhf.runs.resolved import resolved_yaml
+
+ROOT = Path(__file__).parents[3]
+TEMPLATE = ROOT / "scripts" / "kubernetes" / "rayjob.yaml"
+PINS = ROOT / "requirements" / "gpu.txt"
+RECIPE_FOLDER = "/etc/rlhf"
+DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,45}[a-z0-9])?")
+"""Of a RayJob: KubeRay appends to it, and a name of Kubernetes has 63 characters."""
+QUANTITY = re.compile(r"[1-9][0-9]*(Mi|Gi|Ti|M|G|T)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What Kubernetes has to give: `nodes` pods of the same size, a volume that all of them mount, and a Secret."""
+
+    name: str
+    image: str
+    nodes: int
+    cpus: int
+    gpus: int
+    memory: str
+    claim: str
+    secret: str
+    workspace: str
+    retries: int
+
+
+def load_for(job: Job, recipe: Path, overrides: Sequence[str]) -> LoadedRecipe:
+    """The recipe as the pods will read it: what it writes is on the shared volume. Raises `ConfigError`."""
+    shared = [f"model.cache_dir={job.workspace}/models", f"cluster.nodes={job.nodes}"]
+    loaded = load_recipe(recipe, [*shared, *overrides])
+    run = Path(job.workspace) / loaded.recipe.run_dir
+    return load_recipe(recipe, [*shared, *overrides, f"run.dir={run}"])
+
+
+def manifest(loaded: LoadedRecipe, job: Job) -> str:
+    """The ConfigMap with the recipe and the RayJob that trains it, as YAML.
+
+    Raises `ConfigError` for what Kubernetes would refuse, and `PlacementError` for nodes that are too few or too small.
+    """
+    check(job)
+    entrypoint = ["rlhf", "train", f"{RECIPE_FOLDER}/recipe.yaml", "--address", "auto", "--resume"]
+    return Template(template()).substitute(
+        name=job.name,
+        image=json.dumps(job.image),
+        nodes=job.nodes,
+        workers=job.nodes - 1,
+        cpus=job.cpus,
+        gpus=job.gpus,
+        memory=job.memory,
+        claim=job.claim,
+        secret=job.secret,
+        workspace=job.workspace,
+        retries=job.retries,
+        recipe_folder=RECIPE_FOLDER,
+        entrypoint=json.dumps(shlex.join(entrypoint)),
+        ray_version=ray_version(PINS.read_text()),
+        heartbeat=textwrap.indent(heartbeat(), 16 * " "),
+        plan=textwrap.indent(describe(placed(loaded, job)), "# "),
+        recipe=textwrap.indent(resolved_yaml(loaded.recipe, loaded.origins), 4 * " ").rstrip("\n"),
+    )
+
+
+def check(job: Job) -> None:
+    """Names and quantities that Kubernetes takes. Raises `ConfigError`."""
+    for option, name in (("--name", job.name), ("--claim", job.claim), ("--secret", job.secret)):
+        if not DNS_NAME.fullmatch(name):
+            raise ConfigError(f"{option} {name!r} is no name of Kubernetes: small letters, digits, hyphens, at most 47")
+    if not QUANTITY.fullmatch(job.memory):
+        raise ConfigError(f"--memory-per-node {job.memory!r} is no quantity of Kubernetes, such as 64Gi")
+    if not re.fullmatch(r"/[\w./-]+", job.workspace):
+        raise ConfigError(f"--workspace {job.workspace!r} must be an absolute path of letters, digits and ./_-")
+
+
+def placed(loaded: LoadedRecipe, job: Job) -> Plan:
+    """The placement that the run will have on these nodes. Raises `PlacementError`."""
+    nodes = [Resources(node=f"node-{index}", cpus=job.cpus, gpus=job.gpus) for index in range(job.nodes)]
+    return plan(roles_of(loaded.recipe), nodes)
+
+
+def heartbeat() -> str:
+    """The environment that decides how soon a lost node is missed, one item a line."""
+    return "\n".join(f'- {{name: {name}, value: "{value}"}}' for name, value in HEARTBEAT.items())
+
+
+def ray_version(pins: str) -> str:
+    """The version of Ray in a list of requirements, the one that images are built from."""
+    return next(line.removeprefix("ray==") for line in pins.splitlines() if line.startswith("ray=="))
+
+
+def template() -> str:
+    """The template's text. Raises `ConfigError` where rlhf was installed without its checkout."""
+    if not TEMPLATE.is_file():
+        raise ConfigError(f"{TEMPLATE} is missing: rlhf kubernetes needs a checkout of this repository")
+    return TEMPLATE.read_text()

@@ -1,0 +1,171 @@
+"""One command on one host, as its launcher sees it: a connection, orders, lines, an end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shlex
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf.cluster.plan import Resources
+from rlhf.deploy.ssh.hosts_file import Host
+from rlhf.deploy.ssh.remote import READY
+from rlhf.errors import DeadlinePassed, HostError
+
+CONNECT_SECONDS = 10
+READY_SECONDS = 40.0
+"""From the start of ssh to the far end's first words: a connection, a login, a Python."""
+BEAT_SECONDS = 5.0
+LAST_LINES = 10
+NO_SUCH_COMMAND = (126, 127)
+SSH_FAILED = 255
+LINE_BYTES = 1 << 20
+Print = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What a far end is to run, where, and with which variables beside its own."""
+
+    command: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str]
+
+    def line(self) -> bytes:
+        """As it is sent."""
+        orders = {"command": list(self.command), "folder": str(self.folder), "environment": dict(self.environment)}
+        return json.dumps(orders).encode() + b"\n"
+
+
+def connection(host: Host, shared: Path, *, user: str | None, config: Path | None) -> list[str]:
+    """The words that start the far end on a host: no question is asked, and a dead connection is noticed."""
+    path = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
+    far_end = ["env", *path, sys.executable, "-m", "rlhf.deploy.ssh.remote", str(shared)]
+    if host.is_here:
+        return far_end
+    options = {"BatchMode": "yes", "ConnectTimeout": CONNECT_SECONDS, "ServerAliveInterval": 5,
+               "ServerAliveCountMax": 6, "LogLevel": "ERROR"}  # fmt: skip
+    words = ["ssh", "-T", *(f"-o{name}={value}" for name, value in options.items())]
+    words += ["-F", str(config)] if config else []
+    words += ["-l", user] if user else []
+    return [*words, "--", host.name, "exec " + shlex.join(far_end)]
+
+
+class Session:
+    """A started connection. `end` closes it: the far end then ends its command."""
+
+    def __init__(self, host: Host, process: asyncio.subprocess.Process, tell: Print, complain: Print) -> None:
+        self.host = host
+        self._process, self._tell, self._complain = process, tell, complain
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._ready: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self._work = [asyncio.ensure_future(work) for work in (self._read_output(), self._read_errors(), self._beat())]
+
+    @classmethod
+    async def open(cls, host: Host, words: Sequence[str], tell: Print, complain: Print) -> Session:
+        """Start the connection, outside this terminal's group: Ctrl-C is for the launcher, which ends all in order."""
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=LINE_BYTES
+        )
+        return cls(host, process, tell, complain)
+
+    async def ready(self) -> Resources:
+        """What the host has, for the run. Raises `HostError` when its far end does not come up in time."""
+        waiting = asyncio.ensure_future(self._process.wait())
+        try:
+            await asyncio.wait((self._ready, waiting), timeout=READY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+        if not self._ready.done():
+            raise HostError(self.host.name, await self._why_not())
+        facts = self._ready.result()
+        if not facts["sees"]:
+            raise HostError(self.host.name, "it does not see the run's folder; hosts must share its file system")
+        cpus, gpus = self.host.cpus, self.host.gpus
+        return Resources(
+            node=self.host.name,
+            cpus=facts["cpus"] if cpus is None else float(cpus),
+            gpus=facts["gpus"] if gpus is None else float(gpus),
+        )
+
+    def order(self, orders: Orders) -> None:
+        """Start the command."""
+        self._send(orders.line())
+
+    @property
+    def pid(self) -> int:
+        """Of the connection."""
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """The exit code of the command, or of ssh where the connection broke."""
+        code = await self._process.wait()
+        await asyncio.wait(self._work[:2], timeout=BEAT_SECONDS)
+        return code
+
+    async def end(self, seconds: float) -> None:
+        """Have the command end. Raises `DeadlinePassed` when the far end does not confirm it; the connection ends."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), seconds)
+        except TimeoutError:
+            self._process.kill()
+            raise DeadlinePassed(f"the end of what ran on {self.host.name}", seconds) from None
+        finally:
+            for work in self._work:
+                work.cancel()
+            await asyncio.gather(*self._work, return_exceptions=True)
+
+    @property
+    def last_words(self) -> str:
+        return self._last[-1] if self._last else "it said nothing"
+
+    async def _why_not(self) -> str:
+        if self._process.returncode is None:
+            return f"it did not answer within {READY_SECONDS:g} s"
+        await asyncio.wait(self._work[1:2], timeout=1.0)
+        if self._process.returncode in NO_SUCH_COMMAND:
+            return f"there is no {sys.executable}; make the same virtual environment at the same path"
+        if any("No module named" in line for line in self._last):
+            return f"{sys.executable} has no rlhf of this version there ({self.last_words}); install it"
+        if self._process.returncode == SSH_FAILED and "Permission denied" in self.last_words:
+            return f"{self.last_words.rstrip('.')}; a key has to be accepted, for no password is asked"
+        return self.last_words
+
+    async def _read_output(self) -> None:
+        assert self._process.stdout is not None
+        while read := await self._process.stdout.readline():
+            line = read.decode(errors="replace").rstrip("\n")
+            if self._ready.done():
+                self._last.append(line)
+                self._tell(line)
+            elif line.startswith(READY):
+                self._ready.set_result(json.loads(line.removeprefix(READY)))
+
+    async def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        while read := await self._process.stderr.readline():
+            line = read.decode(errors="replace").rstrip("\r\n")
+            if line.strip():
+                self._last.append(line.strip())
+            if self._ready.done():
+                self._complain(line)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            self._send(b"\n")
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # its end is seen elsewhere
+            if self._process.stdin is not None:
+                self._process.stdin.write(data)

@@ -1,0 +1,85 @@
+"""Training over two hosts with addresses of their own; and what happens when the cable between them is cut."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlhf.cluster.heartbeat import LOST_SECONDS
+from rlhf.trainer.checkpoint import checkpoints, read_checkpoint
+from tests.end_to_end.test_clean_ends import marked, until
+from tests.network.clusters import Cluster, cluster, received_bytes
+from tests.network.namespaces import Namespace, two_hosts
+
+pytestmark = [pytest.mark.slurm, pytest.mark.engine, pytest.mark.timeout(900)]
+
+RUN_SECONDS, START_SECONDS = 300, 240
+CLOSING_SECONDS = 30
+"""For the run to close its books once a node is given up, on a busy machine."""
+GIVE_UP_SECONDS = 60
+"""For a node that misses its head to be gone, with all that ran on it."""
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[Namespace, Namespace]]:
+    with two_hosts("rlhf") as pair:
+        yield pair
+
+
+def summary(cluster: Cluster, run: str) -> dict[str, object]:
+    return json.loads((cluster.folder / run / "summary.json").read_text())
+
+
+def updates_told(cluster: Cluster, name: str) -> int:
+    found = re.findall(r"^update +(\d+)/", cluster.said(f"{name}.out"), re.MULTILINE)
+    return int(found[-1]) if found else 0
+
+
+def test_a_run_over_two_hosts_reaches_its_end(hosts: tuple[Namespace, Namespace], tmp_path: Path) -> None:
+    with cluster(hosts, tmp_path) as two:
+        training = two.train("whole", "trainer.updates=4")
+        assert training.wait(RUN_SECONDS) == 0, two.said("whole.err")
+        assert summary(two, "whole")["updates"] == 4
+        placed = dict(re.findall(r"^((?:learner|engine)-\d) +(\S+)", two.said("whole.out"), re.MULTILINE))
+        assert placed["learner-0"] != placed["learner-1"] == placed["engine-0"]
+        weights = (tmp_path / "whole/checkpoints/version-000004/huggingface/model.safetensors").stat().st_size
+        assert received_bytes(hosts[1]) > 5 * weights, "five publishes came over the cable"
+        assert two.end() == [0, 0], two.said(f"{hosts[1].name}.out")
+        assert until(lambda: not marked(tmp_path), 10)
+        assert [host.processes() for host in hosts] == [[], []]
+
+
+def test_a_cut_cable_ends_the_run_in_one_line_and_it_resumes_when_the_cable_is_back(
+    hosts: tuple[Namespace, Namespace], tmp_path: Path
+) -> None:
+    with cluster(hosts, tmp_path) as two:
+        training = two.train("run", "trainer.updates=100000", "trainer.save_every=2")
+        assert until(lambda: updates_told(two, "run") >= 5 or training.poll() is not None, START_SECONDS)
+        assert training.poll() is None, two.said("run.err")
+        hosts[1].plug("down")
+        cut = time.monotonic()
+        assert training.wait(LOST_SECONDS + CLOSING_SECONDS) == 1
+        assert until(lambda: not hosts[1].processes(), GIVE_UP_SECONDS), hosts[1].processes()
+        print(f"the run ended {time.monotonic() - cut:.0f} s after the cut")
+        told = [line for line in two.said("run.err").splitlines() if line.startswith("error: ")]
+        assert len(told) == 1
+        assert re.fullmatch(r"error: (learner-1|engine-0) died: its node \S+#2 is lost", told[0]), told
+        assert two.nodes[1].wait(1) == 1
+        assert re.search(r"the head on .* died: no answer for \d+ s", two.said(f"{hosts[1].name}.out"))
+    assert marked(tmp_path) == []
+    newest = read_checkpoint(checkpoints(tmp_path / "run/checkpoints")[-1]).version
+    assert newest >= 4
+
+    hosts[1].plug("up")
+    with cluster(hosts, tmp_path) as two:
+        resumed = two.train("run", f"trainer.updates={newest + 2}", "--resume")
+        assert resumed.wait(RUN_SECONDS) == 0, two.said("run.err")
+        assert f"resuming from version-{newest:06d}" in two.said("run.out")
+        assert summary(two, "run")["updates"] == newest + 2
+        two.end()
+    assert marked(tmp_path) == []

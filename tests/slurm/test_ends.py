@@ -1,0 +1,39 @@
+"""How jobs end before they are done: cancelled, or with a node that died. Nothing of them is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.jobs import LONG, OVER_BOTH_NODES, Job, submit
+from tests.slurm.private import PrivateSlurm
+
+pytestmark = pytest.mark.timeout(500)
+
+
+@pytest.fixture
+def job(slurm: PrivateSlurm, cache: Path, tmp_path: Path) -> Iterator[Job]:
+    """A job in the middle of training."""
+    job = submit(slurm, tmp_path / "run", cache, *OVER_BOTH_NODES, *LONG)
+    job.until_trained(3)
+    yield job
+    slurm.run("scancel", job.number)
+
+
+def test_scancel_leaves_nothing_within_ten_seconds(job: Job) -> None:
+    names = {process.name() for process in job.processes()}
+    assert any("raylet" in name for name in names), names
+    job.slurm.run("scancel", job.number)
+    job.assert_nothing_left()
+    assert job.until_ended(30) == "CANCELLED"
+    assert job.summary["outcome"] == "stopped"
+
+
+def test_a_node_that_dies_is_named_and_nothing_is_left(job: Job) -> None:
+    for process in job.processes("n2"):
+        process.kill()
+    assert job.until_ended(60) == "FAILED"
+    job.assert_nothing_left()
+    assert "n2" in job.output, job.output

@@ -1,0 +1,50 @@
+"""A job that its time limit interrupts saves, queues itself again and finishes; every prompt is trained once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.jobs import LONG, OVER_BOTH_NODES, Job, submit
+from tests.slurm.private import PrivateSlurm
+
+UPDATES, GROUPS, SAMPLES = 130, 8, 4
+"""Two minutes, where SLURM speaks up 60 to 120 s after the start: it looks every half minute, and rounds up."""
+UNHURRIED = (
+    "reward.kind=function", "reward.function=tests.slurm.rewards:unhurried",
+    f"trainer.updates={UPDATES}",
+)  # fmt: skip
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def job(slurm: PrivateSlurm, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder = tmp_path_factory.mktemp("limited") / "run"
+    job = submit(slurm, folder, cache, *OVER_BOTH_NODES, *LONG, *UNHURRIED, "--signal", "60", time="3")
+    assert job.until_ended(700) == "COMPLETED", job.words()
+    return job
+
+
+def test_it_was_interrupted_and_left_nothing(job: Job) -> None:
+    assert int(job.shown("Restarts")) >= 1
+    job.assert_nothing_left()
+    assert (job.summary["outcome"], job.summary["updates"]) == ("finished", UPDATES)
+
+
+def test_every_prompt_was_trained_exactly_once(job: Job) -> None:
+    trained = [(one.ordinal, one.sample) for one in job.episodes if one.fate == "trained"]
+    assert sorted(trained) == [(ordinal, sample) for ordinal in range(UPDATES * GROUPS) for sample in range(SAMPLES)]
+
+
+def test_it_went_on_where_it_was(job: Job) -> None:
+    assert [line["update"] for line in job.metrics] == list(range(1, UPDATES + 1))
+    assert [one.update for one in job.episodes] == sorted(one.update for one in job.episodes)
+    for episode in job.episodes:
+        assert {version for version in episode.versions or [] if version is not None} == {episode.update - 1}
+
+
+def test_its_books_balance_over_all_its_starts(job: Job) -> None:
+    accounts = job.summary["sample_accounts"]
+    assert accounts["admitted"] == accounts["trained"] == len(job.episodes) == UPDATES * GROUPS * SAMPLES

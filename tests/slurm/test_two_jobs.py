@@ -1,0 +1,64 @@
+"""Two jobs at once on one machine: a cluster, a secret and temporary files each, and neither joins the other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.running import ROOT, command, environment
+from tests.slurm.jobs import LONG, Job, submit
+from tests.slurm.private import PrivateSlurm
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def jobs(slurm: PrivateSlurm, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Job]:
+    """Both in the middle of training, with time enough left to look at them."""
+    folder = tmp_path_factory.mktemp("two")
+    sizes = (*LONG, "trainer.updates=60")
+    first, second = (submit(slurm, folder / name, cache, *sizes, nodes=1) for name in ("first", "second"))
+    first.until_trained(1)
+    second.until_trained(1)
+    assert first.state == "RUNNING", "they were to run at the same time"
+    return first, second
+
+
+def of_its_processes(job: Job, variable: str) -> set[str]:
+    """The values that the variable has in the processes of Ray, which are told everything."""
+    of_ray = [process for process in job.processes() if process.name() in ("raylet", "gcs_server")]
+    return {process.environ().get(variable, "") for process in of_ray}
+
+
+def rendezvous(job: Job) -> Path:
+    [file] = job.folder.glob("logs/rendezvous-*.json")
+    return file
+
+
+def test_each_has_a_cluster_of_its_own(jobs: tuple[Job, Job]) -> None:
+    heads = [json.loads(rendezvous(job).read_text()) for job in jobs]
+    assert len({head["address"] for head in heads}) == len({head["run"] for head in heads}) == 2
+    for variable in ("RLHF_RUN_ID", "RAY_AUTH_TOKEN"):
+        [one], [other] = (of_its_processes(job, variable) for job in jobs)
+        assert "" not in (one, other)
+        assert one != other
+
+
+def test_a_node_refuses_the_head_of_another_run(jobs: tuple[Job, Job]) -> None:
+    stranger = environment() | {"RLHF_RUN_ID": "another", "RAY_AUTH_TOKEN": "0" * 32, "RAY_AUTH_MODE": "token"}
+    words = command("node", "--rendezvous", str(rendezvous(jobs[0])), "--timeout", "30")
+    done = subprocess.run(words, cwd=ROOT, env=stranger, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "belongs to run" in done.stdout + done.stderr
+    assert "'another'" in done.stdout + done.stderr
+
+
+def test_both_finish_and_leave_nothing(jobs: tuple[Job, Job]) -> None:
+    for job in jobs:
+        assert job.until_ended() == "COMPLETED", job.words()
+        assert job.summary["outcome"] == "finished"
+    for job in jobs:
+        job.assert_nothing_left()
