@@ -35,6 +35,14 @@ def render(job: Job) -> str:
     )
 
 
+def write_script(path: Path, script: str) -> None:
+    """Keep a script. Raises `UserError` where the file cannot be written."""
+    try:
+        path.write_text(script)
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror}); give --output another file") from None
+
+
 def count(job: Job) -> str:
     """`2 nodes with 8 GPUs each, and 4 nodes for servers`."""
     gpus = f" with {job.main.gpus} GPUs each" if job.main.gpus else ""

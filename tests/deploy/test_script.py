@@ -1,0 +1,140 @@
+"""What a rendered script does, run by bash with stand-ins for SLURM's commands and ours. Real SLURM: tests/slurm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlhf.deploy.slurm.job import Part
+from rlhf.deploy.slurm.render import render
+from tests.deploy.rendered import job
+
+END_SECONDS = 30
+SRUN = 'while [[ $1 == --* ]]; do shift; done\nexec "$@"'
+SCONTROL = 'echo "$*" >>"$FAKES/asked"'
+RLHF = """
+echo "$*" >>"$FAKES/words"; echo "$RAY_AUTH_TOKEN $RLHF_RUN_ID" >>"$FAKES/secrets"
+if [ "$1" = train ]; then
+  trap 'mkdir -p "$RUN/checkpoints/version-000001"; exit 75' USR1
+  trap 'exit 130' TERM
+  touch "$FAKES/training"
+  . "$FAKES/train"
+fi
+file=$3
+case $* in *--head*) echo found >"$file" ;; esac
+while [ ! -e "$file" ]; do sleep 0.1; done
+while [ -e "$file" ]; do
+  sleep 0.1
+  case $* in *--head*) ;; *) if [ -e "$FAKES/node_fails" ]; then
+    echo "$(date -u +%Y-%m-%dT%H:%M:%S.9)Z n2 error: its disk is gone" >>"$RUN/logs/node-n2.log"; exit 9
+  fi ;; esac
+done
+"""
+FOR_EVER = "while true; do sleep 0.1; done"
+
+
+class Script:
+    """The script of a job of two nodes, in a folder with the stand-ins. `training` is what training does, in bash."""
+
+    def __init__(self, folder: Path, training: str) -> None:
+        self.folder, self.run = folder, folder / "run"
+        for name, body in (("srun", SRUN), ("scontrol", SCONTROL), ("rlhf", RLHF)):
+            (folder / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
+            (folder / name).chmod(0o755)
+        (folder / "train").write_text(training)
+        ours = replace(job(Part(nodes=2, cpus=1)), run_dir=self.run, folder=folder, rlhf=folder / "rlhf")
+        told = {"FAKES": str(folder), "RUN": str(self.run), "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
+        path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+        self.process = subprocess.Popen(
+            ["bash", "-c", render(ours)],
+            env=os.environ | told | {"PATH": path}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def until_training(self) -> None:
+        deadline = time.monotonic() + END_SECONDS
+        while not (self.folder / "training").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def ended(self) -> tuple[int, str]:
+        """Its code and all it printed; nothing of it runs any more, and its rendezvous is gone."""
+        said, _ = self.process.communicate(timeout=END_SECONDS)
+        assert not list(self.run.glob("logs/rendezvous-*")), said
+        return self.process.returncode, said
+
+    def told(self, name: str) -> str:
+        """What a stand-in was told."""
+        file = self.folder / name
+        return file.read_text() if file.exists() else ""
+
+
+def test_a_training_that_finishes_ends_the_job_and_its_nodes(tmp_path: Path) -> None:
+    script = Script(tmp_path, "sleep 1; exit 0")
+    assert script.ended()[0] == 0
+    assert script.told("asked") == ""
+    started = sorted(script.told("words").splitlines())
+    file = script.run / "logs" / "rendezvous-7-0.json"
+    assert started[0].startswith(f"node --rendezvous {file} --log-dir {script.run}/logs")
+    assert started[0].endswith("--grace 6")
+    assert started[1].endswith("--grace 6 --head")
+    assert started[2].startswith("train recipes/gsm8k_grpo.yaml trainer.updates=200 run.name=it's a run")
+    assert f"--rendezvous {file} --resume cluster.nodes=2" in started[2]
+
+
+def test_all_have_one_secret_and_it_is_on_no_command_line(tmp_path: Path) -> None:
+    script = Script(tmp_path, "sleep 1; exit 0")
+    said = script.ended()[1]
+    [told] = set(script.told("secrets").splitlines())
+    secret, run = told.split()
+    assert len(secret) == 64
+    assert run == "slurm-7-0"
+    assert secret not in script.told("words") + said
+
+
+def test_a_training_that_saved_is_queued_again(tmp_path: Path) -> None:
+    script = Script(tmp_path, FOR_EVER)
+    script.until_training()
+    script.process.send_signal(signal.SIGUSR1)
+    code, said = script.ended()
+    assert (code, script.told("asked")) == (75, "requeue 7\n"), said
+
+
+def test_a_start_without_an_update_is_not_queued_again(tmp_path: Path) -> None:
+    script = Script(tmp_path, "sleep 1; exit 75")
+    code, said = script.ended()
+    assert (code, script.told("asked")) == (75, "")
+    assert "raise --time, or lower --signal" in said
+
+
+def test_a_training_that_fails_ends_the_job_with_its_code(tmp_path: Path) -> None:
+    code, said = Script(tmp_path, "sleep 1; exit 3").ended()
+    assert code == 3
+    assert "first to end: training, with code 3; the logs are in" in said
+
+
+def test_a_node_that_fails_is_named_with_its_words_and_ends_the_job(tmp_path: Path) -> None:
+    """Training, which loses its workers with the node, has time for its own words, and the code is the node's."""
+    code, said = Script(tmp_path, 'sleep 1; touch "$FAKES/node_fails"; sleep 3; echo "a worker died"; exit 1').ended()
+    assert code == 9
+    assert "first to end: another node (of 1), with code 9" in said
+    assert "n2 error: its disk is gone" in said
+    assert "a worker died" in said
+
+
+@pytest.mark.parametrize("training", [FOR_EVER, f"trap '' TERM; {FOR_EVER}"], ids=["willing", "deaf"])
+def test_scancel_ends_everything_within_ten_seconds(tmp_path: Path, training: str) -> None:
+    script = Script(tmp_path, training)
+    script.until_training()
+    began = time.monotonic()
+    script.process.send_signal(signal.SIGTERM)
+    code, said = script.ended()
+    assert code == 143
+    assert "told to end" in said
+    assert time.monotonic() - began < 10
