@@ -17,9 +17,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slurm)
 
 
+def as_ctrl_c(number: int, frame: object) -> None:
+    """Whoever ends pytest leaves no cluster behind. Once: `timeout` signals the program, and then its whole group."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[PrivateSlurm]:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends pytest does not leave a cluster behind
+    signal.signal(signal.SIGTERM, as_ctrl_c)
     with private_slurm() as cluster:
         yield cluster
 

@@ -89,11 +89,11 @@ def _start(slurm: PrivateSlurm, daemons: ExitStack) -> None:
 
 @contextmanager
 def _daemon(slurm: PrivateSlurm, name: str, *command: str) -> Iterator[None]:
-    """One daemon in the foreground, its output in a log, ended with the block. It goes when this process dies too."""
+    """One daemon in the foreground, its output in a log, ended with the block. It goes when this process dies too, but
+    not by a Ctrl-C: its jobs are to be cancelled first."""
+    words = ["setpriv", "--pdeathsig", "TERM", *command]
     with (slurm.folder / f"{name}.log").open("w") as log:
-        process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "TERM", *command], env=slurm.variables, stdout=log, stderr=log
-        )
+        process = subprocess.Popen(words, env=slurm.variables, stdout=log, stderr=log, start_new_session=True)
     try:
         yield
     finally:
