@@ -12,6 +12,7 @@ BENCHMARKS = {
     "end_to_end": "benchmarks.end_to_end.command",
     "environment": "benchmarks.environment.command",
     "learner": "benchmarks.learner.command",
+    "placement": "benchmarks.placement.command",
 }
 """Name to the module whose `main(arguments)` runs it; imported only when asked for."""
 

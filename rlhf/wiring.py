@@ -72,7 +72,7 @@ async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view
     chosen = [role for role in possible if role.name in roles]
     unique = tuple({role.name: role for role in chosen}.values())
     try:
-        view.message(describe(await cluster.start(unique, logs)))
+        await cluster.start(unique, logs, lambda plan: view.message(describe(plan)))
         yield cluster
     finally:
         await cluster.stop()

@@ -48,9 +48,12 @@ class LocalCluster:
         self._roles: dict[str, Role] = {}
         self._workers: dict[str, list[LocalWorker]] = {}
 
-    async def start(self, roles: Sequence[Role], log_dir: Path) -> Plan:
+    async def start(
+        self, roles: Sequence[Role], log_dir: Path, tell: Callable[[Plan], None] = lambda plan: None
+    ) -> Plan:
         """Plan, and set the roles' environment here. Raises `PlacementError`, also where two roles' variables clash."""
         planned = plan(roles, [this_machine()])
+        tell(planned)
         os.environ.update(thread_environment(planned.placements) | shared_environment(roles))
         self._roles = {role.name: role for role in roles}
         return planned

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Never
 
 from rlhf.cluster.blocking import BlockingCalls
-from rlhf.cluster.local import thread_environment
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.plan import plan
 from rlhf.cluster.quiet_ray import quiet_ray
 from rlhf.cluster.ray_joining import join_ray, too_few
-from rlhf.cluster.ray_nodes import ID_LABEL, RayNode, living_nodes
-from rlhf.cluster.resources import Placement, Plan, Role
+from rlhf.cluster.ray_nodes import RayNode, living_nodes
+from rlhf.cluster.ray_places import launch, reserve
+from rlhf.cluster.resources import Plan, Role
 from rlhf.errors import DeadlinePassed
 from rlhf.scratch import socket_folder
 
@@ -55,22 +55,25 @@ class RayCluster:
         self._group: Any = None
         self._blocking = BlockingCalls()
 
-    async def start(self, roles: Sequence[Role], log_dir: Path) -> Plan:
-        """Start or join Ray, plan, reserve the places and start a process in each.
+    async def start(
+        self, roles: Sequence[Role], log_dir: Path, tell: Callable[[Plan], None] = lambda plan: None
+    ) -> Plan:
+        """Start or join Ray, wait for its nodes, plan, reserve the places and start a process in each.
 
-        A fresh Ray is planned before it is started. Raises `PlacementError`, and `DeadlinePassed` when the cluster
-        does not give the places in time.
+        A fresh Ray is planned before it is started; `tell` gets the plan before its places are waited for. Raises
+        `PlacementError`, and `DeadlinePassed` when the cluster does not give the places in time.
         """
         if self._address is None:
             plan(roles, [this_machine()])
         deadline = time.monotonic() + self._placement_timeout_seconds
-        await self._blocking.run("Ray's start", self._connect, self._placement_timeout_seconds)
+        starting = "Ray's start" if self._address is None else f"joining the Ray cluster at {self._address}"
+        await self._blocking.run(starting, self._connect, self._placement_timeout_seconds)
         nodes = await self._gathered(deadline)
         planned = plan(roles, [node.resources for node in nodes])
+        tell(planned)
         self._roles = {role.name: role for role in roles}
         await self._reserve(planned, {node.name: node.id for node in nodes})
-        for bundle, placement in enumerate(planned.placements):
-            self._workers.setdefault(placement.role, []).append(self._launch(placement, bundle, log_dir.absolute()))
+        self._launch(planned, log_dir.absolute())
         return planned
 
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> list[Any]:
@@ -119,47 +122,28 @@ class RayCluster:
 
     async def _gathered(self, deadline: float) -> list[RayNode]:
         """The cluster's nodes, once there are as many as the recipe waits for. Raises `PlacementError`."""
-        while (
-            len(nodes := await self._blocking.run("the list of Ray's nodes", living_nodes, LIST_SECONDS)) < self._nodes
-        ):
+        while len(nodes := await self._nodes_now()) < self._nodes:
             if time.monotonic() > deadline:
                 names = [node.name for node in nodes]
                 raise too_few(str(self._address), self._nodes, names, self._placement_timeout_seconds)
             await asyncio.sleep(POLL_SECONDS)
         return nodes
 
-    async def _reserve(self, planned: Plan, ids: Mapping[str, str]) -> None:
-        from ray.util.placement_group import placement_group
+    async def _nodes_now(self) -> list[RayNode]:
+        return await self._blocking.run("the list of Ray's nodes", living_nodes, LIST_SECONDS)
 
-        self._group = placement_group(
-            [_bundle(placement) for placement in planned.placements],
-            strategy="PACK",
-            bundle_label_selector=[{ID_LABEL: ids[placement.node]} for placement in planned.placements],
-        )
+    async def _reserve(self, planned: Plan, ids: Mapping[str, str]) -> None:
+        self._group = reserve(planned, ids)
         seconds = self._placement_timeout_seconds
         waiting = partial(self._group.wait, seconds)
         if not await self._blocking.run("Ray's placement group", waiting, seconds + GRACE_SECONDS):
             raise DeadlinePassed("the placement of all workers on the Ray cluster", seconds)
 
-    def _launch(self, placement: Placement, bundle: int, log_dir: Path) -> Any:
-        import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        from rlhf.cluster.ray_host import RayHost
-        from rlhf.cluster.ray_worker import RayWorker
-
-        role = self._roles[placement.role]
-        host = ray.remote(RayHost).options(
-            num_cpus=placement.cpus,
-            num_gpus=placement.gpus,
-            max_concurrency=1000,
-            runtime_env={"env_vars": _environment(role, placement)},
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle),
-        )
-        log_file = log_dir / f"{placement.worker}.log"
-        return RayWorker(
-            placement.worker, placement.node, host.remote(role.factory, role.concurrency, str(log_file), self._head)
-        )
+    def _launch(self, planned: Plan, log_dir: Path) -> None:
+        for bundle, placement in enumerate(planned.placements):
+            role, log_file = self._roles[placement.role], log_dir / f"{placement.worker}.log"
+            worker = launch(self._group, bundle, placement, role, log_file, self._head)
+            self._workers.setdefault(placement.role, []).append(worker)
 
 
 @cache
@@ -183,15 +167,6 @@ def start_ray(temp_dir: Path) -> None:
         object_store_memory=OBJECT_STORE_BYTES,
         _temp_dir=str(temp_dir),
     )
-
-
-def _bundle(placement: Placement) -> dict[str, float]:
-    wanted = {"CPU": placement.cpus, "GPU": placement.gpus}
-    return {resource: amount for resource, amount in wanted.items() if amount}
-
-
-def _environment(role: Role, placement: Placement) -> dict[str, str]:
-    return thread_environment([placement]) | dict(role.env)
 
 
 def _disconnect(group: Any) -> None:

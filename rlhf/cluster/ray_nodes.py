@@ -17,11 +17,12 @@ ID_LABEL = "ray.io/node-id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNode:
-    """A node that is alive. `name` is unique in its cluster: the one that `ray start` was given, else the host's,
-    and where two share it a number after it."""
+    """A node that is alive. `name` is unique in its cluster: the one that `ray start` was given, else the host's; its
+    address where two hosts are called the same, and where two nodes share a machine the name with a number."""
 
     id: str
     name: str
+    address: str
     cpus: float
     gpus: float
     head: bool
@@ -41,7 +42,7 @@ def living_nodes() -> list[RayNode]:
 def nodes_of(told: Sequence[Mapping[str, Any]]) -> list[RayNode]:
     """Nodes as `ray.nodes()` tells them, in an order that is the same however Ray lists them."""
     alive = [_node(node) for node in told if node["Alive"]]
-    return _with_unique_names(sorted(alive, key=lambda node: (not node.head, _natural(node.name), node.id)))
+    return _with_unique_names(sorted(alive, key=_order))
 
 
 def _node(told: Mapping[str, Any]) -> RayNode:
@@ -49,6 +50,7 @@ def _node(told: Mapping[str, Any]) -> RayNode:
     return RayNode(
         id=told["NodeID"],
         name=_name(told),
+        address=told["NodeManagerAddress"],
         cpus=has.get("CPU", 0.0),
         gpus=has.get("GPU", 0.0),
         head=HEAD_RESOURCE in has,
@@ -62,12 +64,18 @@ def _name(told: Mapping[str, Any]) -> str:
 
 
 def _with_unique_names(nodes: Sequence[RayNode]) -> list[RayNode]:
-    sharing, seen = Counter(node.name for node in nodes), Counter[str]()
+    hosts, addresses = Counter(node.name for node in nodes), Counter(node.address for node in nodes)
+    seen = Counter[str]()
     unique = []
     for node in nodes:
         seen[node.name] += 1
-        unique.append(replace(node, name=f"{node.name}#{seen[node.name]}") if sharing[node.name] > 1 else node)
+        alone = node.address if addresses[node.address] == 1 else f"{node.name}#{seen[node.name]}"
+        unique.append(replace(node, name=alone) if hosts[node.name] > 1 else node)
     return unique
+
+
+def _order(node: RayNode) -> tuple[Any, ...]:
+    return not node.head, _natural(node.name), _natural(node.address), node.id
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

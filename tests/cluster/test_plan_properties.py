@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import cache
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rlhf.cluster.layout import Layout
@@ -14,21 +14,19 @@ from rlhf.cluster.resources import Plan, Resources, Role
 from rlhf.errors import PlacementError
 
 LAYOUTS: tuple[Layout, ...] = ("fill", "pack", "spread")
-CORES, GPUS = st.sampled_from([0.25, 0.5, 1, 2, 3, 4, 8]), st.sampled_from([0, 0.25, 0.5, 1, 2, 4, 8])
+CORES, GPUS = st.sampled_from([0.1, 0.5, 1, 2, 3]), st.sampled_from([0, 0, 0.25, 0.5, 1, 2, 4])
 MANY_CORES = 10_000
 
 
 @st.composite
 def clusters(draw: st.DrawFn) -> list[Resources]:
-    sizes = draw(st.lists(st.tuples(st.integers(1, 32), st.sampled_from([0, 0, 1, 4, 8])), min_size=1, max_size=8))
+    sizes = draw(st.lists(st.tuples(st.integers(2, 32), st.sampled_from([0, 4, 8])), min_size=2, max_size=8))
     return [Resources(node=f"n{at}", cpus=cpus, gpus=gpus) for at, (cpus, gpus) in enumerate(sizes)]
 
 
 @st.composite
 def role_lists(draw: st.DrawFn) -> list[Role]:
-    shapes = draw(
-        st.lists(st.tuples(st.integers(1, 20), CORES, GPUS, st.sampled_from(LAYOUTS)), min_size=1, max_size=4)
-    )
+    shapes = draw(st.lists(st.tuples(st.integers(1, 8), CORES, GPUS, st.sampled_from(LAYOUTS)), min_size=1, max_size=3))
     return [
         Role(name=f"role{at}", count=count, cpus=cpus, gpus=gpus, layout=layout, factory="m:R")
         for at, (count, cpus, gpus, layout) in enumerate(shapes)
@@ -42,11 +40,18 @@ def planned(roles: list[Role], nodes: list[Resources]) -> Plan | None:
         return None
 
 
+def feasible(roles: list[Role], nodes: list[Resources]) -> Plan:
+    """The plan; an example without one says nothing, and hypothesis fails where most are such."""
+    made = planned(roles, nodes)
+    assume(made is not None)
+    assert made is not None
+    return made
+
+
 @given(role_lists(), clusters())
 @settings(max_examples=300, deadline=None)
 def test_all_are_placed_in_order_and_no_node_holds_more_than_it_has(roles: list[Role], nodes: list[Resources]) -> None:
-    if (made := planned(roles, nodes)) is None:
-        return
+    made = feasible(roles, nodes)
     assert [(p.role, p.index) for p in made.placements] == [(r.name, at) for r in roles for at in range(r.count)]
     for node in nodes:
         here = [placed for placed in made.placements if placed.node == node.node]
@@ -57,8 +62,7 @@ def test_all_are_placed_in_order_and_no_node_holds_more_than_it_has(roles: list[
 @given(role_lists(), clusters())
 @settings(max_examples=300, deadline=None)
 def test_workers_of_a_role_follow_the_order_of_the_nodes(roles: list[Role], nodes: list[Resources]) -> None:
-    if (made := planned(roles, nodes)) is None:
-        return
+    made = feasible(roles, nodes)
     at = {node.node: place for place, node in enumerate(nodes)}
     for role in roles:
         places = [at[placed.node] for placed in made.of(role.name)]
@@ -70,8 +74,7 @@ def test_workers_of_a_role_follow_the_order_of_the_nodes(roles: list[Role], node
 def test_a_worker_without_a_gpu_is_beside_gpus_only_where_the_other_nodes_are_full(
     roles: list[Role], nodes: list[Resources]
 ) -> None:
-    if (made := planned(roles, nodes)) is None:
-        return
+    made = feasible(roles, nodes)
     gpus = {node.node: node.gpus for node in nodes}
     free = {node.node: node.cpus for node in nodes}
     for placed in made.placements:
@@ -112,23 +115,19 @@ def fits(items: tuple[int, ...], rooms: tuple[int, ...]) -> bool:
     )
 
 
-@given(st.integers(0, 30), st.lists(st.integers(0, 8), min_size=1, max_size=6))
+@given(st.integers(0, 12), st.lists(st.integers(0, 8), min_size=2, max_size=6))
 @settings(max_examples=200, deadline=None)
 def test_packed_ranks_are_on_as_few_nodes_as_can_be(count: int, gpus: list[int]) -> None:
-    made = planned(*one_role("pack", count, gpus))
-    if made is None:
-        return
+    made = feasible(*one_role("pack", count, gpus))
     largest = sorted(gpus, reverse=True)
     fewest = next(few for few in range(len(gpus) + 1) if sum(largest[:few]) >= count)
     assert len({placed.node for placed in made.placements}) == fewest
 
 
-@given(st.integers(0, 30), st.lists(st.integers(0, 8), min_size=1, max_size=6))
+@given(st.integers(0, 12), st.lists(st.integers(0, 8), min_size=2, max_size=6))
 @settings(max_examples=200, deadline=None)
 def test_spread_ranks_are_never_two_more_on_a_node_than_on_one_that_has_room(count: int, gpus: list[int]) -> None:
-    made = planned(*one_role("spread", count, gpus))
-    if made is None:
-        return
+    made = feasible(*one_role("spread", count, gpus))
     held = Counter({f"n{at}": 0 for at in range(len(gpus))})
     held.update(placed.node for placed in made.placements)
     most = max(held.values())

@@ -48,6 +48,11 @@ class Calculator:
     def variable(self, name: str) -> str | None:
         return os.environ.get(name)
 
+    def ray_node(self) -> str:
+        import ray
+
+        return ray.get_runtime_context().get_node_id()
+
     def pid(self) -> int:
         return os.getpid()
 

@@ -44,6 +44,12 @@ def test_more_cores_than_there_are_says_which_keys_to_lower(rlhf: Command, recip
     assert "cpus_per_engine" in error
 
 
+def test_more_nodes_than_this_machine_is_need_the_address_of_a_cluster(rlhf: Command, recipe: Path):
+    error = refusal(rlhf, recipe, "cluster.nodes=2")
+    assert "cluster.nodes is 2" in error
+    assert "cluster.address" in error
+
+
 def test_a_missing_data_file_is_named(rlhf: Command, recipe: Path):
     assert "absent.jsonl" in refusal(rlhf, recipe, "data.train.path=./absent.jsonl")
 

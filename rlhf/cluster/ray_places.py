@@ -1,0 +1,45 @@
+"""The places of a plan in Ray: a placement group with a bundle for each worker, and an actor in each bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf.cluster.local import thread_environment
+from rlhf.cluster.ray_nodes import ID_LABEL
+from rlhf.cluster.resources import Placement, Plan, Role
+
+
+def reserve(planned: Plan, ids: Mapping[str, str]) -> Any:
+    """Ask Ray for all places at once, each on the node that the plan names. `ids` are Ray's, by the nodes' names."""
+    from ray.util.placement_group import placement_group
+
+    return placement_group(
+        [_bundle(placement) for placement in planned.placements],
+        strategy="PACK",
+        bundle_label_selector=[{ID_LABEL: ids[placement.node]} for placement in planned.placements],
+    )
+
+
+def launch(group: Any, bundle: int, placement: Placement, role: Role, log_file: Path, head: str | None) -> Any:
+    """Start the process of one worker in its bundle. Its `RayWorker`."""
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    from rlhf.cluster.ray_host import RayHost
+    from rlhf.cluster.ray_worker import RayWorker
+
+    host = ray.remote(RayHost).options(
+        num_cpus=placement.cpus,
+        num_gpus=placement.gpus,
+        max_concurrency=1000,
+        runtime_env={"env_vars": thread_environment([placement]) | dict(role.env)},
+        scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle),
+    )
+    return RayWorker(placement.worker, placement.node, host.remote(role.factory, role.concurrency, str(log_file), head))
+
+
+def _bundle(placement: Placement) -> dict[str, float]:
+    wanted = {"CPU": placement.cpus, "GPU": placement.gpus}
+    return {resource: amount for resource, amount in wanted.items() if amount}
