@@ -1,8 +1,10 @@
-"""Ray, imported after its environment is set; its warnings are about itself."""
+"""Ray, imported after its environment is set; its warnings are about itself, and its signal handlers for itself."""
 
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 from typing import Any
 
 
@@ -12,3 +14,11 @@ def quiet_ray() -> Any:
 
     logging.getLogger("ray").setLevel(logging.ERROR)
     return ray
+
+
+def keep_our_sigterm() -> None:
+    """Ray's crash handler for SIGTERM, set when a process joins, gives way to the one that was there: it prints stacks,
+    and ends the process when it hears a second one, while SLURM and supervisors send several."""
+    ours = signal.getsignal(signal.SIGTERM)
+    if ours is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, ours)

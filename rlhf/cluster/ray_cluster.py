@@ -16,7 +16,7 @@ from typing import Any, Never
 from rlhf.cluster.blocking import BlockingCalls
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.plan import plan
-from rlhf.cluster.quiet_ray import quiet_ray
+from rlhf.cluster.quiet_ray import keep_our_sigterm, quiet_ray
 from rlhf.cluster.ray_joining import join_ray, too_few
 from rlhf.cluster.ray_nodes import RayNode, living_nodes
 from rlhf.cluster.ray_places import launch, reserve
@@ -68,6 +68,7 @@ class RayCluster:
         deadline = time.monotonic() + self._placement_timeout_seconds
         starting = "Ray's start" if self._address is None else f"joining the Ray cluster at {self._address}"
         await self._blocking.run(starting, self._connect, self._placement_timeout_seconds)
+        keep_our_sigterm()
         nodes = await self._gathered(deadline)
         planned = plan(roles, [node.resources for node in nodes])
         tell(planned)

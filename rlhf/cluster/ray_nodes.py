@@ -17,8 +17,8 @@ ID_LABEL = "ray.io/node-id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNode:
-    """A node that is alive. `name` is unique in its cluster: the one that `ray start` was given, else the host's; its
-    address where two hosts are called the same, and where two nodes share a machine the name with a number."""
+    """A node that is alive. `name` is unique in its cluster: the one given by `ray start --node-name`, else the host's;
+    its address where two hosts are called the same, and where two nodes share a machine the host's with a number."""
 
     id: str
     name: str

@@ -20,10 +20,18 @@ def node(
     gpus: Annotated[
         int | None, typer.Option(min=0, envvar="SLURM_GPUS_ON_NODE", help="GPUs to give; else those it sees.")
     ] = None,
+    log_dir: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Print to `node-HOST.log` there, at its end.")
+    ] = None,
+    grace: Annotated[
+        float, typer.Option(min=0.0, max=15.0, help="Seconds that a training has to leave after SIGTERM.")
+    ] = 0.0,
     timeout: Annotated[float, typer.Option(min=1.0, help="Deadline of each wait at the start, in seconds.")] = 300.0,
 ) -> None:
     """Be one machine of a Ray cluster, until told to end (RLHF_RUN_ID, RAY_AUTH_TOKEN)."""
     from rlhf.cluster.machine import this_machine
+    from rlhf.cluster.ray_host import redirect_output
+    from rlhf.deploy.hosts import host_name
     from rlhf.deploy.node import NodeSettings, check_token, run_id, run_node
     from rlhf.supervisor import supervise
 
@@ -37,5 +45,8 @@ def node(
         cpus=cpus if cpus is not None else int(machine.cpus),
         gpus=gpus if gpus is not None else int(machine.gpus),
         timeout_seconds=timeout,
+        grace_seconds=grace,
     )
+    if log_dir is not None:
+        redirect_output(log_dir / f"node-{host_name()}.log")
     raise typer.Exit(supervise(lambda: run_node(settings)))

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf.cluster.interfaces import ELSEWHERE, LOOPBACK, Interface, address_of, interface_toward
 from rlhf.cluster.ray_cluster import PRIVATE_RAY
 from rlhf.cluster.ray_joining import ask_for_peers
+from rlhf.deploy.ending import Ending
 from rlhf.deploy.head_watch import HeadWatch, ended_cleanly
 from rlhf.deploy.hosts import host_name, say
 from rlhf.deploy.ray_start import RayNode, RayProcess
-from rlhf.deploy.rendezvous import Rendezvous, publish, wait_for
+from rlhf.deploy.rendezvous import Rendezvous, is_there, publish, wait_for
 from rlhf.errors import NodeFailed, PlacementError, RlhfError, UserError
 from rlhf.scratch import socket_folder
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.5
 LEAST_TOKEN = 16
 """Characters of a secret that Ray takes for one."""
 
@@ -26,7 +26,8 @@ LEAST_TOKEN = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
     """What a node is told. `interface` None is that of the route to the head, for the head that of the default route;
-    `timeout_seconds` is the deadline of each wait at the start."""
+    `timeout_seconds` is the deadline of each wait at the start; `grace_seconds` is what a training has to leave the
+    cluster after SIGTERM, which often reaches all of them at once."""
 
     run: str
     head: bool
@@ -35,6 +36,7 @@ class NodeSettings:
     cpus: int
     gpus: int
     timeout_seconds: float
+    grace_seconds: float
 
 
 def run_id() -> str:
@@ -54,13 +56,11 @@ def check_token() -> None:
 
 
 def run_node(settings: NodeSettings) -> int:
-    """Be a node until SIGTERM or the head's clean end, which is 0, or until something fails, told in one line."""
+    """Be a node until SIGTERM or the end of the cluster, which is 0, or until something fails, told in one line."""
     os.environ.update(PRIVATE_RAY)
-    stop = threading.Event()
-    for ending in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(ending, lambda number, frame: stop.set())
+    ending = Ending(settings.grace_seconds)
     try:
-        head(settings, stop) if settings.head else worker(settings, stop)
+        head(settings, ending) if settings.head else worker(settings, ending)
     except RlhfError as error:
         say(f"error: {error}")
         return error.exit_code
@@ -68,37 +68,39 @@ def run_node(settings: NodeSettings) -> int:
     return 0
 
 
-def head(settings: NodeSettings, stop: threading.Event) -> None:
-    """Start a head, write where it is, and stay. That the file is gone again says that the end was a clean one."""
+def head(settings: NodeSettings, ending: Ending) -> None:
+    """Start a head, write where it is, and stay for as long as the file does: who removes it ends the cluster."""
     own = own_interface(settings, ELSEWHERE)
     ray = start_ray_node(settings, own, None)
-    address = ray.until_up(settings.timeout_seconds, stop.is_set)
+    address = ray.until_up(settings.timeout_seconds, ending.is_asked)
     if address is None:
         return
     publish(settings.rendezvous, Rendezvous(run=settings.run, address=address, interface=own.name, host=host_name()))
     say(f"is the head of run {settings.run} at {address}, {described(settings, own)}")
-    while not stop.wait(LOOK_SECONDS):
+    while is_there(settings.rendezvous) and not ending.is_due():
         ray.check()
+        time.sleep(LOOK_SECONDS)
     settings.rendezvous.unlink(missing_ok=True)
 
 
-def worker(settings: NodeSettings, stop: threading.Event) -> None:
+def worker(settings: NodeSettings, ending: Ending) -> None:
     """Find the head, join it, and stay until it ends. Raises `NodeFailed` when it dies."""
-    found = wait_for(settings.rendezvous, settings.run, settings.timeout_seconds, stop.is_set)
+    found = wait_for(settings.rendezvous, settings.run, settings.timeout_seconds, ending.is_asked)
     if found is None:
         return
     own = own_interface(settings, found.address.rpartition(":")[0])
     ask_for_peers(found.address)  # a head that refuses the token says so at once, and Ray's start only after 20 s
     ray = start_ray_node(settings, own, found.address)
     watch = HeadWatch(found.address)
-    if ray.until_up(settings.timeout_seconds, lambda: stop.is_set() or watch.gone() != ""):
+    if ray.until_up(settings.timeout_seconds, lambda: ending.is_asked() or watch.gone() != ""):
         say(f"joined {found.host}, the head of run {found.run}, at {found.address}, {described(settings, own)}")
-    while not stop.wait(LOOK_SECONDS):
+    while not ending.is_due():
         if how := watch.gone():
             if ended_cleanly(settings.rendezvous, found):
                 return
             raise NodeFailed(host_name(), f"the head on {found.host} ({found.address}) died: {how}")
         ray.check()
+        time.sleep(LOOK_SECONDS)
 
 
 def start_ray_node(settings: NodeSettings, own: Interface, head_address: str | None) -> RayProcess:

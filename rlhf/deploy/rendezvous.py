@@ -44,6 +44,17 @@ def read(path: Path, run: str) -> Rendezvous | None:
     return found
 
 
+def is_there(path: Path) -> bool:
+    """Whether the file exists. A shared file system that fails for a moment says nothing of it."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def wait_for(path: Path, run: str, seconds: float, give_up: Callable[[], bool] = lambda: False) -> Rendezvous | None:
     """Wait for the head of `run` to publish itself; None when `give_up` says so meanwhile.
 

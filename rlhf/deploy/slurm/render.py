@@ -77,14 +77,14 @@ def component(job: Job, part: Part) -> Iterator[str]:
 
 def steps(job: Job) -> Iterator[str]:
     """What starts the nodes of the cluster: the head, those that join it, those without GPUs."""
-    group = "--het-group=0 " if job.servers else ""
+    group = " --het-group=0" if job.servers else ""
     cores = str(job.main.cpus) if job.main.cpus else '"$SLURM_CPUS_ON_NODE"'
     yield fill("head.sh.part", group=group, cpus=cores)
     if job.main.nodes > 1:
         yield fill("workers.sh.part", group=group, cpus=cores, count=str(job.main.nodes - 1))
     if job.servers:
         cores = str(job.servers.cpus) if job.servers.cpus else '"$SLURM_CPUS_ON_NODE"'
-        yield fill("cpu_nodes.sh.part", group="--het-group=1 ", cpus=cores, count=str(job.servers.nodes))
+        yield fill("cpu_nodes.sh.part", group=" --het-group=1", cpus=cores, count=str(job.servers.nodes))
 
 
 def fill(name: str, **values: str) -> str:

