@@ -158,7 +158,7 @@ async def first_end(started: Started, stopping: asyncio.Future[Any]) -> int:
         if stopping.done():
             return 130
         lost = next(session for ended, session in nodes.items() if ended.done())
-        raise NodeFailed(lost.host.name, f"{lost.host.name}: its node ended: {lost.last_words}")
+        raise NodeFailed(lost.host.name, f"{lost.host.name}: {lost.ending}")
     finally:
         for one in waiting:
             one.cancel()

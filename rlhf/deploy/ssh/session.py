@@ -126,6 +126,12 @@ class Session:
             await asyncio.gather(*self._work, return_exceptions=True)
 
     @property
+    def ending(self) -> str:
+        """How it ended, in words: the connection, or the command with what it said last."""
+        lost = self._process.returncode == SSH_FAILED and not self.host.is_here
+        return "its connection is lost" if lost else f"its node ended: {self.last_words}"
+
+    @property
     def last_words(self) -> str:
         return self._last[-1] if self._last else "it said nothing"
 
