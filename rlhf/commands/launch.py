@@ -59,11 +59,12 @@ def launched(job: Launch) -> int:
 
 def show(job: Launch) -> int:
     """Print the commands, each after its host."""
-    from rlhf.deploy.ssh.launch import RENDEZVOUS, node_command, train_command
+    from rlhf.deploy.ssh.launch import RENDEZVOUS
+    from rlhf.deploy.ssh.orders import node_command, train_command
 
     shared = job.recipe.run_dir.absolute().parent / f".{job.recipe.run_dir.name}-launch-…"
     for index, host in enumerate(job.hosts):
         typer.echo(f"{host.name}: {shlex.join(job.connection(host, shared))}")
         typer.echo(f"{host.name}: {shlex.join(node_command(shared / RENDEZVOUS, host, head=index == 0))}")
-    typer.echo(f"{job.hosts[0].name}: {shlex.join(train_command(job, shared / RENDEZVOUS))}")
+    typer.echo(f"{job.hosts[0].name}: {shlex.join(train_command(job.words, len(job.hosts), shared / RENDEZVOUS))}")
     return 0

@@ -18,8 +18,9 @@ import pytest
 
 from rlhf.cluster.heartbeat import LOST_SECONDS
 from rlhf.deploy.ssh.hosts_file import Host
+from rlhf.deploy.ssh.orders import Orders
 from rlhf.deploy.ssh.remote import SILENCE_SECONDS
-from rlhf.deploy.ssh.session import Orders, Session, connection
+from rlhf.deploy.ssh.session import Session, connection
 from tests.end_to_end.running import QUICKSTART, ROOT, command, environment
 from tests.end_to_end.test_clean_ends import MARK, marked, until
 from tests.network.sshd import Sshd, private_sshd

@@ -10,12 +10,12 @@ import shlex
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.plan import Resources
 from rlhf.deploy.ssh.hosts_file import Host
+from rlhf.deploy.ssh.orders import Orders
 from rlhf.deploy.ssh.remote import READY
 from rlhf.errors import DeadlinePassed, HostError
 
@@ -28,20 +28,6 @@ NO_SUCH_COMMAND = (126, 127)
 SSH_FAILED = 255
 LINE_BYTES = 1 << 20
 Print = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """What a far end is to run, where, and with which variables beside its own."""
-
-    command: Sequence[str]
-    folder: Path
-    environment: Mapping[str, str]
-
-    def line(self) -> bytes:
-        """As it is sent."""
-        orders = {"command": list(self.command), "folder": str(self.folder), "environment": dict(self.environment)}
-        return json.dumps(orders).encode() + b"\n"
 
 
 def connection(host: Host, shared: Path, *, user: str | None, config: Path | None) -> list[str]:
@@ -70,11 +56,17 @@ class Session:
 
     @classmethod
     async def open(cls, host: Host, words: Sequence[str], tell: Print, complain: Print) -> Session:
-        """Start the connection, outside this terminal's group: Ctrl-C is for the launcher, which ends all in order."""
+        """Start the connection, outside this terminal's group: Ctrl-C is for the launcher, which ends all in order.
+
+        Raises `HostError` where there is no ssh.
+        """
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=LINE_BYTES
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=LINE_BYTES
+            )
+        except FileNotFoundError:
+            raise HostError(host.name, f"this machine has no {words[0]} to reach it; install openssh-client") from None
         return cls(host, process, tell, complain)
 
     async def ready(self) -> Resources:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from rlhf.deploy.ssh.hosts_file import Host
-from rlhf.deploy.ssh.launch import keep_log, node_command, variables
+from rlhf.deploy.ssh.launch import keep_log
+from rlhf.deploy.ssh.orders import node_command, variables
 
 QUICKSTART = Path(__file__).parents[3] / "recipes" / "quickstart.yaml"
 
@@ -48,6 +49,14 @@ def test_what_cannot_be_launched_is_one_line(tmp_path: Path, hosts: str, words: 
     assert line.startswith("error: ")
     assert told in line
     assert not list(tmp_path.glob("runs/*")), "nothing is left of it"
+
+
+def test_a_machine_without_ssh_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ended = launch(tmp_path, "node1\nnode2\n")
+    assert (ended.returncode, ended.stderr) == (
+        2, "error: node1: this machine has no ssh to reach it; install openssh-client\n"
+    )  # fmt: skip
 
 
 def test_what_a_host_gives_is_said_only_where_the_file_says_it(tmp_path: Path) -> None:

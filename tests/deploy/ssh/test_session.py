@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from rlhf.deploy.ssh.hosts_file import Host
-from rlhf.deploy.ssh.session import Orders, Session, connection
+from rlhf.deploy.ssh.orders import Orders
+from rlhf.deploy.ssh.session import Session, connection
 from rlhf.errors import HostError
 
 HERE = Host(name="localhost", cpus=3)
