@@ -53,7 +53,7 @@ class Started:
 
 
 async def run(launch: Launch) -> int:
-    """Train on all hosts; the exit code of the training, 130 when it was told to stop.
+    """Train on all hosts; the exit code of the training, 130 when it was told to stop. SIGUSR1 is passed on to it.
 
     Before anything has started it raises a group of `HostError` where hosts cannot be used, and `PlacementError` where
     all of them together are too small; later `NodeFailed`, when one is lost.
@@ -67,6 +67,7 @@ async def run(launch: Launch) -> int:
     try:
         with (shared / HOSTS_LOG).open("a", buffering=1) as log:
             async with connected(launch, shared, log) as started:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, started.training.save)
                 return await conducted(launch, started, shared, stop)
     finally:
         keep_log(shared, folder)

@@ -16,7 +16,7 @@ from typing import Any
 from rlhf.cluster.plan import Resources
 from rlhf.deploy.ssh.hosts_file import Host
 from rlhf.deploy.ssh.orders import Orders
-from rlhf.deploy.ssh.remote import READY
+from rlhf.deploy.ssh.remote import READY, SAVE
 from rlhf.errors import DeadlinePassed, HostError
 
 CONNECT_SECONDS = 10
@@ -91,6 +91,10 @@ class Session:
     def order(self, orders: Orders) -> None:
         """Start the command."""
         self._send(orders.line())
+
+    def save(self) -> None:
+        """Ask the command to save what it has, and to leave: SIGUSR1, over there."""
+        self._send(SAVE.encode() + b"\n")
 
     @property
     def pid(self) -> int:

@@ -95,6 +95,21 @@ async def test_a_command_ends_when_its_far_end_is_killed(tmp_path: Path, number:
     await session.end(10)
 
 
+async def test_a_command_is_asked_to_save(tmp_path: Path) -> None:
+    said = Said()
+    session = await opened(tmp_path, said)
+    await session.ready()
+    program = "import signal; print('waits', flush=True); print(signal.sigwait({signal.SIGUSR1}).name, flush=True)"
+    blocked = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n{program}"
+    session.order(orders(tmp_path, blocked))
+    while "waits" not in said.lines:
+        await asyncio.sleep(0.05)
+    session.save()
+    assert await asyncio.wait_for(session.wait(), 20) == 0
+    assert said.lines == ["waits", "SIGUSR1"]
+    await session.end(10)
+
+
 async def test_a_host_that_does_not_share_the_folder_is_named(tmp_path: Path) -> None:
     session = await opened(tmp_path / "elsewhere", Said())
     with pytest.raises(HostError, match=r"^localhost: it does not see the run's folder; hosts must share its file sys"):
