@@ -50,10 +50,10 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint in the run folder.")
     ] = False,
-    rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
     address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="A Ray cluster to join; the same as cluster.address=…")
+        str | None, typer.Option(metavar="HOST:PORT", help="Join this Ray cluster, or `auto`; cluster.address.")
     ] = None,
+    rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
 ) -> None:
     """Train what a recipe says, and leave a run folder."""
     from rlhf.commands.train import train as run

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from rlhf.boundary import due
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.data.tasks import Tell
 from rlhf.imitation import begin_imitation
-from rlhf.metrics import Clock
 from rlhf.offline import begin_replay
 from rlhf.preferences import begin_comparison
 from rlhf.recipe import Recipe
-from rlhf.runs.folder import RunFolder
+from rlhf.resume import Standing, plan_of, write_standing
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import make_loggers
-from rlhf.runs.summary import SetSummary, Summary
-from rlhf.runs.view import UpdateLine, View
+from rlhf.runs.summary import SAVED, SetSummary, Summary
+from rlhf.runs.view import UpdateLine
 from rlhf.sitting import Sitting
 from rlhf.study import HeldOut, Lesson, Study
+from rlhf.trainer.buffer import Accounts
 from rlhf.trainer.checkpoint import prune, write_checkpoint
+from rlhf.types import PolicyVersion
 from rlhf.warmup import starting_model
 from rlhf.wiring import spawn_learners
 
@@ -35,14 +39,16 @@ BEGINNINGS: Mapping[str, Callable[[Recipe, Sequence[Worker], str, Tell], Awaitab
 
 async def fine_tune_on(cluster: Cluster, sitting: Sitting) -> Summary:
     """Start the ranks, learn from `trainer.groups_per_update` examples an update, and leave a checkpoint."""
-    recipe, folder, clock, view = sitting.recipe, sitting.folder, sitting.clock, sitting.view
+    view, recipe = sitting.view, sitting.recipe
     view.phase("start")
     recipe = recipe if recipe.kind == "offline" else one_step_an_update(recipe)
     workers = await spawn_learners(recipe, cluster)
     model = await starting_model(recipe, workers, view)
-    with clock.span("start"):
+    with sitting.clock.span("start"):
         study = await BEGINNINGS[recipe.kind](recipe, workers, model, view.message)
-    return await StudyRun(recipe, folder, clock, view, study).finish()
+    if sitting.point is not None:
+        await study.resume(sitting.point.path)
+    return await StudyRun(recipe, sitting, study).finish()
 
 
 def one_step_an_update(recipe: Recipe) -> Recipe:
@@ -54,9 +60,13 @@ def one_step_an_update(recipe: Recipe) -> Recipe:
 class StudyRun:
     """Update by update, with the books that are closed however it ends."""
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, clock: Clock, view: View, study: Study) -> None:
-        self.recipe, self.folder, self.clock, self.view, self.study = recipe, folder, clock, view, study
-        self.evaluations: list[dict[str, HeldOut]] = []
+    def __init__(self, recipe: Recipe, sitting: Sitting, study: Study) -> None:
+        folder, clock = sitting.folder, sitting.clock
+        self.recipe, self.folder, self.clock, self.view, self.study = recipe, folder, clock, sitting.view, study
+        self.leaving, self.before = sitting.leaving, sitting.point.standing if sitting.point else None
+        self.first: PolicyVersion = sitting.point.version if sitting.point else 0
+        self.left: str | None = None
+        self.evaluations = [heard(one) for one in self.before.held_out] if self.before else []
         self.loggers = make_loggers(recipe.run.loggers, folder, recipe.name, recipe.model_dump(mode="json"))
         self.spans = JsonlWriter(folder.spans)
         self.began = self.update_began = clock.elapsed_seconds
@@ -65,9 +75,8 @@ class StudyRun:
         """Learn to the end of the budget. The summary is written whatever ends it."""
         outcome = "finished"
         try:
-            await self.evaluate(0)
-            for version in range(1, self.recipe.trainer.updates + 1):
-                await self.update(version)
+            await self.learn()
+            outcome = f"{SAVED}: {self.left}" if self.left else outcome
         except (asyncio.CancelledError, KeyboardInterrupt) as error:
             outcome = str(error) or "stopped"  # a death cancels with its words, a person without any
             raise
@@ -78,6 +87,17 @@ class StudyRun:
             summary = self.close(outcome)
         return summary
 
+    async def learn(self) -> None:
+        """Update by update, until the budget is spent or the run must leave."""
+        if self.before is None:
+            await self.evaluate(0)
+        else:  # the checkpoint was written in the middle of this update's end
+            await self.end_update(self.first, Lesson(metrics=self.before.metrics, watched=(), tokens=0))
+        for version in range(self.first + 1, self.recipe.trainer.updates + 1):
+            await self.update(version)
+            if self.left:
+                return
+
     async def update(self, version: int) -> None:
         """Learn, and write a checkpoint and evaluate where they are due."""
         trainer = self.recipe.trainer
@@ -85,11 +105,17 @@ class StudyRun:
         with self.clock.span("train", version=version):
             lesson = await self.study.update()
         last = version == trainer.updates
-        if last or due(version, trainer.save_every):  # first of all: an evaluation may fail
+        self.left = None if last else self.leaving.reason(1.5 * (self.clock.elapsed_seconds - self.update_began))
+        if last or self.left or due(version, trainer.save_every):  # first of all: an evaluation may fail
             self.view.phase("save")
             with self.clock.span("save", version=version):
-                await self.checkpoint(version)
-        evaluated = await self.evaluate(version) if last or due(version, trainer.eval_every) else {}
+                await self.checkpoint(version, lesson.metrics)
+        await self.end_update(version, lesson)
+
+    async def end_update(self, version: int, lesson: Lesson) -> None:
+        """What follows the checkpoint. A run that leaves has no time for an evaluation: its resume has."""
+        due_now = version == self.recipe.trainer.updates or due(version, self.recipe.trainer.eval_every)
+        evaluated = await self.evaluate(version) if due_now and not self.left else {}
         self.report(version, lesson, evaluated)
 
     async def evaluate(self, version: int) -> dict[str, HeldOut]:
@@ -102,13 +128,31 @@ class StudyRun:
             self.view.message(f"{name} after update {version}  {told}  pairs {held_out.examples}")
         return evaluated
 
-    async def checkpoint(self, version: int) -> None:
+    async def checkpoint(self, version: int, metrics: Mapping[str, float]) -> None:
+        standing = Standing(
+            plan=plan_of(self.recipe),
+            groups=Accounts(admitted=0, trained=0, filtered=0, failed=0, in_flight=0),
+            episodes={},
+            lines={
+                self.folder.spans.name: self.spans.written_bytes,
+                self.folder.metrics.name: self.folder.metrics.stat().st_size,
+            },
+            metrics=metrics,
+            evaluations=(),
+            held_out=tuple({name: asdict(one) for name, one in sets.items()} for sets in self.evaluations),
+            wall_seconds=self.wall_seconds,
+        )
+
+        async def save(path: Path) -> None:
+            await self.study.learner.save(path)
+            write_standing(path, standing)
+
         await write_checkpoint(
             self.folder.checkpoints,
             version=version,
             next_ordinal=version * self.recipe.trainer.groups_per_update,
             outstanding=(),
-            save=self.study.learner.save,
+            save=save,
         )
         prune(self.folder.checkpoints, self.recipe.trainer.keep_checkpoints)
 
@@ -124,13 +168,18 @@ class StudyRun:
                 lesson={name: lesson.metrics[name] for name in lesson.watched if name in lesson.metrics},
                 seconds=seconds,
                 tokens_per_second=lesson.tokens / seconds,
-                eta_seconds=(now - self.began) / version * (updates - version),
+                eta_seconds=(now - self.began) / max(version - self.first, 1) * (updates - version),
                 learning_rate=lesson.metrics.get("learning_rate"),
             )
         )
         held_out = {f"eval/{name}/{metric}": v for name, one in evaluated.items() for metric, v in one.metrics.items()}
         self.loggers.log(version, dict(lesson.metrics) | held_out | {"seconds/update": seconds})
         self.spans.write(span.record for span in self.clock.drain())
+
+    @property
+    def wall_seconds(self) -> float:
+        """Of all sittings together."""
+        return self.clock.elapsed_seconds + (self.before.wall_seconds if self.before else 0.0)
 
     def close(self, outcome: str) -> Summary:
         """Write what is still unwritten."""
@@ -141,7 +190,7 @@ class StudyRun:
             evaluations=evaluations_told(self.evaluations),
             updates=self.study.learner.version,
             samples=books.examples,
-            wall_seconds=round(self.clock.elapsed_seconds, 2),
+            wall_seconds=round(self.wall_seconds, 2),
             seconds_to_first_update=self.began,
             group_accounts=books.groups,
             sample_accounts=books.episodes,
@@ -151,6 +200,11 @@ class StudyRun:
         self.spans.close()
         self.loggers.close()
         return summary
+
+
+def heard(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, HeldOut]:
+    """An evaluation as its checkpoint has it."""
+    return {name: HeldOut(**one) for name, one in sets.items()}
 
 
 def evaluations_told(evaluations: Sequence[Mapping[str, HeldOut]]) -> dict[str, SetSummary]:

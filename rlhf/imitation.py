@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 
 from rlhf.cluster.worker import Worker
 from rlhf.data.made import demonstrations
@@ -27,6 +29,10 @@ class Imitation:
 
     def __init__(self, learner: RemoteLearner, lessons: Iterator[Segment], batch_size: int) -> None:
         self.learner, self._lessons, self._batch_size = learner, lessons, batch_size
+
+    async def resume(self, checkpoint: Path) -> None:
+        await self.learner.load(checkpoint)
+        await asyncio.to_thread(deque, islice(self._lessons, self.books.examples), 0)
 
     async def update(self) -> Lesson:
         lessons = list(islice(self._lessons, self._batch_size))

@@ -46,6 +46,11 @@ class Replay:
         self._order, self._batch_size = order, batch_size
         self._samples = 0
 
+    async def resume(self, checkpoint: Path) -> None:
+        await self.learner.load(checkpoint)
+        learnt = range(self.learner.version * self._batch_size)
+        self._samples = sum(len(self._order[ordinal].trainable) for ordinal in learnt)
+
     async def update(self) -> Lesson:
         first = self.learner.version * self._batch_size
         groups = [self._order[ordinal] for ordinal in range(first, first + self._batch_size)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, islice
+from pathlib import Path
 
 from rlhf.cluster.worker import Worker
 from rlhf.data.config import DatasetConfig
@@ -32,6 +34,10 @@ class Comparison:
         batch_size: int,
     ) -> None:
         self.learner, self._pairs, self._held_out, self._batch_size = learner, pairs, held_out, batch_size
+
+    async def resume(self, checkpoint: Path) -> None:
+        await self.learner.load(checkpoint)
+        await asyncio.to_thread(deque, islice(self._pairs, self.books.examples), 0)
 
     async def update(self) -> Lesson:
         pairs = list(islice(self._pairs, self._batch_size))

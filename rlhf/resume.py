@@ -19,7 +19,7 @@ from rlhf.rollout.evaluation import Evaluation, SetResult
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.trainer.buffer import Accounts
-from rlhf.trainer.checkpoint import CheckpointManifest, newest_complete
+from rlhf.trainer.checkpoint import CheckpointManifest, checkpoints, newest_complete
 from rlhf.types import PolicyVersion
 
 STANDING = "standing.json"
@@ -43,6 +43,8 @@ class Standing:
     """Of the update behind the checkpoint: it is reported after the checkpoint is written."""
     evaluations: Evaluations
     """Those before this checkpoint, without their groups."""
+    held_out: tuple[Mapping[str, Mapping[str, Any]], ...] = ()
+    """The same of a run without episodes: of every set its `HeldOut`."""
     wall_seconds: float
 
 
@@ -70,7 +72,8 @@ def read_standing(checkpoint: Path) -> Standing:
     except FileNotFoundError:
         raise CheckpointError(f"{checkpoint} holds no {STANDING}: this run cannot be resumed from it") from None
     evaluations = tuple((version, _evaluation(sets["sets"])) for version, sets in values["evaluations"])
-    return Standing(**{**values, "groups": Accounts(**values["groups"]), "evaluations": evaluations})
+    groups, held_out = Accounts(**values["groups"]), tuple(values["held_out"])
+    return Standing(**{**values, "groups": groups, "evaluations": evaluations, "held_out": held_out})
 
 
 def resume_point(recipe: Recipe, folder: RunFolder, tell: Callable[[str], None]) -> ResumePoint | None:
@@ -102,9 +105,15 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tupl
     return {key: (old.get(key), new.get(key)) for key in (*old, *new) if old.get(key) != new.get(key)}
 
 
-def rewind(folder: RunFolder, standing: Standing) -> None:
-    """Cut off what was written after the checkpoint. Raises `CheckpointError` when there is less than at that time."""
-    for name, length in standing.lines.items():
+def rewind(folder: RunFolder, point: ResumePoint) -> None:
+    """Cut off what was written after the checkpoint, and put damaged ones out of the way, as `damaged-NUMBER`.
+
+    Raises `CheckpointError` when there is less than at that time.
+    """
+    for path in checkpoints(folder.checkpoints):
+        if path.name > point.path.name:
+            path.rename(path.with_name(path.name.replace("version", "damaged")))
+    for name, length in point.standing.lines.items():
         path = folder.path / name
         there = path.stat().st_size if path.exists() else 0
         if there < length:

@@ -38,5 +38,5 @@ def run_folder(recipe: Recipe, *, resume: bool, tell: Callable[[str], None]) -> 
     if point is None:
         folder.set_records_aside()
     else:
-        rewind(folder, point.standing)
+        rewind(folder, point)
     return folder, point

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from rlhf.trainer.learner import RemoteLearner
@@ -38,11 +39,13 @@ class Books:
 
 class Study(Protocol):
     """Examples in the order of training, and a learner that has started. Each `update` learns from the next
-    `trainer.groups_per_update` of them; `evaluate` measures every evaluation set by its name."""
+    `trainer.groups_per_update` of them; `evaluate` measures every evaluation set by its name; `resume` goes on behind a
+    checkpoint, and comes before any update."""
 
     @property
     def learner(self) -> RemoteLearner: ...
     @property
     def books(self) -> Books: ...
+    async def resume(self, checkpoint: Path) -> None: ...
     async def update(self) -> Lesson: ...
     async def evaluate(self) -> dict[str, HeldOut]: ...

@@ -93,6 +93,7 @@ def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
         temperature=recipe.sampling.temperature if recipe.kind in ("rl", "distill", "offline") else 1.0,
         device=learner_device(recipe),
         trains=trained_by(recipe),
+        seed=recipe.seed,
     )
 
 

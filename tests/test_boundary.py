@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from rlhf.boundary import Evaluate, UpdateBoundary
+from rlhf.boundary import Evaluate, Resumed, UpdateBoundary
+from rlhf.leaving import Leaving
 from rlhf.metrics import Clock
 from rlhf.rollout.evaluation import Evaluation, EvaluationFailed, SetResult
 from rlhf.runs.jsonl import JsonlWriter, read_jsonl
@@ -26,8 +28,15 @@ def result(name: str, reward: float, **metrics: float) -> SetResult:
     )
 
 
-def boundary_of(tmp_path: Path, evaluator: Evaluate, shown: StringIO, saved: list[int]) -> UpdateBoundary:
-    async def save(version: int) -> None:
+def boundary_of(
+    tmp_path: Path,
+    evaluator: Evaluate,
+    shown: StringIO,
+    saved: list[int],
+    leaving: Leaving | None = None,
+    resumed: Resumed | None = None,
+) -> UpdateBoundary:
+    async def save(version: int, metrics: Mapping[str, float]) -> None:
         saved.append(version)
 
     return UpdateBoundary(
@@ -40,6 +49,8 @@ def boundary_of(tmp_path: Path, evaluator: Evaluate, shown: StringIO, saved: lis
         evaluator=evaluator,
         checkpoint=save,
         canary_difference=lambda: 0.0,
+        leaving=(leaving or Leaving()).reason,
+        resumed=resumed,
     )
 
 
@@ -78,3 +89,35 @@ async def test_one_set_without_a_name_is_shown_without_one(tmp_path: Path) -> No
     shown = StringIO()
     await boundary_of(tmp_path, evaluates, shown, [])(0, None)
     assert "evaluation after update 0  reward 0.750  problems 4\n" in shown.getvalue()
+
+
+async def test_a_run_that_must_leave_saves_and_leaves_the_evaluation_to_its_resume(tmp_path: Path) -> None:
+    async def evaluates(version: int) -> Evaluation:
+        return Evaluation(sets=(result("held_out", 0.75),))
+
+    saved: list[int] = []
+    leaving = Leaving()
+    boundary = boundary_of(tmp_path, evaluates, StringIO(), saved, leaving)
+    assert not await boundary(0, None)
+    assert not await boundary(1, Updated(metrics=METRICS, samples=()))
+    leaving.ask("SIGUSR1")
+    assert await boundary(2, Updated(metrics=METRICS, samples=()))
+    assert (saved, boundary.left) == ([2], "SIGUSR1")
+    assert [version for version, _ in boundary.evaluations] == [0]
+
+
+async def test_a_resumed_run_first_does_what_was_left_of_its_boundary(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    async def evaluates(version: int) -> Evaluation:
+        asked.append(version)
+        return Evaluation(sets=(result("held_out", 0.75),))
+
+    first = (0, Evaluation(sets=(result("held_out", 0.5),)))
+    resumed = Resumed(metrics=METRICS, reported=[(1, METRICS)], evaluations=[first])
+    boundary = boundary_of(tmp_path, evaluates, StringIO(), [], resumed=resumed)
+    assert await boundary(3, None), "the budget was spent when it died"
+    (logged,) = read_jsonl(tmp_path / "metrics.jsonl")
+    assert (logged["update"], logged["eval/reward"], asked) == (3, 0.75, [3])
+    assert [version for version, _ in boundary.evaluations] == [0, 3]
+    assert (boundary.rewards, boundary.samples) == ([(1, 1.0), (3, 1.0)], 2)

@@ -50,3 +50,16 @@ def test_what_the_program_prints_arrives_and_its_temporary_files_go() -> None:
     assert folder.name.startswith("tmp")
     assert folder.parent != Path(tempfile.gettempdir())
     assert not folder.parent.exists()
+
+
+def test_a_word_to_the_program_reaches_it_and_ends_nothing() -> None:
+    body = """
+import time
+heard = []
+signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+os.kill(os.getppid(), signal.SIGUSR1)
+deadline = time.monotonic() + 10
+while not heard and time.monotonic() < deadline:
+    time.sleep(0.01)
+return 75 if heard else 1"""
+    assert supervised(body).returncode == 75

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlhf.cluster.plan import Resources
+from rlhf.cluster.resources import Resources
 
 HEAD_RESOURCE = "node:__internal_head__"
 ID_LABEL = "ray.io/node-id"

@@ -37,7 +37,8 @@ def launch(group: Any, bundle: int, placement: Placement, role: Role, log_file: 
         runtime_env={"env_vars": thread_environment([placement]) | dict(role.env)},
         scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle),
     )
-    return RayWorker(placement.worker, placement.node, host.remote(role.factory, role.concurrency, str(log_file), head))
+    actor = host.remote(role.factory, role.concurrency, str(log_file), head)
+    return RayWorker(placement.worker, placement.node, actor)
 
 
 def _bundle(placement: Placement) -> dict[str, float]:

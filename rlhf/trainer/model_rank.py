@@ -20,6 +20,7 @@ from rlhf.models.policy import Policy
 from rlhf.models.scalar import ScalarHead
 from rlhf.trainer import weights, zero
 from rlhf.trainer.ema import Average
+from rlhf.trainer.portable import load_from_other_plan
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.trainer.tally import Tally
 from rlhf.types import PolicyVersion
@@ -33,6 +34,7 @@ class ModelRank:
     def __init__(self, module: Policy | ScalarHead, rank: int, world_size: int, settings: LearnerSettings) -> None:
         self.module, self.rank, self.world_size, self.settings = module, rank, world_size, settings
         self.device = torch.device(settings.device)
+        torch.manual_seed(settings.seed + rank)  # of a model's dropout, if it has any; whatever was drawn before
         trainer = settings.trainer
         self.engine = zero.build_engine(
             module, trainer.optimizer, settings, world_size, total_steps=trainer.policy_steps
@@ -65,13 +67,26 @@ class ModelRank:
             saved = json.loads((path / "learner.json").read_text())
         except FileNotFoundError:
             raise CheckpointError(f"{path} holds no learner's state: it has no learner.json") from None
-        if saved["plan"] != self._plan:
+        if saved["plan"] == self._plan:
+            self._load_exactly(path)
+        elif self._movable(saved["plan"]):
+            load_from_other_plan(
+                self.module, self.engine, path / "deepspeed" / TAG, self.rank, self.settings.bucket_bytes
+            )
+        else:
             raise CheckpointError(f"{path} was written by {saved['plan']}; this run has {self._plan}")
+        return int(saved["version"])
+
+    def _load_exactly(self, path: Path) -> None:
         self.engine.load_checkpoint(str(path / "deepspeed"), tag=TAG)
         if self.average:
             self.average.load(path / "ema")
         set_random_state(torch.load(path / f"random-{self.rank}.pt", weights_only=True))
-        return int(saved["version"])
+
+    def _movable(self, plan: str) -> bool:
+        """Whether state of another plan can be had: of other ranks and stages, but not of an average or adapters."""
+        same_precision = plan.partition(" in ")[2] == self._plan.partition(" in ")[2]
+        return same_precision and self.average is None and self.settings.model.lora is None
 
     def export(self, path: Path) -> None:
         """Collective: all ranks gather, rank 0 writes weights, configuration, tokenizer and chat template."""

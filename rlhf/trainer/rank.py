@@ -132,6 +132,9 @@ class Rank(ModelRank):
             self.critic.engine.load_checkpoint(str(path / "critic" / "deepspeed"), tag=TAG)
         return version
 
+    def _movable(self, plan: str) -> bool:
+        return super()._movable(plan) and self.critic is None
+
     def stop(self) -> None:
         if self._sender is not None:
             self._sender.close()

@@ -27,6 +27,8 @@ class LearnerSettings:
     temperature: float = 1.0
     device: str = "cpu"
     trains: Trained = "policy"
+    seed: int = 0
+    """The run's."""
 
     @property
     def bucket_bytes(self) -> int:

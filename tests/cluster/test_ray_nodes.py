@@ -8,12 +8,10 @@ from rlhf.cluster.ray_joining import Peer, chosen, names_a_port
 from rlhf.cluster.ray_nodes import HEAD_RESOURCE, nodes_of
 
 
-def told(
-    id: str, host: str, address: str = "10.0.0.1", *, head: bool = False, alive: bool = True, **resources: float
-) -> dict[str, Any]:
+def told(id: str, host: str, *, head: bool = False, alive: bool = True, **resources: float) -> dict[str, Any]:
     has = resources | ({HEAD_RESOURCE: 1.0} if head else {})
     return {
-        "NodeID": id, "NodeManagerHostname": host, "NodeManagerAddress": address, "Alive": alive, "Resources": has
+        "NodeID": id, "NodeManagerHostname": host, "NodeManagerAddress": "10.0.0.1", "Alive": alive, "Resources": has
     }  # fmt: skip
 
 
@@ -25,11 +23,6 @@ def test_the_head_comes_first_and_numbers_in_names_count() -> None:
 def test_two_nodes_of_one_host_get_names_of_their_own_in_the_order_of_their_ids() -> None:
     nodes = nodes_of([told("b", "host"), told("c", "other"), told("a", "host", head=True)])
     assert [(node.name, node.id) for node in nodes] == [("host#1", "a"), ("host#2", "b"), ("other", "c")]
-
-
-def test_two_hosts_that_are_called_the_same_are_named_by_address() -> None:
-    nodes = nodes_of([told("a", "host", "10.0.0.10"), told("b", "host", "10.0.0.9")])
-    assert [(node.name, node.id) for node in nodes] == [("10.0.0.9", "b"), ("10.0.0.10", "a")]
 
 
 def test_the_dead_do_not_count() -> None:

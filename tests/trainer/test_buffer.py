@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf.errors import FailureBudgetSpent
-from rlhf.trainer.buffer import TicketBuffer
+from rlhf.trainer.buffer import Accounts, TicketBuffer
 from rlhf.types import Failed, Filtered, Group, Task, Ticket
 
 TASK = Task(id="t", messages=())
@@ -153,3 +153,22 @@ async def test_a_resume_issues_the_outstanding_ordinals_again_first() -> None:
         next_ordinal=before.next_ordinal, reissue=before.outstanding,
     )  # fmt: skip
     assert [(await after.admit()).ordinal for _ in range(4)] == [2, 3, 4, 5]
+
+
+async def test_a_resume_goes_on_with_the_accounts_of_its_checkpoint() -> None:
+    before = buffer(groups_per_update=2, max_staleness=1, updates=5, refill_groups=1)
+    issued = [await before.admit() for _ in range(4)]
+    before.settle(issued[0], Filtered(group=group(issued[0]), reason="equal rewards"))
+    before.settle(issued[1], Failed(kind="timeout"))
+    for ticket in (issued[2], issued[3], await before.admit()):
+        before.settle(ticket, group(ticket))
+    await before.take()
+    settled = before.settled_accounts
+    assert settled == Accounts(admitted=4, trained=2, filtered=1, failed=1, in_flight=0)
+    after = buffer(
+        groups_per_update=2, max_staleness=1, updates=5, version=1,
+        next_ordinal=before.next_ordinal, reissue=before.outstanding, accounts=settled,
+    )  # fmt: skip
+    assert (await after.admit()).ordinal == 4
+    assert after.accounts == Accounts(admitted=5, trained=2, filtered=1, failed=1, in_flight=1)
+    assert after.accounts.balanced

@@ -36,10 +36,14 @@ def render(job: Job) -> str:
 
 
 def count(job: Job) -> str:
-    """`2 nodes with 8 GPUs each, and 4 without`."""
+    """`2 nodes with 8 GPUs each, and 4 nodes for servers`."""
     gpus = f" with {job.main.gpus} GPUs each" if job.main.gpus else ""
-    servers = f", and {job.servers.nodes} without" if job.servers else ""
-    return f"{job.main.nodes} node{'' if job.main.nodes == 1 else 's'}{gpus}{servers}"
+    servers = f", and {nodes(job.servers.nodes)} for servers" if job.servers else ""
+    return f"{nodes(job.main.nodes)}{gpus}{servers}"
+
+
+def nodes(number: int) -> str:
+    return f"{number} node{'' if number == 1 else 's'}"
 
 
 def directives(job: Job) -> Iterator[str]:
@@ -68,6 +72,7 @@ def component(job: Job, part: Part) -> Iterator[str]:
     if part.cpus:
         yield f"#SBATCH --cpus-per-task={part.cpus}"
     else:
+        yield "# Whole machines, with all their memory."
         yield "#SBATCH --exclusive"
         yield "#SBATCH --mem=0"
     for option, value in (("partition", part.partition), ("account", job.account), ("time", job.time)):

@@ -1,0 +1,99 @@
+"""The file by which nodes find their head, and only their own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlhf.deploy.head_watch import ended_cleanly
+from rlhf.deploy.joining import joining
+from rlhf.deploy.rendezvous import Rendezvous, is_there, publish, read, wait_for
+from rlhf.errors import DeadlinePassed, RendezvousError, UserError
+
+HEAD = Rendezvous(run="run-1", address="10.0.0.1:40123", interface="eth0", host="n1")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "logs" / "rendezvous.json"
+
+
+def test_what_is_published_is_read(file: Path) -> None:
+    assert read(file, "run-1") is None
+    publish(file, HEAD)
+    assert read(file, "run-1") == HEAD
+    assert [path.name for path in file.parent.iterdir()] == [file.name], "nothing half written is left beside it"
+
+
+def test_another_runs_file_is_refused_with_both_names(file: Path) -> None:
+    publish(file, HEAD)
+    with pytest.raises(RendezvousError, match=r"belongs to run 'run-1', and this is run 'run-2'"):
+        wait_for(file, "run-2", seconds=30)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"run": "run-1"}', '{"run": "run-1", "port": 1}'])
+def test_a_damaged_file_is_refused(file: Path, text: str) -> None:
+    file.parent.mkdir()
+    file.write_text(text)
+    with pytest.raises(RendezvousError, match="is not a rendezvous file"):
+        read(file, "run-1")
+
+
+def test_waiting_ends_when_the_head_is_there(file: Path) -> None:
+    threading.Timer(0.3, publish, (file, HEAD)).start()
+    assert wait_for(file, "run-1", seconds=20) == HEAD
+
+
+def test_waiting_has_a_deadline_and_names_what_did_not_come(file: Path) -> None:
+    with pytest.raises(DeadlinePassed, match=rf"the head of run 'run-1', which is to write {file}"):
+        wait_for(file, "run-1", seconds=0.2)
+
+
+def test_waiting_can_be_given_up(file: Path) -> None:
+    began = time.monotonic()
+    assert wait_for(file, "run-1", seconds=60, give_up=lambda: time.monotonic() - began > 0.1) is None
+
+
+def test_a_head_that_takes_its_file_away_has_ended_cleanly(file: Path) -> None:
+    publish(file, HEAD)
+    threading.Timer(0.3, file.unlink).start()
+    assert ended_cleanly(file, HEAD)
+
+
+@pytest.mark.parametrize("after", [replace(HEAD, address="10.0.0.2:40999"), replace(HEAD, run="run-2")])
+def test_a_head_whose_place_another_has_taken_has_ended(file: Path, after: Rendezvous) -> None:
+    publish(file, after)
+    assert ended_cleanly(file, HEAD)
+
+
+def test_a_head_whose_file_stays_has_died(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlhf.deploy.head_watch.TIDY_SECONDS", 0.3)
+    publish(file, HEAD)
+    assert not ended_cleanly(file, HEAD)
+
+
+def test_a_file_system_that_fails_does_not_end_a_cluster(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    assert not is_there(tmp_path / "gone")
+    assert is_there(tmp_path / "plain" / "below")  # ENOTDIR stands for the many ways to fail
+
+
+def test_a_training_takes_the_address_from_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLHF_RUN_ID", "run-1")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef")
+    publish(file, HEAD)
+    assert joining(file) == ["cluster.address=10.0.0.1:40123"]
+    assert joining(None) == []
+
+
+@pytest.mark.parametrize("missing", ["RLHF_RUN_ID", "RAY_AUTH_TOKEN"])
+def test_a_training_without_run_or_secret_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setenv("RLHF_RUN_ID", "run-1")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef")
+    monkeypatch.delenv(missing)
+    with pytest.raises(UserError, match=missing):
+        joining(file)
