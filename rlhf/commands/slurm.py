@@ -31,7 +31,7 @@ def slurm(
     """Make a SLURM script of a recipe; print or submit it."""
     from rlhf.deploy.slurm.job import Part, check_job
     from rlhf.deploy.slurm.prepare import job_of
-    from rlhf.deploy.slurm.render import render
+    from rlhf.deploy.slurm.render import render, write_script
     from rlhf.deploy.slurm.submit import submit_job
 
     main = Part(nodes=nodes, gpus=gpus_per_node, cpus=cpus_per_node, partition=partition)
@@ -49,7 +49,7 @@ def slurm(
     check_job(job)
     script = render(job)
     if output is not None:
-        output.write_text(script)
+        write_script(output, script)
     if submit:
         print(submit_job(job, script))
     elif output is None:

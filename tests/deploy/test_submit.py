@@ -117,6 +117,11 @@ def test_a_recipe_is_checked_first(submit: Submit, words: tuple[str, ...], said:
     assert said in refusal(submit(*words))
 
 
+def test_an_output_that_cannot_be_written_is_one_line(submit: Submit, tools: Tools) -> None:
+    tools.add("sbatch", "exit 1")
+    assert refusal(submit("--output", "/nowhere/job.sbatch")).startswith("error: cannot write /nowhere/job.sbatch")
+
+
 def test_printing_needs_no_slurm(tmp_path: Path) -> None:
     bare = environment() | {"PATH": ""}
     command = [str(RLHF), "slurm", str(QUICKSTART), "--nodes", "2", "--output", str(tmp_path / "job.sbatch")]

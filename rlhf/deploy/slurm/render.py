@@ -35,6 +35,14 @@ def render(job: Job) -> str:
     )
 
 
+def write_script(path: Path, script: str) -> None:
+    """Keep a script. Raises `UserError` where the file cannot be written."""
+    try:
+        path.write_text(script)
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror}); give --output another file") from None
+
+
 def count(job: Job) -> str:
     """`2 nodes with 8 GPUs each, and 4 nodes for servers`."""
     gpus = f" with {job.main.gpus} GPUs each" if job.main.gpus else ""
@@ -82,14 +90,12 @@ def component(job: Job, part: Part) -> Iterator[str]:
 
 def steps(job: Job) -> Iterator[str]:
     """What starts the nodes of the cluster: the head, those that join it, those without GPUs."""
-    group = " --het-group=0" if job.servers else ""
-    cores = str(job.main.cpus) if job.main.cpus else '"$SLURM_CPUS_ON_NODE"'
-    yield fill("head.sh.part", group=group, cpus=cores)
+    options = ("--het-group=0 " if job.servers else "") + (f"--gpus-per-node={job.main.gpus} " if job.main.gpus else "")
+    yield fill("head.sh.part", options=options)
     if job.main.nodes > 1:
-        yield fill("workers.sh.part", group=group, cpus=cores, count=str(job.main.nodes - 1))
+        yield fill("workers.sh.part", options=options, nodes=str(job.main.nodes - 1))
     if job.servers:
-        cores = str(job.servers.cpus) if job.servers.cpus else '"$SLURM_CPUS_ON_NODE"'
-        yield fill("cpu_nodes.sh.part", group=" --het-group=1", cpus=cores, count=str(job.servers.nodes))
+        yield fill("servers.sh.part", options="--het-group=1 ", nodes=str(job.servers.nodes))
 
 
 def fill(name: str, **values: str) -> str:
