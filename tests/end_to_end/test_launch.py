@@ -18,10 +18,11 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 def launched(folder: Path, cache: Path, *words: str) -> subprocess.Popen[str]:
     """A launch whose output goes to `out` and `err`."""
     (folder / "hosts.txt").write_text("localhost gpus=0\n")
-    places = (f"run.dir={folder / 'run'}", f"model.cache_dir={cache}", "model.warmup=null")
+    places = (f"run.dir={folder / 'run'}", f"model.cache_dir={cache}")
+    settings = (*SMALL, "model.warmup=null", "data.eval=null", *words)
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
         return subprocess.Popen(
-            command("launch", str(QUICKSTART), "--hosts", str(folder / "hosts.txt"), *places, *SMALL, "data.eval=null", *words),
+            command("launch", str(QUICKSTART), "--hosts", str(folder / "hosts.txt"), *places, *settings),
             cwd=ROOT, env=environment() | {MARK: str(folder)}, stdout=out, stderr=err, text=True,
         )  # fmt: skip
 
