@@ -14,7 +14,7 @@ from rlhf.cluster.described import describe
 from rlhf.cluster.free import Free, free_of
 from rlhf.cluster.layout import shares
 from rlhf.cluster.resources import ROUNDING, Placement, Plan, Resources, Role, worker_name
-from rlhf.cluster.shortage import check_sizes, check_totals, no_node
+from rlhf.cluster.shortage import check_gpu_shares, check_sizes, check_totals, no_node
 
 __all__ = ["Placement", "Plan", "Resources", "Role", "describe", "plan", "worker_name"]
 
@@ -33,6 +33,7 @@ def plan(roles: Sequence[Role], nodes: Sequence[Resources]) -> Plan:
     Roles are placed in the order given. Where that leaves one without a place the largest workers come first, which
     always fits where sizes divide each other and there is one scarce thing; and at last evenly over the nodes.
     """
+    check_gpu_shares(roles)
     check_totals(roles, nodes)
     check_sizes(roles, nodes)
     misfits = []

@@ -20,6 +20,16 @@ def check_totals(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
             raise PlacementError(f"{_shares(asking, unit)}: {shortage}{_lower(role.hint for role in asking)}")
 
 
+def check_gpu_shares(roles: Sequence[Role]) -> None:
+    """A worker asks for whole GPUs, or for a share of a single one. Raises `PlacementError`."""
+    for role in roles:
+        if role.gpus > 1 and role.gpus % 1:
+            raise PlacementError(
+                f"{role.name} asks for {_count(role.gpus, 'GPU')}, and a worker has whole ones or a share of one; "
+                f"change {role.size_hint or role.hint}"
+            )
+
+
 def check_sizes(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
     """No worker is larger than the largest node. Raises `PlacementError`."""
     for role in roles:

@@ -20,18 +20,18 @@ from rlhf.supervisor import supervise
 
 def train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = False) -> int:
     """Check the recipe, then train under supervision. Raises `UserError` before anything has started."""
-    clock = Clock()
+    clock, leaving = Clock(), Leaving.of_job()
+    signal.signal(signal.SIGUSR1, lambda number, frame: leaving.ask("SIGUSR1"))  # from now on: the forks keep it
     loaded = located(load_recipe(recipe, overrides))
     preflight(loaded.recipe)
-    return supervise(lambda: run(loaded, clock, resume=resume))
+    return supervise(lambda: run(loaded, clock, leaving, resume=resume))
 
 
-def run(loaded: LoadedRecipe, clock: Clock, *, resume: bool) -> int:
+def run(loaded: LoadedRecipe, clock: Clock, leaving: Leaving, *, resume: bool) -> int:
     """The controller's own process: what the heavy imports are made in."""
     from rlhf.api import Trainer
 
-    folder, leaving = loaded.recipe.run_dir, Leaving.of_job()
-    signal.signal(signal.SIGUSR1, lambda number, frame: leaving.ask("SIGUSR1"))
+    folder = loaded.recipe.run_dir
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, as_ctrl_c)
     try:

@@ -79,6 +79,29 @@ def test_workers_use_the_interface_that_leads_to_the_head_and_say_so(cluster: Ra
     assert f"{names[0]} ({own_address()}) leads to {own_address()}" in said
 
 
+HOLDER = """
+import sys, time, ray
+from ray.util.placement_group import placement_group
+ray.init(address=sys.argv[1], log_to_driver=False)
+assert placement_group([{"CPU": 1}, {"CPU": 1}]).wait(60)
+print("held", flush=True)
+time.sleep(100)
+"""
+"""Another's program that keeps two cores."""
+
+
+def test_cores_that_others_keep_are_awaited_until_the_deadline(cluster: RayletCluster, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", HOLDER, cluster.address]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=cluster.environment) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            error = told(joining(cluster, nodes=1, seconds=8, logs=tmp_path))["error"]
+        finally:
+            holder.kill()
+    assert error == "DeadlinePassed: the placement of all workers on the Ray cluster did not answer within 8 s"
+
+
 def test_a_token_that_is_not_the_clusters_is_named(cluster: RayletCluster, tmp_path: Path) -> None:
     refusal = refused_by(cluster.address, tmp_path, {**cluster.environment, "RAY_AUTH_TOKEN": "0" * 64})
     assert f"the Ray cluster at '{cluster.address}' refuses this process's token" in refusal

@@ -100,6 +100,19 @@ def test_ranks_that_leave_no_node_whole_make_room_for_an_engine() -> None:
     placed = plan([spread, engines(1, 1, gpus=8)], nodes)
     assert {p.node for p in placed.of("engine")} == {"a"}
     assert {p.node for p in placed.of("rank")} == {"b"}
+    assert [p.role for p in placed.placements] == ["rank"] * 8 + ["engine"], "still in the order given"
+
+
+def test_of_many_workers_a_line_stands_for_neighbours_that_are_alike() -> None:
+    nodes = [Resources(node=f"n{at}", cpus=96, gpus=gpus) for at, gpus in enumerate((8, 8, 0, 8, 4), start=1)]
+    learners = Role(name="rank", count=28, gpus=1, factory="m:R")
+    assert describe(plan([learners, engines(1, 0.5)], nodes)).splitlines() == [
+        "workers     nodes  on each  cores  threads  GPUs",
+        "rank-0…15   n1…n2        8      1        1     1",
+        "rank-16…23  n4           8      1        1     1",
+        "rank-24…27  n5           4      1        1     1",
+        "engine-0    n3           1    0.5        1     -",
+    ]
 
 
 def test_what_cannot_be_cut_to_fit_is_refused_by_the_first_that_has_no_place() -> None:
@@ -110,6 +123,13 @@ def test_what_cannot_be_cut_to_fit_is_refused_by_the_first_that_has_no_place() -
         "engine-2 needs 1 core and 2 GPUs on one node, and the 2 nodes have no node with so much left; "
         "lower rollout.engines or rollout.cpus_per_engine"
     )
+
+
+def test_a_gpu_and_a_half_is_refused() -> None:
+    with pytest.raises(
+        PlacementError, match=r"^engine asks for 1\.5 GPUs, and a worker has whole ones or a share of one"
+    ):
+        plan([engines(1, 1, gpus=1.5)], [Resources(node="a", cpus=96, gpus=8)])
 
 
 def test_shares_of_gpus_do_not_add_up_over_two_gpus() -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from rlhf.cluster import ray_joining
 from rlhf.cluster.ray_joining import Peer, chosen, names_a_port
 from rlhf.cluster.ray_nodes import HEAD_RESOURCE, nodes_of
+from rlhf.errors import PlacementError
 
 
 def told(id: str, host: str, *, head: bool = False, alive: bool = True, **resources: float) -> dict[str, Any]:
@@ -40,6 +44,14 @@ def test_of_two_nodes_on_a_machine_the_one_on_the_way_to_the_head_is_joined() ->
     assert chosen([here, beside], "10.9.0.2") == {"_node_ip_address": "10.9.0.2"}
     assert chosen([here], "10.9.0.1") == {}
     assert chosen([here, beside], "10.9.0.3") == {}
+
+
+def test_a_machine_that_is_no_node_of_the_cluster_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_joining, "ask_for_peers", lambda address: [Peer(id="a", address="10.9.0.1")])
+    monkeypatch.setattr(ray_joining, "running_here", lambda: {"b"})
+    monkeypatch.setattr(ray_joining, "KNOCK_SECONDS", 0.2)
+    with pytest.raises(PlacementError, match=r"this machine is not a node of the Ray cluster at '10\.9\.0\.1:6379'"):
+        ray_joining.knock("10.9.0.1:6379")
 
 
 def test_only_a_host_and_a_port_are_asked_before_ray_is() -> None:
