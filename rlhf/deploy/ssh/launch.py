@@ -35,6 +35,7 @@ class Launch:
     hosts: tuple[Host, ...]
     user: str | None
     ssh_config: Path | None
+    interface: str | None = None
 
     def connection(self, host: Host, shared: Path) -> list[str]:
         return connection(host, shared, user=self.user, config=self.ssh_config)
@@ -100,7 +101,7 @@ async def conducted(launch: Launch, started: Started, shared: Path, stop: asynci
     plan(roles_of(launch.recipe), readying.result()[:-1])
     environment, here, file = variables(launch.recipe.name), Path.cwd(), shared / RENDEZVOUS
     for index, session in enumerate(started.nodes):
-        command = node_command(file, session.host, head=index == 0)
+        command = node_command(file, session.host, head=index == 0, interface=launch.interface)
         session.order(Orders(command=command, folder=here, environment=environment))
     started.training.order(
         Orders(command=train_command(launch.words, len(launch.hosts), file), folder=here, environment=environment)

@@ -30,11 +30,12 @@ class Orders:
         return json.dumps(orders).encode() + b"\n"
 
 
-def node_command(rendezvous: Path, host: Host, *, head: bool) -> list[str]:
-    """`rlhf node` on one host; what the host gives is left to it where the file does not say."""
+def node_command(rendezvous: Path, host: Host, *, head: bool, interface: str | None = None) -> list[str]:
+    """`rlhf node` on one host; what the host gives is left to it where the file does not say. `interface` is the
+    head's: the others take that of their route to it."""
     amounts = [("--cpus", host.cpus), ("--gpus", host.gpus)]
     given = [word for option, amount in amounts if amount is not None for word in (option, str(amount))]
-    role = ["--head"] if head else []
+    role = ["--head", *(["--interface", interface] if interface else [])] if head else []
     return [sys.executable, "-m", "rlhf", "node", "--rendezvous", str(rendezvous), *given, *role]
 
 

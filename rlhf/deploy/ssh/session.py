@@ -31,13 +31,14 @@ Print = Callable[[str], None]
 
 
 def connection(host: Host, shared: Path, *, user: str | None, config: Path | None) -> list[str]:
-    """The words that start the far end on a host: no question is asked, and a dead connection is noticed."""
+    """The words that start the far end on a host: no question is asked, a dead connection is noticed, and none is
+    shared with what else this person runs, who may end it."""
     path = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
     far_end = ["env", *path, sys.executable, "-m", "rlhf.deploy.ssh.remote", str(shared)]
     if host.is_here:
         return far_end
     options = {"BatchMode": "yes", "ConnectTimeout": CONNECT_SECONDS, "ServerAliveInterval": 5,
-               "ServerAliveCountMax": 6, "LogLevel": "ERROR"}  # fmt: skip
+               "ServerAliveCountMax": 6, "ControlPath": "none", "LogLevel": "ERROR"}  # fmt: skip
     words = ["ssh", "-T", *(f"-o{name}={value}" for name, value in options.items())]
     words += ["-F", str(config)] if config else []
     words += ["-l", user] if user else []

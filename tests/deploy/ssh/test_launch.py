@@ -22,13 +22,13 @@ def launch(folder: Path, hosts: str, *words: str) -> subprocess.CompletedProcess
 
 
 def test_a_dry_run_prints_every_command_after_its_host(tmp_path: Path) -> None:
-    words = ("seed=3", "--dry-run", "--user", "ann", "--resume", "--gpus-per-host", "2")
+    words = ("seed=3", "--dry-run", "--user", "ann", "--resume", "--gpus-per-host", "2", "--interface", "ib0")
     ended = launch(tmp_path, "node1\nnode2 cpus=8 gpus=4\n", *words)
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["node1", "node1", "node2", "node2", "node1"]
     assert all(option in lines[0] for option in ("-oBatchMode=yes", "-oConnectTimeout=10", "-l ann", "-- node1 "))
-    assert lines[1].endswith("rendezvous.json' --gpus 2 --head")
+    assert lines[1].endswith("rendezvous.json' --gpus 2 --head --interface ib0")
     assert lines[3].endswith("rendezvous.json' --cpus 8 --gpus 4")
     assert " seed=3 --resume cluster.nodes=2 --rendezvous " in lines[4]
     assert [path.name for path in tmp_path.iterdir()] == ["hosts.txt"]
