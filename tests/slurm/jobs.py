@@ -22,6 +22,8 @@ OVER_BOTH_NODES = ("trainer.deepspeed.ranks=2", "trainer.deepspeed.cpus_per_rank
 """A node of two cores holds one rank, and beside it one engine of half a core."""
 LONG = (*SMALL, "model.warmup=null", "trainer.updates=100000", "data.eval=null")
 """Overrides for a job that is to be in the middle of training."""
+UNHURRIED = ("reward.kind=function", "reward.function=tests.slurm.rewards:unhurried")
+"""An update of `LONG` then takes most of a second, on any machine."""
 GOING_ON = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.running import ROOT, command, environment
-from tests.slurm.jobs import LONG, Job, submit
+from tests.slurm.jobs import LONG, UNHURRIED, Job, submit
 from tests.slurm.private import PrivateSlurm
 
 pytestmark = pytest.mark.timeout(600)
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(600)
 def jobs(slurm: PrivateSlurm, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Job]:
     """Both in the middle of training, with time enough left to look at them."""
     folder = tmp_path_factory.mktemp("two")
-    sizes = (*LONG, "trainer.updates=60")
+    sizes = (*LONG, *UNHURRIED, "trainer.updates=30")
     first, second = (submit(slurm, folder / name, cache, *sizes, nodes=1) for name in ("first", "second"))
     first.until_trained(1)
     second.until_trained(1)
@@ -51,7 +51,7 @@ def test_a_node_refuses_the_head_of_another_run(jobs: tuple[Job, Job]) -> None:
     stranger = environment() | {"RLHF_RUN_ID": "another", "RAY_AUTH_TOKEN": "0" * 32, "RAY_AUTH_MODE": "token"}
     words = command("node", "--rendezvous", str(rendezvous(jobs[0])), "--timeout", "30")
     done = subprocess.run(words, cwd=ROOT, env=stranger, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "belongs to run" in done.stdout + done.stderr
     assert "'another'" in done.stdout + done.stderr
 
