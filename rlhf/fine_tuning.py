@@ -18,7 +18,7 @@ from rlhf.recipe import Recipe
 from rlhf.resume import Standing, plan_of, write_standing
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import make_loggers
-from rlhf.runs.summary import SAVED, SetSummary, Summary
+from rlhf.runs.summary import SAVED, STOPPED, SetSummary, Summary
 from rlhf.runs.view import UpdateLine
 from rlhf.sitting import Sitting
 from rlhf.study import HeldOut, Lesson, Study
@@ -78,12 +78,13 @@ class StudyRun:
             await self.learn()
             outcome = f"{SAVED}: {self.left}" if self.left else outcome
         except (asyncio.CancelledError, KeyboardInterrupt) as error:
-            outcome = str(error) or "stopped"  # a death cancels with its words, a person without any
+            outcome = str(error) or STOPPED  # a death cancels with its words, a person without any
             raise
         except BaseException as error:
             outcome = str(error)
             raise
         finally:
+            outcome = STOPPED if self.leaving.stopped else outcome
             summary = self.close(outcome)
         return summary
 

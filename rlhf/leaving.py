@@ -20,6 +20,8 @@ class Leaving:
         """`ends_at` in seconds since 1970, by the clock `wall`; None for a run that may take as long as it will."""
         self._ends_at, self._wall = ends_at, wall
         self._asked: str | None = None
+        self.stopped = False
+        """Whether the run was told to end at once. What dies around it then is no failure: a job's end reaches all."""
 
     @classmethod
     def of_job(cls, environment: Mapping[str, str] = os.environ) -> Leaving:

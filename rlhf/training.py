@@ -22,7 +22,7 @@ from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import make_loggers
 from rlhf.runs.plot import plot_rewards
-from rlhf.runs.summary import SAVED, SetSummary, Summary
+from rlhf.runs.summary import SAVED, STOPPED, SetSummary, Summary
 from rlhf.sitting import Sitting
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.checkpoint import prune, write_checkpoint
@@ -103,7 +103,7 @@ class RlRun:
         publisher: Publisher,
     ) -> None:
         recipe, folder, clock, view = sitting.recipe, sitting.folder, sitting.clock, sitting.view
-        trainer, point = recipe.trainer, sitting.point
+        trainer, point, self.leaving = recipe.trainer, sitting.point, sitting.leaving
         self.recipe, self.folder, self.clock, self.before = recipe, folder, clock, point and point.standing
         self.buffer = make_buffer(trainer, point)
         rollout = serving.rollout(
@@ -125,7 +125,7 @@ class RlRun:
             evaluator=evaluator and ObservedEvaluator(evaluator, records=self.evaluations),
             checkpoint=self.checkpoint,
             canary_difference=lambda: publisher.canary_difference,
-            leaving=sitting.leaving.reason,
+            leaving=self.leaving.reason,
             resumed=resumed_boundary(folder, self.before) if self.before else None,
         )
         self.loop = Loop(
@@ -145,12 +145,13 @@ class RlRun:
             await self.loop.run(self.recipe.trainer.updates)
             outcome = f"{SAVED}: {self.boundary.left}" if self.boundary.left else outcome
         except (asyncio.CancelledError, KeyboardInterrupt) as error:
-            outcome = str(error) or "stopped"  # a death cancels with its words, a person without any
+            outcome = str(error) or STOPPED  # a death cancels with its words, a person without any
             raise
         except BaseException as error:
             outcome = str(telling_error(error))
             raise
         finally:
+            outcome = STOPPED if self.leaving.stopped else outcome
             summary = self.close(outcome)
         return summary
 

@@ -24,6 +24,7 @@ def launch(
     cpus_per_host: Annotated[int | None, typer.Option(min=1, help="Cores to use of a host; else all.")] = None,
     gpus_per_host: Annotated[int | None, typer.Option(min=0, help="GPUs to use of a host; else all.")] = None,
     ssh_config: Annotated[Path | None, typer.Option(metavar="FILE", help="Instead of ~/.ssh/config.")] = None,
+    interface: Annotated[str | None, typer.Option(help="Of the head, to which all connect; else its default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run where; connect to none.")] = False,
 ) -> None:
@@ -39,6 +40,7 @@ def launch(
         hosts=read_hosts(hosts, cpus_per_host, gpus_per_host),
         user=user,
         ssh_config=ssh_config.absolute() if ssh_config else None,
+        interface=interface,
     )
     raise typer.Exit(show(job) if dry_run else launched(job))
 
@@ -59,11 +61,13 @@ def launched(job: Launch) -> int:
 
 def show(job: Launch) -> int:
     """Print the commands, each after its host."""
-    from rlhf.deploy.ssh.launch import RENDEZVOUS, node_command, train_command
+    from rlhf.deploy.ssh.launch import RENDEZVOUS
+    from rlhf.deploy.ssh.orders import node_command, train_command
 
     shared = job.recipe.run_dir.absolute().parent / f".{job.recipe.run_dir.name}-launch-…"
     for index, host in enumerate(job.hosts):
         typer.echo(f"{host.name}: {shlex.join(job.connection(host, shared))}")
-        typer.echo(f"{host.name}: {shlex.join(node_command(shared / RENDEZVOUS, host, head=index == 0))}")
-    typer.echo(f"{job.hosts[0].name}: {shlex.join(train_command(job, shared / RENDEZVOUS))}")
+        command = node_command(shared / RENDEZVOUS, host, head=index == 0, interface=job.interface)
+        typer.echo(f"{host.name}: {shlex.join(command)}")
+    typer.echo(f"{job.hosts[0].name}: {shlex.join(train_command(job.words, len(job.hosts), shared / RENDEZVOUS))}")
     return 0

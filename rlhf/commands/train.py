@@ -33,22 +33,33 @@ def run(loaded: LoadedRecipe, clock: Clock, leaving: Leaving, *, resume: bool) -
 
     folder = loaded.recipe.run_dir
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that starts us with & has it ignored
+
+    def stop(number: int, frame: object) -> None:
+        leaving.stopped = True
+        as_ctrl_c(number, frame)
+
     for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, as_ctrl_c)
+        signal.signal(ending, stop)
     try:
         summary = Trainer(loaded, clock=clock).fit(resume=resume, leaving=leaving)
     except RlhfError as error:
+        if leaving.stopped:
+            return stopped(folder)
         code = tell(error)
         print(f"the logs of every process are in {folder / 'logs'}", file=sys.stderr)
         return code
     except KeyboardInterrupt:
-        print(f"stopped; what was done so far is in {folder}", file=sys.stderr)
-        return 130
+        return stopped(folder)
     print(closing_words(summary, folder))
     if summary.saved:
         print(f"{summary.outcome}; the same command with --resume goes on", flush=True)
         return EXIT_SAVED
     return 0
+
+
+def stopped(folder: Path) -> int:
+    print(f"stopped; what was done so far is in {folder}", file=sys.stderr)
+    return 130
 
 
 def as_ctrl_c(number: int, frame: object) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-SAVED = "saved"
+SAVED, STOPPED = "saved", "stopped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +34,11 @@ class Namespace:
     def processes(self) -> list[psutil.Process]:
         """What runs on this host."""
         named = subprocess.run(["ip", "netns", "pids", self.name], capture_output=True, text=True, timeout=IP_SECONDS)
-        return [psutil.Process(int(pid)) for pid in named.stdout.split() if psutil.pid_exists(int(pid))]
+        found = []
+        for pid in named.stdout.split():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(int(pid)))
+        return found
 
 
 def ip(*words: str) -> None:
@@ -43,11 +49,11 @@ def ip(*words: str) -> None:
 def two_hosts(mark: str) -> Iterator[tuple[Namespace, Namespace]]:
     """Two hosts on a subnet of their own. At the end whatever still runs on them is killed, and they are removed.
 
-    `mark` keeps several of these apart, up to ten letters.
+    `mark` begins the names of namespaces and interfaces, up to ten letters.
     """
     subnet = next(number for number in FREE_SUBNETS if f"10.231.{number}." not in _addresses())
     first, second = (
-        Namespace(name=f"{mark}-{letter}", address=f"10.231.{subnet}.{host}", interface=f"{mark}{letter}")
+        Namespace(name=f"{mark}-{os.getpid()}-{letter}", address=f"10.231.{subnet}.{host}", interface=f"{mark}{letter}")
         for host, letter in enumerate("ab", start=1)
     )
     try:
@@ -63,7 +69,8 @@ def two_hosts(mark: str) -> Iterator[tuple[Namespace, Namespace]]:
     finally:
         for namespace in (first, second):
             for process in namespace.processes():
-                process.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
             subprocess.run(["ip", "netns", "del", namespace.name], capture_output=True, timeout=IP_SECONDS)
 
 

@@ -16,9 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rlhf.cluster.heartbeat import LOST_SECONDS
 from rlhf.deploy.ssh.hosts_file import Host
+from rlhf.deploy.ssh.orders import Orders
 from rlhf.deploy.ssh.remote import SILENCE_SECONDS
-from rlhf.deploy.ssh.session import Orders, Session, connection
+from rlhf.deploy.ssh.session import Session, connection
 from tests.end_to_end.running import QUICKSTART, ROOT, command, environment
 from tests.end_to_end.test_clean_ends import MARK, marked, until
 from tests.network.sshd import Sshd, private_sshd
@@ -191,11 +193,35 @@ def test_after_sigkill_of_the_launcher_no_host_goes_on(sshd: Sshd, tmp_path: Pat
         assert until(lambda: not marked(tmp_path), 60), marked(tmp_path)
 
 
+def second_node(folder: Path) -> psutil.Process:
+    """What the far end of the second host runs."""
+    return next(one for one in marked(folder) if is_worker_node(one) and "remote" in " ".join(one.parent().cmdline()))
+
+
+def is_worker_node(process: psutil.Process) -> bool:
+    words = process.cmdline()
+    return "--rendezvous" in words and "node" in words and "--head" not in words
+
+
 @pytest.mark.engine
-def test_a_host_that_is_lost_in_the_middle_is_named(sshd: Sshd, tmp_path: Path) -> None:
+def test_a_node_that_ends_in_the_middle_is_named(sshd: Sshd, tmp_path: Path) -> None:
     with training(sshd, tmp_path) as launched:
-        node = next(one for one in marked(tmp_path) if "node" in one.cmdline() and "--head" not in one.cmdline())
-        node.kill()
+        second_node(tmp_path).kill()
         assert launched.wait(90) == 1
         assert until(lambda: not marked(tmp_path), 10)
     assert "error: second: its node ended" in (tmp_path / "err").read_text()
+
+
+@pytest.mark.engine
+def test_a_connection_that_falls_silent_is_named(sshd: Sshd, tmp_path: Path) -> None:
+    """As when the network is cut: nobody closes it, neither here nor there."""
+    with training(sshd, tmp_path) as launched:
+        far_end = second_node(tmp_path).parent()
+        server = next(one for one in far_end.parents() if one.name().startswith("sshd"))
+        server.suspend()
+        try:
+            assert launched.wait(LOST_SECONDS + 60) == 1
+            assert until(lambda: not marked(tmp_path), SILENCE_SECONDS)
+        finally:
+            server.resume()
+    assert "error: second: its connection is lost" in (tmp_path / "err").read_text()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 import shutil
 import signal
 import sys
@@ -17,15 +15,14 @@ from typing import Any, TextIO
 
 from rlhf.cluster.plan import Resources, plan
 from rlhf.deploy.ssh.hosts_file import Host
-from rlhf.deploy.ssh.session import Orders, Print, Session, connection
+from rlhf.deploy.ssh.orders import Orders, node_command, train_command, variables
+from rlhf.deploy.ssh.session import Print, Session, connection
 from rlhf.errors import DeadlinePassed, HostError, NodeFailed
 from rlhf.recipe import Recipe
 from rlhf.roles import roles_of
 
 END_SECONDS = 40.0
 """For what runs on a host to end in order: longer than its far end gives it."""
-PASSED_ON = ("RLHF_", "HF_", "NCCL_", "GLOO_", "VLLM_", "OMP_NUM_THREADS", "PYTHONPATH", "TOKENIZERS_")
-"""Beginnings of variables that hold on every host as they do here."""
 RENDEZVOUS, HOSTS_LOG = "rendezvous.json", "hosts.log"
 
 
@@ -38,6 +35,7 @@ class Launch:
     hosts: tuple[Host, ...]
     user: str | None
     ssh_config: Path | None
+    interface: str | None = None
 
     def connection(self, host: Host, shared: Path) -> list[str]:
         return connection(host, shared, user=self.user, config=self.ssh_config)
@@ -55,22 +53,8 @@ class Started:
         return (*self.nodes, self.training)
 
 
-def node_command(rendezvous: Path, host: Host, *, head: bool) -> list[str]:
-    """`rlhf node` on one host; what the host gives is left to it where the file does not say."""
-    amounts = [("--cpus", host.cpus), ("--gpus", host.gpus)]
-    given = [word for option, amount in amounts if amount is not None for word in (option, str(amount))]
-    role = ["--head"] if head else []
-    return [sys.executable, "-m", "rlhf", "node", "--rendezvous", str(rendezvous), *given, *role]
-
-
-def train_command(launch: Launch, rendezvous: Path) -> list[str]:
-    """`rlhf train` on the head's host, which waits until every host is in the cluster."""
-    nodes = f"cluster.nodes={len(launch.hosts)}"
-    return [sys.executable, "-m", "rlhf", "train", *launch.words, nodes, "--rendezvous", str(rendezvous)]
-
-
 async def run(launch: Launch) -> int:
-    """Train on all hosts; the exit code of the training, 130 when it was told to stop.
+    """Train on all hosts; the exit code of the training, 130 when it was told to stop. SIGUSR1 is passed on to it.
 
     Before anything has started it raises a group of `HostError` where hosts cannot be used, and `PlacementError` where
     all of them together are too small; later `NodeFailed`, when one is lost.
@@ -84,6 +68,7 @@ async def run(launch: Launch) -> int:
     try:
         with (shared / HOSTS_LOG).open("a", buffering=1) as log:
             async with connected(launch, shared, log) as started:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, started.training.save)
                 return await conducted(launch, started, shared, stop)
     finally:
         keep_log(shared, folder)
@@ -98,7 +83,7 @@ async def connected(launch: Launch, shared: Path, log: TextIO) -> AsyncIterator[
             told = telling(host, log)
             opened.append(await Session.open(host, launch.connection(host, shared), told, told))
         words = launch.connection(launch.hosts[0], shared)
-        opened.append(await Session.open(launch.hosts[0], words, print, complain))
+        opened.append(await Session.open(launch.hosts[0], words, say, complain))
         yield Started(nodes=tuple(opened[:-1]), training=opened[-1])
     finally:
         await end(opened[len(launch.hosts) :])
@@ -116,19 +101,17 @@ async def conducted(launch: Launch, started: Started, shared: Path, stop: asynci
     plan(roles_of(launch.recipe), readying.result()[:-1])
     environment, here, file = variables(launch.recipe.name), Path.cwd(), shared / RENDEZVOUS
     for index, session in enumerate(started.nodes):
-        command = node_command(file, session.host, head=index == 0)
+        command = node_command(file, session.host, head=index == 0, interface=launch.interface)
         session.order(Orders(command=command, folder=here, environment=environment))
-    started.training.order(Orders(command=train_command(launch, file), folder=here, environment=environment))
+    started.training.order(
+        Orders(command=train_command(launch.words, len(launch.hosts), file), folder=here, environment=environment)
+    )
     return await first_end(started, stopping)
 
 
 async def all_ready(sessions: Sequence[Session]) -> list[Resources]:
     """What every host has. Raises a group of `HostError`: what cannot be used is put right together."""
-    answers = await asyncio.gather(*(session.ready() for session in sessions), return_exceptions=True)
-    if other := [
-        answer for answer in answers if isinstance(answer, BaseException) and not isinstance(answer, HostError)
-    ]:
-        raise other[0]
+    answers = await asyncio.gather(*(ready_or_not(session) for session in sessions))
     if refused := [answer for answer in answers if isinstance(answer, HostError)]:
         raise ExceptionGroup("hosts that cannot be used", unique(refused))
     return [answer for answer in answers if isinstance(answer, Resources)]
@@ -158,7 +141,7 @@ async def first_end(started: Started, stopping: asyncio.Future[Any]) -> int:
         if stopping.done():
             return 130
         lost = next(session for ended, session in nodes.items() if ended.done())
-        raise NodeFailed(lost.host.name, f"{lost.host.name}: its node ended: {lost.last_words}")
+        raise NodeFailed(lost.host.name, f"{lost.host.name}: {lost.ending}")
     finally:
         for one in waiting:
             one.cancel()
@@ -172,13 +155,6 @@ async def end(sessions: Sequence[Session]) -> None:
             complain(f"warning: {late}; it ends by itself when it misses this launcher")
 
 
-def variables(name: str) -> dict[str, str]:
-    """What every command gets beside its host's own environment: who the cluster belongs to, and its secret."""
-    passed = {key: value for key, value in os.environ.items() if key.startswith(PASSED_ON)}
-    run_id = f"{name}-{secrets.token_hex(4)}"
-    return passed | {"RLHF_RUN_ID": run_id, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-
-
 def telling(host: Host, log: TextIO) -> Print:
     """Writes lines to the log with the host before them."""
 
@@ -186,6 +162,10 @@ def telling(host: Host, log: TextIO) -> Print:
         log.write(f"{host.name} {line}\n")
 
     return tell
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
 
 
 def complain(line: str) -> None:

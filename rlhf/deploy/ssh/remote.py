@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,6 +25,8 @@ from rlhf.cluster.machine import this_machine
 
 READY = "rlhf-ready "
 """Before the line that says what this host has: a login shell may print other things first."""
+SAVE = "save"
+"""The launcher's line that stands for SIGUSR1."""
 SILENCE_SECONDS = 30.0
 GRACE_SECONDS = 25.0
 """What the command has to end after SIGTERM: more than the supervisor gives to what it runs."""
@@ -58,10 +60,11 @@ class Launcher:
                 return orders
         return None
 
-    def until_gone(self) -> None:
-        """Wait for the last line."""
-        while self.line() is not None:
-            pass
+    def until_gone(self, save: Callable[[], None]) -> None:
+        """Wait for the last line; `save` where one asks for it."""
+        while (line := self.line()) is not None:
+            if line == SAVE:
+                save()
 
 
 def main(shared: str) -> int:
@@ -98,8 +101,8 @@ def _end_with_parent() -> None:
 
 
 def _end_with(launcher: Launcher, child: subprocess.Popen[bytes]) -> None:
-    """End the command when the launcher is gone."""
-    launcher.until_gone()
+    """End the command when the launcher is gone. Before that it may be asked to save what it has and leave."""
+    launcher.until_gone(lambda: child.send_signal(signal.SIGUSR1))
     child.terminate()
     try:
         child.wait(GRACE_SECONDS)

@@ -10,13 +10,13 @@ import shlex
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.plan import Resources
 from rlhf.deploy.ssh.hosts_file import Host
-from rlhf.deploy.ssh.remote import READY
+from rlhf.deploy.ssh.orders import Orders
+from rlhf.deploy.ssh.remote import READY, SAVE
 from rlhf.errors import DeadlinePassed, HostError
 
 CONNECT_SECONDS = 10
@@ -30,28 +30,15 @@ LINE_BYTES = 1 << 20
 Print = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """What a far end is to run, where, and with which variables beside its own."""
-
-    command: Sequence[str]
-    folder: Path
-    environment: Mapping[str, str]
-
-    def line(self) -> bytes:
-        """As it is sent."""
-        orders = {"command": list(self.command), "folder": str(self.folder), "environment": dict(self.environment)}
-        return json.dumps(orders).encode() + b"\n"
-
-
 def connection(host: Host, shared: Path, *, user: str | None, config: Path | None) -> list[str]:
-    """The words that start the far end on a host: no question is asked, and a dead connection is noticed."""
+    """The words that start the far end on a host: no question is asked, a dead connection is noticed, and none is
+    shared with what else this person runs, who may end it."""
     path = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
     far_end = ["env", *path, sys.executable, "-m", "rlhf.deploy.ssh.remote", str(shared)]
     if host.is_here:
         return far_end
     options = {"BatchMode": "yes", "ConnectTimeout": CONNECT_SECONDS, "ServerAliveInterval": 5,
-               "ServerAliveCountMax": 6, "LogLevel": "ERROR"}  # fmt: skip
+               "ServerAliveCountMax": 6, "ControlPath": "none", "LogLevel": "ERROR"}  # fmt: skip
     words = ["ssh", "-T", *(f"-o{name}={value}" for name, value in options.items())]
     words += ["-F", str(config)] if config else []
     words += ["-l", user] if user else []
@@ -70,11 +57,17 @@ class Session:
 
     @classmethod
     async def open(cls, host: Host, words: Sequence[str], tell: Print, complain: Print) -> Session:
-        """Start the connection, outside this terminal's group: Ctrl-C is for the launcher, which ends all in order."""
+        """Start the connection, outside this terminal's group: Ctrl-C is for the launcher, which ends all in order.
+
+        Raises `HostError` where there is no ssh.
+        """
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=LINE_BYTES
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=LINE_BYTES
+            )
+        except FileNotFoundError:
+            raise HostError(host.name, f"this machine has no {words[0]} to reach it; install openssh-client") from None
         return cls(host, process, tell, complain)
 
     async def ready(self) -> Resources:
@@ -100,6 +93,10 @@ class Session:
         """Start the command."""
         self._send(orders.line())
 
+    def save(self) -> None:
+        """Ask the command to save what it has, and to leave: SIGUSR1, over there."""
+        self._send(SAVE.encode() + b"\n")
+
     @property
     def pid(self) -> int:
         """Of the connection."""
@@ -124,6 +121,12 @@ class Session:
             for work in self._work:
                 work.cancel()
             await asyncio.gather(*self._work, return_exceptions=True)
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words: the connection, or the command with what it said last."""
+        lost = self._process.returncode == SSH_FAILED and not self.host.is_here
+        return "its connection is lost" if lost else f"its node ended: {self.last_words}"
 
     @property
     def last_words(self) -> str:

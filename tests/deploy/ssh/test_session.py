@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from rlhf.deploy.ssh.hosts_file import Host
-from rlhf.deploy.ssh.session import Orders, Session, connection
+from rlhf.deploy.ssh.orders import Orders
+from rlhf.deploy.ssh.session import Session, connection
 from rlhf.errors import HostError
 
 HERE = Host(name="localhost", cpus=3)
@@ -91,6 +92,21 @@ async def test_a_command_ends_when_its_far_end_is_killed(tmp_path: Path, number:
     os.kill(session.pid, number)
     await asyncio.to_thread(psutil.wait_procs, [command], timeout=10)
     assert not command.is_running() or command.status() == psutil.STATUS_ZOMBIE
+    await session.end(10)
+
+
+async def test_a_command_is_asked_to_save(tmp_path: Path) -> None:
+    said = Said()
+    session = await opened(tmp_path, said)
+    await session.ready()
+    program = "import signal; print('waits', flush=True); print(signal.sigwait({signal.SIGUSR1}).name, flush=True)"
+    blocked = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n{program}"
+    session.order(orders(tmp_path, blocked))
+    while "waits" not in said.lines:
+        await asyncio.sleep(0.05)
+    session.save()
+    assert await asyncio.wait_for(session.wait(), 20) == 0
+    assert said.lines == ["waits", "SIGUSR1"]
     await session.end(10)
 
 
