@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +61,7 @@ class RayProcess:
         self._output = node.temp_dir / "start.log"
         environment = {**os.environ, **PRIVATE_RAY, **HEARTBEAT, "PYTHONUNBUFFERED": "1"}
         environment.pop("RAY_ADDRESS", None)
-        with self._output.open("wb") as output, deaf_to(signal.SIGTERM):
+        with self._output.open("wb") as output:
             self._child = subprocess.Popen(command(node), stdout=output, stderr=subprocess.STDOUT, env=environment)
 
     def until_up(self, seconds: float, give_up: Callable[[], bool]) -> str | None:
@@ -91,20 +89,6 @@ class RayProcess:
         said = self._output.read_text(errors="replace").split("\n")
         lines = [line.strip() for line in said if line.strip()]
         return f"Ray ended with code {self._child.returncode}: {lines[-1] if lines else 'it said nothing'}"
-
-
-@contextmanager
-def deaf_to(number: signal.Signals) -> Iterator[None]:
-    """What is started meanwhile does not hear this signal, nor what it starts itself.
-
-    `scancel` tells every process of a job to end, at once. Ray is to be there until training has closed its books; it
-    ends with its node, which kills it.
-    """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _is_free(port: int) -> bool:
