@@ -10,6 +10,8 @@ from rlhf.cluster.worker import Cluster
 from rlhf.errors import RlhfError, WorkerDied
 
 T = TypeVar("T")
+END_OF_ALL_SECONDS = 0.5
+"""The end of a job reaches its workers and this process at once: time for the word that it was no death."""
 
 
 async def while_alive(cluster: Cluster, work: Coroutine[Any, Any, T]) -> T:
@@ -20,6 +22,8 @@ async def while_alive(cluster: Cluster, work: Coroutine[Any, Any, T]) -> T:
     working, watching = asyncio.ensure_future(work), asyncio.ensure_future(cluster.watch())
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            await asyncio.wait((working,), timeout=END_OF_ALL_SECONDS)
         if not working.done():
             working.cancel(str(watching.exception()))
             await asyncio.wait((working,))
