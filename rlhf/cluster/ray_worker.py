@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Never
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from rlhf.cluster.exits import exit_cause, watch_exit
 from rlhf.cluster.host import value_of
@@ -76,6 +76,8 @@ class RayWorker:
             if cause:
                 return WorkerDied(self.name, cause)
         told = _first_cause(str(error))
+        if isinstance(error, ActorUnavailableError):
+            told = f"its node {self._node} does not answer"
         return WorkerDied(self.name, f"its node {self._node} is lost" if NODE_DIED in told else told)
 
 

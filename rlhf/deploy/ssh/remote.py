@@ -27,7 +27,8 @@ READY = "rlhf-ready "
 """Before the line that says what this host has: a login shell may print other things first."""
 SAVE = "save"
 """The launcher's line that stands for SIGUSR1."""
-SILENCE_SECONDS = 30.0
+SILENCE_SECONDS = 45.0
+"""Longer than ssh takes to miss the other side (25 s): the launcher then names the host before its node ends."""
 GRACE_SECONDS = 25.0
 """What the command has to end after SIGTERM: more than the supervisor gives to what it runs."""
 DRAIN_SECONDS = 5.0

@@ -38,7 +38,7 @@ def connection(host: Host, shared: Path, *, user: str | None, config: Path | Non
     if host.is_here:
         return far_end
     options = {"BatchMode": "yes", "ConnectTimeout": CONNECT_SECONDS, "ServerAliveInterval": 5,
-               "ServerAliveCountMax": 6, "ControlPath": "none", "LogLevel": "ERROR"}  # fmt: skip
+               "ServerAliveCountMax": 4, "ControlPath": "none", "LogLevel": "ERROR"}  # fmt: skip
     words = ["ssh", "-T", *(f"-o{name}={value}" for name, value in options.items())]
     words += ["-F", str(config)] if config else []
     words += ["-l", user] if user else []
