@@ -30,7 +30,7 @@ def load_from_other_plan(module: HasModel, engine: Any, state: Path, rank: int, 
     """Weights, moments and schedule of the checkpoint in `state` for the ranks of this one. Collective."""
     whole = state.parent / WHOLE
     if rank == 0:
-        _convert(module, state, whole)
+        _convert(state, whole)
     torch.distributed.barrier()
     names = {id(weight): name for name, weight in engine.module.named_parameters()}
     held = {name: names[id(weight)] for name, weight in weights.held_weights(module)}
@@ -55,7 +55,7 @@ def load_from_other_plan(module: HasModel, engine: Any, state: Path, rank: int, 
         shutil.rmtree(whole)
 
 
-def _convert(module: HasModel, state: Path, whole: Path) -> None:
+def _convert(state: Path, whole: Path) -> None:
     """A folder for every parameter, with its master weights and moments, whole."""
     shutil.rmtree(whole, ignore_errors=True)
     if not list(state.glob("*optim_states.pt")):
