@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from rlhf.commands.arguments import Overrides, RecipeFile
 from rlhf.commands.failures import tell
 from rlhf.commands.kubernetes import kubernetes
 from rlhf.commands.launch import launch
@@ -32,10 +33,6 @@ env = typer.Typer(no_args_is_help=True, help="Look at environments.")
 app.add_typer(serve, name="serve")
 app.add_typer(env, name="env")
 
-RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file: recipes/quickstart.yaml, say.")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that replace those of the recipe.")
-]
 Checkpoint = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint of a run, or a Hugging Face folder.")
 ]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from rlhf.commands.arguments import Overrides, RecipeFile
+
 
 def kubernetes(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file.")],
+    recipe: RecipeFile,
     image: Annotated[str, typer.Option(help="An image made from the Dockerfile, as the cluster pulls it.")],
     cpus_per_node: Annotated[int, typer.Option(min=1, help="Cores of each node.")],
     memory_per_node: Annotated[str, typer.Option(metavar="QUANTITY", help="Memory of each node: 64Gi, say.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that replace those of the recipe.")
-    ] = None,
+    overrides: Overrides = None,
     nodes: Annotated[int, typer.Option(min=1, help="Pods, the head among them.")] = 1,
     gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs of each node.")] = 0,
     claim: Annotated[str, typer.Option(help="Claim of a volume that all pods can write.")] = "rlhf",

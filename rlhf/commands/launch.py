@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlhf.commands.arguments import Overrides, RecipeFile
+
 if TYPE_CHECKING:
     from rlhf.deploy.ssh.launch import Launch
 
 
 def launch(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file.")],
+    recipe: RecipeFile,
     hosts: Annotated[Path, typer.Option(metavar="FILE", help="One host a line, the head first.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that replace those of the recipe.")
-    ] = None,
+    overrides: Overrides = None,
     user: Annotated[str | None, typer.Option(help="Whom to log in as; else as ssh is set up.")] = None,
     cpus_per_host: Annotated[int | None, typer.Option(min=1, help="Cores to use of a host; else all.")] = None,
     gpus_per_host: Annotated[int | None, typer.Option(min=0, help="GPUs to use of a host; else all.")] = None,

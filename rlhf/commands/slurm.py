@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from rlhf.commands.arguments import Overrides, RecipeFile
+
 
 def slurm(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe file: recipes/quickstart.yaml, say.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Values that replace those of the recipe.")
-    ] = None,
+    recipe: RecipeFile,
+    overrides: Overrides = None,
     nodes: Annotated[int, typer.Option(min=1, help="Machines for learners and engines.")] = 1,
     gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs of each.")] = 0,
     cpus_per_node: Annotated[int | None, typer.Option(min=1, help="Cores of each; else whole machines.")] = None,
