@@ -66,6 +66,7 @@ class StudyRun:
         self.leaving, self.before = sitting.leaving, sitting.point.standing if sitting.point else None
         self.first: PolicyVersion = sitting.point.version if sitting.point else 0
         self.left: str | None = None
+        self.longest_seconds = 0.0
         self.evaluations = [heard(one) for one in self.before.held_out] if self.before else []
         self.loggers = make_loggers(recipe.run.loggers, folder, recipe.name, recipe.model_dump(mode="json"))
         self.spans = JsonlWriter(folder.spans)
@@ -106,12 +107,16 @@ class StudyRun:
         with self.clock.span("train", version=version):
             lesson = await self.study.update()
         last = version == trainer.updates
-        self.left = None if last else self.leaving.reason(1.5 * (self.clock.elapsed_seconds - self.update_began))
+        self.left = None if last else self.must_leave()
         if last or self.left or due(version, trainer.save_every):  # first of all: an evaluation may fail
             self.view.phase("save")
             with self.clock.span("save", version=version):
                 await self.checkpoint(version, lesson.metrics)
         await self.end_update(version, lesson)
+
+    def must_leave(self) -> str | None:
+        """Asked with half as much again as the longest update took, checkpoint and evaluation included."""
+        return self.leaving.reason(1.5 * max(self.longest_seconds, self.clock.elapsed_seconds - self.update_began))
 
     async def end_update(self, version: int, lesson: Lesson) -> None:
         """What follows the checkpoint. A run that leaves has no time for an evaluation: its resume has."""
@@ -161,6 +166,7 @@ class StudyRun:
         """Show and log the update."""
         updates, now = self.recipe.trainer.updates, self.clock.elapsed_seconds
         seconds, self.update_began = now - self.update_began, now
+        self.longest_seconds = max(self.longest_seconds, seconds)
         self.view.update(
             UpdateLine(
                 update=version,
