@@ -1,4 +1,4 @@
-"""What holds for every test: a skip is a failure in CI, nothing asks a hub or a display, and deadlines are the machine's."""
+"""What holds for every test: in CI a skip fails, nothing asks a hub or a display, deadlines are the machine's."""
 
 from __future__ import annotations
 

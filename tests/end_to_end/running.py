@@ -56,11 +56,6 @@ def environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
-def warm_environment() -> dict[str, str]:
-    """Ray's workers come from the warm server too."""
-    return environment() | {"RAY_RUNTIME_ENV_HOOK": "tests.warm.ray_worker.runtime_environment"}
-
-
 def train(
     folder: Path, cache: Path, *overrides: str, recipe: Path = QUICKSTART, expect: int = 0, cold: bool = False
 ) -> Run:
@@ -80,7 +75,7 @@ def run_cold(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def run_warm(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A command from the warm server."""
-    return warm.run(("-m", "rlhf", *arguments), environment=warm_environment(), timeout=RUN_SECONDS)
+    return warm.run(("-m", "rlhf", *arguments), environment=environment(), timeout=RUN_SECONDS)
 
 
 def logs(folder: Path) -> str:

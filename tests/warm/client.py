@@ -1,4 +1,4 @@
-"""Asks the process of `server` for processes, and starts it when it is first asked. All of one test session share it."""
+"""Asks the session's fork server for processes, and starts it when it is first asked."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import psutil
 
+from rlhf.cluster.forking.ray_worker import SOCKET
 from rlhf.cluster.ray_cluster import PRIVATE_RAY
 from rlhf.serving.environment import engine_environment
 from rlhf.trainer.environment import rank_environment
@@ -28,6 +29,11 @@ FOLDER = "RLHF_TEST_WARM"
 """The environment variable with the session's folder: of the socket, and of the server's log."""
 START_SECONDS, END_SECONDS = scaled(120), scaled(20)
 PACKET_BYTES = 1 << 16
+IMPORTS = (
+    "rlhf.trainer.worker:import_ranks",
+    "rlhf.serving.engine_worker:import_engine",
+    "tests.warm.imports:import_commands",
+)
 IMPORTED_WITH = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
 
@@ -78,7 +84,10 @@ def start(
     ignored_signals: Sequence[int] = (),
     inherited: Sequence[int] = (),
 ) -> WarmProcess:
-    """Start `-m module …` or `file.py …`. A word that is the number of an inherited descriptor becomes its number there."""
+    """Start `-m module …`, `-c program …` or `file.py …`.
+
+    A word that is the number of an inherited descriptor becomes its number there.
+    """
     words = [str(word) for word in arguments]
     request = {
         "arguments": words,
@@ -142,7 +151,7 @@ def _start_server(folder: Path) -> None:
     owner = (folder / "owner").read_text()
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "tests.warm.server", str(folder / "socket"), owner],
+            [sys.executable, "-m", "rlhf.cluster.forking.server", str(folder / "socket"), owner, *IMPORTS],
             env=environment, cwd=ROOT, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     (folder / "server").write_text(str(server.pid))
@@ -153,11 +162,13 @@ def make_folder(owner: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="w", dir="/tmp"))
     (folder / "owner").write_text(str(owner))
     os.environ[FOLDER] = str(folder)
+    os.environ[SOCKET] = str(folder / "socket")
 
 
 def end() -> None:
     """End the server and all that it forked, and remove the folder."""
     folder = Path(os.environ.pop(FOLDER))
+    del os.environ[SOCKET]
     with suppress(FileNotFoundError, psutil.NoSuchProcess):
         server = psutil.Process(int((folder / "server").read_text()))
         server.terminate()

@@ -1,7 +1,10 @@
-"""The process that forks: `python -m tests.warm.server SOCKET OWNER_PID`. It ends with its owner, and all below it too.
+"""A process that has made the slow imports, and is forked for every worker that needs them: nothing is imported twice.
+
+    python -m rlhf.cluster.forking.server SOCKET OWNER_PID MODULE:FUNCTION…
 
 A request is one packet: what to run, as JSON, and the descriptors of its standard streams. It is answered with the new
-process's id, and with its wait status when it has ended.
+process's id, and with its wait status when it has ended. The server has one thread, so that a fork is whole; it ends
+with its owner, and all that it forked with it.
 """
 
 from __future__ import annotations
@@ -9,7 +12,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
-import importlib
 import json
 import os
 import random
@@ -20,46 +22,29 @@ import socket
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 import psutil
 
+from rlhf.cluster.host import named
+
 PACKET_BYTES = 1 << 20
 TICK_SECONDS = 1.0
 PR_SET_CHILD_SUBREAPER = 36
-MODULES = (
-    "torch",
-    "torch.utils.data",
-    "transformers",
-    "transformers.models.auto.modeling_auto",
-    "transformers.models.llama.modeling_llama",
-    "transformers.models.qwen2.modeling_qwen2",
-    "transformers.models.qwen3.modeling_qwen3",
-    "google.protobuf.message",
-    "grpc",
-    "peft",
-    "deepspeed",
-    "rlhf.serving.vllm_engine",
-    "vllm.v1.worker.cpu_worker",
-    "vllm.model_executor.models.llama",
-    "vllm.model_executor.models.qwen2",
-    "vllm.model_executor.models.qwen3",
-    "rlhf.trainer.rank",
-    "rlhf.api",
-    "rlhf.training",
-    "rlhf.cli",
-)
 
 
-def main(path: str, owner: int) -> None:
+def main(path: str, owner: int, imports: Sequence[str]) -> None:
     """Listen, import, and then fork until the owner ends."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(path)
     listening.listen(64)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     before = dict(os.environ)
-    _import_all()
+    _import_all(imports)
     set_by_imports = {name: value for name, value in os.environ.items() if before.get(name) != value}
     gc.collect()
     gc.freeze()  # no collection of a child touches, and so copies, what all of them share
@@ -71,13 +56,11 @@ def main(path: str, owner: int) -> None:
                 process.kill()
 
 
-def _import_all() -> None:
-    from rlhf.serving.process import quieten_imports
-
-    quieten_imports()
-    sys.modules["ray"] = None  # type: ignore[assignment]  # it reads its environment when it is imported, so here nobody may
-    for module in MODULES:
-        importlib.import_module(module)
+def _import_all(imports: Sequence[str]) -> None:
+    """Ray's core reads its environment once, when it is imported, and that is each child's own."""
+    sys.modules["ray"] = None  # type: ignore[assignment]
+    for function in imports:
+        named(function)()
     del sys.modules["ray"]
 
 
@@ -93,8 +76,6 @@ class Server:
 
     def run(self) -> None:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         selector = selectors.DefaultSelector()
         selector.register(self._listening, selectors.EVENT_READ)
@@ -168,7 +149,8 @@ def _take_over(request: dict[str, Any], descriptors: list[int], set_by_imports: 
     os.chdir(request["folder"])
     tempfile.tempdir = None
     random.seed()
-    sys.modules["numpy"].random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
 
 
 def _exit_code(arguments: list[str]) -> int:
@@ -203,4 +185,4 @@ def _run(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
