@@ -1,12 +1,17 @@
-# `make setup`, `make quickstart` and `make test` are each enough on a fresh clone with Python 3.11.
+# `make setup`, `make quickstart` and `make test` are each enough on a fresh clone with Python 3.11, 3.12 or 3.13.
 PY := .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart lint test-fast test test-all test-ecosystem test-slurm benchmark clean
+.PHONY: setup pins quickstart lint test-fast test test-all test-ecosystem test-slurm benchmark clean
 
+# `make setup GPU=1`, `GPU=0`, `PYTHON=python3.12`: scripts/setup.sh says what else can be chosen.
 setup:
 	@scripts/setup.sh
+
+# Both lists anew, from the extras of pyproject.toml; needs a network.
+pins: setup
+	$(PY) scripts/pins.py
 
 quickstart: setup
 	@.venv/bin/rlhf train recipes/quickstart.yaml
@@ -16,6 +21,7 @@ lint: setup
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy rlhf
 	.venv/bin/lint-imports
+	$(PY) scripts/pins.py --check
 
 # Without Ray, vLLM and DeepSpeed: the heart, in seconds.
 test-fast: lint
