@@ -48,6 +48,7 @@ def last_line(text: str) -> str:
 
 
 def test_an_index_without_torchs_cpu_build_is_helped_by_pytorchs(checkout: Checkout, index: Index) -> None:
+    checkout.pin_torch()
     done = checkout.setup()
     assert done.returncode == 0, done.stderr
     assert f"taking it from {checkout.environment['TORCH_INDEX_URL']}" in done.stdout
@@ -56,6 +57,7 @@ def test_an_index_without_torchs_cpu_build_is_helped_by_pytorchs(checkout: Check
 
 
 def test_an_index_that_has_it_is_enough(checkout: Checkout, pytorch: Index, tmp_path: Path) -> None:
+    checkout.pin_torch()
     with Index(tmp_path / "full", torch=["9.9", "9.9+cpu"], plain=["1.0"]) as full:
         done = checkout.setup(PIP_INDEX_URL=full.url)
     assert done.returncode == 0, done.stderr
@@ -65,6 +67,7 @@ def test_an_index_that_has_it_is_enough(checkout: Checkout, pytorch: Index, tmp_
 
 @pytest.mark.parametrize("torch_index", [None, NOWHERE])
 def test_where_neither_has_it_the_last_line_says_what_to_name(checkout: Checkout, torch_index: str | None) -> None:
+    checkout.pin_torch()
     done = checkout.setup(TORCH_INDEX_URL=torch_index or checkout.environment["PIP_INDEX_URL"])
     assert done.returncode == 2
     assert "torch==9.9+cpu" in last_line(done.stderr)
@@ -84,13 +87,14 @@ def test_a_changed_pin_is_installed_and_the_environment_kept(checkout: Checkout)
     assert checkout.setup().returncode == 0
     kept = checkout.folder / ".venv" / "kept"
     kept.touch()
-    checkout.pin("cpu", "torch==9.9+cpu\nplain==2.0\n")
+    checkout.pin("cpu", "plain==2.0\n")
     assert checkout.setup().returncode == 0
     assert (checkout.installed("plain"), kept.exists()) == ("2.0", True)
 
 
 @pytest.mark.parametrize("with_uv", [False, True])
 def test_one_that_was_killed_while_it_installed_is_made_anew(checkout: Checkout, index: Index, with_uv: bool) -> None:
+    checkout.pin_torch()
     if with_uv:
         checkout.program("uv", UV)
     index.hold = True
@@ -136,6 +140,7 @@ def test_a_moved_checkout_gets_an_environment_of_its_own(checkout: Checkout) -> 
 
 
 def test_a_gpu_takes_the_gpu_list_and_the_choice_is_kept(checkout: Checkout) -> None:
+    checkout.pin_torch()
     checkout.program("nvidia-smi", "echo 'GPU 0: one'")
     assert checkout.setup().returncode == 0
     assert checkout.installed("torch") == "9.9"
@@ -151,7 +156,7 @@ def test_a_gpu_takes_the_gpu_list_and_the_choice_is_kept(checkout: Checkout) -> 
 def test_another_list_can_be_named(checkout: Checkout) -> None:
     checkout.pin("other", "plain==2.0\n")
     assert checkout.setup(REQUIREMENTS="requirements/other.txt").returncode == 0
-    assert (checkout.installed("torch"), checkout.installed("plain")) == ("", "2.0")
+    assert checkout.installed("plain") == "2.0"
     assert "no list" in checkout.setup(REQUIREMENTS="requirements/none.txt").stderr
 
 
@@ -202,6 +207,7 @@ def test_aarch64_and_the_oldest_libc_with_wheels_go_on(checkout: Checkout) -> No
 
 
 def test_a_proxy_that_does_not_work_is_named(checkout: Checkout) -> None:
+    checkout.pin_torch()
     done = checkout.setup(http_proxy=NOWHERE, https_proxy=NOWHERE)
     assert done.returncode == 2
     assert "correct HTTPS_PROXY" in last_line(done.stderr)
@@ -216,7 +222,7 @@ def test_an_index_that_cannot_be_reached_is_said_in_the_last_line(checkout: Chec
 
 
 def test_a_package_that_is_missing_leaves_nothing_that_looks_ready(checkout: Checkout) -> None:
-    checkout.pin("cpu", "torch==9.9+cpu\nabsent==1.0\n")
+    checkout.pin("cpu", "absent==1.0\n")
     done = checkout.setup()
     assert done.returncode == 2
     assert "absent==1.0" in done.stderr
@@ -224,6 +230,7 @@ def test_a_package_that_is_missing_leaves_nothing_that_looks_ready(checkout: Che
 
 
 def test_uv_is_used_where_it_is_with_pips_own_index(checkout: Checkout, index: Index, pytorch: Index) -> None:
+    checkout.pin_torch()
     checkout.program("uv", UV)
     done = checkout.setup()
     assert done.returncode == 0, done.stderr
