@@ -125,7 +125,7 @@ install() {
 explain() {
   grep -v 'is ignored: it is neither a file' "$log" | tail -n 15 >&2
   if grep -qiE 'no space left|os error 28' "$log"; then
-    stop "the disk is full: .venv takes 3 GB (15 GB with CUDA), and as much for a time under ${TMPDIR:-/tmp}" \
+    stop "the disk is full: .venv takes 3 GB (more than 10 GB with CUDA), and as much for a time under ${TMPDIR:-/tmp}" \
       "(TMPDIR=/elsewhere) and ${XDG_CACHE_HOME:-~/.cache}; make room and run the same command again"
   elif grep -qiE 'proxy|tunnel' "$log"; then
     stop "the proxy gives no way to the package index: correct HTTPS_PROXY (or unset it), and run the same command again"
@@ -197,9 +197,9 @@ if [ "$same" = no ]; then make_venv; fi
 rm -f "$venv/.ready"
 if [ -n "$uv" ]; then share_pip_settings; fi
 size="3 GB"
-case "$requirements" in *gpu*) size="15 GB" ;; esac
+case "$requirements" in *gpu*) size="10 GB or more" ;; esac
 say "$(grep -c == "$requirements") pinned packages into $venv, Python $(version_of "$venv/bin/python")," \
-  "by $([ -n "$uv" ] && echo uv || echo pip) (up to $size and some minutes, once)"
+  "by $([ -n "$uv" ] && echo uv || echo pip) ($size and some minutes, once)"
 install_torch
 install -r "$requirements" || explain
 install --no-build-isolation -e . || explain
