@@ -28,6 +28,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: -LONGEST_FIRST.index(next(f for f in LONGEST_FIRST if item.nodeid.startswith(f))))
     for item in items:
         own = item.get_closest_marker("timeout")
         item.add_marker(pytest.mark.timeout(scaled(own.args[0] if own else TEST_SECONDS)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,13 +39,19 @@ def launch(
         num_cpus=placement.cpus,
         num_gpus=placement.gpus,
         max_concurrency=1000,
-        runtime_env=forked_by_ray(forks) if forks else None,
+        runtime_env=forked_by_ray(forks) if forks else quoted_python(sys.executable),
         scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle),
     )
     # Not by Ray's `runtime_env`, with which a worker is two processes one after the other that both import Ray.
     environment = thread_environment([placement]) | dict(role.env)
     actor = host.remote(role.factory, role.imports, role.concurrency, environment, str(log_file), head)
     return RayWorker(placement.worker, placement.node, actor)
+
+
+def quoted_python(executable: str) -> dict[str, str]:
+    """A runtime environment for a path with a space: Ray puts it into a shell's line as it is, and no worker starts."""
+    quoted = shlex.quote(executable)
+    return {} if quoted == executable else {"py_executable": quoted}
 
 
 def _bundle(placement: Placement) -> dict[str, float]:
