@@ -12,6 +12,13 @@ from tests.warm import client as warm
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+LONG = (
+    "tests/end_to_end/",
+    "tests/integration/",
+    "tests/single_file/",
+    "tests/env/test_faults",
+    "tests/deploy/test_node",
+)
 TEST_SECONDS = 300
 """What a test has that names no time of its own, on the machine for which all these times were chosen."""
 
@@ -27,8 +34,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         warm.end()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: -LONGEST_FIRST.index(next(f for f in LONGEST_FIRST if item.nodeid.startswith(f))))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _is_worker(config):  # of the files that are dealt out, the long ones first, so that both end together
+        items.sort(key=lambda item: not item.nodeid.startswith(LONG))
     for item in items:
         own = item.get_closest_marker("timeout")
         item.add_marker(pytest.mark.timeout(scaled(own.args[0] if own else TEST_SECONDS)))
