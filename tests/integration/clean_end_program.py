@@ -14,7 +14,6 @@ from pathlib import Path
 from rlhf.supervisor import supervise
 
 
-
 def main() -> int:
     asyncio.run(run(Path(sys.argv[1]), sys.argv[2]))
     return 0
