@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup pins quickstart lint test-fast test test-all test-ecosystem test-slurm benchmark clean
+.PHONY: setup pins quickstart lint test-fast test test-older-processor test-all test-ecosystem test-slurm benchmark clean
 
 # `make setup GPU=1`, `GPU=0`, `PYTHON=python3.12`: scripts/setup.sh says what else can be chosen.
 setup:
@@ -32,6 +32,11 @@ test-fast: lint
 
 # Everything that a change must keep, on real parts.
 test: lint
+	$(PYTEST) -m "not slow and not gpu and not ecosystem and not slurm"
+
+# The same on the kernels that a processor without AVX-512 and bfloat16 instructions takes.
+test-older-processor: lint
+	RLHF_TEST_OLDER_PROCESSOR=1 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
 	$(PYTEST) -m "not slow and not gpu and not ecosystem and not slurm"
 
 test-all: lint

@@ -30,6 +30,7 @@ FOLDER = "RLHF_TEST_WARM"
 START_SECONDS, END_SECONDS = scaled(120), scaled(20)
 PACKET_BYTES = 1 << 16
 IMPORTS = (
+    "tests.older_processor:pretend",
     "rlhf.trainer.worker:import_ranks",
     "rlhf.serving.engine_worker:import_engine",
     "tests.warm.imports:import_commands",
