@@ -1,7 +1,7 @@
 """The paths that torch and vLLM take on a processor without AVX-512 and bfloat16 instructions, on one that has them.
 
-`RLHF_TEST_OLDER_PROCESSOR=1` (`make test-older-processor`) asks for it. The libraries' own variables choose the kernels of
-torch and oneDNN; vLLM asks torch which of its three libraries to load, and is told what an older processor would say.
+`RLHF_TEST_OLDER_PROCESSOR=1` (`make test-older-processor`) asks for it. The libraries' own variables choose the kernels
+of torch and oneDNN; vLLM asks torch which of its three libraries to load, and is told what such a processor would say.
 """
 
 from __future__ import annotations

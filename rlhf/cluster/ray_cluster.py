@@ -41,8 +41,8 @@ PRIVATE_RAY = {
     "RAY_worker_niceness": "0",
 }
 """A fresh Ray listens on the machine's address, so only who has this run's token may talk to it. Workers started ahead
-lack a role's environment and would only cost cores. What Ray prints of a dead worker, `WorkerDied` says in one line. By itself
-Ray would have its workers, which do all the work of a run, give way to every neighbour (nice 15)."""
+lack a role's environment and would only cost cores. What Ray prints of a dead worker, `WorkerDied` says in one line. By
+itself Ray would have its workers, which do all the work of a run, give way to every neighbour (nice 15)."""
 
 
 class RayCluster:
