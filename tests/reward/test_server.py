@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import asyncio
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
