@@ -63,6 +63,13 @@ def test_clients_that_leave_at_any_moment_take_nothing_along(server: ForkServer)
     assert python(server, "pass").wait(SECONDS) == 0
 
 
+def test_a_fork_that_ends_its_process_group_ends_itself_alone(server: ForkServer) -> None:
+    beside = python(server, "import time; time.sleep(600)")
+    assert python(server, "import os; os.killpg(0, 9)").wait(SECONDS) == -signal.SIGKILL
+    assert python(server, "pass").wait(SECONDS) == 0
+    assert beside.poll() is None
+
+
 def test_everything_that_was_forked_ends_with_the_server(server: ForkServer) -> None:
     sleeping = python(server, "import time; time.sleep(600)")
     server.stop()

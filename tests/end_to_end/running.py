@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf.cluster.forking.ray_worker import SOCKET
 from rlhf.runs.records import EpisodeRecord, read_episodes
 from tests.pace import scaled
 from tests.warm import client as warm
@@ -53,6 +54,12 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
+    """Of a command as a shell starts it."""
+    return {name: value for name, value in warm_environment().items() if name != SOCKET}
+
+
+def warm_environment() -> dict[str, str]:
+    """Of a command from the session's fork server, where Ray's workers come from too."""
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
@@ -75,7 +82,7 @@ def run_cold(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def run_warm(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A command from the warm server."""
-    return warm.run(("-m", "rlhf", *arguments), environment=environment(), timeout=RUN_SECONDS)
+    return warm.run(("-m", "rlhf", *arguments), environment=warm_environment(), timeout=RUN_SECONDS)
 
 
 def logs(folder: Path) -> str:

@@ -10,6 +10,8 @@ import pytest
 
 from tests.scripts.checkouts import UV, Checkout, Index, virtual_environment
 
+pytestmark = pytest.mark.engine  # no engine, but the real pip: more than a minute in all
+
 NOWHERE = "http://127.0.0.1:9"
 
 

@@ -142,6 +142,8 @@ def _take_over(request: dict[str, Any], descriptors: list[int], set_by_imports: 
     """The session, signals, streams, environment, folder and random state of a process that starts anew."""
     if request["new_session"]:
         os.setsid()
+    else:
+        os.setpgid(0, 0)  # Ray kills the process group of a worker that ended
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     ignored = signal.SIGINT in request["ignored_signals"]
