@@ -7,6 +7,7 @@ import functools
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -14,22 +15,24 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
 from tests.mutants.library import ROOT, Mutant, mutants_of, provide
 
-FACTOR, LEAST_SECONDS = 10.0, 20.0
+FACTOR, LEAST_SECONDS = 10.0, 5.0
 """A mutant is given up after so many times what the tests take without it, and never before so long."""
 CLEAN_SECONDS = 300.0
+MEMORY_BYTES = 8 * 2**30
+"""A loop that a mutant keeps from ending may fill lists."""
 
 
 class Forks:
     """A pytest plugin that runs the collected tests once a mutant instead of once."""
 
-    def __init__(self, module: str, mutants: Sequence[Mutant]) -> None:
-        self._module, self._mutants = module, mutants
+    def __init__(self, module: str, mutants: Sequence[Mutant], out: TextIO) -> None:
+        self._module, self._mutants, self._out = module, mutants, out
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         if session.testsfailed:
@@ -37,15 +40,17 @@ class Forks:
         seconds: dict[str, float] = {}
         began = time.monotonic()
         if failed := forked(session, None, CLEAN_SECONDS, seconds):
-            print(json.dumps({"error": f"without any mutant, {failed} does not pass"}), file=sys.__stdout__, flush=True)
+            self._say({"error": f"without any mutant, {failed} does not pass"})
             return True
         limit = max(LEAST_SECONDS, FACTOR * (time.monotonic() - began))
         session.items.sort(key=lambda item: seconds[item.nodeid])
         for mutant in self._mutants:
             failed = forked(session, lambda mutant=mutant: self._replace(mutant), limit, {})
-            line = {"function": mutant.function, "was": mutant.was, "is": mutant.is_, "failed": failed}
-            print(json.dumps(line), file=sys.__stdout__, flush=True)
+            self._say({"function": mutant.function, "was": mutant.was, "is": mutant.is_, "failed": failed})
         return True
+
+    def _say(self, line: dict[str, str]) -> None:
+        print(json.dumps(line), file=self._out, flush=True)
 
     def _replace(self, mutant: Mutant) -> None:
         function_of(importlib.import_module(self._module), mutant.function).__code__ = mutant.code
@@ -94,6 +99,7 @@ def forked(session: pytest.Session, prepare: Any, limit_seconds: float, seconds:
 def _run(session: pytest.Session, prepare: Any, writing: int) -> int:
     """In the fork: the exit code, after the answer was written."""
     seconds, failed = {}, ""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     if prepare is not None:
         prepare()
     for item, following in zip(session.items, [*session.items[1:], None], strict=True):
@@ -113,8 +119,9 @@ def main(file: str, tests: Sequence[str]) -> int:
     path = ROOT / file
     mutants = list(mutants_of(path.read_text(), str(path)))
     module = ".".join(Path(file).with_suffix("").parts).removesuffix(".__init__")
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:terminal"]
-    code = pytest.main([*options, *tests], plugins=[Forks(module, mutants)])
+    options = ["-q", "-x", "-p", "no:cacheprovider"]
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as out:  # pytest keeps what is written to the one it knows
+        code = pytest.main([*options, *tests], plugins=[Forks(module, mutants, out)])
     return 0 if code in (0, 1) else int(code)
 
 
