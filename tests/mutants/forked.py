@@ -18,6 +18,7 @@ from types import FunctionType
 from typing import Any, TextIO
 
 import pytest
+from hypothesis import Phase, settings
 
 from tests.mutants.library import ROOT, Mutant, mutants_of, provide
 
@@ -116,6 +117,10 @@ def _run(session: pytest.Session, prepare: Any, writing: int) -> int:
 
 def main(file: str, tests: Sequence[str]) -> int:
     provide()
+    # The same examples for every mutant; and one that fails need not be made small.
+    phases = (Phase.explicit, Phase.generate)
+    settings.register_profile("mutants", derandomize=True, database=None, phases=phases, deadline=None)
+    settings.load_profile("mutants")
     path = ROOT / file
     mutants = list(mutants_of(path.read_text(), str(path)))
     module = ".".join(Path(file).with_suffix("").parts).removesuffix(".__init__")
