@@ -29,8 +29,9 @@ def test_the_sequences_are_fixed_in_vocabulary_and_fit_the_context() -> None:
 
 
 def test_one_log_prob_that_is_off_is_a_disagreement() -> None:
-    assert disagreement(moved(0.09), START, 0.1) is None
-    assert "differ from the learner's by 0.2, tolerance 0.1" in str(disagreement(moved(0.2), START, 0.1))
+    for sign in (1, -1):
+        assert disagreement(moved(sign * 0.09), START, 0.1) is None
+        assert "differ from the learner's by 0.2, tolerance 0.1" in str(disagreement(moved(sign * 0.2), START, 0.1))
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
@@ -40,9 +41,12 @@ def test_what_is_not_a_number_agrees_with_nothing(broken: float) -> None:
 
 
 def test_an_engine_that_stays_while_the_learner_moves_is_stale() -> None:
-    assert staleness(START, START, moved(0.31), START, 0.1)
-    assert staleness(moved(0.05), START, moved(0.31), START, 0.1)
-    assert staleness(moved(0.31), START, moved(0.31), START, 0.1) is None
+    for sign in (1, -1):
+        assert staleness(START, START, moved(sign * 0.31), START, 0.1)
+        assert staleness(moved(sign * 0.05), START, moved(sign * 0.31), START, 0.1)
+        assert staleness(moved(sign * 0.31), START, moved(sign * 0.31), START, 0.1) is None
+    told = str(staleness(moved(0.05), START, moved(0.4), START, 0.1))
+    assert "the learner's canary log-probs moved by 0.4, its own by 0.05" in told
 
 
 def test_a_learner_that_hardly_moved_makes_no_engine_stale() -> None:
