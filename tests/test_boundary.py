@@ -75,7 +75,7 @@ async def test_what_comes_every_few_updates_comes_after_these_and_after_the_last
         return Evaluation(sets=(result("held_out", 0.5),))
 
     boundary = boundary_of(tmp_path, evaluates, StringIO(), saved, save_every=2, eval_every=2)
-    ended = [await boundary(version, Updated(metrics=METRICS) if version else None) for version in range(4)]
+    ended = [await boundary(version, Updated(metrics=METRICS, samples=()) if version else None) for version in range(4)]
     assert (saved, asked, ended) == ([2, 3], [0, 2, 3], [False, False, False, True])
 
 
