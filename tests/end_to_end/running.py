@@ -43,8 +43,13 @@ class Run:
         return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
 
     @property
+    def models(self) -> list[Path]:
+        """Of every checkpoint that was kept, the oldest first."""
+        return [path / "huggingface" for path in sorted((self.folder / "checkpoints").glob("version-*"))]
+
+    @property
     def model(self) -> Path:
-        return max((self.folder / "checkpoints").glob("version-*")) / "huggingface"
+        return self.models[-1]
 
 
 def command(*arguments: str) -> list[str]:
@@ -83,6 +88,16 @@ def run_cold(*arguments: str) -> subprocess.CompletedProcess[str]:
 def run_warm(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A command from the warm server."""
     return warm.run(("-m", "rlhf", *arguments), environment=warm_environment(), timeout=RUN_SECONDS)
+
+
+def left_as_they_were(before: Path, after: Path) -> set[str]:
+    """Tensors of two Hugging Face folders that are equal, bit for bit: what training did not move."""
+    import torch
+    from safetensors.torch import load_file
+
+    one, other = (load_file(folder / "model.safetensors") for folder in (before, after))
+    assert one.keys() == other.keys()
+    return {name for name, tensor in one.items() if torch.equal(tensor, other[name])}
 
 
 def logs(folder: Path) -> str:
