@@ -18,6 +18,7 @@ from rlhf.cluster.ray_cluster import RayCluster
 from rlhf.cluster.resources import Role
 from rlhf.errors import PlacementError, WorkerDied
 from tests.cluster.contract import CALCULATORS, STUBBORN, UNFINISHED, WORKERS, Contract
+from tests.pace import scaled
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -47,41 +48,41 @@ class TestRayCluster(Contract):
 
 
 async def test_what_a_worker_and_its_children_print_is_in_its_log(cluster: RayCluster, log_dir: Path) -> None:
-    await cluster.workers("calculator")[1].call("say", "good morning", timeout_seconds=10)
+    await cluster.workers("calculator")[1].call("say", "good morning", timeout_seconds=scaled(10))
     assert (log_dir / "calculator-1.log").read_text().splitlines()[-2:] == ["good morning", "child: good morning"]
 
 
 async def test_a_worker_killed_while_idle_is_named_with_its_signal(cluster: RayCluster) -> None:
     watching = asyncio.ensure_future(cluster.watch())
-    pid = await cluster.workers("victim")[0].call("pid", timeout_seconds=10)
+    pid = await cluster.workers("victim")[0].call("pid", timeout_seconds=scaled(10))
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerDied, match=r"^victim-0 died: killed by SIGKILL$"):
-        await asyncio.wait_for(watching, 5)
+        await asyncio.wait_for(watching, scaled(5))
 
 
 async def test_a_call_that_is_pending_on_a_killed_worker_fails_at_once(cluster: RayCluster) -> None:
     victim = cluster.workers("victim")[1]
-    pid = await victim.call("pid", timeout_seconds=10)
-    pending = asyncio.ensure_future(victim.call("sleep", 60, timeout_seconds=60))
+    pid = await victim.call("pid", timeout_seconds=scaled(10))
+    pending = asyncio.ensure_future(victim.call("sleep", 60, timeout_seconds=scaled(60)))
     await asyncio.sleep(0.3)
     began = time.monotonic()
     os.kill(pid, signal.SIGSEGV)
     with pytest.raises(WorkerDied, match=r"^victim-1 died: killed by SIGSEGV$"):
         await pending
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < scaled(5)
 
 
 async def test_a_worker_that_leaves_is_named_with_its_exit_code(cluster: RayCluster) -> None:
     with pytest.raises(WorkerDied, match=r"^victim-2 died: exited with code 3$"):
-        await cluster.workers("victim")[2].call("exit", 3, timeout_seconds=10)
+        await cluster.workers("victim")[2].call("exit", 3, timeout_seconds=scaled(10))
 
 
 async def test_a_call_of_a_dead_worker_names_the_cause_again(cluster: RayCluster) -> None:
     victim = cluster.workers("victim")[3]
-    os.kill(await victim.call("pid", timeout_seconds=10), signal.SIGTERM)
+    os.kill(await victim.call("pid", timeout_seconds=scaled(10)), signal.SIGTERM)
     await asyncio.sleep(1)
     with pytest.raises(WorkerDied, match=r"^victim-3 died: killed by SIGTERM$"):
-        await victim.call("add", 1, timeout_seconds=10)
+        await victim.call("add", 1, timeout_seconds=scaled(10))
 
 
 async def test_after_stop_no_process_and_no_private_folder_is_left(
@@ -90,7 +91,7 @@ async def test_after_stop_no_process_and_no_private_folder_is_left(
     assert children(strangers), "a running Ray has processes"
     began = time.monotonic()
     await cluster.stop()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < scaled(30)
     assert children(strangers) == []
     assert not list(private_temp.glob("ray-*"))
 

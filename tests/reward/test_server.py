@@ -15,6 +15,7 @@ from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
 from rlhf.reward.server import ServerSettings, reward_app
 from rlhf.types import Scored, Task, Trajectory, Unscored
+from tests.pace import scaled
 from tests.reward.asked import scored
 from tests.servers import running
 
@@ -57,7 +58,7 @@ def url() -> Iterator[str]:
 
 
 def post(url: str, path: str, body: Any, **headers: str) -> httpx.Response:
-    return httpx.post(url + path, json=body, headers=headers, timeout=10)
+    return httpx.post(url + path, json=body, headers=headers, timeout=scaled(10))
 
 
 def test_openrlhf_reads_lists(url: str) -> None:
@@ -183,7 +184,7 @@ def test_the_end_of_turn_is_cut_from_a_reply() -> None:
 async def test_no_more_is_scored_at_once_than_the_capacity_and_more_than_can_wait_is_turned_away() -> None:
     reward = Measuring()
     with running(reward_app(reward, SETTINGS)) as url:
-        async with httpx.AsyncClient(timeout=10) as client:
+        async with httpx.AsyncClient(timeout=scaled(10)) as client:
             asked = [client.post(url, json={"response": "wait"}) for _ in range(8)]
             answers = await asyncio.gather(*asked)
     statuses = sorted(answer.status_code for answer in answers)
