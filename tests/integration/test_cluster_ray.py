@@ -19,6 +19,7 @@ from rlhf.cluster.resources import Role
 from rlhf.errors import PlacementError, WorkerDied
 from tests.cluster.contract import CALCULATORS, STUBBORN, UNFINISHED, WORKERS, Contract
 from tests.pace import scaled
+from tests.warm import client as fork_server
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -114,7 +115,9 @@ def private_temp() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def strangers() -> set[int]:
-    """Processes that other tests of this session have started and keep, such as multiprocessing's trackers."""
+    """Processes that other tests of this session have started and keep, such as multiprocessing's trackers, or would
+    start meanwhile."""
+    fork_server.started()
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 

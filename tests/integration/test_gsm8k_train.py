@@ -7,18 +7,12 @@ from collections import Counter
 
 import pytest
 
-from tests.end_to_end.running import ROOT, Run, largest_difference, left_as_they_were, train
+from tests.end_to_end.running import ROOT, Run, largest_difference, train
 
 pytestmark = pytest.mark.engine
 
 RECIPE = ROOT / "recipes" / "gsm8k_grpo.yaml"
 GSM8K = ROOT.parent / "shared" / "data" / "gsm8k"
-WITH_SOMETHING_TO_LEARN = (
-    "reward.kind=combined", "reward.parts.math.kind=math", "reward.parts.math.workers=2",
-    "reward.parts.varied.kind=function", "reward.parts.varied.function=tests.end_to_end.rewards:varied",
-    "trainer.optimizer.learning_rate=1e-3", "trainer.save_every=1",
-)  # fmt: skip
-"""An untrained model is always wrong: beside the recipe's reward, one that varies, so that there is an advantage."""
 
 
 def overrides_of_the_header() -> list[str]:
@@ -35,8 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     if not (GSM8K / "train.jsonl").is_file():
         pytest.fail("GSM8K is absent: this test needs the folder shared/data/gsm8k beside the checkout")
     folder = tmp_path_factory.mktemp("gsm8k")
-    settings = (*overrides_of_the_header(), *WITH_SOMETHING_TO_LEARN, "cluster.kind=local")
-    return train(folder / "run", folder / "models", *settings, recipe=RECIPE)
+    return train(folder / "run", folder / "models", *overrides_of_the_header(), "cluster.kind=local", recipe=RECIPE)
 
 
 def test_it_trains_two_updates(run: Run) -> None:
@@ -59,16 +52,12 @@ def test_every_reply_was_scored_by_math_verify(run: Run) -> None:
     fates = Counter(episode.fate for episode in run.episodes)
     assert fates["trained"] == 64
     assert fates["unscored"] == fates["failed"] == 0
-    trained = [episode for episode in run.episodes if episode.fate == "trained"]
-    parts = [episode.reward_parts or {} for episode in trained]
-    assert all(part["math"] in (0.0, 1.0) for part in parts)
-    assert [episode.reward for episode in trained] == pytest.approx([sum(part.values()) for part in parts])
+    assert all(episode.reward in (0.0, 1.0) for episode in run.episodes if episode.fate == "trained")
 
 
-def test_every_update_moves_the_weights(run: Run) -> None:
-    assert all(metrics["grad_norm"] > 0 for metrics in run.metrics)
-    first, second = run.models
-    assert left_as_they_were(first, second) == set()
+def test_groups_of_equal_rewards_are_replaced_until_the_refill_budget_is_spent(run: Run) -> None:
+    """An untrained model is always wrong, so all groups are these; an update may refill twice its four."""
+    assert run.summary["group_accounts"]["filtered"] >= 8
 
 
 def test_engine_and_learner_agree_in_bfloat16(run: Run) -> None:

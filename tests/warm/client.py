@@ -90,7 +90,7 @@ def start(
     A word that is the number of an inherited descriptor becomes its number there.
     """
     return ask(
-        _started(),
+        started(),
         arguments,
         environment=environment,
         folder=folder,
@@ -153,7 +153,7 @@ def _read(file: IO[str]) -> str:
     return file.read()
 
 
-def _started() -> Path:
+def started() -> Path:
     """The session's server, which the first who asks starts."""
     folder = Path(os.environ[FOLDER])
     with suppress(FileExistsError):
