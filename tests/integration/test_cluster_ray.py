@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -122,6 +123,11 @@ def strangers() -> set[int]:
 
 
 def children(strangers: set[int]) -> list[list[str]]:
-    """Command lines of this process's living descendants, but for strangers."""
-    alive = (child for child in psutil.Process().children(recursive=True) if child.pid not in strangers)
-    return [child.cmdline() for child in alive if child.status() != psutil.STATUS_ZOMBIE]
+    """Command lines of this process's living descendants, but for strangers and what is below them."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            ours = strangers.isdisjoint({child.pid, *(parent.pid for parent in child.parents())})
+            if ours and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child.cmdline())
+    return found
