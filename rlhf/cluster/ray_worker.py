@@ -15,8 +15,8 @@ from rlhf.cluster.exits import exit_cause, watch_exit
 from rlhf.cluster.host import value_of
 from rlhf.errors import DeadlinePassed, WorkerDied, WorkerFailed
 
-EXIT_GRACE_SECONDS = 1.0
-"""Ray hears of a broken connection before the kernel has finished the process."""
+EXIT_GRACE_SECONDS = 5.0
+"""Ray hears of a broken connection before the kernel has finished the process, and before its parent has reaped it."""
 NODE_DIED = "its node has died"
 """In Ray's account of an actor whose node was given up; the node's id follows, which tells a person nothing."""
 
@@ -71,10 +71,8 @@ class RayWorker:
             raise WorkerFailed(self.name, method, str(error).strip().splitlines()[-1], str(error)) from None
 
     async def _death(self, error: RayError) -> WorkerDied:
-        if self._pidfd is not None and await _until_readable(self._pidfd, EXIT_GRACE_SECONDS):
-            cause = exit_cause(self._pidfd)
-            if cause:
-                return WorkerDied(self.name, cause)
+        if self._pidfd is not None and (cause := await exit_cause(self._pidfd, EXIT_GRACE_SECONDS)):
+            return WorkerDied(self.name, cause)
         told = _first_cause(str(error))
         if isinstance(error, ActorUnavailableError):
             told = f"its node {self._node} does not answer"
