@@ -12,6 +12,8 @@ from tests.warm import client as warm
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of several processes on the same cores wait by spinning
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 LONG = (
     "tests/end_to_end/",

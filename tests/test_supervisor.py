@@ -69,6 +69,7 @@ return 75 if heard else 1"""
     assert supervised(body).returncode == 75
 
 
+@pytest.mark.waits
 def test_a_guard_that_was_stopped_goes_on_as_before() -> None:
     """As a suspended machine or Ctrl-Z does: CPython's sigtimedwait then returns what was never filled in."""
     body = """

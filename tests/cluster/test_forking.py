@@ -70,6 +70,7 @@ def test_a_fork_that_ends_its_process_group_ends_itself_alone(server: ForkServer
     assert beside.poll() is None
 
 
+@pytest.mark.waits
 def test_everything_that_was_forked_ends_with_the_server(server: ForkServer) -> None:
     sleeping = python(server, "import time; time.sleep(600)")
     server.stop()

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import resource
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.pace import scaled
+from tests.warm import command_line
+from tests.warm.client import Ended
 
-RLHF = Path(sys.executable).parent / "rlhf"
 RECIPE = """\
 model: {tiny: {max_position_embeddings: 128}}
 data:
@@ -23,36 +20,13 @@ sampling: {max_tokens: 8}
 """
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended. `seconds` are of the processor: those on the wall depend on what else runs."""
-
-    code: int
-    out: str
-    err: str
-    seconds: float
-
-
 Command = Callable[..., Ended]
-
-
-def processor_seconds() -> float:
-    """Processor time of all children that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 @pytest.fixture
 def rlhf(tmp_path: Path) -> Command:
     """Run `rlhf …` in an empty folder."""
-
-    def run(*arguments: object) -> Ended:
-        words = [str(RLHF), *map(str, arguments)]
-        before = processor_seconds()
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=scaled(60), cwd=tmp_path)
-        return Ended(ended.returncode, ended.stdout, ended.stderr, processor_seconds() - before)
-
-    return run
+    return partial(command_line.rlhf, folder=tmp_path)
 
 
 @pytest.fixture

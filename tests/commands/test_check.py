@@ -18,9 +18,9 @@ from tests.pace import scaled
 
 def test_a_sound_recipe_is_described(rlhf: Command, recipe: Path, rows: Path):
     ended = rlhf("check", recipe, "trainer.groups_per_update=6", "trainer.group_size=4", "trainer.max_staleness=1")
-    assert ended.code == 0, ended.err
+    assert ended.returncode == 0, ended.stderr
     for part in ("6 groups x 4 samples = 24 samples", "12 groups at once", str(rows), "engine-0", "tiny qwen2"):
-        assert part in ended.out
+        assert part in ended.stdout
 
 
 def test_checking_imports_neither_torch_nor_ray_nor_vllm(recipe: Path):
@@ -37,16 +37,16 @@ def test_checking_imports_neither_torch_nor_ray_nor_vllm(recipe: Path):
 
 def test_a_cluster_to_join_is_asked_for_its_places_only_when_it_is_joined(rlhf: Command, recipe: Path):
     ended = rlhf("check", recipe, "cluster.address=10.0.0.1:6379", "rollout.cpus_per_engine=4000")
-    assert ended.code == 0, ended.err
-    assert "10.0.0.1:6379" in ended.out
+    assert ended.returncode == 0, ended.stderr
+    assert "10.0.0.1:6379" in ended.stdout
 
 
 def test_an_environment_is_described(rlhf: Command):
     ended = rlhf("check", Path(__file__).parents[2] / "recipes" / "tool_calculator.yaml", "environment.max_turns=3")
-    assert ended.code == 0, ended.err
-    assert "rlhf.env.tools:CalculatorEnvironment, at most 3 turns, of which the policy sees all of it" in ended.out
-    assert "it runs        beside the controller, in threads" in ended.out
-    assert "8,192 seeds of the environment" in ended.out
+    assert ended.returncode == 0, ended.stderr
+    assert "rlhf.env.tools:CalculatorEnvironment, at most 3 turns, of which the policy sees all of it" in ended.stdout
+    assert "it runs        beside the controller, in threads" in ended.stdout
+    assert "8,192 seeds of the environment" in ended.stdout
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_where_an_environment_runs_is_told(environment: str, told: str):
 def test_an_agent_is_described(rlhf: Command, recipe: Path, tmp_path: Path):
     (tmp_path / "my_agent.py").write_text("def play(task, base_url, api_key): ...")
     ended = rlhf("check", recipe, "agent={program: my_agent:play, max_agents: 32, timeout_seconds: 90}")
-    assert ended.code == 0, ended.err
-    assert "agent          my_agent:play, at most 32 episodes at once, each of 90 s" in ended.out
+    assert ended.returncode == 0, ended.stderr
+    assert "agent          my_agent:play, at most 32 episodes at once, each of 90 s" in ended.stdout
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B-Instruct", "gpt2"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -16,13 +18,21 @@ from rlhf.recipe import Recipe
 from tests.commands.conftest import Command
 from tests.pace import scaled
 
+RLHF = Path(sys.executable).parent / "rlhf"
 COMMANDS = ("train", "eval", "generate", "score", "reward", "export", "options", "check", "doctor")
 
 
-def test_help_names_every_command_in_half_a_second(rlhf: Command):
-    ended = rlhf("--help")
-    assert ended.seconds < 0.5
-    assert all(f"\n  {command} " in ended.out for command in COMMANDS)
+def test_help_names_every_command_in_half_a_second_of_the_processor():
+    before = processor_seconds()
+    ended = subprocess.run([RLHF, "--help"], capture_output=True, text=True, timeout=scaled(60))
+    assert processor_seconds() - before < 0.5
+    assert all(f"\n  {command} " in ended.stdout for command in COMMANDS)
+
+
+def processor_seconds() -> float:
+    """Of all children that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def test_the_command_line_imports_nothing_heavy():
@@ -75,15 +85,15 @@ def test_options_lists_every_key_with_its_meaning():
 
 
 def test_options_in_a_pipe_are_lines_for_grep(rlhf: Command):
-    lines = rlhf("options", "trainer.loss").out.splitlines()
+    lines = rlhf("options", "trainer.loss").stdout.splitlines()
     assert all(line.startswith("trainer.loss.") and line.count("\t") == 3 for line in lines)
     assert "trainer.loss.clip_low\tnumber\t0.2\tRatios below `1 - clip_low` are clipped." in lines
 
 
 def test_options_with_a_prefix_that_nothing_has_is_refused(rlhf: Command):
     ended = rlhf("options", "trainer.los.clip")
-    assert ended.code == 2
-    assert "did you mean 'trainer.loss.clip" in ended.err
+    assert ended.returncode == 2
+    assert "did you mean 'trainer.loss.clip" in ended.stderr
 
 
 def test_types_and_defaults_read_as_one_writes_them():
@@ -97,7 +107,7 @@ def test_types_and_defaults_read_as_one_writes_them():
 
 def test_the_doctor_finds_this_machine_fit(rlhf: Command):
     ended = rlhf("doctor")
-    assert ended.code == 0, ended.out
+    assert ended.returncode == 0, ended.stdout
     for subject in (
         "python",
         "torch",
@@ -110,4 +120,4 @@ def test_the_doctor_finds_this_machine_fit(rlhf: Command):
         "/dev/shm",
         "disk",
     ):
-        assert f" {subject} " in ended.out
+        assert f" {subject} " in ended.stdout

@@ -32,10 +32,10 @@ def test_the_file_that_is_scored_is_not_written_over(rlhf: Command, recipe: Path
     replies = tmp_path / "replies.jsonl"
     replies.write_text(json.dumps({"question": "1 + 1?", "answer": "2", "response": "2"}) + "\n")
     ended = rlhf("score", recipe, replies, "-o", replies)
-    assert ended.code == 2
-    assert "being scored" in ended.err
+    assert ended.returncode == 2
+    assert "being scored" in ended.stderr
     assert "response" in replies.read_text()
-    assert rlhf("score", recipe, replies, "-o", tmp_path / "scored.jsonl").code == 0
+    assert rlhf("score", recipe, replies, "-o", tmp_path / "scored.jsonl").returncode == 0
     assert json.loads((tmp_path / "scored.jsonl").read_text())["reward"] == 1.0
 
 
@@ -43,8 +43,8 @@ def test_a_reward_model_is_not_asked_about_texts(rlhf: Command, recipe: Path, tm
     replies = tmp_path / "replies.jsonl"
     replies.write_text(json.dumps({"question": "1 + 1?", "answer": "2", "response": "2"}) + "\n")
     ended = rlhf("score", recipe, replies, "reward.kind=model", "reward.model=somebody/judge")
-    assert ended.code == 2
-    assert "scores the tokens that an engine sampled, not texts" in ended.err
+    assert ended.returncode == 2
+    assert "scores the tokens that an engine sampled, not texts" in ended.stderr
 
 
 def test_a_reward_server_is_sent_what_was_asked(rlhf: Command, recipe: Path, tmp_path: Path):
@@ -56,21 +56,21 @@ def test_a_reward_server_is_sent_what_was_asked(rlhf: Command, recipe: Path, tmp
         ended = rlhf(
             "score", recipe, replies, *keys, f"reward.cassette.path={tmp_path}/tape", "reward.cassette.mode=record"
         )
-    assert json.loads(ended.out)["reward"] == 1.0
+    assert json.loads(ended.stdout)["reward"] == 1.0
     assert '"prompt\\": \\"1 + 1?\\"' in (tmp_path / "tape").read_text()
     replayed = rlhf("score", recipe, replies, *keys, f"reward.cassette.path={tmp_path}/tape")
-    assert replayed.out == ended.out
+    assert replayed.stdout == ended.stdout
     replies.write_text(json.dumps({"question": "1 + 2?", "answer": "3", "response": "3"}) + "\n")
     another = rlhf("score", recipe, replies, *keys, f"reward.cassette.path={tmp_path}/tape")
-    assert another.code == 2
-    assert "no answer left" in another.err
+    assert another.returncode == 2
+    assert "no answer left" in another.stderr
 
 
 def test_a_token_or_a_cassette_that_is_not_there_is_known_before_anything_starts(rlhf: Command, recipe: Path):
     remote = ("reward.kind=remote", "reward.remote.url=http://127.0.0.1:9")
     ended = rlhf("check", recipe, *remote, "reward.remote.token_env=NO_SUCH_TOKEN")
-    assert ended.code == 2
-    assert "NO_SUCH_TOKEN names a token and is empty" in ended.err
+    assert ended.returncode == 2
+    assert "NO_SUCH_TOKEN names a token and is empty" in ended.stderr
     ended = rlhf("check", recipe, *remote, "reward.cassette.path=nowhere.jsonl")
-    assert ended.code == 2
-    assert "no such cassette" in ended.err
+    assert ended.returncode == 2
+    assert "no such cassette" in ended.stderr

@@ -21,9 +21,9 @@ def test_a_served_environment_conforms_and_ends_with_its_signal(rlhf: Command, i
         checked = rlhf("env", "check", url)
         process.send_signal(signal.SIGTERM)
         assert process.wait(scaled(20)) in (0, -signal.SIGTERM)
-    assert checked.code == 0, checked.out
-    assert checked.out.endswith("conforms\n")
-    assert "after 2 steps" in checked.out
+    assert checked.returncode == 0, checked.stdout
+    assert checked.stdout.endswith("conforms\n")
+    assert "after 2 steps" in checked.stdout
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_what_cannot_be_served_or_checked_is_told_in_one_line(
 ):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     ended = rlhf(*words)
-    assert ended.code == 2
-    assert told in ended.err
-    assert ended.err.count("\n") == 1
+    assert ended.returncode == 2
+    assert told in ended.stderr
+    assert ended.stderr.count("\n") == 1
 
 
 def test_a_port_that_is_taken_is_told_in_one_line(rlhf: Command, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with commanded("env", GUESS) as (url, _):
         ended = rlhf("serve", "env", GUESS, "--port", url.rpartition(":")[2])
-    assert (ended.code, "cannot listen" in ended.err) == (2, True)
+    assert (ended.returncode, "cannot listen" in ended.stderr) == (2, True)

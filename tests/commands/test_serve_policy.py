@@ -26,11 +26,11 @@ def test_a_wrong_option_is_told_in_a_line(
 ) -> None:
     (tmp_path / "small.jsonl").touch()
     ended = rlhf("serve", "policy", model_folder, *options)
-    assert ended.code == 2
-    assert told in ended.err
+    assert ended.returncode == 2
+    assert told in ended.stderr
 
 
 def test_a_folder_without_a_model_is_told(rlhf: Command, tmp_path: Path) -> None:
     ended = rlhf("serve", "policy", tmp_path / "nothing")
-    assert ended.code == 2
-    assert "nothing" in ended.err
+    assert ended.returncode == 2
+    assert "nothing" in ended.stderr

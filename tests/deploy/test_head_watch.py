@@ -22,6 +22,7 @@ def test_a_head_that_listens_is_there_and_one_that_stops_is_gone_at_once() -> No
     assert watch.gone() == told[-1], "gone is gone"
 
 
+@pytest.mark.waits
 def test_silence_is_borne_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backlog that is full answers neither yes nor no, as a cut link does."""
     monkeypatch.setattr("rlhf.deploy.head_watch.KNOCK_SECONDS", 0.2)

@@ -7,6 +7,7 @@ import re
 import secrets
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.commands.conftest import RLHF
 from tests.end_to_end.running import environment
 from tests.pace import scaled
 
@@ -36,10 +36,24 @@ class Nodes:
         return self.folder / "rendezvous.json"
 
     def start(self, name: str, *words: str, **variables: str) -> subprocess.Popen[bytes]:
-        command = [str(RLHF), "node", "--rendezvous", str(self.rendezvous), "--cpus", "1", "--gpus", "0", *words]
+        command = [
+            sys.executable,
+            "-m",
+            "rlhf",
+            "node",
+            "--rendezvous",
+            str(self.rendezvous),
+            "--cpus",
+            "1",
+            "--gpus",
+            "0",
+            *words,
+        ]
         told = {"SLURMD_NODENAME": name, "RLHF_RUN_ID": "run-1", "RAY_AUTH_TOKEN": self.secret, **variables}
         self.processes[name] = subprocess.Popen(
-            [*command, "--log-dir", str(self.folder)], env=environment() | told, cwd=self.folder
+            [*command, "--rendezvous", str(self.rendezvous), "--log-dir", str(self.folder)],
+            env=environment() | told,
+            cwd=self.folder,
         )
         return self.processes[name]
 

@@ -16,6 +16,7 @@ from rlhf.deploy.slurm.render import render
 from tests.deploy.rendered import job
 from tests.pace import scaled
 
+pytestmark = pytest.mark.waits
 END_SECONDS = scaled(30)
 SRUN = 'while [[ $1 == --* ]]; do shift; done\nexec "$@"'
 SCONTROL = 'echo "$*" >>"$FAKES/asked"'

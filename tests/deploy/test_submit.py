@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.commands.conftest import RLHF, Ended
 from tests.end_to_end.running import QUICKSTART, environment
-from tests.pace import scaled
+from tests.warm.client import Ended
+from tests.warm.command_line import rlhf
 
 SINFO = 'echo "gpu* 4"; echo "cpu 16"'
 
@@ -45,20 +44,17 @@ def submit(tools: Tools, tmp_path: Path) -> Submit:
     """`rlhf slurm … --submit` where only `tools` are found."""
 
     def run(*words: str) -> Ended:
-        command = [str(RLHF), "slurm", str(QUICKSTART), f"run.dir={tmp_path / 'run'}", *words, "--submit"]
         surroundings = environment() | {"PATH": str(tools.folder)}
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=scaled(60), cwd=tmp_path, env=surroundings
-        )
-        return Ended(ended.returncode, ended.stdout, ended.stderr, 0.0)
+        command = ("slurm", QUICKSTART, f"run.dir={tmp_path / 'run'}", *words, "--submit")
+        return rlhf(*command, folder=tmp_path, environment=surroundings)
 
     return run
 
 
 def refusal(ended: Ended) -> str:
     """The one line that a user's error is."""
-    assert (ended.code, ended.out) == (2, "")
-    [line] = ended.err.splitlines()
+    assert (ended.returncode, ended.stdout) == (2, "")
+    [line] = ended.stderr.splitlines()
     return line
 
 
@@ -101,9 +97,9 @@ def test_the_script_goes_to_sbatch_and_the_job_is_told(tools: Tools, submit: Sub
     tools.add("sinfo", SINFO)
     tools.add("sbatch", f'cat > {tmp_path / "given"}; echo "$*" > {tmp_path / "words"}; echo "4711;cluster"')
     ended = submit("--nodes", "2")
-    assert ended.code == 0
-    assert ended.out.startswith("job 4711: 2 nodes\n")
-    assert f"{tmp_path / 'run' / 'logs'}/slurm-4711.out" in ended.out
+    assert ended.returncode == 0
+    assert ended.stdout.startswith("job 4711: 2 nodes\n")
+    assert f"{tmp_path / 'run' / 'logs'}/slurm-4711.out" in ended.stdout
     assert (tmp_path / "words").read_text() == "--parsable\n"
     assert (tmp_path / "given").read_text().startswith("#!/usr/bin/env bash\n")
     assert (tmp_path / "run" / "logs").is_dir(), "SLURM makes no folders for its output"
@@ -127,7 +123,7 @@ def test_an_output_that_cannot_be_written_is_one_line(submit: Submit, tools: Too
 
 def test_printing_needs_no_slurm(tmp_path: Path) -> None:
     bare = environment() | {"PATH": ""}
-    command = [str(RLHF), "slurm", str(QUICKSTART), "--nodes", "2", "--output", str(tmp_path / "job.sbatch")]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60), cwd=tmp_path, env=bare)
+    command = ("slurm", QUICKSTART, "--nodes", "2", "--output", tmp_path / "job.sbatch")
+    printed = rlhf(*command, folder=tmp_path, environment=bare)
     assert (printed.returncode, printed.stdout) == (0, "")
     assert "#SBATCH --nodes=2\n" in (tmp_path / "job.sbatch").read_text()

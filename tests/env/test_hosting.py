@@ -16,6 +16,8 @@ from tests.env.hosted import hosted
 from tests.fakes import TASK
 from tests.pace import scaled
 
+pytestmark = pytest.mark.waits
+
 ACTION = Message(role="assistant", content="go")
 KINDS: tuple[Kind, ...] = ("thread", "process", "inline")
 

@@ -37,6 +37,7 @@ async def test_a_call_that_hangs_is_given_up_and_others_go_on():
     threads.stop()
 
 
+@pytest.mark.waits
 async def test_the_time_that_a_call_waits_for_a_thread_is_not_of_its_deadline():
     threads = Threads("t", limit=1)
     slow = [threads.run("slow", lambda: time.sleep(0.2), 0.5, nothing) for _ in range(5)]

@@ -113,6 +113,7 @@ async def test_a_server_that_dribbles_for_ever_is_a_timeout() -> None:
         assert (await failure(client(url, timeout_seconds=0.2, attempts=1))).kind == "timeout"
 
 
+@pytest.mark.waits
 async def test_one_slow_call_in_a_hundred_costs_an_attempt_and_no_answer() -> None:
     hung: set[int] = set()
 

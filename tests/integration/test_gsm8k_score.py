@@ -15,6 +15,8 @@ from rlhf.commands.score import score
 from rlhf.errors import ConfigError, DataError
 from tests.pace import scaled
 
+pytestmark = pytest.mark.waits
+
 ROOT = Path(__file__).parents[2]
 GSM8K = ROOT.parent / "shared" / "data" / "gsm8k"
 RECIPE = ROOT / "recipes" / "gsm8k_grpo.yaml"

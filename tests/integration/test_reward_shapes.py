@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
-from vllm.entrypoints.pooling.classify.protocol import ClassificationRequest, ClassificationResponse
-from vllm.entrypoints.pooling.pooling.protocol import PoolingRequest, PoolingResponse
-from vllm.entrypoints.pooling.scoring.protocol import ScoreRequest, ScoreResponse
 
 from rlhf.reward.bodies import BODIES
 from rlhf.reward.config import RemoteConfig
@@ -17,11 +15,17 @@ from rlhf.reward.wire import SHAPES, Asked, scores
 pytestmark = pytest.mark.engine
 
 ASKED = Asked(prompt="6*7=", responses=("42", "41"), label="42", token_ids=([5, 6], [5, 7]))
-MODELS: dict[str, tuple[Any, Any]] = {
-    "vllm_classify": (ClassificationRequest, ClassificationResponse),
-    "vllm_pooling": (PoolingRequest, PoolingResponse),
-    "vllm_score": (ScoreRequest, ScoreResponse),
+MODELS = {
+    "vllm_classify": "classify.protocol:Classification",
+    "vllm_pooling": "pooling.protocol:Pooling",
+    "vllm_score": "scoring.protocol:Score",
 }
+
+
+def model(shape: str, kind: str) -> Any:
+    """vLLM's `Request` or `Response` of a shape. Importing vLLM takes seconds: not while tests are collected."""
+    module, name = MODELS[shape].split(":")
+    return getattr(import_module(f"vllm.entrypoints.pooling.{module}"), f"{name}{kind}")
 
 
 @pytest.mark.parametrize("shape", MODELS)
@@ -29,14 +33,14 @@ def test_vllm_reads_what_our_client_sends_and_uses_no_activation(shape: str) -> 
     for sends in ("text", "tokens") if shape != "vllm_score" else ("text",):
         remote = RemoteConfig(url="http://h", shape=shape, sends=sends, model="rm")  # type: ignore[arg-type]
         (exchange,) = SHAPES[shape].ask(ASKED, remote)
-        assert TypeAdapter(MODELS[shape][0]).validate_python(dict(exchange.body)).use_activation is False
+        assert TypeAdapter(model(shape, "Request")).validate_python(dict(exchange.body)).use_activation is False
 
 
 @pytest.mark.parametrize("shape", MODELS)
 def test_our_server_answers_as_vllm_does_and_our_client_reads_what_vllm_writes(shape: str) -> None:
     (exchange,) = SHAPES[shape].ask(ASKED, RemoteConfig(url="http://h", shape=shape))  # type: ignore[arg-type]
     ours = BODIES[exchange.path].model_validate(exchange.body).answer([1.5, -2.0])  # type: ignore[attr-defined]
-    theirs = MODELS[shape][1].model_validate(ours)
+    theirs = model(shape, "Response").model_validate(ours)
     assert set(ours) == set(theirs.model_dump())
     assert set(ours["data"][0]) == set(theirs.model_dump()["data"][0])
     assert scores(SHAPES[shape], theirs.model_dump(), 2) == [1.5, -2.0]

@@ -20,6 +20,8 @@ from rlhf.types import Failed, Filtered, Group, PolicyVersion, Sample, Sampling,
 from tests.fakes import FakeEngine, FakeLearner, FakeRenderer, FakeTasks
 from tests.servers import DROP, HANG, Asked, Reply, nobody, response, scripted
 
+pytestmark = pytest.mark.waits
+
 GROUP, UPDATES, GROUPS = 8, 3, 4
 OUTCOMES: dict[str, tuple[Reply, str]] = {
     "3": (DROP, "lost"),

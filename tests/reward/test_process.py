@@ -17,6 +17,8 @@ from rlhf.reward.process import ScorerPool
 from rlhf.types import Scored, Unscored
 from tests.pace import scaled
 
+pytestmark = pytest.mark.waits
+
 FAULTS = "tests.reward.faulty_scorers"
 DEADLINE = 0.5
 
@@ -68,12 +70,11 @@ async def test_waiting_for_a_free_worker_does_not_count(pool: ScorerPool) -> Non
 
 
 async def test_one_hanging_response_does_not_hold_up_the_other_workers() -> None:
-    pool = ScorerPool(f"{FAULTS}:misbehave", workers=2, timeout_seconds=2.0)
+    pool = ScorerPool(f"{FAULTS}:misbehave", workers=2, timeout_seconds=scaled(20))
     await pool.start()
     hanging = asyncio.create_task(pool.score("hang", {}))
-    started = time.monotonic()
     assert await pool.score("true", {}) == Scored(value=1.0)
-    assert time.monotonic() - started < scaled(1.0)
+    assert not hanging.done()
     await pool.close()
     assert isinstance(await hanging, Unscored)
 

@@ -54,6 +54,7 @@ async def test_a_pattern_that_backtracks_for_ever_is_killed() -> None:
     assert isinstance(quick, Scored)
 
 
+@pytest.mark.waits
 async def test_an_expression_that_grows_for_ever_is_killed() -> None:
     (outcome,) = await scored(RewardConfig(kind="math", timeout_seconds=1), "#### 9^9^9^9^9")
     assert isinstance(outcome, Unscored)

@@ -110,8 +110,8 @@ async def test_an_async_agent_that_samples_at_once_has_a_segment_for_each() -> N
         ("aborts_later", "agent_raised", "task t: Abort: enough"),
         ("guesses", "agent_raised", "AuthenticationError"),
         ("silent", "agent_silent", "was never given a reply"),
-        ("hangs", "agent_timeout", "did not end within 1 s"),
-        ("hangs_later", "agent_timeout", "did not end within 1 s"),
+        pytest.param("hangs", "agent_timeout", "did not end within 1 s", marks=pytest.mark.waits),
+        pytest.param("hangs_later", "agent_timeout", "did not end within 1 s", marks=pytest.mark.waits),
     ],
 )
 async def test_an_agent_that_breaks_is_failed_by_its_kind_and_never_a_reward(
@@ -148,12 +148,14 @@ async def test_an_engine_that_is_broken_ends_the_run_also_when_the_agent_says_no
         await group_of("swallows", Broken(EngineBroken("engine-0", "state unknown")))
 
 
+@pytest.mark.waits
 async def test_agents_beyond_the_limit_wait_for_a_place() -> None:
     group = await group_of("slow_start", scripted(*["yes"] * 8), size=4, max_agents=1)
     assert isinstance(group, Group)
     assert len(group.trainable) == 4
 
 
+@pytest.mark.waits
 async def test_threads_that_hang_are_no_more_than_agents_may_be_and_count_until_they_come_back() -> None:
     config = AgentConfig(program=f"{agents.__name__}:holds", max_agents=2, timeout_seconds=0.3)
     engine = policy(scripted(*["yes"] * 8), TOKENIZER)

@@ -200,7 +200,7 @@ async def dies() -> None:
     [
         (fails, "no such tensor"),
         (hangs, "no answer within 0.15 s"),
-        (hangs_and_will_not_be_cancelled, "no answer within 0.15 s"),
+        pytest.param(hangs_and_will_not_be_cancelled, "no answer within 0.15 s", marks=pytest.mark.waits),
         (dies, "engine-1 died: killed by signal 9"),
     ],
 )

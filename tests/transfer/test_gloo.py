@@ -86,6 +86,7 @@ def test_ranks_without_a_sender_take_the_same_steps() -> None:
     assert steps == list(SHAPES)
 
 
+@pytest.mark.waits
 def test_a_member_that_never_comes_ends_the_meeting_in_time() -> None:
     started = time.monotonic()
     with pytest.raises(TransferError, match="rank 0 of 2"):
@@ -93,6 +94,7 @@ def test_a_member_that_never_comes_ends_the_meeting_in_time() -> None:
     assert time.monotonic() - started < scaled(5)
 
 
+@pytest.mark.waits
 def test_a_member_that_hangs_ends_the_send_in_time() -> None:
     sender, groups = connected(rendezvous(2, timeout_seconds=1))
     started = time.monotonic()

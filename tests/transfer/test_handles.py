@@ -48,6 +48,7 @@ def test_an_update_is_taken_only_when_all_have_loaded_it() -> None:
     assert offered >= loaded[0]
 
 
+@pytest.mark.waits
 def test_an_engine_that_does_not_take_is_given_up_in_time() -> None:
     learner, _ = desks(rendezvous(2, backend="ipc", timeout_seconds=1))
     with pytest.raises(TransferError, match="did not come within 1 s"):

@@ -44,6 +44,8 @@ class WarmProcess:
     def __init__(self, pid: int, connection: socket.socket, arguments: Sequence[str]) -> None:
         self.pid, self.args = pid, list(arguments)
         self.returncode: int | None = None
+        self.processor_seconds = 0.0
+        """Of the process and all children that it waited for, once it has ended."""
         self._connection = connection
 
     def poll(self) -> int | None:
@@ -60,7 +62,9 @@ class WarmProcess:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
             assert told, "the warm server ended"
             self._connection.close()
-            self.returncode = os.waitstatus_to_exitcode(json.loads(told)["status"])
+            ended = json.loads(told)
+            self.processor_seconds = ended["processor_seconds"]
+            self.returncode = os.waitstatus_to_exitcode(ended["status"])
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -133,19 +137,33 @@ def ask(
     return WarmProcess(pid, connection, words)
 
 
+class Ended(subprocess.CompletedProcess[str]):
+    """How a process ended, what it printed and what it cost: that on the wall depends on what else runs."""
+
+    processor_seconds: float
+
+
 def run(
-    arguments: Sequence[object], *, environment: Mapping[str, str], folder: Path = ROOT, timeout: float
-) -> subprocess.CompletedProcess[str]:
-    """Run to the end and keep what was printed, as `subprocess.run(capture_output=True, text=True)` does."""
+    arguments: Sequence[object],
+    *,
+    environment: Mapping[str, str],
+    folder: Path = ROOT,
+    timeout: float,
+    server: Path | None = None,
+) -> Ended:
+    """Run to the end and keep what was printed, in a fork of the session's server or of `server`."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = start(arguments, environment=environment, folder=folder, stdout=out, stderr=err)
+        chosen = server or started()
+        process = ask(chosen, arguments, environment=environment, folder=folder, stdout=out, stderr=err)
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired as late:
             process.kill()
             process.wait(START_SECONDS)
             raise subprocess.TimeoutExpired(late.cmd, timeout, _read(out), _read(err)) from None
-        return subprocess.CompletedProcess(process.args, code, _read(out), _read(err))
+        ended = Ended(process.args, code, _read(out), _read(err))
+        ended.processor_seconds = process.processor_seconds
+        return ended
 
 
 def _read(file: IO[str]) -> str:

@@ -3,8 +3,8 @@
     python -m rlhf.cluster.forking.server SOCKET OWNER_PID MODULE:FUNCTION…
 
 A request is one packet: what to run, as JSON, and the descriptors of its standard streams. It is answered with the new
-process's id, and with its wait status when it has ended. The server has one thread, so that a fork is whole; it ends
-with its owner, and all that it forked with it.
+process's id, and when it has ended with its wait status and processor time. The server has one thread, so that a fork
+is whole; it ends with its owner, and all that it forked with it.
 """
 
 from __future__ import annotations
@@ -109,10 +109,11 @@ class Server:
     def _reap(self) -> None:
         """Collect every process that has ended, adopted ones too."""
         with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                client = self._children.pop(ended[0], None)
+            while (ended := os.wait3(os.WNOHANG))[0]:
+                child, status, used = ended
+                client = self._children.pop(child, None)
                 if client is not None:
-                    _tell(client, {"status": ended[1]})
+                    _tell(client, {"status": status, "processor_seconds": used.ru_utime + used.ru_stime})
                     client.close()
 
     def _become(self, request: dict[str, Any], descriptors: list[int], client: socket.socket) -> NoReturn:
@@ -133,7 +134,7 @@ class Server:
         os._exit(code)
 
 
-def _tell(client: socket.socket, answer: dict[str, int]) -> None:
+def _tell(client: socket.socket, answer: dict[str, float]) -> None:
     with suppress(OSError):  # nobody has to listen to the end
         client.send(json.dumps(answer).encode())
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import yaml
 from rlhf.deploy.kubernetes.manifest import RECIPE_FOLDER, Job, load_for, manifest, ray_version
 from rlhf.errors import ConfigError, PlacementError
 from rlhf.layers import load_recipe
-from tests.pace import scaled
+from tests.warm.command_line import rlhf
 
 HERE = Path(__file__).parent
 GOLDENS = HERE / "goldens"
@@ -40,11 +38,6 @@ def without_recipe(job: Job, *overrides: str) -> str:
     text = rendered(job, *overrides)
     start, end = text.index("  recipe.yaml: |"), text.index("---\n")
     return text[:start] + "  recipe.yaml: …\n" + text[end:]
-
-
-def rlhf(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rlhf", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=scaled(60))
 
 
 def parts(text: str) -> tuple[dict[str, Any], dict[str, Any]]:

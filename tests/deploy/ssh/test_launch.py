@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,15 +9,15 @@ import pytest
 from rlhf.deploy.ssh.hosts_file import Host
 from rlhf.deploy.ssh.launch import keep_log
 from rlhf.deploy.ssh.orders import node_command, variables
-from tests.pace import scaled
+from tests.warm.client import Ended
+from tests.warm.command_line import rlhf
 
 QUICKSTART = Path(__file__).parents[3] / "recipes" / "quickstart.yaml"
 
 
-def launch(folder: Path, hosts: str, *words: str) -> subprocess.CompletedProcess[str]:
+def launch(folder: Path, hosts: str, *words: str) -> Ended:
     (folder / "hosts.txt").write_text(hosts)
-    command = [sys.executable, "-m", "rlhf", "launch", str(QUICKSTART), "--hosts", "hosts.txt", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=scaled(60))
+    return rlhf("launch", QUICKSTART, "--hosts", "hosts.txt", *words, folder=folder)
 
 
 def test_a_dry_run_prints_every_command_after_its_host(tmp_path: Path) -> None:

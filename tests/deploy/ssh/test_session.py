@@ -60,6 +60,7 @@ async def test_a_command_runs_in_its_folder_with_its_variables_and_its_code_come
     await session.end(10)
 
 
+@pytest.mark.waits
 async def test_a_command_has_time_to_end_in_order(tmp_path: Path) -> None:
     session = await opened(tmp_path, Said())
     await session.ready()
@@ -81,6 +82,7 @@ time.sleep(60)
     assert (tmp_path / "tidy").exists()
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_command_ends_when_its_far_end_is_killed(tmp_path: Path, number: int) -> None:
     session = await opened(tmp_path, Said())

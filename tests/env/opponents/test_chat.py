@@ -16,6 +16,8 @@ from rlhf.errors import ConfigError, OpponentFailed
 from rlhf.types import Message, Observation, Task
 from tests.servers import DROP, HANG, Asked, Reply, nobody, scripted
 
+pytestmark = pytest.mark.waits
+
 TASK = Task(id="0", messages=(Message(role="system", content="Win."),))
 NOTHING = Task(id="0", messages=())
 
