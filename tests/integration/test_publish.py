@@ -16,9 +16,9 @@ from rlhf.errors import PublishError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.serving.environment import engine_environment
-from rlhf.trainer.canary import canary, tolerance_for
+from rlhf.trainer.canary import canary, limits_for
 from rlhf.trainer.publish import Publisher
-from tests.integration.torch_learner import ThreadedEngine, TorchLearner
+from tests.integration.torch_learner import ROUNDING, ThreadedEngine, TorchLearner
 
 pytestmark = pytest.mark.engine
 
@@ -51,7 +51,7 @@ class Pair:
         publisher = Publisher(
             learner,
             [self.engine],
-            canary=canary(256, 256, tolerance_for(self.dtype)),
+            canary=canary(256, 256, limits_for(self.dtype)),
             phase_timeout_seconds=30,
         )
         await publisher.connect()
@@ -105,7 +105,7 @@ async def test_after_every_publish_the_engine_computes_what_the_learner_does(pai
     for version in range(1, 6):
         learner.update(1e-2)
         assert await publisher.publish() == version
-        assert publisher.canary_difference <= tolerance_for(pair.dtype)
+        assert publisher.canary_difference <= ROUNDING[pair.dtype]
 
 
 @pytest.mark.parametrize("frozen", CLASSES)
