@@ -1,4 +1,4 @@
-"""What a loop does between two updates, without a loop: a real engine samples groups, and real ranks learn from them."""
+"""What a loop does between two updates, without one: a real engine samples groups, and real ranks learn from them."""
 
 from __future__ import annotations
 
