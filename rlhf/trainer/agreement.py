@@ -25,10 +25,9 @@ class Limits:
         return replace(self, mean=self.mean * factor, high=self.high * factor)
 
     def or_looser(self, other: Limits) -> Limits:
-        """The larger of both in every respect."""
-        return Limits(
-            mean=max(self.mean, other.mean), high=max(self.high, other.high), share=max(self.share, other.share)
-        )
+        """The larger mean, and the larger size with the share of tokens that may pass it."""
+        looser = other if other.high > self.high else self
+        return replace(looser, mean=max(self.mean, other.mean))
 
     def refuse(self, mean: float, share: float) -> bool:
         """Whether differences of this mean, this share of them above `high`, are too large. What is no number is for
@@ -47,7 +46,7 @@ EXACT = every(1e-4)
 
 def limits_of(mean: float, quantile: float) -> Limits:
     """What is allowed where rounding alone moves log-probs by `mean` nats, and 1 - `QUANTILE` of them by `quantile`."""
-    return Limits(mean=MARGIN * mean, high=MARGIN * quantile, share=1 - QUANTILE).or_looser(every(EXACT.mean))
+    return EXACT.or_looser(Limits(mean=MARGIN * mean, high=MARGIN * quantile, share=1 - QUANTILE))
 
 
 def measured(rounding: NDArray[np.float32]) -> Limits:

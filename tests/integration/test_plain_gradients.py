@@ -1,4 +1,4 @@
-"""A rank's whole gradient is that of plain torch and transformers, one sequence at a time, whatever the loss and plan."""
+"""A rank's whole gradient is that of plain torch and transformers, a sequence at a time, whatever the loss and plan."""
 
 from __future__ import annotations
 
@@ -130,7 +130,8 @@ def adapters(rank: Rank) -> dict[str, torch.Tensor]:
 
 def ask(workers: list[ProcessWorker], what: Any) -> Any:
     """What rank 0 answers; all ranks are asked."""
-    return [future.result(timeout=60) for future in [worker.inspect(what) for worker in workers]][0]
+    first, *_ = [future.result(timeout=60) for future in [worker.inspect(what) for worker in workers]]
+    return first
 
 
 def start(
