@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -127,7 +128,8 @@ def test_other_clients_get_an_error_that_names_the_failure_and_no_number(url: st
         ("/get_reward", b"{", 422),
         ("/get_reward", b"\xff", 400),
         ("/get_reward", b"", 422),
-        ("/get_reward", b"[" * 9_000, 400),
+        # Too deep for the parser, until Python 3.13, which reads on to the end that is missing.
+        ("/get_reward", b"[" * 9_000, 400 if sys.version_info < (3, 13) else 422),
         ("/get_reward", b'{"query": ["' + b"a" * 10_000 + b'"]}', 413),
         ("/", b'{"prompt": "p"}', 422),
         ("/", b"null", 422),
