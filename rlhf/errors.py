@@ -107,6 +107,10 @@ class GenerateFailed(RlhfError):
         self.engine, self.session, self.detail = engine, session, detail
 
 
+class PolicyMismatch(RlhfError):
+    """Learner and engine give the same tokens of the same weights other log-probs: nothing was trained on them."""
+
+
 class TrainingDiverged(RlhfError):
     """Numbers of the training stopped being numbers."""
 

@@ -43,7 +43,7 @@ from rlhf.serving.settings import EngineFacts, EngineSettings
 from rlhf.surroundings import Surroundings, opening_of, started_surroundings
 from rlhf.trainer.algorithm import needs_of
 from rlhf.trainer.batch import ROW_TOKENS
-from rlhf.trainer.canary import canary, tolerance_for
+from rlhf.trainer.canary import canary, limits_for
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.publish import Publisher
 from rlhf.trainer.settings import LearnerSettings, Trained
@@ -121,6 +121,7 @@ def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
         publish_timeout_seconds=recipe.rollout.publish_timeout_seconds,
         # Flash attention takes no mask: there a sequence has a row alone. Untested.
         row_tokens=1 if recipe.model.attention == "flash_attention_2" else ROW_TOKENS,
+        plays=recipe.plays,
     )
 
 
@@ -160,11 +161,11 @@ def make_engine(recipe: Recipe, worker: Worker) -> RemoteEngine:
 
 async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Serving) -> Publisher:
     """Engines and learner joined for transfers; with the drill, the path between them proved."""
-    tolerance = recipe.trainer.publish.tolerance or tolerance_for(recipe.model.dtype)
+    limits = limits_for(recipe.model.dtype, recipe.trainer.publish.tolerance)
     publisher = Publisher(
         learner,
         serving.engines,
-        canary=canary(serving.facts.vocab_size, serving.facts.max_context_tokens, tolerance, seed=recipe.seed),
+        canary=canary(serving.facts.vocab_size, serving.facts.max_context_tokens, limits, seed=recipe.seed),
         phase_timeout_seconds=recipe.rollout.publish_timeout_seconds,
     )
     await publisher.connect()

@@ -10,7 +10,6 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from rlhf.errors import ModelError
 from rlhf.models.blocks import SMALL_KEYS, Block, Blocks
 
 
@@ -32,15 +31,14 @@ def attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: `query` `[R, heads, L, d]`, `key` and `value` with as many heads or fewer;
-    returns `[R, L, heads, d]`. Without `blocks` it is transformers' own. Raises `ModelError` when a window would hide
-    tokens."""
+    returns `[R, L, heads, d]`. Without `blocks` it is transformers' own. A token sees the last `sliding_window` tokens
+    of its sequence, itself included."""
     if blocks is None:
         options |= {"scaling": scaling, "sliding_window": sliding_window}
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    if sliding_window is not None and blocks.longest > sliding_window:
-        raise ModelError(f"sequences of {blocks.longest} tokens pass the model's attention window of {sliding_window}")
     flat_query, flat_key, flat_value = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
-    parts = [_attend(block, flat_query, flat_key, flat_value, scaling) for block in blocks.blocks]
+    seen = blocks.within(sliding_window, query.dtype)
+    parts = [_attend(block, flat_query, flat_key, flat_value, scaling) for block in seen]
     return torch.cat(parts).index_select(0, blocks.order).view(query.transpose(1, 2).shape), None
 
 

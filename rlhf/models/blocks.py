@@ -7,7 +7,7 @@ Only attention must know where they begin; `rlhf.models.attention` gathers each 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -30,21 +30,40 @@ class Run:
 class Block:
     """Runs that are attended together: flat positions of their tokens, `queries` `int64 [S, Q]`, and of what these
     may see, `keys` `int64 [S, K]`, both filled up with position 0 of the run. `mask` is added to the scores,
-    `[S or 1, 1, Q, K]`; without one `queries` are `keys` and attention is causal."""
+    `[S or 1, 1, Q, K]`; without one `queries` are `keys` and attention is causal. `query_places` `[S or 1, Q]` and
+    `key_places` `[S or 1, K]` are places in their sequence."""
 
     queries: Tensor
     keys: Tensor
     mask: Tensor | None
+    query_places: Tensor
+    key_places: Tensor
+
+    def within(self, window: int, dtype: torch.dtype) -> Block:
+        """The same, of queries that see `window` tokens of their sequence, their own the last."""
+        back = self.query_places[:, :, None] - self.key_places[:, None]
+        mask = torch.zeros(back.shape, dtype=dtype, device=back.device)
+        mask = mask.masked_fill((back < 0) | (back >= window), -torch.inf)[:, None]
+        return replace(self, mask=mask if self.mask is None else torch.minimum(self.mask, mask))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Blocks:
     """All tokens of a forward pass; `order` `int64 [N]` finds each in the blocks' queries, laid end to end. `longest`
-    is the largest number of tokens that one of them sees."""
+    is the largest number of tokens that one of them sees without a window."""
 
     blocks: tuple[Block, ...]
     order: Tensor
     longest: int
+    _windowed: dict[int, tuple[Block, ...]] = field(default_factory=dict)
+
+    def within(self, window: int | None, dtype: torch.dtype) -> tuple[Block, ...]:
+        """The blocks of a layer with this `window`: made once a forward pass, for all its layers."""
+        if window is None or self.longest <= window:
+            return self.blocks
+        if window not in self._windowed:
+            self._windowed[window] = tuple(block.within(window, dtype) for block in self.blocks)
+        return self._windowed[window]
 
 
 def runs_of(position_ids: Tensor) -> list[Run]:
@@ -89,13 +108,15 @@ def _block(runs: list[Run], dtype: torch.dtype, device: torch.device) -> Block:
     own, shared = torch.arange(int(lengths.max()), device=device), torch.arange(int(shares.max()), device=device)
     queries = starts + torch.where(own < lengths, own, 0)
     if len(shared) == 0 and len(own) > SMALL_KEYS:
-        return Block(queries=queries, keys=queries, mask=None)
+        return Block(queries=queries, keys=queries, mask=None, query_places=own[None], key_places=own[None])
     keys = torch.cat([roots + torch.where(shared < shares, shared, 0), queries], 1)
     causal = (own[:, None] >= own)[None].expand(len(runs), -1, -1)
     seen = torch.cat([(shared < shares)[:, None].expand(-1, len(own), -1), causal], 2)
     seen = seen[:1] if bool((shares == shares[0]).all()) else seen
     mask = torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill(~seen, -torch.inf)
-    return Block(queries=queries, keys=keys, mask=mask[:, None])
+    places = shares + own
+    seen_places = torch.cat([shared.expand(len(runs), -1), places], 1)
+    return Block(queries=queries, keys=keys, mask=mask[:, None], query_places=places, key_places=seen_places)
 
 
 def _real(runs: list[Run], queries: Tensor) -> Tensor:

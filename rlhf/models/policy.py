@@ -11,8 +11,9 @@ from transformers import PreTrainedModel
 from rlhf.models.attention import attends_in_blocks
 from rlhf.models.blocks import blocks_of
 from rlhf.models.head import chosen_logprobs, head_logprobs
+from rlhf.models.masks import packed_masks
 
-__all__ = ["Policy", "Rows", "WholeRows", "branch_mask", "chosen_logprobs", "hidden_states"]
+__all__ = ["Policy", "Rows", "WholeRows", "chosen_logprobs", "hidden_states"]
 
 
 class Rows(Protocol):
@@ -84,38 +85,17 @@ def hidden_states(model: PreTrainedModel, token_ids: Tensor, position_ids: Tenso
     """The last hidden states `[R, L, H]` of `token_ids` `[R, L]`.
 
     Rows hold several sequences; `position_ids` restarts at 0 in each, and goes on from p > 0 where another branch of
-    the same sequence begins. Attention in blocks is told so; any other has it from the positions, with no mask and no
-    cache, or from `branch_mask`. A mask of ones or a cache would silently join the sequences.
+    the same sequence begins. Attention in blocks is told so, any other has it from `packed_masks`. A mask of ones, a
+    cache, or no mask where a model does not look at the positions, would silently join the sequences.
     """
     if attends_in_blocks(model):
         # Never looked at. Were the blocks ever lost on their way, it would leave no number standing.
-        mask: Tensor | None = torch.full((1, 1, 1, 1), torch.nan, device=token_ids.device)
+        mask = torch.full((1, 1, 1, 1), torch.nan, device=token_ids.device)
         blocks = {"blocks": blocks_of(position_ids, model.dtype)}
     else:
-        mask, blocks = branch_mask(position_ids, model.dtype), {}
+        mask, blocks = packed_masks(model, position_ids), {}
     output = model.base_model(
         input_ids=token_ids, position_ids=position_ids, attention_mask=mask, use_cache=False, **blocks
     )
     hidden: Tensor = output.last_hidden_state
     return hidden
-
-
-def branch_mask(position_ids: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """What is added to attention scores, `[R, 1, L, L]`: 0 where a token of `position_ids` `[R, L]` may look, the
-    smallest number elsewhere. `None` when no sequences share their beginning.
-
-    A run is a stretch of rising positions. One that starts at 0 begins a sequence; one that starts at p > 0 is another
-    branch of the same sequence, which sees that sequence's first p tokens and itself.
-    """
-    index = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
-    breaks = torch.ones_like(position_ids, dtype=torch.bool)
-    breaks[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
-    starts = position_ids - (index - torch.where(breaks, index, 0).cummax(1).values)
-    if not bool(starts.any()):
-        return None
-    runs, sequences = breaks.cumsum(1), (breaks & (position_ids == 0)).cumsum(1)
-    same_run = runs[:, :, None] == runs[:, None]
-    shared = (sequences[:, :, None] == sequences[:, None]) & (position_ids[:, None] < starts[:, :, None])
-    seen = (same_run | shared) & (index[:, None] <= index[:, :, None])
-    mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
-    return mask.masked_fill(~seen, torch.finfo(dtype).min)[:, None]

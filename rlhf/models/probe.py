@@ -1,10 +1,13 @@
 """Proof at load that a model computes here what it computes on its own.
 
 Its rows hold several sequences, some with a shared beginning, and its head is called apart from it. An architecture
-that carries a state from token to token, or scales its logits outside the head, would train on wrong numbers unseen.
+that carries a state from token to token, infers from a mask what it was not told, or scales its logits outside the
+head, would train on wrong numbers unseen.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -12,61 +15,123 @@ from transformers import PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.policy import hidden_states
+from rlhf.models.rounding import rounded
 
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
-"""Nats. Rounding is below 1e-5 in float32 and 0.1 in bfloat16; a head that is scaled, or a neighbour that is seen, is
-off by one and more."""
+TOLERANCE = 1e-3
+"""Nats, in float32, where rounding is below 1e-5; a head that is scaled, or a neighbour that is seen, is off by one and
+more. In 16 bits rounding is measured."""
+MARGIN = 4
+"""How much more than one measurement of rounding is still rounding, in 16 bits."""
 SHARED, LENGTHS = 4, (9, 7, 6)
 """Two sequences that begin with the same tokens, and a third; their lengths."""
+WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "local_attention_window", "window_size")
+"""What configurations call a number of tokens beyond which a layer does not look."""
 
 
-def check_model(model: PreTrainedModel, path: str) -> None:
-    """Compare packed rows with each sequence alone. Raises `ModelError` naming what is off.
+def check_model(model: PreTrainedModel, path: str, *, setting: str = "model.path") -> None:
+    """Compare packed rows with each sequence alone, with sequences of a few tokens and with some that are longer than
+    any window the configuration names. The model is where it will run; `setting` is the key of the recipe that named
+    its `path`. Raises `ModelError` naming what is off.
 
     Flash attention takes no mask: its rows hold one sequence each, and there is nothing to compare.
     """
     if model.config._attn_implementation == "flash_attention_2":
         return
-    sequences = _sequences(int(model.config.get_text_config().vocab_size), model.device)
+    named = f"{setting}={path}"
     with torch.no_grad():
-        packed = _packed(model, sequences)
-        alone = [model.base_model(input_ids=ids[None], use_cache=False).last_hidden_state[0] for ids in sequences]
-        head: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-        if head is None:  # a scalar model: its head is a layer as it is
-            _refuse(packed, alone, path, "hidden states of packed sequences")
-            return
-        expected = [model(input_ids=ids[None], use_cache=False).logits[0] for ids in sequences]
-        _refuse([head(one) for one in alone], expected, path, "logits of the head alone")
-        _refuse([head(one) for one in packed], expected, path, "logits of packed sequences")
+        _check_head(model, named)
+        for longer in (0, *_windows(model)[-1:]):
+            sequences = _sequences(model, longer)
+            alone = [_alone(model, ids) for ids in sequences]
+            allowed = _allowed(model, sequences, alone)
+            for layout, found in _packed(model, sequences, SHARED + longer):
+                what = "hidden states" if _head(model) is None else "logits"
+                beyond = f" longer than the attention window of {longer} tokens" if longer else ""
+                _refuse(found, alone, allowed, named, f"{what} of packed sequences{beyond} ({layout})")
 
 
-def _sequences(vocabulary: int, device: torch.device) -> list[Tensor]:
+def _check_head(model: PreTrainedModel, named: str) -> None:
+    """A scalar model's head is a layer as it is."""
+    if _head(model) is None:
+        return
+    sequences = _sequences(model, 0)
+    alone = [_alone(model, ids) for ids in sequences]
+    own = [model(input_ids=ids[None], use_cache=False).logits[0].float() for ids in sequences]
+    _refuse(alone, own, _allowed(model, sequences, alone), named, "logits of the head alone")
+
+
+def _windows(model: PreTrainedModel) -> list[int]:
+    """The windows that the configuration names, in rising order, of those that the model's context passes."""
+    settings = model.config.get_text_config().to_dict()
+    context = settings.get("max_position_embeddings") or 0
+    named = [settings[name] for name in WINDOWS if isinstance(settings.get(name), int)]
+    return sorted(window for window in named if window > 0 and window + max(LENGTHS) <= context)
+
+
+def _sequences(model: PreTrainedModel, longer: int) -> list[Tensor]:
+    """Three sequences, the first two `longer` than otherwise."""
+    vocabulary = int(model.config.get_text_config().vocab_size)
     generator = torch.Generator().manual_seed(0)
-    first, second, third = (torch.randint(vocabulary, (n,), generator=generator) for n in LENGTHS)
-    second[:SHARED] = first[:SHARED]
-    return [ids.to(device) for ids in (first, second, third)]
+    lengths = (LENGTHS[0] + longer, LENGTHS[1] + longer, LENGTHS[2])
+    first, second, third = (torch.randint(vocabulary, (n,), generator=generator) for n in lengths)
+    second[: SHARED + longer] = first[: SHARED + longer]
+    return [ids.to(model.device) for ids in (first, second, third)]
 
 
-def _packed(model: PreTrainedModel, sequences: list[Tensor]) -> list[Tensor]:
-    """Hidden states of the three from one row: the first whole, the second as a branch of it, the third behind."""
+def _alone(model: PreTrainedModel, ids: Tensor) -> Tensor:
+    return _shown(model, model.base_model(input_ids=ids[None], use_cache=False).last_hidden_state[0])
+
+
+def _packed(model: PreTrainedModel, sequences: list[Tensor], shared: int) -> Iterator[tuple[str, list[Tensor]]]:
+    """Sequences from one row: the first whole, the second as a branch of it and the third behind; then the first behind
+    the third."""
     first, second, third = sequences
-    ids = torch.cat([first, second[SHARED:], third])
-    places = [torch.arange(len(first)), torch.arange(SHARED, len(second)), torch.arange(len(third))]
+    parts = [torch.arange(len(first)), torch.arange(shared, len(second)), torch.arange(len(third))]
+    own, branch, behind = _row(model, torch.cat([first, second[shared:], third]), parts)
+    yield "with a shared beginning", [_shown(model, x) for x in (own, torch.cat([own[:shared], branch]), behind)]
+    before, own = _row(model, torch.cat([third, first]), [parts[2], parts[0]])
+    yield "one after the other", [_shown(model, x) for x in (own, torch.cat([own[:shared], branch]), before)]
+
+
+def _row(model: PreTrainedModel, ids: Tensor, places: list[Tensor]) -> tuple[Tensor, ...]:
     row = hidden_states(model, ids[None], torch.cat(places).to(ids.device)[None])[0]
-    own, branch, behind = torch.split(row, [len(part) for part in places])
-    return [own, torch.cat([own[:SHARED], branch]), behind]
+    return torch.split(row, [len(part) for part in places])
 
 
-def _refuse(found: list[Tensor], expected: list[Tensor], path: str, what: str) -> None:
-    gap = max(float(_centred(a - b).abs().max()) for a, b in zip(found, expected, strict=True))
-    allowed = TOLERANCE[found[0].dtype]
+def _shown(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """What the last tokens of a sequence lead to: logits in nats, or where there is no vocabulary the states."""
+    head, tail = _head(model), hidden[-max(LENGTHS) :]
+    shown: Tensor = tail if head is None else head(tail)
+    return shown.float()
+
+
+def _head(model: PreTrainedModel) -> nn.Module | None:
+    head: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return head
+
+
+def _allowed(model: PreTrainedModel, sequences: list[Tensor], alone: list[Tensor]) -> float:
+    """The largest difference that rounding explains, of this model in its precision."""
+    if model.dtype == torch.float32:
+        return TOLERANCE
+    with rounded(model):
+        again = [_alone(model, ids) for ids in sequences]
+    return MARGIN * _gap(again, alone)
+
+
+def _refuse(found: list[Tensor], expected: list[Tensor], allowed: float, named: str, what: str) -> None:
+    gap = _gap(found, expected)
     if not gap <= allowed:
         raise ModelError(
-            f"model.path={path}: {what} are off by {gap:.3g} from the model's own (allowed: {allowed:g}); this "
+            f"{named}: {what} are off by {gap:.3g} from the model's own (allowed: {allowed:.3g}); this "
             "architecture cannot be trained here"
         )
 
 
+def _gap(found: list[Tensor], expected: list[Tensor]) -> float:
+    """The largest difference; a shift of all logits is none of their distribution."""
+    return max(float(_centred(a - b).abs().max()) for a, b in zip(found, expected, strict=True))
+
+
 def _centred(logits: Tensor) -> Tensor:
-    """A shift of all logits is none of their distribution."""
-    return logits.float() - logits.float().mean(-1, keepdim=True)
+    return logits - logits.mean(-1, keepdim=True)

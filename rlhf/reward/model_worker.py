@@ -49,6 +49,7 @@ class RewardModelWorker:
 
     def start(self, settings: RewardModelSettings) -> RewardModelFacts:
         """Load the model. Raises `ModelError` for one that gives no single number, or reads other tokens."""
+        from rlhf.models.probe import check_model
         from rlhf.models.scalar import ScalarHead, check_same_vocabulary, load_scalar
 
         model = load_scalar(
@@ -57,10 +58,11 @@ class RewardModelWorker:
             attention=settings.attention,
             trust_remote_code=settings.trust_remote_code,
             setting="reward.model",
-        )
+        ).to(settings.device)
+        check_model(model, settings.model, setting="reward.model")
         check_same_vocabulary(settings.policy, settings.model, trust_remote_code=settings.trust_remote_code)
         self._settings = settings
-        self._head = ScalarHead(model).to(settings.device).requires_grad_(False).eval()
+        self._head = ScalarHead(model).requires_grad_(False).eval()
         text = model.config.get_text_config()
         return RewardModelFacts(context_tokens=int(text.max_position_embeddings), vocab_size=int(text.vocab_size))
 

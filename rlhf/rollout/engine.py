@@ -109,6 +109,11 @@ class RemoteEngine:
         logprobs: NDArray[np.float32] = await self._call("score", token_ids)
         return logprobs
 
+    async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """`tokens` more behind `token_ids`, and their log-probs, at temperature 1."""
+        ids, logprobs = await self._call("extend", token_ids, tokens)
+        return ids, logprobs
+
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
         """Join the transfer group with ranks from `first_rank` on."""
         await self._phase("connect", init_info(rendezvous, first_rank))

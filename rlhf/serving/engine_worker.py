@@ -79,6 +79,13 @@ class EngineWorker:
             raise ValueError(f"{self.name} cannot score: {detail}")
         return self._phase("score", lambda engine: engine.score(token_ids, timeout_seconds=self._seconds))
 
+    def extend(self, token_ids: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """`tokens` more behind `token_ids` and their log-probs, sampled at temperature 1 with the weights the engine
+        has now, while all else waits."""
+        request = Request("extend", token_ids, temperature=1, max_tokens=tokens, seed=0)
+        finished = self._phase("extend", lambda engine: engine.extend(request, timeout_seconds=self._seconds))
+        return finished.token_ids, finished.logprobs
+
     def connect(self, init_info: Mapping[str, Any]) -> None:
         """Join the transfer group; `init_info` is of the backend (`rlhf.transfer.init_info`)."""
         self._phase("connect", lambda engine: engine.connect(init_info))

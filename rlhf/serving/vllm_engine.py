@@ -84,9 +84,16 @@ class VllmEngine:
     def score(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> NDArray[np.float32]:
         """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, computed anew and never from a cache."""
         with self._alone() if self._paused else _as_it_is():
-            output = self._run_to_end(f"score-{time.monotonic_ns()}", token_ids, timeout_seconds)
+            output = self._run_to_end("score", token_ids, SCORING, timeout_seconds)
         assert isinstance(output.prompt_logprobs, FlatLogprobs)
         return np.array(output.prompt_logprobs.logprobs, dtype=np.float32)
+
+    def extend(self, request: Request, *, timeout_seconds: float) -> Finished:
+        """A reply that only its budget ends, sampled alone while the engine is paused."""
+        with self._alone() if self._paused else _as_it_is():
+            return finished_of(
+                self._run_to_end("extend", request.token_ids, sampling_params(request, ()), timeout_seconds)
+            )
 
     def prepare(self, names: Sequence[str]) -> None:
         """Stop sampling and forget all keys and values; requests wait where they are.
@@ -153,13 +160,16 @@ class VllmEngine:
             if isinstance(output, RequestOutput) and output.finished:
                 self._finished[output.request_id] = output
 
-    def _run_to_end(self, request_id: str, token_ids: NDArray[np.int32], timeout_seconds: float) -> RequestOutput:
-        self._add(request_id, token_ids, SCORING)
+    def _run_to_end(
+        self, name: str, token_ids: NDArray[np.int32], params: SamplingParams, timeout_seconds: float
+    ) -> RequestOutput:
+        request_id = f"{name}-{time.monotonic_ns()}"
+        self._add(request_id, token_ids, params)
         deadline = time.monotonic() + timeout_seconds
         while request_id not in self._finished:
             if time.monotonic() > deadline:
                 self.abort([request_id])
-                raise DeadlinePassed("score", timeout_seconds)
+                raise DeadlinePassed(name, timeout_seconds)
             self._step()
         return self._finished.pop(request_id)
 

@@ -9,18 +9,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.metrics import Sums, reduce
+from rlhf.trainer.agreement import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """Engine and learner differ over `tokens` of all ranks by `mean` nats, over a `share` of them by more than
+    `limits.high`: that is more than `limits` allow."""
+
+    tokens: int
+    mean: float
+    share: float
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankAnswer:
     """`sums` are `(sum, count)` pairs and `maxima` largest values, over this rank's tokens; `steps` are values that all
-    ranks agree on, one a step. `places` `[A]` and `logprobs` `float32 [A]` are what the first pass computed."""
+    ranks agree on, one a step. `places` `[A]` and `logprobs` `float32 [A]` are what the first pass computed. With a
+    `disagreement`, the same on all ranks, no step was taken."""
 
     sums: Sums
     maxima: Mapping[str, float]
     steps: Mapping[str, tuple[float, ...]]
     places: NDArray[np.int64]
     logprobs: NDArray[np.float32]
+    disagreement: Disagreement | None = None
 
 
 def reduce_metrics(answers: Iterable[RankAnswer]) -> dict[str, float]:

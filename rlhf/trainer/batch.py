@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rlhf.errors import NotFinite
 from rlhf.trainer.bundle import Bundle, Strand, bundled, laid_out
 from rlhf.trainer.packing import Row, cut, deal, pack
-from rlhf.types import Group, Segment, Status
+from rlhf.types import Group, PolicyVersion, Segment, Status
 
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 Floats = NDArray[np.float32]
@@ -34,7 +34,8 @@ class PerToken:
 
     `behaviour`, `proximal` and `reference` are log-probs of the policy that sampled, of the learner before the update
     and of the reference; `values` and `returns` the critic's estimates before the update and what it should have said.
-    `weights` is a token's share in the loss before the division by the denominator of its optimizer step.
+    `weights` is a token's share in the loss before the division by the denominator of its optimizer step. `current` is
+    1 where the weights that the update starts from sampled the token, 0 where others did.
     """
 
     behaviour: Floats
@@ -44,6 +45,7 @@ class PerToken:
     reference: Floats | None = None
     values: Floats | None = None
     returns: Floats | None = None
+    current: Floats | None = None
 
     def at(self, places: Ints) -> PerToken:
         """Every column at `places`."""
@@ -128,9 +130,14 @@ class Entry:
 
 
 def build_batch(
-    groups: Sequence[Group], *, aggregation: Aggregation = "token_mean", mask_truncated: bool = False
+    groups: Sequence[Group],
+    *,
+    aggregation: Aggregation = "token_mean",
+    mask_truncated: bool = False,
+    version: PolicyVersion | None = None,
 ) -> Batch:
-    """The trainable samples of `groups`. With `mask_truncated` those that were cut off weigh nothing."""
+    """The trainable samples of `groups`. With `mask_truncated` those that were cut off weigh nothing. `version` is that
+    of the learner's weights, None where the tokens' versions are not this learner's."""
     return assemble(
         [
             Entry(
@@ -144,16 +151,24 @@ def build_batch(
         ],
         groups=len(groups),
         aggregation=aggregation,
+        version=version,
     )
 
 
-def assemble(entries: Sequence[Entry], *, groups: int, aggregation: Aggregation = "token_mean") -> Batch:
+def assemble(
+    entries: Sequence[Entry],
+    *,
+    groups: int,
+    aggregation: Aggregation = "token_mean",
+    version: PolicyVersion | None = None,
+) -> Batch:
     """Lay the entries' ACTION tokens out flat, in order."""
     segments = [(n, segment) for n, e in enumerate(entries) for segment in e.segments if segment.action_mask.any()]
     sizes = [int(segment.action_mask.sum()) for _, segment in segments]
     lengths = np.array([sum(int(s.action_mask.sum()) for s in e.segments) for e in entries], np.int64)
     starts = np.cumsum([0, *sizes])
     behaviour = [_finite(segment.logprobs[segment.action_mask]) for _, segment in segments]
+    current = [segment.versions[segment.action_mask] == version for _, segment in segments]
     return Batch(
         strands=tuple(_strand(segment, int(start)) for (_, segment), start in zip(segments, starts, strict=False)),
         strand_samples=np.array([n for n, _ in segments], np.int64),
@@ -164,6 +179,7 @@ def assemble(entries: Sequence[Entry], *, groups: int, aggregation: Aggregation 
             behaviour=np.concatenate([np.zeros(0), *behaviour]).astype(np.float32),
             weights=np.repeat(_sample_weights(entries, lengths, aggregation), lengths),
             advantages=np.zeros(int(lengths.sum()), np.float32),
+            current=None if version is None else np.concatenate([np.zeros(0), *current]).astype(np.float32),
         ),
         groups=groups,
     )

@@ -235,7 +235,7 @@ class PublishConfig(Config):
     drill: bool = True
     """At start, prove the path by publishing perturbed weights."""
     tolerance: float | None = Field(None, gt=0)
-    """Largest difference of canary log-probs; 1e-4 in float32, 0.1 in 16 bits when absent."""
+    """Largest difference of canary log-probs; 1e-4 in float32 and measured in 16 bits when absent."""
 
 
 class TrainerConfig(Config):
@@ -260,6 +260,9 @@ class TrainerConfig(Config):
     old_logprobs: Literal["behaviour", "recomputed"] = "behaviour"
     """Denominator of the ratio: the engine's log-probs, or the learner's own before the update, with `correction`
     (decoupled PPO, arXiv 2110.00641; as for 16-bit engines)."""
+    mismatch: Literal["stop", "ignore"] = "stop"
+    """What to do when learner and engine give tokens that the current weights sampled other log-probs than rounding
+    explains (1e-4 nats in float32, measured in 16 bits): stop before anything is learnt from them, or go on."""
     reference_path: str | None = None
     """The reference policy, or the teacher: a folder or hub name with the policy's vocabulary; the start model when
     absent."""

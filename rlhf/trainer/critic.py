@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlhf.models.probe import check_model
 from rlhf.models.scalar import check_same_vocabulary, load_scalar
 from rlhf.trainer import zero
 from rlhf.trainer.batch import MicroBatch, Minibatch
@@ -26,7 +27,7 @@ class Critic:
         self.config, self.world_size = config, world_size
         self.sequence_parallel = settings.trainer.deepspeed.sequence_parallel
         self.device = torch.device(settings.device)
-        self.module = as_scalar_head(_load(config, settings), settings).to(self.device)
+        self.module = as_scalar_head(_load(config, settings), settings)
         steps = settings.trainer.optimizer_steps
         self.engine = zero.build_engine(self.module, config.optimizer, settings, world_size, total_steps=steps)
 
@@ -79,12 +80,15 @@ def _load(config: CriticConfig, settings: LearnerSettings) -> Any:
             trust_remote_code=settings.model.trust_remote_code,
             setting="trainer.critic.path",
         )
-    return load_scalar(
-        config.path or settings.model_path,
+    path = config.path or settings.model_path
+    model = load_scalar(
+        path,
         dtype=settings.model.dtype,
         attention=settings.model.attention,
         gradient_checkpointing=settings.model.gradient_checkpointing,
         trust_remote_code=settings.model.trust_remote_code,
         fresh_head=config.path is None,
         setting="trainer.critic.path",
-    )
+    ).to(settings.device)
+    check_model(model, path, setting="trainer.critic.path")
+    return model

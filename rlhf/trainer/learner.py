@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.cluster.worker import Worker
-from rlhf.errors import WorkerDied
+from rlhf.errors import PolicyMismatch, WorkerDied
 from rlhf.trainer.advantages import shuffled_rewards
 from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
 from rlhf.trainer.batch import ROW_TOKENS, Aggregation, Batch, Minibatch, build_batch, build_minibatches
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit import wanted_scores, with_advantages
+from rlhf.trainer.disagreement import explained
 from rlhf.trainer.kl_control import kl_controller, read_controller, write_controller
 from rlhf.trainer.scores import Scores, gathered_scores
 from rlhf.trainer.settings import LearnerSettings, Orders
@@ -41,13 +42,16 @@ class RemoteLearner:
         transfer_backend: str = "gloo",
         publish_timeout_seconds: float = 120.0,
         row_tokens: int = ROW_TOKENS,
+        plays: bool = False,
     ) -> None:
-        """`max_tokens` is the longest reply; `shuffle_seed` deals the rewards of the control experiment."""
+        """`max_tokens` is the longest reply; `shuffle_seed` deals the rewards of the control experiment. Only where the
+        groups were played with this learner's weights (`plays`) can their log-probs be held against its own."""
         self._workers, self._config = list(workers), config
         self._max_tokens, self._shuffle_seed = max_tokens, shuffle_seed
         self._kl = kl_controller(config.kl)
         self._transfer_backend, self._publish_seconds = transfer_backend, publish_timeout_seconds
         self._row_tokens = row_tokens
+        self._guarded = plays and config.mismatch == "stop"
         self._sharing = config.deepspeed.sequence_parallel
         self._version: PolicyVersion = 0
 
@@ -70,6 +74,7 @@ class RemoteLearner:
             groups,
             aggregation=self._config.loss.aggregation,
             mask_truncated=self._config.overlong.mask_truncated,
+            version=self._version if self._guarded else None,
         )
         scores = await self._score(batch)
         batch, estimated = with_advantages(batch, groups, scores, self._config, self._kl.coefficient, self._max_tokens)
@@ -82,6 +87,7 @@ class RemoteLearner:
         answers: list[RankAnswer] = []
         if parts[0]:
             answers = await self._each("update", [(part, orders) for part in parts], self._seconds)
+        self._stop_on_mismatch(batch, answers)
         self._version += 1
         metrics = (
             estimated | with_effective_sample_size(reduce_metrics(answers)) | _sizes(batch, parts[:: self._sharing])
@@ -136,6 +142,10 @@ class RemoteLearner:
         scores: list[NDArray[np.float32]] = await self._all("score_tokens", token_ids, seconds=self._publish_seconds)
         return scores[0]
 
+    async def rounding(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        moved: list[NDArray[np.float32]] = await self._all("rounding", token_ids, seconds=self._publish_seconds)
+        return moved[0]
+
     async def perturb(self) -> None:
         await self._all("perturb", seconds=self._publish_seconds)
 
@@ -171,6 +181,14 @@ class RemoteLearner:
             whole_groups=whole_groups,
         )
         return [part for part in parts for _ in range(self._sharing)]
+
+    def _stop_on_mismatch(self, batch: Batch, answers: Sequence[RankAnswer]) -> None:
+        """Raises `PolicyMismatch` when the ranks took no step because of one."""
+        found = answers[0].disagreement if answers else None
+        if found:
+            passed = scatter(answers, batch.tokens)
+            scored = batch.per_token.proximal
+            raise PolicyMismatch(explained(batch, passed if scored is None else scored, found, self._version))
 
     def _dealt(self, groups: Sequence[Group]) -> Sequence[Group]:
         if not self._config.shuffle_rewards:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from rlhf.models.lora import save_adapter
 from rlhf.models.policy import Policy
 from rlhf.models.scalar import ScalarHead
 from rlhf.trainer import weights, zero
+from rlhf.trainer.answers import Disagreement
 from rlhf.trainer.ema import Average
 from rlhf.trainer.portable import load_from_other_plan
 from rlhf.trainer.settings import LearnerSettings
@@ -123,9 +124,19 @@ class ModelRank:
         if self.average:
             self.average.update()
 
-    def _optimizer_step(self, losses: Iterator[Tensor], count: int, tally: Tally) -> None:
+    def _optimizer_step(
+        self,
+        losses: Iterator[Tensor],
+        count: int,
+        tally: Tally,
+        objection: Callable[[], Disagreement | None] = lambda: None,
+    ) -> None:
+        """Gradients of `count` losses, and a step unless there is an `objection` after them, alike on all ranks."""
         learning_rate = self.engine.get_lr()[0]
         loss = zero.accumulate(self.engine, losses, count, self.world_size)
+        tally.disagreement = objection()
+        if tally.disagreement:
+            return
         # Parts of a step's loss add up; ranks that share rows have the same part.
         tally.add("loss", loss, count=self.settings.trainer.deepspeed.sequence_parallel / self.world_size)
         tally.step(grad_norm=zero.step(self.engine), learning_rate=learning_rate)

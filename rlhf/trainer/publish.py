@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from rlhf.errors import PublishError, WorkerDied
 from rlhf.protocols import PublishTarget, WeightSource
+from rlhf.trainer.agreement import Limits, measured
 from rlhf.trainer.canary import DRILL_FACTOR, Canary, Scores, Start, difference, disagreement, staleness
 from rlhf.types import PolicyVersion
 
 LEARNER = "learner"
+AT_LENGTH = "the rope scaling or the attention window of transformers and vLLM differ; lower rollout.max_context_tokens"
 GRACE_SECONDS = 1.0
 """After a first failure: a death is reported later than the broken connections it causes, and is what matters."""
 
@@ -60,7 +62,9 @@ class Publisher:
         await self._ask_learner("restore", self._source.restore())
         return await self.publish()
 
-    async def _transaction(self, prove: Callable[[Scores, Mapping[str, Scores]], None]) -> None:
+    async def _transaction(
+        self, prove: Callable[[Scores, Mapping[str, Scores], Limits], Coroutine[Any, Any, None]]
+    ) -> None:
         manifest = await self._ask_learner("prepare", self._source.manifest())
         await self._all("prepare", lambda target: target.prepare(manifest))
         moving = {target.name: target.receive(manifest) for target in self._targets}
@@ -68,22 +72,42 @@ class Publisher:
         version = self._source.version
         await self._all("commit", lambda target: target.commit(version))
         learner = await self._ask_learner("canary", self._score(self._source))
-        prove(learner, await self._all("canary", self._score))
+        limits = self._canary.limits or await self._measured(self._canary.sequences)
+        await prove(learner, await self._all("canary", self._score), limits)
         await self._all("resume", lambda target: target.resume())
 
-    def _prove(self, learner: Scores, engines: Mapping[str, Scores]) -> None:
-        tolerance = self._canary.tolerance
+    async def _prove(self, learner: Scores, engines: Mapping[str, Scores], limits: Limits) -> None:
         start = self._start or Start(learner=learner, engines=dict(engines))
         for name, engine in engines.items():
-            self._refuse(name, staleness(engine, start.engines[name], learner, start.learner, tolerance))
-            self._refuse(name, disagreement(engine, learner, tolerance))
+            self._refuse(name, staleness(engine, start.engines[name], learner, start.learner, limits))
+            self._refuse(name, disagreement(engine, learner, limits))
+        if self._start is None:
+            await self._prove_at_length()
         self._start = start
         self.canary_difference = max((difference(engine, learner) for engine in engines.values()), default=0.0)
 
-    def _prove_drill(self, learner: Scores, engines: Mapping[str, Scores]) -> None:
+    async def _prove_drill(self, learner: Scores, engines: Mapping[str, Scores], limits: Limits) -> None:
+        # What was measured was measured on the perturbed weights.
+        limits = limits.times(DRILL_FACTOR) if self._canary.limits else limits
         for name, engine in engines.items():
-            fault = disagreement(engine, learner, DRILL_FACTOR * self._canary.tolerance)
+            fault = disagreement(engine, learner, limits)
             self._refuse(name, fault and f"it does not follow perturbed weights: {fault}")
+
+    async def _prove_at_length(self) -> None:
+        """Engines reply to a prompt that fills the context, and the learner reads the replies."""
+        prompt, tokens = self._canary.long_prompt, self._canary.reply_tokens
+        replies = await self._all("canary", lambda target: target.extend(prompt, tokens))
+        for name, (token_ids, engine) in replies.items():
+            whole = np.concatenate([prompt, token_ids])
+            learner = await self._ask_learner("canary", self._source.score(whole))
+            limits = self._canary.limits or await self._measured([whole], tokens)
+            fault = disagreement([engine], [learner[-tokens:]], limits)
+            self._refuse(name, fault and f"at the end of a context of {len(whole)} tokens {fault}: {AT_LENGTH}")
+
+    async def _measured(self, sequences: Sequence[NDArray[np.int32]], last: int = 0) -> Limits:
+        """What rounding does to the learner's log-probs of the `last` tokens of these sequences, or of all."""
+        moved = [await self._ask_learner("canary", self._source.rounding(sequence)) for sequence in sequences]
+        return measured(np.concatenate([one[-last:] for one in moved]))
 
     def _refuse(self, engine: str, fault: str | None) -> None:
         if fault:

@@ -18,10 +18,11 @@ from rlhf.models.loading import load_policy
 from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.policy import Policy
 from rlhf.models.probe import check_model
+from rlhf.models.rounding import rounded
 from rlhf.models.scalar import check_same_vocabulary
 from rlhf.trainer import weights, zero
 from rlhf.trainer.algorithm import needs_of, needs_reference
-from rlhf.trainer.answers import RankAnswer
+from rlhf.trainer.answers import Disagreement, RankAnswer
 from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.critic import Critic
 from rlhf.trainer.losses import (
@@ -33,6 +34,7 @@ from rlhf.trainer.losses import (
     policy_loss_of,
     sft_loss,
 )
+from rlhf.trainer.mismatch import MismatchGuard
 from rlhf.trainer.model_rank import TAG, ModelRank
 from rlhf.trainer.scores import Columns, RankScores, Wanted
 from rlhf.trainer.sequence_parallel import as_policy
@@ -54,6 +56,7 @@ class Rank(ModelRank):
         super().__init__(self.policy, rank, world_size, settings)
         self.critic = Critic(settings.trainer.critic, settings, world_size) if settings.trainer.critic else None
         self.objective = _objective(settings)
+        self.guard = MismatchGuard(settings.model.dtype, self.device)
         self._sender: WeightSender | None = None
         self._held: list[Tensor] | None = None
 
@@ -80,6 +83,13 @@ class Rank(ModelRank):
             logprobs, _ = self.engine(ids, positions[None], positions[:-1], positions[1:], 1.0)
         scores: NDArray[np.float32] = logprobs.cpu().numpy()
         return scores
+
+    def rounding(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        """By how much another way of rounding moves `score_tokens`, `[T - 1]`."""
+        with rounded(self.policy):
+            again = self.score_tokens(token_ids)
+        moved: NDArray[np.float32] = np.abs(again - self.score_tokens(token_ids))
+        return moved
 
     def update(self, minibatches: Sequence[Minibatch], orders: Orders) -> RankAnswer:
         tally = Tally()
@@ -149,21 +159,26 @@ class Rank(ModelRank):
             for step, minibatch in enumerate(minibatches):
                 strayed = False
                 if orders.policy_learns:
-                    strayed = self._policy_step(
-                        minibatch, orders, tally, first=epoch == 0, untouched=epoch == step == 0
-                    )
+                    later = minibatches[1:] if epoch == step == 0 else None
+                    strayed = self._policy_step(minibatch, orders, tally, first=epoch == 0, later=later)
+                if tally.disagreement:
+                    return
                 if self.critic:
                     self.critic.step(minibatch, tally)
                 if strayed:
                     return
 
-    def _policy_step(self, minibatch: Minibatch, orders: Orders, tally: Tally, *, first: bool, untouched: bool) -> bool:
+    def _policy_step(
+        self, minibatch: Minibatch, orders: Orders, tally: Tally, *, first: bool, later: Sequence[Minibatch] | None
+    ) -> bool:
         """One optimizer step. Whether the policy was farther from the one that sampled than the recipe allows.
 
-        `untouched` weights have taken no step of this update yet: only their distance from the engine says something
-        about the engine. `first` passes are recorded.
+        With the `later` minibatches of the update the weights have taken no step of it yet: only their distance from
+        the engine says something about the engine, and too large a one is in the way of the step. `first` passes are
+        recorded.
         """
         strayed = torch.zeros(1, device=self.device)
+        passes: list[Tensor] = []
 
         def losses() -> Iterator[Tensor]:
             for microbatch in minibatch.microbatches:
@@ -177,11 +192,36 @@ class Rank(ModelRank):
                 tally.see(distance)
                 strayed.add_(distance.sums["approx_kl"])
                 if first:
-                    self._record(microbatch, tokens, tally, untouched=untouched)
+                    self._record(microbatch, tokens, tally, untouched=later is not None)
+                passes.append(logprobs.detach())
                 yield loss
 
-        self._optimizer_step(losses(), len(minibatch.microbatches), tally)
-        return self._too_far(strayed, minibatch.tokens)
+        def objection() -> Disagreement | None:
+            return None if later is None else self._objection(minibatch, passes, later)
+
+        self._optimizer_step(losses(), len(minibatch.microbatches), tally, objection)
+        return not tally.disagreement and self._too_far(strayed, minibatch.tokens)
+
+    def _objection(
+        self, minibatch: Minibatch, passes: Sequence[Tensor], later: Sequence[Minibatch]
+    ) -> Disagreement | None:
+        """What is wrong with log-probs of tokens that these very weights sampled: those of this minibatch's `passes`,
+        and of `later` ones where they were scored before. Collective."""
+        scored = [(micro, logprobs) for micro, logprobs in zip(minibatch.microbatches, passes, strict=True)]
+        for micro in (micro for part in later for micro in part.microbatches):
+            if micro.per_token.proximal is not None:
+                scored.append((micro, self._tensor(micro.per_token.proximal)))
+        seen = [
+            (logprobs, self._tensor(micro.per_token.behaviour), self._tensor(micro.per_token.current) > 0)
+            for micro, logprobs in scored
+            if micro.per_token.current is not None
+        ]
+        return self.guard.verdict(seen, lambda: self._rounded(minibatch.microbatches)) if seen else None
+
+    def _rounded(self, microbatches: Sequence[MicroBatch]) -> list[Tensor]:
+        """Log-probs of the ACTION tokens of each micro-batch, as another way of rounding gives them."""
+        with rounded(self.policy):
+            return [self._scored(self.engine, microbatch) for microbatch in microbatches]
 
     def _tokens(self, microbatch: MicroBatch, logprobs: Tensor, entropies: Tensor) -> Tokens:
         """A micro-batch as its loss reads it. With a single step the proximal log-probs are those of its own pass."""
@@ -254,7 +294,7 @@ def _load(settings: LearnerSettings, *, gradient_checkpointing: bool, lora: Lora
         gradient_checkpointing=gradient_checkpointing,
         trust_remote_code=settings.model.trust_remote_code,
         loader=settings.model.loader,
-    )
+    ).to(settings.device)
     check_model(model, settings.model_path)
     return as_policy(add_lora(model, lora), settings).to(settings.device)
 

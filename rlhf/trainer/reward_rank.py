@@ -31,9 +31,9 @@ class RewardRank(PairRank):
             gradient_checkpointing=model.gradient_checkpointing,
             trust_remote_code=model.trust_remote_code,
             fresh_head=not is_scalar(settings.model_path, trust_remote_code=model.trust_remote_code),
-        )
+        ).to(settings.device)
         check_model(loaded, settings.model_path)
-        super().__init__(as_scalar_head(loaded, settings).to(settings.device), rank, world_size, settings)
+        super().__init__(as_scalar_head(loaded, settings), rank, world_size, settings)
 
     def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, tally: Tally) -> Iterator[Tensor]:
         for microbatch in minibatch.microbatches:

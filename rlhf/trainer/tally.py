@@ -6,14 +6,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf.trainer.answers import RankAnswer
+from rlhf.trainer.answers import Disagreement, RankAnswer
 from rlhf.trainer.losses import Metrics
 
 
 class Tally:
-    """`see` every micro-batch's metrics, `keep` the log-probs of the first pass, then `answer`."""
+    """`see` every micro-batch's metrics, `keep` the log-probs of the first pass, then `answer`. A `disagreement`
+    ends the update."""
 
     def __init__(self) -> None:
+        self.disagreement: Disagreement | None = None
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, float] = {}
         self._maxima: dict[str, Tensor] = {}
@@ -47,4 +49,5 @@ class Tally:
             steps={name: tuple(values) for name, values in self._steps.items()},
             places=np.concatenate(self._places),
             logprobs=logprobs,
+            disagreement=self.disagreement,
         )

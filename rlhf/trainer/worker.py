@@ -102,6 +102,10 @@ class LearnerWorker:
         """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1."""
         return self._started.score_tokens(token_ids)
 
+    def rounding(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        """By how much another way of rounding moves `score_tokens`."""
+        return self._started.rounding(token_ids)
+
     def manifest(self) -> Manifest:
         """What `send` will send."""
         return self._started.manifest()

@@ -22,7 +22,8 @@ from rlhf.models.policy import chosen_logprobs
 from rlhf.models.tiny import save_tiny
 from rlhf.serving.environment import engine_environment
 from rlhf.trainer import weights
-from rlhf.trainer.canary import canary, tolerance_for
+from rlhf.trainer.agreement import EXACT
+from rlhf.trainer.canary import canary
 from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, PublishConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.publish import Publisher
@@ -114,8 +115,8 @@ async def test_engine_and_folder_compute_what_the_learner_does_after_every_publi
 ) -> None:
     workers = ranks_of(request, count)
     learner = await started(workers, served.folder, served.lora, trainer(count, stage))
-    tolerance = tolerance_for("float32")
-    publisher = Publisher(learner, [served.engine], canary=canary(256, 256, tolerance), phase_timeout_seconds=120)
+    tolerance = EXACT.high
+    publisher = Publisher(learner, [served.engine], canary=canary(256, 256, EXACT), phase_timeout_seconds=120)
     await publisher.connect()
     await publisher.drill()
     for version in (1, 2):

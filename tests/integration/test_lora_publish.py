@@ -22,11 +22,11 @@ from rlhf.models.tiny import save_tiny
 from rlhf.serving.environment import engine_environment
 from rlhf.serving.settings import Finished, Request
 from rlhf.trainer import weights
-from rlhf.trainer.canary import canary, difference, tolerance_for
+from rlhf.trainer.canary import canary, difference, limits_for
 from rlhf.trainer.publish import Publisher
 from rlhf.transfer.perturbation import perturbed
 from rlhf.types import Manifest
-from tests.integration.torch_learner import ThreadedEngine, TorchLearner
+from tests.integration.torch_learner import ROUNDING, ThreadedEngine, TorchLearner
 
 pytestmark = pytest.mark.engine
 
@@ -108,14 +108,14 @@ def started(case: Case, folder: Path) -> Iterator[tuple[LoraLearner, ThreadedEng
 
 async def joined(learner: LoraLearner, engine: ThreadedEngine) -> Publisher:
     publisher = Publisher(
-        learner, [engine], canary=canary(256, 256, tolerance_for(learner.dtype)), phase_timeout_seconds=60
+        learner, [engine], canary=canary(256, 256, limits_for(learner.dtype)), phase_timeout_seconds=60
     )
     await publisher.connect()
     return publisher
 
 
 async def follows_every_publish(case: Case, folder: Path) -> None:
-    tolerance = tolerance_for(case.dtype)
+    tolerance = ROUNDING[case.dtype]
     with started(case, folder) as (learner, engine):
         publisher = await joined(learner, engine)
         await publisher.drill()

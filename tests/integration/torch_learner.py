@@ -12,12 +12,16 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
+from rlhf.models.rounding import rounded
 from rlhf.serving.engine_worker import EngineWorker
 from rlhf.transfer.init_info import init_info, update_info
 from rlhf.transfer.perturbation import perturbed
 from rlhf.transfer.sender import GlooSender
 from rlhf.types import Manifest, PolicyVersion, Rendezvous, TensorSpec
 from tests.transfer.meeting import rendezvous
+
+ROUNDING = {"float32": 1e-4, "bfloat16": 0.1}
+"""Nats: more than rounding makes of the log-probs of these small models."""
 
 
 class TorchLearner:
@@ -56,6 +60,11 @@ class TorchLearner:
         with torch.no_grad():
             logprobs = self.model(ids).logits.float().log_softmax(-1)
         return logprobs[0, :-1].gather(-1, ids[0, 1:, None])[:, 0].numpy()
+
+    async def rounding(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        with rounded(self.model):
+            again = await self.score(token_ids)
+        return np.abs(again - await self.score(token_ids))
 
     async def perturb(self) -> None:
         self._held = {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
@@ -116,6 +125,9 @@ class ThreadedEngine:
 
     async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
         return await asyncio.to_thread(self.worker.score, token_ids)
+
+    async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        return await asyncio.to_thread(self.worker.extend, token_ids, tokens)
 
     async def resume(self) -> None:
         await asyncio.to_thread(self.worker.resume)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlhf.errors import ModelError
 from rlhf.models.attention import attention
 from rlhf.models.blocks import blocks_of, runs_of
 from rlhf.models.config import TinyModelConfig
-from rlhf.models.policy import branch_mask, hidden_states
+from rlhf.models.masks import row_mask
+from rlhf.models.policy import hidden_states
 from rlhf.models.tiny import byte_tokenizer, tiny_model
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8
@@ -36,30 +36,45 @@ def made(tokens: Tensor, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     return [torch.randn(shape[0], h, shape[1], WIDTH, dtype=dtype).requires_grad_() for h in heads]
 
 
-def dense(query: Tensor, key: Tensor, value: Tensor, position_ids: Tensor) -> Tensor:
-    """Softmax over every token of the row in float64, with the mask of positions."""
+def seen_one_by_one(position_ids: Tensor, window: int | None = None) -> Tensor:
+    """Which tokens of a row each sees, `bool [L, L]`, token by token as the rule says."""
+    (places,) = position_ids.tolist()
+    seen = torch.zeros(len(places), len(places), dtype=torch.bool)
+    first, own = 0, 0
+    for query, place in enumerate(places):
+        if place == 0:
+            first = query
+        if query == 0 or place != places[query - 1] + 1:
+            own = query
+        shared = [first + place for place in range(places[own])]
+        for key in [*shared, *range(own, query + 1)]:
+            seen[query, key] = window is None or place - places[key] < window
+    return seen
+
+
+def dense(query: Tensor, key: Tensor, value: Tensor, position_ids: Tensor, window: int | None = None) -> Tensor:
+    """Softmax over every token of the row in float64, of those that it sees."""
     key, value = (x.double().repeat_interleave(HEADS // KEY_HEADS, 1) for x in (key, value))
     scores = query.double() @ key.transpose(-1, -2) / WIDTH**0.5
-    mask = branch_mask(position_ids, torch.float64)
-    if mask is None:
-        starts = (position_ids == 0).cumsum(1)
-        seen = (starts[:, :, None] == starts[:, None]) & torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        mask = torch.zeros(seen.shape, dtype=torch.float64).masked_fill(~seen, -torch.inf)[:, None]
-    return (torch.softmax(scores + mask, -1) @ value).transpose(1, 2)
+    scores = scores.masked_fill(~seen_one_by_one(position_ids[:1], window), -torch.inf)
+    return (torch.softmax(scores, -1) @ value).transpose(1, 2)
 
 
-def in_blocks(query: Tensor, key: Tensor, value: Tensor, position_ids: Tensor) -> Tensor:
-    blocks = blocks_of(position_ids, query.dtype)
-    return attention(nn.Module(), query, key, value, None, scaling=WIDTH**-0.5, blocks=blocks)[0]
+def in_blocks(query: Tensor, key: Tensor, value: Tensor, position_ids: Tensor, window: int | None = None) -> Tensor:
+    options = {"scaling": WIDTH**-0.5, "blocks": blocks_of(position_ids, query.dtype), "sliding_window": window}
+    return attention(nn.Module(), query, key, value, None, **options)[0]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("window", [None, 4, 12])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)])
-def test_blocks_give_what_a_dense_mask_gives(layout: str, rows: int, dtype: torch.dtype, tolerance: float) -> None:
+def test_blocks_give_what_a_dense_mask_gives(
+    layout: str, rows: int, window: int | None, dtype: torch.dtype, tolerance: float
+) -> None:
     where = positions(layout, rows)
     inputs = made(where, dtype)
-    found, exact = in_blocks(*inputs, where), dense(*inputs, where)
+    found, exact = in_blocks(*inputs, where, window), dense(*inputs, where, window)
     assert found.shape == (rows, where.shape[1], HEADS, WIDTH)
     assert float((found.detach().double() - exact.detach()).norm() / exact.detach().norm()) <= tolerance
     direction = torch.randn(exact.shape)
@@ -83,12 +98,14 @@ def test_little_more_is_computed_than_is_seen() -> None:
     assert computed <= 1.34 * sum(lengths)
 
 
-def test_a_window_that_would_hide_tokens_is_refused() -> None:
-    where = positions("sequences of many lengths")
-    options = {"scaling": 1.0, "blocks": blocks_of(where, torch.float32)}
-    attention(nn.Module(), *made(where), None, sliding_window=12, **options)
-    with pytest.raises(ModelError, match="12 tokens pass the model's attention window of 11"):
-        attention(nn.Module(), *made(where), None, sliding_window=11, **options)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("window", [None, 4])
+def test_a_mask_of_a_row_shows_a_token_its_own_sequence_up_to_it(layout: str, window: int | None) -> None:
+    mask = row_mask(positions(layout, 2), torch.float32, window)
+    assert mask.shape[:2] == (2, 1)
+    for row in mask[:, 0]:
+        assert torch.equal(row == 0, seen_one_by_one(positions(layout), window))
+        assert set(row[row != 0].tolist()) == {torch.finfo(torch.float32).min}
 
 
 def test_a_model_that_loses_the_blocks_gives_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

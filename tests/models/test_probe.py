@@ -7,14 +7,26 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 
 from rlhf.errors import ModelError
+from rlhf.models import attention as attention_module
+from rlhf.models import masks as masks_module
+from rlhf.models import policy as policy_module
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import load_policy
+from rlhf.models.masks import row_mask
 from rlhf.models.probe import check_model
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import save_tiny
+from tests.models.families import CASES, family_model
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -51,3 +63,63 @@ def test_a_model_whose_tokens_see_their_neighbours_in_the_row_is_refused() -> No
     mixing.forward = carrying
     with pytest.raises(ModelError, match=r"of packed sequences are off by"):
         check_model(model, "recurrent")
+
+
+@pytest.mark.parametrize(("family", "attention"), CASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_families_pass_with_their_windows(family: str, attention: str, dtype: torch.dtype) -> None:
+    check_model(family_model(family, attention).to(dtype), family)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("family", "attention"), [("falcon", "sdpa"), ("gpt_oss", "eager")])
+def test_a_model_that_is_left_to_infer_its_mask_and_does_not_is_refused(
+    family: str, attention: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = policy_module.packed_masks
+
+    def nothing_without_branches(model: PreTrainedModel, position_ids: torch.Tensor) -> Any:
+        starts = position_ids[:, 1:][position_ids[:, 1:] != position_ids[:, :-1] + 1]
+        return right(model, position_ids) if bool((starts > 0).any()) else None
+
+    monkeypatch.setattr(policy_module, "packed_masks", nothing_without_branches)
+    with pytest.raises(ModelError, match=r"of packed sequences \(one after the other\) are off by"):
+        check_model(family_model(family, attention).to(dtype), family)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("family", "attention"), [case for case in CASES if case[0] != "falcon"])
+def test_a_window_that_is_not_kept_in_rows_is_refused(
+    family: str, attention: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = attention_module.attention
+
+    def without_window(*tensors: Any, sliding_window: int | None = None, blocks: Any = None, **options: Any) -> Any:
+        kept = sliding_window if blocks is None else None
+        return real(*tensors, sliding_window=kept, blocks=blocks, **options)
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", without_window)
+    monkeypatch.setattr(masks_module, "row_mask", lambda places, dtype, window: row_mask(places, dtype))
+    with pytest.raises(ModelError, match=r"longer than the attention window of 12 tokens \(.*\) are off by"):
+        check_model(family_model(family, attention).to(dtype), family)
+
+
+@pytest.mark.parametrize("neighbours", [False, True])
+def test_in_16_bits_the_probe_tells_rounding_of_large_logits_from_a_neighbour_that_is_seen(
+    neighbours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TinyModelConfig(hidden_size=64, layers=8, tie_word_embeddings=False)
+    model = load_policy(str(save_tiny(config, 0, tmp_path)), dtype="bfloat16", attention="eager")
+    head = model.get_output_embeddings().weight
+    ids = torch.arange(3, 60)[None]
+    with torch.no_grad():
+        head.mul_(30 / model(ids).logits.abs().max())
+    if not neighbours:
+        check_model(model, "hot")
+        return
+    causal = torch.full((64, 64), torch.finfo(torch.bfloat16).min, dtype=torch.bfloat16).triu(1)
+    monkeypatch.setattr(
+        policy_module, "packed_masks", lambda model, places: causal[: places.shape[1], : places.shape[1]][None, None]
+    )
+    with pytest.raises(ModelError, match="of packed sequences"):
+        check_model(model, "hot")

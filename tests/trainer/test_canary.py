@@ -10,7 +10,8 @@ import torch
 
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import byte_tokenizer, tiny_model
-from rlhf.trainer.canary import canary, difference, disagreement, staleness, tolerance_for
+from rlhf.trainer.agreement import EXACT, Limits, every, measured
+from rlhf.trainer.canary import canary, difference, disagreement, limits_for, staleness
 
 START = [np.zeros(3, np.float32), np.zeros(3, np.float32)]
 
@@ -21,36 +22,68 @@ def moved(by: float) -> list[np.ndarray]:
 
 
 def test_the_sequences_are_fixed_in_vocabulary_and_fit_the_context() -> None:
-    one, other = (canary(50, 1000, 0.1) for _ in range(2))
+    one, other = (canary(50, 1000, None) for _ in range(2))
     assert [s.tolist() for s in one.sequences] == [s.tolist() for s in other.sequences]
     assert [len(s) for s in one.sequences] == [24] * 4
     assert all(s.min() >= 0 and s.max() < 50 for s in one.sequences)
-    assert {len(s) for s in canary(50, 16, 0.1).sequences} == {16}
+    assert {len(s) for s in canary(50, 16, None).sequences} == {16}
+
+
+@pytest.mark.parametrize("context", [16, 100, 1000])
+def test_the_long_prompt_and_its_reply_fill_the_context(context: int) -> None:
+    made = canary(50, context, None)
+    assert len(made.long_prompt) + made.reply_tokens == context
+    assert made.long_prompt.max() < 50
 
 
 def test_one_log_prob_that_is_off_is_a_disagreement() -> None:
+    told = "differ from the learner's by 0.2, on average 0.0333; allowed are 0.1 and 0.1"
     for sign in (1, -1):
-        assert disagreement(moved(sign * 0.09), START, 0.1) is None
-        assert "differ from the learner's by 0.2, tolerance 0.1" in str(disagreement(moved(sign * 0.2), START, 0.1))
+        assert disagreement(moved(sign * 0.09), START, every(0.1)) is None
+        assert told in str(disagreement(moved(sign * 0.2), START, every(0.1)))
+
+
+def test_limits_that_were_measured_allow_a_rare_large_difference_and_no_larger_mean() -> None:
+    limits = Limits(mean=0.1, high=0.5, share=0.01)
+    start, gaps = [np.zeros(1000, np.float32)], np.full(1000, 0.05, np.float32)
+    assert disagreement([gaps], start, limits) is None
+    gaps[:10] = 3
+    assert disagreement([gaps], start, limits) is None
+    gaps[:11] = 3
+    assert disagreement([gaps], start, limits)
+    assert disagreement([np.full(1000, 0.11, np.float32)], start, limits)
+
+
+def test_what_is_measured_allows_four_times_as_much_and_never_less_than_float32() -> None:
+    rounding = np.linspace(0, 1, 1001, dtype=np.float32)
+    assert measured(rounding) == Limits(mean=pytest.approx(2.0), high=pytest.approx(3.96), share=pytest.approx(0.01))
+    exact = measured(np.zeros(10, np.float32))
+    assert (exact.mean, exact.high) == (EXACT.mean, EXACT.high)
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_not_a_number_agrees_with_nothing(broken: float) -> None:
     assert difference(moved(broken), moved(broken)) == float("inf")
-    assert disagreement(moved(broken), moved(broken), 0.1)
+    assert disagreement(moved(broken), moved(broken), every(0.1))
 
 
 def test_an_engine_that_stays_while_the_learner_moves_is_stale() -> None:
     for sign in (1, -1):
-        assert staleness(START, START, moved(sign * 0.31), START, 0.1)
-        assert staleness(moved(sign * 0.05), START, moved(sign * 0.31), START, 0.1)
-        assert staleness(moved(sign * 0.31), START, moved(sign * 0.31), START, 0.1) is None
-    told = str(staleness(moved(0.05), START, moved(0.4), START, 0.1))
+        assert staleness(START, START, moved(sign * 0.31), START, every(0.1))
+        assert staleness(moved(sign * 0.05), START, moved(sign * 0.31), START, every(0.1))
+        assert staleness(moved(sign * 0.31), START, moved(sign * 0.31), START, every(0.1)) is None
+    told = str(staleness(moved(0.05), START, moved(0.4), START, every(0.1)))
     assert "the learner's canary log-probs moved by 0.4, its own by 0.05" in told
 
 
 def test_a_learner_that_hardly_moved_makes_no_engine_stale() -> None:
-    assert staleness(START, START, moved(0.29), START, 0.1) is None
+    assert staleness(START, START, moved(0.29), START, every(0.1)) is None
+
+
+def test_limits_are_fixed_in_float32_or_by_the_recipe_and_else_measured() -> None:
+    assert limits_for("float32") == EXACT
+    assert limits_for("bfloat16") is limits_for("float16") is None
+    assert limits_for("bfloat16", 0.2) == limits_for("float32", 0.2) == every(0.2)
 
 
 @cache
@@ -60,18 +93,12 @@ def computed(dtype: torch.dtype, changed: str = "") -> list[np.ndarray]:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight.mul_(1.05 if changed and changed in name else 1.0)
-        sequences = torch.from_numpy(np.stack(canary(256, 256, 0.1).sequences)).long()
+        sequences = torch.from_numpy(np.stack(canary(256, 256, None).sequences)).long()
         logprobs = model.to(dtype)(sequences).logits.float().log_softmax(-1)[:, :-1]
     return list(logprobs.gather(-1, sequences[:, 1:, None])[..., 0].numpy())
 
 
-def test_rounding_is_far_within_the_tolerance_of_float32_and_one_norm_is_not() -> None:
+def test_rounding_is_far_within_the_limits_of_float32_and_one_norm_is_not() -> None:
     rounding = difference(computed(torch.float64), computed(torch.float32))
-    assert 0 < rounding < tolerance_for("float32") / 10
-    assert difference(computed(torch.float32, "model.norm"), computed(torch.float32)) > 10 * tolerance_for("float32")
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_rounding_to_sixteen_bits_is_within_their_tolerance_and_not_within_that_of_float32(dtype: str) -> None:
-    rounding = difference(computed(getattr(torch, dtype)), computed(torch.float32))
-    assert tolerance_for("float32") < rounding < tolerance_for(dtype) / 10
+    assert 0 < rounding < EXACT.high / 10
+    assert difference(computed(torch.float32, "model.norm"), computed(torch.float32)) > 10 * EXACT.high

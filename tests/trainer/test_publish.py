@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rlhf.errors import PublishError, WorkerDied
+from rlhf.trainer.agreement import Limits, every
 from rlhf.trainer.canary import Canary
 from rlhf.trainer.publish import Publisher
 from rlhf.types import Manifest, Rendezvous, TensorSpec
 
 DEADLINE = 0.15
+LIMITS = every(0.1)
 PHASES = ("connect", "prepare", "receive", "commit", "canary", "resume")
 MANIFEST = Manifest(tensors=(TensorSpec(name="w", dtype="float32", shape=(1,)),))
 
@@ -59,6 +61,10 @@ class FakeLearner:
     async def score(self, token_ids: np.ndarray) -> np.ndarray:
         return np.full(len(token_ids) - 1, self.weight, np.float32)
 
+    async def rounding(self, token_ids: np.ndarray) -> np.ndarray:
+        """Weights of twice the size round twice as coarsely."""
+        return np.full(len(token_ids) - 1, abs(self.weight) / 100, np.float32)
+
     async def perturb(self) -> None:
         self.truth, self.weight = self.weight, self.weight + 5
 
@@ -74,7 +80,8 @@ class FakeEngine:
     def __init__(self, wire: Wire, name: str, transfer_ranks: int = 1) -> None:
         self.wire, self.name, self.transfer_ranks = wire, name, transfer_ranks
         self.weight, self.version, self.serving = 0.0, -1, True
-        self.frozen = False
+        self.frozen, self.off_at_length = False, 0.0
+        self.lengths: list[int] = []
 
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
         await self.wire.happens(self.name, "connect")
@@ -97,6 +104,10 @@ class FakeEngine:
         await self.wire.happens(self.name, "canary")
         return np.full(len(token_ids) - 1, self.weight, np.float32)
 
+    async def extend(self, token_ids: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+        self.lengths.append(len(token_ids) + tokens)
+        return np.zeros(tokens, np.int32), np.full(tokens, self.weight + self.off_at_length, np.float32)
+
     async def resume(self) -> None:
         await self.wire.happens(self.name, "resume")
         self.serving = True
@@ -105,11 +116,16 @@ class FakeEngine:
 class Stage:
     """A learner, two engines and the publisher between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits | None = LIMITS) -> None:
         self.wire = Wire()
         self.learner = FakeLearner(self.wire)
         self.engines = [FakeEngine(self.wire, "engine-0", transfer_ranks=2), FakeEngine(self.wire, "engine-1")]
-        canary = Canary(sequences=(np.arange(4, dtype=np.int32),), tolerance=0.1)
+        canary = Canary(
+            sequences=(np.arange(4, dtype=np.int32),),
+            long_prompt=np.arange(9, dtype=np.int32),
+            reply_tokens=3,
+            limits=limits,
+        )
         self.publisher = Publisher(self.learner, self.engines, canary=canary, phase_timeout_seconds=DEADLINE)
 
     async def connect_and_publish(self) -> None:
@@ -171,6 +187,43 @@ async def test_an_engine_that_stays_behind_is_caught_as_stale() -> None:
     with pytest.raises(PublishError, match=r"version 1 to engine-0 .* it is stale"):
         await stage.publisher.publish()
     assert not any(engine.serving for engine in stage.engines)
+
+
+async def test_engines_that_differ_only_at_the_end_of_a_full_context_are_refused_at_the_first_publish() -> None:
+    stage = Stage()
+    stage.engines[1].off_at_length = 0.3
+    await stage.publisher.connect()
+    with pytest.raises(PublishError, match=r"engine-1 .* at the end of a context of 12 tokens .* the rope scaling"):
+        await stage.publisher.drill()
+    assert not any(engine.serving for engine in stage.engines)
+
+
+async def test_a_full_context_is_asked_for_once() -> None:
+    stage = Stage()
+    await stage.publisher.connect()
+    await stage.publisher.drill()
+    stage.learner.update(2.0)
+    await stage.publisher.publish()
+    assert [engine.lengths for engine in stage.engines] == [[12], [12]]
+
+
+@pytest.mark.parametrize(("gap", "refused"), [(0.03, False), (0.05, True)])
+@pytest.mark.parametrize("weight", [1.0, 10.0])
+async def test_without_fixed_limits_what_rounding_explains_is_measured_at_every_publish(
+    weight: float, gap: float, refused: bool
+) -> None:
+    stage = Stage(limits=None)
+    await stage.publisher.connect()
+    await stage.publisher.drill()
+    stage.learner.update(weight)
+    score = stage.engines[0].score
+
+    async def otherwise_rounded(token_ids: np.ndarray) -> np.ndarray:
+        return await score(token_ids) + np.float32(gap * weight)
+
+    stage.engines[0].score = otherwise_rounded
+    with pytest.raises(PublishError, match="allowed are") if refused else nullcontext():
+        await stage.publisher.publish()
 
 
 async def fails() -> None:

@@ -1,0 +1,56 @@
+"""Masks of packed rows, for attention that is not in blocks: nothing about them is left for a model to infer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlhf.errors import ModelError
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def packed_masks(model: PreTrainedModel, position_ids: Tensor) -> Any:
+    """What `model` takes as the attention mask of rows whose sequences begin where `position_ids` `[R, L]` do: a mask,
+    or one for each kind of its layers by name, each within the window of that kind.
+
+    Flash attention takes none: its rows hold one sequence each. Raises `ModelError` for layers of another kind.
+    """
+    if model.config._attn_implementation == "flash_attention_2":
+        return None
+    config = model.config.get_text_config()
+    settings = config.to_dict()
+    window, kinds = settings.get("sliding_window"), set(settings.get("layer_types") or ())
+    if unknown := sorted(kinds - {FULL, SLIDING}):
+        raise ModelError(
+            f"{type(model).__name__} has layers of {', '.join(unknown)}; masks of packed rows are known for "
+            f"{FULL} and {SLIDING} only: this architecture cannot be trained here"
+        )
+    if SLIDING in kinds:
+        return {kind: row_mask(position_ids, model.dtype, window if kind == SLIDING else None) for kind in kinds}
+    return row_mask(position_ids, model.dtype, None if kinds else window)
+
+
+def row_mask(position_ids: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:
+    """What is added to attention scores, `[R, 1, L, L]`: 0 where a token of `position_ids` `[R, L]` may look, the
+    smallest number elsewhere.
+
+    A run is a stretch of rising positions. One that starts at 0 begins a sequence; one that starts at p > 0 is another
+    branch of the same sequence, which sees that sequence's first p tokens and itself. With a `window` a token sees
+    itself and the `window - 1` positions before it.
+    """
+    index = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
+    breaks = torch.ones_like(position_ids, dtype=torch.bool)
+    breaks[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
+    starts = position_ids - (index - torch.where(breaks, index, 0).cummax(1).values)
+    runs, sequences = breaks.cumsum(1), (breaks & (position_ids == 0)).cumsum(1)
+    same_run = runs[:, :, None] == runs[:, None]
+    shared = (sequences[:, :, None] == sequences[:, None]) & (position_ids[:, None] < starts[:, :, None])
+    seen = (same_run | shared) & (index[:, None] <= index[:, :, None])
+    if window is not None:
+        seen &= position_ids[:, :, None] - position_ids[:, None] < window
+    mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+    return mask.masked_fill(~seen, torch.finfo(dtype).min)[:, None]

@@ -1,0 +1,88 @@
+"""What a person needs to know of a mismatch between engine and learner: where it is, and what looks like it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.trainer.answers import Disagreement
+from rlhf.trainer.batch import Batch
+from rlhf.types import PolicyVersion
+
+Ints = NDArray[np.int64]
+LONG = "only long ones: the attention window or the rope scaling of learner and engine differ; compare model.attention"
+SOME = "some of any length: rows of several sequences are not computed apart; use another model.attention"
+ALL = (
+    "all of them: engine and learner have other weights or another temperature, or a LoRA delta was lost in 16 bits "
+    "(model.lora.publish=adapter)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Judged:
+    """One sequence with tokens of the current version: who it is, its `length`, `wrong` positions, and how far its
+    tokens are off at most."""
+
+    sample: tuple[int, int]
+    length: int
+    wrong: Ints
+    largest: float
+
+
+def explained(batch: Batch, logprobs: NDArray[np.float32], disagreement: Disagreement, version: PolicyVersion) -> str:
+    """One line: how far engine and learner are apart, in which episodes, at which positions, of which lengths.
+
+    `logprobs` `[N]` are the learner's, NaN where it did not compute any.
+    """
+    limits = disagreement.limits
+    judged = _judged(batch, logprobs, limits.high if disagreement.share > limits.share else limits.mean)
+    wrong, right = [one for one in judged if len(one.wrong)], [one for one in judged if not len(one.wrong)]
+    worst = max(judged, key=lambda one: one.largest)
+    ordinal, sample = worst.sample
+    return (
+        f"learner and engine give tokens that version {version} sampled other log-probs: by {disagreement.mean:.3g} "
+        f"nats on average over {disagreement.tokens} tokens (allowed {limits.mean:.3g}), {disagreement.share:.1%} by "
+        f"more than {limits.high:.3g} (allowed {limits.share:.0%}); most, {worst.largest:.3g}, in sample {sample} of "
+        f"group {ordinal}, at {_ranges(worst.wrong)} of its {worst.length} tokens. {len(wrong)} sequences of "
+        f"{_lengths(wrong)} tokens are off, {len(right)} of {_lengths(right)} are not: {_resembles(wrong, right)}; "
+        "trainer.mismatch=ignore trains on them all the same"
+    )
+
+
+def _judged(batch: Batch, logprobs: NDArray[np.float32], allowed: float) -> list[Judged]:
+    columns = batch.per_token
+    assert columns.current is not None, "only the current version's tokens are judged"
+    gaps = np.where(columns.current > 0, np.abs(logprobs - columns.behaviour), np.nan)
+    found = []
+    for strand, sample in zip(batch.strands, batch.strand_samples, strict=True):
+        own = gaps[strand.place : strand.place + len(strand.actions)]
+        if np.isfinite(own).any():
+            found.append(
+                Judged(
+                    sample=batch.samples[sample],
+                    length=len(strand.token_ids),
+                    wrong=strand.actions[own > allowed],
+                    largest=float(np.nanmax(own)),
+                )
+            )
+    return found
+
+
+def _resembles(wrong: list[Judged], right: list[Judged]) -> str:
+    if not right:
+        return ALL
+    return LONG if min(one.length for one in wrong) > max(one.length for one in right) else SOME
+
+
+def _lengths(those: list[Judged]) -> str:
+    lengths = [one.length for one in those]
+    return f"{min(lengths)} to {max(lengths)}" if lengths else "no"
+
+
+def _ranges(positions: Ints, shown: int = 4) -> str:
+    """Positions as ranges: `positions 4-9, 12`."""
+    parts = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
+    told = [f"{part[0]}-{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts if len(part)]
+    return "positions " + ", ".join(told[:shown]) + (", …" if len(told) > shown else "")
