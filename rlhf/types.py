@@ -229,12 +229,14 @@ class Trajectory:
 class Scored:
     """What a scorer said of a trajectory. `parts` are the named pieces before weighting.
 
-    With `per_turn` the value is the sum of the turns' own rewards: each is paid at its turn, and not again at the end.
+    The rewards of the turns, times `turn_weight`, are part of the value: each is paid at its turn, and what is left of
+    the value at the end. With `only_turns` nothing is left: the episode was judged along the way and not at its end.
     """
 
     value: float
     parts: Mapping[str, float] = field(default_factory=dict)
-    per_turn: bool = False
+    turn_weight: float = 0.0
+    only_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

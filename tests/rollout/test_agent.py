@@ -59,7 +59,7 @@ async def test_a_group_of_agents_plays_at_once_each_in_a_session_of_its_own() ->
     assert isinstance(group, Group)
     episodes = [trajectory for _, trajectory, _ in group.trainable]
     assert [score for _, _, score in group.trainable] == [
-        Scored(value=0.5, parts={"environment": 0.5}, per_turn=True)
+        Scored(value=0.5, parts={"environment": 0.5}, turn_weight=1.0, only_turns=True)
     ] * 4
     assert [len(episode.segments[0].turns) for episode in episodes] == [2] * 4
     assert [message.content for message in episodes[0].conversation] == ["go", "yes", "sure?", "yes"]

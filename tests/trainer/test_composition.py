@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,17 @@ def test_every_preset_has_a_recipe() -> None:
         ({"loss": {"constant_tokens": 5}}, "is read by aggregation constant"),
         ({"advantage": {"per_turn": True}}, "is read by gae"),
         ({"kl": {"target": 0.1}}, "stays 0"),
+        ({"kl": {"coefficient": 0.1, "estimator": "k1"}}, "k1 in the loss (kl.place) teaches nothing"),
+        ({"algorithm": "rloo", "kl": {"place": "loss"}}, "k1 in the loss (kl.place) teaches nothing"),
+        ({"kl": {"stop": 0.1}}, "an update has one"),
+        ({"kl": {"exact_gradient": True}}, "kl.coefficient is 0: there is none"),
+        ({"kl": {"coefficient": 0.1, "horizon": 5}}, "kl.horizon is read with kl.target"),
+        ({"advantage": {"gamma": 0.9}}, "advantage.gamma is read by gae, vtrace, reinforce_pp"),
+        ({"algorithm": "reinforce_pp", "advantage": {"lam": 0.9}}, "advantage.lam is read by gae"),
+        ({"algorithm": "ppo", "advantage": {"c_bar": 0.9}}, "are read by vtrace"),
+        ({"loss": {"temperature_negative": 2.0}}, "are read by sapo"),
+        ({"filter": {"refill_groups": 3}}, "which is off"),
+        ({"overlong": {"factor": 0.5}}, "which is 0 (off)"),
         ({"kl": {"coefficient": 0.1, "place": "reward", "exact_gradient": True}}, "no gradient runs through KL"),
         ({"correction": {"high": 3.0}}, "nothing would read it; set old_logprobs: recomputed"),
         ({"old_logprobs": "recomputed", "correction": {"low": 0.5}}, "is a bound of method mask"),
@@ -80,8 +92,18 @@ def test_every_preset_has_a_recipe() -> None:
     ],
 )
 def test_pieces_that_do_not_go_together_are_refused_with_the_reason(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
+    with pytest.raises(ConfigError, match=re.escape(words)):
         trainer_of(**settings)
+
+
+def test_k1_in_the_loss_is_taken_for_its_value_beside_an_exact_gradient() -> None:
+    assert trainer_of(kl={"coefficient": 0.1, "estimator": "k1", "exact_gradient": True}).kl.estimator == "k1"
+
+
+def test_an_estimator_of_one_s_own_reads_what_it_likes() -> None:
+    assert (
+        trainer_of(advantage={"estimator": "mine:own", "gamma": 0.5, "lam": 0.5, "rho_bar": 2.0}).advantage.lam == 0.5
+    )
 
 
 def test_a_group_estimator_of_one_s_own_may_be_filtered() -> None:
