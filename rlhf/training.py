@@ -76,6 +76,8 @@ async def _train_on(cluster: Cluster, sitting: Sitting) -> Summary:
             if sitting.point is not None:
                 await learner.load(sitting.point.path)
             publisher = await make_publisher(recipe, learner, serving)
+            for words in serving.renderer.told:
+                view.message(words)
             length = serving.renderer.prompt_tokens
             tasks = await asyncio.to_thread(training_tasks, recipe.data, train, length, view.message)
             problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, view.message)

@@ -15,7 +15,6 @@ from rlhf.trainer.config import (
     TrainerConfig,
 )
 
-
 DISCOUNTING = ("gae", "vtrace", "reinforce_pp")
 """Estimators that follow rewards from action to action."""
 

@@ -266,7 +266,7 @@ class TrainerConfig(Config):
     shuffle_rewards: bool = False
     """A control experiment: deal the rewards of a batch anew among its samples, so that they teach nothing."""
     failure_budget: float = Field(0.5, ge=0, le=1)
-    """Share of recent groups that may fail before the run ends with an error."""
+    """Share of the samples of recent groups that may be lost before the run ends with an error."""
     eval_every: int = Field(0, ge=0)
     """Evaluate every so many updates; 0 only before and after."""
     save_every: int = Field(0, ge=0)

@@ -28,8 +28,8 @@ class Episodes:
     numbers whom each is compared with: the same role in the same group. `lengths` `[B]` are its ACTION tokens; `mask`
     `[B, T]` is true on them and `turns` `[B, T]` numbers their turns. `rewards` `[B, T]` are token by token, and add
     up to the outcome: what the turns were given, with its weight in the outcome, at their last actions, the rest at
-    the last of all, KL everywhere. What nobody asked for is None: `baselines` `[B]` (a greedy episode's outcome), `values` `[B, T]` and
-    `bootstrap` `[B]` (the critic), `behaviour`, `proximal` and `reference` log-probs `[B, T]`.
+    the last of all, KL everywhere. What nobody asked for is None: `baselines` `[B]` (a greedy episode's outcome),
+    `values` `[B, T]` and `bootstrap` `[B]` (the critic), `behaviour`, `proximal` and `reference` log-probs `[B, T]`.
     """
 
     outcomes: Doubles

@@ -66,6 +66,7 @@ def response_statistics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
             "response/tokens_mean": float(lengths.mean()),
             "response/tokens_max": float(lengths.max()),
             "response/truncated": float(truncated.mean()),
+            "response/out_of_time": float(np.mean([trajectory.out_of_time for trajectory in trajectories])),
         }
         | ({"response/truncated_tokens_mean": float(lengths[truncated].mean())} if truncated.any() else {})
         | ({"response/repetition": float(np.mean(repetitions))} if repetitions else {})
