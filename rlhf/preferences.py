@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rlhf.cluster.worker import Worker
 from rlhf.data.config import DatasetConfig
+from rlhf.data.overlap import check_overlap, questions_of_pairs
 from rlhf.data.preference import Pair
 from rlhf.data.sources import load_pairs
 from rlhf.data.tasks import Tell, mixed
@@ -62,6 +63,12 @@ async def begin_comparison(recipe: Recipe, workers: Sequence[Worker], model: str
     train = await asyncio.to_thread(told_pairs, data.train_sets, tell)
     held_out = await asyncio.to_thread(
         told_pairs, {data.eval_key(name): one for name, one in data.eval_sets.items()}, tell
+    )
+    check_overlap(
+        data,
+        {key: questions_of_pairs(pairs) for key, pairs in train.items()},
+        {name: questions_of_pairs(held_out[data.eval_key(name)]) for name in data.eval_sets},
+        tell,
     )
     learner = learner_of(PreferenceLearner if recipe.kind == "preference" else RewardLearner, recipe, workers)
     facts = await learner.start(learner_settings(recipe, model))

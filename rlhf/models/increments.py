@@ -91,7 +91,8 @@ def conversation(
     tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE, *, end: int
 ) -> Segment:
     """A demonstration with several replies, rendered as an episode is: what comes before the first reply is PROMPT,
-    every reply with the token `end` of its turn ACTION, what comes between them ENV; what comes after the last is left out.
+    every reply with the token `end` of its turn ACTION, what comes between them ENV; what comes after the last is left
+    out.
 
     Raises `ModelError` for a template that does not append, and for a conversation in which nobody replies.
     """

@@ -25,8 +25,8 @@ class WithAgent:
 
     One that does not end in time is cut off: its episode is truncated, with all that was said so far.
     `Failed("agent_raised")` says that it broke, `Failed("agent_timeout")` that it was given no reply in its time and
-    `Failed("agent_silent")` in no time at all, `Failed("agent_protocol")` that what it returned is no reward, `Failed("agent_refused")` that too
-    many before it hang.
+    `Failed("agent_silent")` that it ended without any, `Failed("agent_protocol")` that what it returned is no reward,
+    `Failed("agent_refused")` that too many before it hang.
     """
 
     program: Callable[..., Any]

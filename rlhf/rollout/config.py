@@ -70,7 +70,7 @@ class RolloutConfig(Config):
     start_timeout_seconds: float = Field(300, gt=0)
     """Deadline for an engine to start."""
     generate_timeout_seconds: float = Field(300, gt=0)
-    """Time that one reply may take once the engine has it, pauses of publishes not counted. One that takes longer is cut
-    off there: truncated, with what was said so far."""
+    """Time that one reply may take once the engine has it, pauses of publishes not counted. One that takes longer is
+    cut off there: truncated, with what was said so far."""
     publish_timeout_seconds: float = Field(120, gt=0)
     """Deadline for each phase of a publish."""

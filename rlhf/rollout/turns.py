@@ -173,7 +173,8 @@ async def _take_turns(table: Table, seat: Seat, heard: Observation) -> Status:
 
 
 async def _answered(course: Course, completion: Completion, table: Table, seat: Seat) -> Observation | None:
-    """What the environment says to a reply, None when it was waited for too long. It is not asked about tool calls that nobody can read."""
+    """What the environment says to a reply, None when it was waited for too long. It is not asked about tool calls that
+    nobody can read."""
     spoken = table.rules.read(table.policy.renderer.marked_text(completion.token_ids))
     action = _action(spoken, course.response)
     course.said.append(action)

@@ -139,7 +139,7 @@ async def test_too_many_failures_end_the_run_with_a_named_error() -> None:
     tickets = buffer(groups_per_update=1, failure_budget=0.5, updates=1000)
     for _ in range(64):
         tickets.settle(await tickets.admit(), Failed(kind="timeout"))
-    with pytest.raises(FailureBudgetSpent, match="100% of the samples of the last 64 groups were lost; .* allows 50%"):
+    with pytest.raises(FailureBudgetSpent, match=r"100% of the samples of the last 64 groups were lost; .* allows 50%"):
         await tickets.take()
 
 
