@@ -57,4 +57,5 @@ def combined(scores: Mapping[str, Scored | Unscored], weights: Mapping[str, floa
         parts=values,
         turn_weight=sum(weights[name] * score.turn_weight for name, score in numbers.items()),
         only_turns=all(score.only_turns for name, score in numbers.items() if weights[name]),
+        failure=", ".join(f"{name}: {score.failure}" for name, score in numbers.items() if score.failure),
     )
