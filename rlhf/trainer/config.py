@@ -259,7 +259,8 @@ class TrainerConfig(Config):
     """Updates by which the weights of a token may lag: 0 is synchronous."""
     old_logprobs: Literal["behaviour", "recomputed"] = "behaviour"
     """Denominator of the ratio: the engine's log-probs, or the learner's own before the update, with `correction`
-    (decoupled PPO, arXiv 2110.00641; as for 16-bit engines)."""
+    (decoupled PPO, arXiv 2110.00641). In 16 bits and with `max_staleness` above 0 it is the learner's unless the recipe
+    says so, but for `cispo` and `vtrace`: see docs/algorithms.md."""
     reference_path: str | None = None
     """The reference policy, or the teacher: a folder or hub name with the policy's vocabulary; the start model when
     absent."""

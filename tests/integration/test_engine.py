@@ -273,13 +273,16 @@ def test_a_reply_ends_with_a_text_and_its_last_token_is_the_one_that_makes_it(
 def pairs_said(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[np.ndarray, list[int], int]]:
-    """Prompts, the greedy replies to them, and the place of the first two letters of ASCII there."""
+    """Prompts, the greedy replies to them, and the place in each of two letters that did not follow one another
+    before."""
     for seed in range(100):
         prompt = tokens(seed)
         whole = model.generate(torch.tensor(prompt[None].astype(np.int64)), max_new_tokens=12, do_sample=False)
         said = whole[0, len(prompt) :].tolist()
-        letters = [len(text := tokenizer.decode([token])) == 1 and text.isascii() and token > 2 for token in said]
-        yield from ((prompt, said, place) for place in range(1, 11) if letters[place] and letters[place + 1])
+        for place in range(1, len(said) - 1):
+            text = tokenizer.decode(said[place : place + 2])
+            if len(text) == 2 and text.isascii() and text not in tokenizer.decode(said[: place + 1]):
+                yield prompt, said, place
 
 
 def test_the_process_keeps_its_threads_dtype_and_random_state(make_engine: Callable[..., EngineWorker]) -> None:

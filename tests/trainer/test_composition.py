@@ -11,7 +11,7 @@ import pytest
 from rlhf.errors import ConfigError
 from rlhf.layers import load_recipe, recipe_from
 from rlhf.trainer.algorithm import PRESETS
-from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.config import CorrectionConfig, TrainerConfig
 
 ROOT = Path(__file__).parents[2]
 MADE = {"model": {"tiny": {}}, "data": {"train": {"sorting": {}}}}
@@ -64,7 +64,10 @@ def test_every_preset_has_a_recipe() -> None:
         ({"advantage": {"estimator": "remax"}, "filter": {"equal_rewards": True}}, "they teach"),
         ({"advantage": {"estimator": "vtrace"}, "critic": {}}, "would weigh it again"),
         ({"loss": {"policy": "policy_gradient"}, "epochs": 2}, "2 optimizer steps an update leave them"),
-        ({"loss": {"policy": "policy_gradient"}, "max_staleness": 1}, "another policy's samples"),
+        (
+            {"loss": {"policy": "policy_gradient"}, "max_staleness": 1, "old_logprobs": "behaviour"},
+            "another policy's samples",
+        ),
         ({"loss": {"policy": "gspo", "dual_clip": 3.0}}, "bounds the ratio of ppo"),
         ({"loss": {"constant_tokens": 5}}, "is read by aggregation constant"),
         ({"advantage": {"per_turn": True}}, "is read by gae"),
@@ -94,6 +97,48 @@ def test_every_preset_has_a_recipe() -> None:
 def test_pieces_that_do_not_go_together_are_refused_with_the_reason(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         trainer_of(**settings)
+
+
+CORRECTED = {"16 bits": ({"dtype": "bfloat16"}, {}), "stale": ({}, {"max_staleness": 1})}
+
+
+@pytest.mark.parametrize(("model", "trainer"), CORRECTED.values(), ids=CORRECTED)
+@pytest.mark.parametrize("name", [None, *PRESETS])
+def test_samples_of_other_log_probs_than_the_learner_s_are_corrected_unless_the_loss_does_so(
+    name: str | None, model: dict[str, Any], trainer: dict[str, Any]
+) -> None:
+    kind = {"kind": "distill"} if name == "distill" else {}
+    reference = {"reference_path": "there"} if name == "distill" else {}
+    given = {"model": {"tiny": {}, **model}, "data": MADE["data"]} | kind
+    loaded = recipe_from(given | {"trainer": {"algorithm": name, **trainer, **reference}})
+    found = loaded.recipe.trainer
+    level = "geometric" if name == "gspo" else "token"
+    if name == "cispo":
+        assert found.old_logprobs == "behaviour"
+    else:
+        assert (found.old_logprobs, found.correction.method) == ("recomputed", "truncate")
+        assert (found.correction.level, found.correction.high) == (level, 2.0)
+        assert loaded.origins["trainer.old_logprobs"] in ("model.dtype bfloat16", "trainer.max_staleness")
+
+
+@pytest.mark.parametrize(("model", "trainer"), CORRECTED.values(), ids=CORRECTED)
+def test_a_recipe_may_take_the_engine_s_log_probs_all_the_same(model: dict[str, Any], trainer: dict[str, Any]) -> None:
+    given = {"model": {"tiny": {}, **model}, "data": MADE["data"]}
+    found = recipe_from(given | {"trainer": {**trainer, "old_logprobs": "behaviour"}}).recipe.trainer
+    assert (found.old_logprobs, found.correction) == ("behaviour", CorrectionConfig())
+
+
+@pytest.mark.parametrize("name", [None, *(name for name in PRESETS if name != "distill")])
+def test_in_float32_without_staleness_nothing_is_corrected(name: str | None) -> None:
+    trainer = trainer_of(algorithm=name)
+    assert (trainer.old_logprobs, trainer.correction) == ("behaviour", CorrectionConfig())
+
+
+def test_vtrace_corrects_itself_and_a_bound_of_the_recipe_s_own_stays() -> None:
+    vtrace = {"estimator": "vtrace"}
+    loss = {"policy": "policy_gradient"}
+    assert trainer_of(advantage=vtrace, loss=loss, critic={}, max_staleness=2).old_logprobs == "behaviour"
+    assert trainer_of(max_staleness=1, correction={"high": 5.0}).correction.high == 5.0
 
 
 def test_k1_in_the_loss_is_taken_for_its_value_beside_an_exact_gradient() -> None:
