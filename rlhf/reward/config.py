@@ -66,8 +66,8 @@ class JudgeConfig(Config):
         return self
 
 
-QUICK_KINDS = ("exact", "format")
-"""Rules that give every reply a number."""
+UNBREAKABLE = ("exact", "format", "code", "environment", "combined", "none")
+"""Kinds that no reply can break: they give every one a number, or have none whatever it says."""
 
 
 class ScorerConfig(Config):
@@ -144,7 +144,7 @@ class ScorerConfig(Config):
                 raise ValueError(
                     f"reward.{key} is the settings of kind: {key}, and is required by it; give both or neither"
                 )
-        if self.on_scorer_failure != "unscored" and self.kind in ("environment", "combined", "none", *QUICK_KINDS):
+        if self.on_scorer_failure != "unscored" and self.kind in UNBREAKABLE:
             raise ValueError(
                 f"reward.on_scorer_failure is given, but reward.kind: {self.kind} cannot break over a reply; leave it "
                 "out, or give it to the parts that can"

@@ -14,8 +14,8 @@ class RunningClock:
     """`seconds` that an engine has run. A pause within a pause is one."""
 
     def __init__(self) -> None:
-        self._began, self._paused_at, self._paused_seconds = time.monotonic(), None, 0.0
-        self._paused_at: float | None
+        self._began, self._paused_seconds = time.monotonic(), 0.0
+        self._paused_at: float | None = None
 
     @property
     def seconds(self) -> float:
