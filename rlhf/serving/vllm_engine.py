@@ -243,14 +243,15 @@ def sampling_params(request: Request, settings: EngineSettings) -> SamplingParam
 def finished_of(output: RequestOutput, *, cut_off: bool = False) -> Finished:
     """vLLM's output as plain arrays; an end that vLLM cannot explain is a `RuntimeError`, unless it was `cut_off`."""
     (completion,) = output.outputs
-    if completion.finish_reason not in ("stop", "length") and not cut_off:
+    reason = FinishReason.TIME.value if cut_off else completion.finish_reason
+    if reason not in ("stop", "length", "time"):
         raise RuntimeError(f"vLLM ended request {output.request_id} with {completion.finish_reason!r}")
     return Finished(
         id=output.request_id,
         token_ids=np.array(completion.token_ids, dtype=np.int32),
         logprobs=_sampled_logprobs(completion),
         versions=_versions(completion),
-        reason=FinishReason.TIME if cut_off else FinishReason(completion.finish_reason),
+        reason=FinishReason(reason),
     )
 
 
