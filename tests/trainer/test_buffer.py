@@ -221,6 +221,8 @@ async def test_a_resume_has_so_many_groups_to_play_as_updates_are_left() -> None
     assert [(await tickets.admit()).ordinal for _ in range(2)] == [8, 9]
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(tickets.admit(), timeout=0.02)
+
+
 async def test_the_failure_budget_counts_samples_also_of_groups_that_train_with_the_others() -> None:
     """Losing five of eight for ever leaves every group trainable, and is more than half of what was played."""
     for lost, ends in ((4, False), (5, True)):
