@@ -157,6 +157,7 @@ class UpdateBoundary:
             kl_reference=metrics.get("kl_reference"),
             clip_fraction=metrics.get("clip_fraction_low", 0.0) + metrics.get("clip_fraction_high", 0.0),
             failed=accounts.failed,
+            lost=self._buffer.lost_samples,
             filtered=accounts.filtered,
         )
 

@@ -73,18 +73,23 @@ def demonstrations_of(recipe: Recipe, prompt_tokens: PromptTokens, tell: Tell) -
 def rendered(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Iterator[Segment]:
     """The demonstrations as tokens. Raises `DataError` for one that is longer than the model's context."""
     from rlhf.models.chat import demonstration, prompt_ids
-    from rlhf.models.loading import load_tokenizer
+    from rlhf.models.loading import declared_ends, load_tokenizer
+    from rlhf.models.turn_end import end_of_reply, turn_end
 
-    tokenizer = load_tokenizer(model, trust_remote_code=recipe.model.trust_remote_code)
+    trust = recipe.model.trust_remote_code
+    tokenizer = load_tokenizer(model, trust_remote_code=trust)
 
     arguments = recipe.data.chat_template_arguments
+    end = end_of_reply(tokenizer, arguments)
+    for words in turn_end(tokenizer, arguments, declared_ends(model, trust_remote_code=trust)).told:
+        tell(words)
 
     def prompt_tokens(task: Task) -> int:
         return len(prompt_ids(tokenizer, task.messages, arguments))
 
     def segments() -> Iterator[Segment]:
         for messages, response in demonstrations_of(recipe, prompt_tokens, tell):
-            segment = demonstration(tokenizer, messages, response, arguments)
+            segment = demonstration(tokenizer, messages, response, arguments, end=end)
             if len(segment.token_ids) > context_tokens:
                 raise DataError(
                     f"a demonstration of {len(segment.token_ids)} tokens is longer than the model's context of "

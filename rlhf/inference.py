@@ -33,6 +33,8 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
     loaded = load_sets(recipe.data.eval_sets)
 
     async def evaluate(serving: Serving) -> Evaluation:
+        for words in serving.renderer.told:
+            tell(words)
         problems = held_out_problems(recipe.data, loaded, serving.renderer.prompt_tokens, tell)
         evaluator = serving.evaluator(recipe, problems)
         assert evaluator is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rlhf.cluster.worker import Worker
 from rlhf.data.config import DatasetConfig
+from rlhf.data.overlap import check_overlap, questions_of_pairs
 from rlhf.data.preference import Pair
 from rlhf.data.sources import load_pairs
 from rlhf.data.tasks import Tell, mixed
@@ -63,9 +64,15 @@ async def begin_comparison(recipe: Recipe, workers: Sequence[Worker], model: str
     held_out = await asyncio.to_thread(
         told_pairs, {data.eval_key(name): one for name, one in data.eval_sets.items()}, tell
     )
+    check_overlap(
+        data,
+        {key: questions_of_pairs(pairs) for key, pairs in train.items()},
+        {name: questions_of_pairs(held_out[data.eval_key(name)]) for name in data.eval_sets},
+        tell,
+    )
     learner = learner_of(PreferenceLearner if recipe.kind == "preference" else RewardLearner, recipe, workers)
     facts = await learner.start(learner_settings(recipe, model))
-    fitted = await asyncio.to_thread(fitting, recipe, model, facts["context_tokens"])
+    fitted = await asyncio.to_thread(fitting, recipe, model, facts["context_tokens"], tell)
     return Comparison(
         learner,
         in_order(recipe, list(train.values()), fitted),
@@ -110,16 +117,21 @@ def all_fitted(pairs: Sequence[Pair], fitted: Fitted, key: str, tell: Tell) -> l
     return found
 
 
-def fitting(recipe: Recipe, model: str, context_tokens: int) -> Fitted:
+def fitting(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Fitted:
     """Renders pairs by the chat template of `model`."""
     from rlhf.models.chat import comparison
-    from rlhf.models.loading import load_tokenizer
+    from rlhf.models.loading import declared_ends, load_tokenizer
+    from rlhf.models.turn_end import end_of_reply, turn_end
 
-    tokenizer = load_tokenizer(model, trust_remote_code=recipe.model.trust_remote_code)
+    trust = recipe.model.trust_remote_code
+    tokenizer = load_tokenizer(model, trust_remote_code=trust)
     arguments = recipe.data.chat_template_arguments
+    end = end_of_reply(tokenizer, arguments)
+    for words in turn_end(tokenizer, arguments, declared_ends(model, trust_remote_code=trust)).told:
+        tell(words)
 
     def fitted(pair: Pair) -> PairOfSegments | None:
-        chosen, rejected = comparison(tokenizer, pair.prompt, pair.chosen, pair.rejected, arguments)
+        chosen, rejected = comparison(tokenizer, pair.prompt, pair.chosen, pair.rejected, arguments, end=end)
         made = PairOfSegments(chosen=chosen, rejected=rejected, margin=pair.margin or 0.0)
         return made if made.tokens <= context_tokens else None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from rlhf.boundary import Resumed, UpdateBoundary
 from rlhf.cluster.worker import Cluster
 from rlhf.data.mixing import MixedOrder
+from rlhf.data.overlap import check_overlap, questions_of
 from rlhf.data.tasks import held_out_problems, load_sets, mixed, training_tasks
 from rlhf.fine_tuning import fine_tune_on
 from rlhf.ledger import Ledger, group_accounts
@@ -61,6 +62,12 @@ async def _train_on(cluster: Cluster, sitting: Sitting) -> Summary:
         view.phase("start")
         train = await asyncio.to_thread(load_sets, recipe.data.train_sets)
         held_out = await asyncio.to_thread(load_sets, recipe.data.eval_sets)
+        check_overlap(
+            recipe.data,
+            {key: questions_of(train[key], config) for key, config in recipe.data.train_sets.items()},
+            {name: questions_of(held_out[name], config) for name, config in recipe.data.eval_sets.items()},
+            view.message,
+        )
         workers = await spawn_learners(recipe, cluster)
         model = await starting_model(recipe, workers, view)
         learner = make_learner(recipe, workers)
@@ -76,6 +83,8 @@ async def _train_on(cluster: Cluster, sitting: Sitting) -> Summary:
             if sitting.point is not None:
                 await learner.load(sitting.point.path)
             publisher = await make_publisher(recipe, learner, serving)
+            for words in serving.renderer.told:
+                view.message(words)
             length = serving.renderer.prompt_tokens
             tasks = await asyncio.to_thread(training_tasks, recipe.data, train, length, view.message)
             problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, view.message)

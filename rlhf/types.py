@@ -107,11 +107,13 @@ class EnvironmentSpec:
 class Sampling:
     """How tokens are drawn. One object feeds the engine's request and the learner's log-softmax.
 
-    `temperature` 0 is greedy and is for evaluation only: a trained log-prob needs a distribution.
+    `temperature` 0 is greedy and is for evaluation only: a trained log-prob needs a distribution. `max_seconds` is the
+    time that a reply may take beside the engine's own limit.
     """
 
     temperature: float = 1.0
     max_tokens: int = 16
+    max_seconds: float | None = None
 
     @property
     def greedy(self) -> bool:
@@ -132,6 +134,8 @@ class FinishReason(StrEnum):
     """The policy sampled a stop token; it is the last token of the completion."""
     LENGTH = "length"
     """The token budget ran out while the policy was talking."""
+    TIME = "time"
+    """The time budget ran out while the policy was talking."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -207,7 +211,7 @@ class Trajectory:
     """The record of one episode, as one role saw it. `response` is the policy's last reply as text.
 
     With an environment `conversation` is all that was said, in order, for people; `malformed_calls` counts the replies
-    whose tool calls could not be read.
+    whose tool calls could not be read. `out_of_time` tells an episode that was cut off by a clock.
     """
 
     task: Task
@@ -219,6 +223,7 @@ class Trajectory:
     conversation: tuple[Message, ...] = ()
     malformed_calls: int = 0
     role: str = "agent"
+    out_of_time: bool = False
 
     @property
     def action_tokens(self) -> int:
@@ -229,12 +234,16 @@ class Trajectory:
 class Scored:
     """What a scorer said of a trajectory. `parts` are the named pieces before weighting.
 
-    With `per_turn` the value is the sum of the turns' own rewards: each is paid at its turn, and not again at the end.
+    The rewards of the turns, times `turn_weight`, are part of the value: each is paid at its turn, and what is left of
+    the value at the end. With `only_turns` nothing is left: the episode was judged along the way and not at its end.
+    `failure` is the kind of a scorer's failure where the value is what the recipe gives to such replies.
     """
 
     value: float
     parts: Mapping[str, float] = field(default_factory=dict)
-    per_turn: bool = False
+    turn_weight: float = 0.0
+    only_turns: bool = False
+    failure: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

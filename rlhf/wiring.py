@@ -15,7 +15,7 @@ from typing import TypeVar
 from rlhf.cluster.described import describe
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.data.config import EvaluationSetConfig
-from rlhf.errors import ModelError, RlhfError
+from rlhf.errors import ConfigError, ModelError, RlhfError
 from rlhf.recipe import Recipe
 from rlhf.reward.config import ScorerConfig
 from rlhf.reward.live import LiveReward
@@ -131,7 +131,8 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
     return EngineSettings(
         model=model,
         dtype=recipe.model.dtype,
-        stop_token_ids=stop_token_ids,
+        stop_token_ids=tuple(dict.fromkeys((*stop_token_ids, *recipe.sampling.stop_token_ids))),
+        stop=recipe.sampling.stop,
         max_context_tokens=rollout.max_context_tokens,
         max_sequences=rollout.max_sequences,
         tensor_parallel_size=rollout.tensor_parallel_size,
@@ -222,10 +223,14 @@ def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> Cha
 
     Raises `ModelError` for a chat template that cannot say what an environment will say.
     """
-    from rlhf.models.loading import load_tokenizer
+    from rlhf.models.loading import declared_ends, load_tokenizer
 
-    tokenizer = load_tokenizer(model, trust_remote_code=recipe.model.trust_remote_code)
-    renderer = ChatRenderer(tokenizer, recipe.data.chat_template_arguments, tools)
+    trust = recipe.model.trust_remote_code
+    tokenizer = load_tokenizer(model, trust_remote_code=trust)
+    ends = declared_ends(model, trust_remote_code=trust)
+    renderer = ChatRenderer(tokenizer, recipe.data.chat_template_arguments, tools, ends)
+    if unknown := [token for token in recipe.sampling.stop_token_ids if token >= len(tokenizer)]:
+        raise ConfigError(f"sampling.stop_token_ids has {unknown}, and {model} has {len(tokenizer)} tokens")
     appends = recipe.environment is not None and recipe.environment.history == "full"
     if appends and (refused := renderer.refusal(["tool" if tools else "user"])):
         raise ModelError(f"model.path={model}: {refused}")

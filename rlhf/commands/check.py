@@ -14,6 +14,7 @@ from rlhf.models.config import ModelConfig
 from rlhf.preflight import preflight
 from rlhf.recipe import Recipe
 from rlhf.rollout.endpoint.config import AgentConfig
+from rlhf.trainer.config import CorrectionConfig
 
 Row = tuple[str, str]
 """A label and what is said of it."""
@@ -77,9 +78,23 @@ def derived(recipe: Recipe) -> list[Row]:
             "in flight",
             f"{count(trainer.tickets, 'group')} at once, at most {count(trainer.max_staleness, 'update')} stale",
         ),
+        *([("correction", describe_correction(trainer.correction))] if trainer.old_logprobs == "recomputed" else []),
         ("evaluation", "before and after" + every(trainer.eval_every) if recipe.data.eval else "none"),
         ("checkpoints", "at the end" + every(trainer.save_every) + f", the newest {trainer.keep_checkpoints} are kept"),
     ]
+
+
+def describe_correction(config: CorrectionConfig) -> str:
+    """What becomes of tokens on which engine and learner differ."""
+    if config.method == "none":
+        return "none: the difference of engine and learner is measured only"
+    weighed = {
+        "token": "tokens weighed by learner over engine",
+        "sequence": "sequences weighed by learner over engine",
+        "geometric": "sequences weighed by the geometric mean of learner over engine",
+    }[config.level]
+    bound = "at most" if config.method == "truncate" else f"left out below {config.low:g} and above"
+    return f"{weighed}, {bound} {config.high:g}"
 
 
 def count(number: int, thing: str) -> str:

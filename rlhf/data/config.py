@@ -168,6 +168,8 @@ class EvaluationSetConfig(DatasetConfig):
     vote_after: str | None = Field(None, min_length=1)
     """A reply's vote is what follows the last such mark (`####`, `\\boxed{`), to the end of its line or the closing
     brace; the whole reply when absent."""
+    trained_on: bool = False
+    """All its problems may be trained on as well: it measures what was learnt by heart, and not what is new."""
 
     @model_validator(mode="after")
     def _samples_suffice(self) -> EvaluationSetConfig:

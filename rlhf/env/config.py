@@ -48,7 +48,7 @@ class EnvironmentConfig(Config):
     turn_timeout_seconds: float = Field(30, gt=0)
     """Deadline for one answer of the environment; the episode is lost when it passes."""
     episode_timeout_seconds: float = Field(300, gt=0)
-    """Deadline for all answers of the environment in one episode together."""
+    """Time for all answers of the environment in one episode together. An episode that takes longer is truncated."""
     start_timeout_seconds: float = Field(120, gt=0)
     """How long an episode waits for a place, and then for its environment to be made."""
     max_sessions: int = Field(1024, ge=1)

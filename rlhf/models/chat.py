@@ -20,6 +20,10 @@ class ChatTokenizer(Protocol):
     eos_token_id: int | None
 
     @property
+    def all_special_ids(self) -> Sequence[int]: ...
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, Any]: ...
+    @property
     def apply_chat_template(self) -> Callable[..., Any]: ...
     @property
     def encode(self) -> Callable[..., Any]: ...
@@ -37,14 +41,14 @@ def prompt_ids(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments:
 
 
 def prompt_text(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE) -> str:
-    """The same as text."""
+    """The same as text; with `add_generation_prompt: False` among the arguments, without the header of a reply."""
     return str(_applied(tokenizer, messages, tokenize=False, **arguments))
 
 
 def _applied(tokenizer: ChatTokenizer, messages: Sequence[Message], **arguments: Any) -> Any:
     conversation = [as_chat(message) for message in messages]
     try:
-        return tokenizer.apply_chat_template(conversation, add_generation_prompt=True, **arguments)
+        return tokenizer.apply_chat_template(conversation, **{"add_generation_prompt": True, **arguments})
     except TemplateError as error:
         roles = ", ".join(message.role for message in messages)
         raise ModelError(f"the chat template refuses a conversation of {roles}: {error}") from error
@@ -76,10 +80,15 @@ def with_tools(arguments: Mapping[str, Any], tools: Sequence[Tool]) -> Mapping[s
 
 
 def demonstration(
-    tokenizer: ChatTokenizer, messages: Sequence[Message], response: str, arguments: Mapping[str, Any] = NONE
+    tokenizer: ChatTokenizer,
+    messages: Sequence[Message],
+    response: str,
+    arguments: Mapping[str, Any] = NONE,
+    *,
+    end: int,
 ) -> Segment:
-    """The chat prompt as PROMPT, then the response and the end-of-turn token as ACTION."""
-    return _answered(tokenizer, prompt_ids(tokenizer, messages, arguments), response)
+    """The chat prompt as PROMPT, then the response and the token `end` of its turn as ACTION."""
+    return _answered(tokenizer, prompt_ids(tokenizer, messages, arguments), response, end)
 
 
 def comparison(
@@ -88,16 +97,16 @@ def comparison(
     chosen: str,
     rejected: str,
     arguments: Mapping[str, Any] = NONE,
+    *,
+    end: int,
 ) -> tuple[Segment, Segment]:
     """The demonstrations of two responses to one prompt, which is rendered once."""
     prompt = prompt_ids(tokenizer, messages, arguments)
-    return _answered(tokenizer, prompt, chosen), _answered(tokenizer, prompt, rejected)
+    return _answered(tokenizer, prompt, chosen, end), _answered(tokenizer, prompt, rejected, end)
 
 
-def _answered(tokenizer: ChatTokenizer, prompt: Sequence[int], response: str) -> Segment:
-    if tokenizer.eos_token_id is None:
-        raise ModelError("the tokenizer has no end-of-sequence token: a response could never end")
-    reply = [*tokenizer.encode(response, add_special_tokens=False), tokenizer.eos_token_id]
+def _answered(tokenizer: ChatTokenizer, prompt: Sequence[int], response: str, end: int) -> Segment:
+    reply = [*tokenizer.encode(response, add_special_tokens=False), end]
     length = len(prompt) + len(reply)
     kinds = [TokenKind.PROMPT] * len(prompt) + [TokenKind.ACTION] * len(reply)
     return Segment(

@@ -25,10 +25,11 @@ REPLIES = (REPLY, f"<think>\nplaceholder thought\n</think>\n\n{REPLY}")
 
 
 class Increments:
-    """The increments of one tokenizer and its template. `arguments` are what the template takes beside messages."""
+    """The increments of one tokenizer and its template, which ends a reply with the token `end`. `arguments` are what
+    the template takes beside messages."""
 
-    def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> None:
-        self._tokenizer, self._arguments = tokenizer, arguments
+    def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE, *, end: int | None) -> None:
+        self._tokenizer, self._arguments, self._end = tokenizer, arguments, end
         self._verdicts: dict[tuple[str, ...], str | None] = {}
 
     def after_reply(self, messages: Sequence[Message]) -> list[int]:
@@ -65,41 +66,44 @@ class Increments:
         stop = self._stop()
         if not tail.startswith(stop):
             raise ModelError(
-                f"the chat template ends a reply with {tail[:20]!r}, but the model stops at {stop!r}: after it nothing "
-                "can be appended; give the tokenizer the stop token of its template, or use history: last_n"
+                f"the chat template goes on with {tail[:20]!r} behind a reply, but a reply ends at {stop!r}: after it "
+                "nothing can be appended; use history: last_n"
             )
         return tail
 
     def _encoded(self, tail: str) -> list[int]:
         """The tokens after the stop token. It is encoded with the rest, so that the rest is read as what follows it."""
         token_ids = list(self._tokenizer.encode(tail, add_special_tokens=False))
-        if token_ids[:1] != [self._tokenizer.eos_token_id]:
+        if token_ids[:1] != [self._end]:
             raise ModelError(f"the tokenizer does not read its own stop token {self._stop()!r} as one token")
         return token_ids[1:]
 
     def _stop(self) -> str:
-        if self._tokenizer.eos_token_id is None:
-            raise ModelError("the tokenizer has no end-of-sequence token: a reply could never end")
-        return str(self._tokenizer.decode([self._tokenizer.eos_token_id], skip_special_tokens=False))
+        if self._end is None:
+            raise ModelError("no token ends a reply: nothing can be appended after it; use history: last_n")
+        return str(self._tokenizer.decode([self._end], skip_special_tokens=False))
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         return prompt_text(self._tokenizer, messages, self._arguments)
 
 
-def conversation(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE) -> Segment:
+def conversation(
+    tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE, *, end: int
+) -> Segment:
     """A demonstration with several replies, rendered as an episode is: what comes before the first reply is PROMPT,
-    every reply with its stop token ACTION, what comes between them ENV; what comes after the last is left out.
+    every reply with the token `end` of its turn ACTION, what comes between them ENV; what comes after the last is left
+    out.
 
     Raises `ModelError` for a template that does not append, and for a conversation in which nobody replies.
     """
     replies = [n for n, one in enumerate(messages) if one.role == REPLIER]
-    if not replies or tokenizer.eos_token_id is None:
-        raise ModelError("a demonstration needs an assistant message to imitate, and a token that ends it")
-    increments = Increments(tokenizer, arguments)
+    if not replies:
+        raise ModelError("a demonstration needs an assistant message to imitate")
+    increments = Increments(tokenizer, arguments, end=end)
     pieces = [(TokenKind.PROMPT, prompt_ids(tokenizer, messages[: replies[0]], arguments))]
     for reply, following in zip(replies, [*replies[1:], None], strict=True):
         said = tokenizer.encode(messages[reply].content, add_special_tokens=False)
-        pieces.append((TokenKind.ACTION, [*said, tokenizer.eos_token_id]))
+        pieces.append((TokenKind.ACTION, [*said, end]))
         if following is not None:
             pieces.append((TokenKind.ENV, increments.after_reply(messages[reply + 1 : following])))
     token_ids = np.array([token for _, tokens in pieces for token in tokens], np.int32)

@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from rlhf.errors import ModelError
@@ -34,6 +41,15 @@ def context_length(path: str, *, trust_remote_code: bool = False) -> int:
         return int(config.get_text_config().max_position_embeddings)
     except AttributeError:
         raise ModelError(f"model.path={path}: its config.json gives no max_position_embeddings") from None
+
+
+def declared_ends(path: str, *, trust_remote_code: bool = False) -> tuple[int, ...]:
+    """The tokens at which the model's `generation_config.json` would end a reply; none where there is no such file."""
+    try:
+        ends = GenerationConfig.from_pretrained(path, trust_remote_code=trust_remote_code).eos_token_id
+    except OSError:
+        return ()
+    return () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
 
 
 def load_policy(

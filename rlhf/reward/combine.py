@@ -47,8 +47,15 @@ def combined(scores: Mapping[str, Scored | Unscored], weights: Mapping[str, floa
     for name, score in scores.items():
         if isinstance(score, Unscored):
             return Unscored(kind=f"{name}: {score.kind}", detail=score.detail)
-    values = {name: score.value for name, score in scores.items() if isinstance(score, Scored)}
+    numbers = {name: score for name, score in scores.items() if isinstance(score, Scored)}
+    values = {name: score.value for name, score in numbers.items()}
     total = sum(weights[name] * value for name, value in values.items())
     if not math.isfinite(total):
         return Unscored(kind="not finite", detail=f"the weighted sum of {values} is {total}")
-    return Scored(value=total, parts=values)
+    return Scored(
+        value=total,
+        parts=values,
+        turn_weight=sum(weights[name] * score.turn_weight for name, score in numbers.items()),
+        only_turns=all(score.only_turns for name, score in numbers.items() if weights[name]),
+        failure=", ".join(f"{name}: {score.failure}" for name, score in numbers.items() if score.failure),
+    )

@@ -29,4 +29,4 @@ def summed(trajectory: Trajectory) -> Scored | Unscored:
     if not rewards and trajectory.status is Status.TERMINATED:
         return Unscored(kind="no reward", detail="the environment ended the episode and gave it no reward")
     value = float(sum(rewards))
-    return Scored(value=value, parts={NAME: value}, per_turn=True)
+    return Scored(value=value, parts={NAME: value}, turn_weight=1.0, only_turns=True)

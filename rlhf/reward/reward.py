@@ -12,6 +12,7 @@ from rlhf.errors import ConfigError
 from rlhf.reward.combine import CombinedReward, Part
 from rlhf.reward.config import RewardConfig, ScorerConfig
 from rlhf.reward.environment import EnvironmentReward
+from rlhf.reward.failure import FailuresValued
 from rlhf.reward.format import form
 from rlhf.reward.live import LiveReward
 from rlhf.reward.process import ScorerPool
@@ -79,10 +80,19 @@ def make_reward(config: RewardConfig, log: Path | None = None, model: LiveReward
     """The reward that `config` names. Nothing is started before `start` or the first score. `log` is for what the
     scorers of a function print; `model` is the reward model of kind `model`, alone or as a part."""
     if config.kind != "combined":
-        return _scorer(config, log, model)
+        return _with_its_failures(config, _scorer(config, log, model))
     return CombinedReward(
-        {name: Part(weight=part.weight, reward=_scorer(part, log, model)) for name, part in config.parts.items()}
+        {
+            name: Part(weight=part.weight, reward=_with_its_failures(part, _scorer(part, log, model)))
+            for name, part in config.parts.items()
+        }
     )
+
+
+def _with_its_failures(config: ScorerConfig, reward: LiveReward) -> LiveReward:
+    """The reward, with a number for replies that break it where the recipe gives one."""
+    value = config.on_scorer_failure
+    return reward if isinstance(value, str) else FailuresValued(reward, value)
 
 
 def _scorer(config: ScorerConfig, log: Path | None, model: LiveReward | None) -> LiveReward:

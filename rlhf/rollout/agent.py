@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlhf.errors import DeadlinePassed, GenerateFailed
@@ -23,9 +23,10 @@ class WithAgent:
     """A way to play: `program(task, base_url, api_key)` asks an endpoint at `url`, which serves `sessions` with
     `token`, and returns what the episode has earned, or None.
 
-    `Failed("agent_raised")` and `Failed("agent_timeout")` say how it broke, `Failed("agent_silent")` that it was never
-    given a reply, `Failed("agent_protocol")` that what it returned is no reward, `Failed("agent_refused")` that too
-    many before it hang.
+    One that does not end in time is cut off: its episode is truncated, with all that was said so far.
+    `Failed("agent_raised")` says that it broke, `Failed("agent_timeout")` that it was given no reply in its time and
+    `Failed("agent_silent")` that it ended without any, `Failed("agent_protocol")` that what it returned is no reward,
+    `Failed("agent_refused")` that too many before it hang.
     """
 
     program: Callable[..., Any]
@@ -40,7 +41,7 @@ class WithAgent:
 
     async def __call__(self, task: Task, policy: Policy, seed: int) -> tuple[Trajectory | Failed, ...]:
         async with self.places:
-            session = self.sessions.open(policy)
+            session = self.sessions.open(policy, seconds=self.timeout_seconds)
             try:
                 base_url = f"{self.url}/sessions/{session.id}/v1"
                 given = (task, base_url, self.token)
@@ -53,11 +54,15 @@ class WithAgent:
         """Raises what an engine raised, where that was the end of the agent, or is that of the run."""
         if isinstance(returned, NotStarted):
             return _failed("refused", task, "agent.max_agents agents were given up and have not come back: they hang")
+        if isinstance(returned, Late) and session.capture.replies and session.failure is None:
+            return replace(session.trajectory(task, None, ended=False), out_of_time=True)
         broke = isinstance(returned, (Raised, Late))
         if session.failure and (broke or not isinstance(session.failure, (GenerateFailed, DeadlinePassed))):
             raise session.failure
         if isinstance(returned, Late):
-            return _failed("timeout", task, f"the agent did not end within {self.timeout_seconds:g} s")
+            return _failed(
+                "timeout", task, f"the agent had no reply, and did not end within {self.timeout_seconds:g} s"
+            )
         if isinstance(returned, Raised):
             return _failed("raised", task, f"{type(returned.error).__name__}: {returned.error}")
         if not session.capture.replies:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -26,6 +26,10 @@ class SamplingConfig(Config):
     """Softmax temperature. vLLM samples no colder than 0.01."""
     max_tokens: int = Field(16, ge=1)
     """Longest reply in tokens."""
+    stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """Tokens at which a reply ends, beside the end of a turn of the model's chat template."""
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Texts with which a reply ends, the last token that makes one included."""
 
     @model_validator(mode="before")
     @classmethod
@@ -66,6 +70,7 @@ class RolloutConfig(Config):
     start_timeout_seconds: float = Field(300, gt=0)
     """Deadline for an engine to start."""
     generate_timeout_seconds: float = Field(300, gt=0)
-    """Deadline for one reply once the engine has it."""
+    """Time that one reply may take once the engine has it, pauses of publishes not counted. One that takes longer is
+    cut off there: truncated, with what was said so far."""
     publish_timeout_seconds: float = Field(120, gt=0)
     """Deadline for each phase of a publish."""

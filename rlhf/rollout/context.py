@@ -31,6 +31,11 @@ class Context:
         """Everything so far, `int32 [T]`."""
         return np.concatenate(self._tokens).astype(np.int32)
 
+    @property
+    def last(self) -> int:
+        """The last token so far."""
+        return int(self._tokens[-1][-1])
+
     def say(self, completion: Completion) -> None:
         """A reply of the policy, as it was sampled: a turn of its own."""
         start = len(self)

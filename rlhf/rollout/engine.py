@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from rlhf.cluster.worker import Worker
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed
+from rlhf.rollout.clock import RunningClock
 from rlhf.serving.settings import EngineFacts, Finished, Refused, Request
 from rlhf.transfer.init_info import init_info, update_info
-from rlhf.types import Completion, Manifest, PolicyVersion, Prompt, Rendezvous, Sampling
+from rlhf.types import Completion, FinishReason, Manifest, PolicyVersion, Prompt, Rendezvous, Sampling
 
 POLL_SECONDS = 1.0
 """How long one `collect` waits for a first reply."""
@@ -54,8 +55,9 @@ class _Pending:
 class RemoteEngine:
     """A `RolloutEngine` and a `PublishTarget` over a worker that runs an `EngineWorker`.
 
-    `generate` raises `GenerateFailed` when this one request cannot be answered, `DeadlinePassed` when it is not
-    answered `generate_timeout_seconds` after the engine had it, `EngineBroken` or `WorkerDied` when the engine will
+    A reply may take `generate_timeout_seconds` from when the engine has its request, pauses of publishes not counted;
+    then it is cut off, and has what was said so far. `generate` raises `GenerateFailed` when this one request cannot be
+    answered, `DeadlinePassed` when nothing was said in that time, `EngineBroken` or `WorkerDied` when the engine will
     answer nothing any more.
     """
 
@@ -75,6 +77,7 @@ class RemoteEngine:
         self._publish_seconds = publish_timeout_seconds
         # A request that vLLM would let wait for a place waits here instead, where its deadline does not run yet.
         self._places = asyncio.Semaphore(max_sequences)
+        self._clock = RunningClock()
         self._ids = itertools.count()
         self._outbox: list[Request] = []
         self._pending: dict[str, _Pending] = {}
@@ -94,15 +97,23 @@ class RemoteEngine:
         request_id = f"{session}/{next(self._ids)}"
         pending = self._pending[request_id] = _Pending(session)
         self._post(Request(request_id, prompt.token_ids, sampling.temperature, sampling.max_tokens, seed))
+        seconds = min(self._generate_seconds, sampling.max_seconds or self._generate_seconds)
         try:
             await pending.taken
-            async with asyncio.timeout(self._generate_seconds):
-                return await pending.reply
-        except TimeoutError as error:
-            raise DeadlinePassed(f"{self.name} (session {session})", self._generate_seconds) from error
+            if not await self._clock.within(pending.reply, seconds):
+                await self._cut_off(request_id, pending)
         finally:
             if self._pending.pop(request_id, None):
                 self._spawn(self._abort(request_id))
+        completion = pending.reply.result() if pending.reply.done() else None
+        if completion is None or (completion.finish_reason is FinishReason.TIME and not len(completion.token_ids)):
+            raise DeadlinePassed(f"{self.name} (session {session})", seconds)
+        return completion
+
+    async def _cut_off(self, request_id: str, pending: _Pending) -> None:
+        """Have what was said so far come back as the reply; it may also have ended in this moment."""
+        await self._call("cut_off", [request_id])
+        await asyncio.wait((pending.reply,), timeout=CALL_SECONDS)
 
     async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
         """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1."""
@@ -120,6 +131,7 @@ class RemoteEngine:
 
     async def prepare(self, manifest: Manifest) -> None:
         """Pause sampling and acknowledge the manifest; requests are kept."""
+        self._clock.pause()
         await self._phase("prepare", [tensor.name for tensor in manifest.tensors])
 
     async def receive(self, manifest: Manifest) -> None:
@@ -133,6 +145,7 @@ class RemoteEngine:
     async def resume(self) -> None:
         """Let sampling go on."""
         await self._phase("resume")
+        self._clock.go_on()
 
     async def stop(self) -> None:
         """Give up what is under way and free the model."""

@@ -75,6 +75,7 @@ class Course:
     engine: str = ""
     generate_seconds: float = 0.0
     malformed_calls: int = 0
+    out_of_time: bool = False
 
     def room(self, policy: Policy) -> int:
         """Tokens that the next reply may have, from the ids so far."""
@@ -92,6 +93,7 @@ class Course:
             conversation=tuple(self.said),
             malformed_calls=self.malformed_calls,
             role=self.role,
+            out_of_time=self.out_of_time,
         )
 
 
@@ -138,4 +140,5 @@ async def say(course: Course, policy: Policy, turn: int) -> Completion:
     course.generate_seconds += time.monotonic() - began
     course.history.context.say(completion)
     course.response, course.engine = policy.renderer.text(completion.token_ids), completion.engine
+    course.out_of_time = completion.finish_reason is FinishReason.TIME
     return completion

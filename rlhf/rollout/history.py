@@ -15,12 +15,12 @@ from rlhf.types import Message, Prompt, Segment, Tool
 
 
 class Renderer(Protocol):
-    """Messages to tokens, and sampled tokens to text. `increment` is what is appended after a reply that stopped;
-    `offering` is the same with other tools that the policy may call."""
+    """Messages to tokens, and sampled tokens to text. `increment` is what is appended after a reply that stopped with
+    the token `last`; `offering` is the same with other tools that the policy may call."""
 
     def offering(self, tools: Sequence[Tool]) -> Renderer: ...
     def prompt(self, messages: Sequence[Message]) -> Prompt: ...
-    def increment(self, messages: Sequence[Message]) -> NDArray[np.int32]: ...
+    def increment(self, messages: Sequence[Message], last: int) -> NDArray[np.int32]: ...
     def text(self, token_ids: NDArray[np.int32]) -> str: ...
     def marked_text(self, token_ids: NDArray[np.int32]) -> str: ...
     def whole_text(self, token_ids: NDArray[np.int32]) -> str: ...
@@ -64,7 +64,7 @@ class FullHistory:
         return (self.context.segment(),)
 
     def grow(self, reply: str, heard: Sequence[Message], max_tokens: int) -> bool:
-        increment = self._renderer.increment(heard)
+        increment = self._renderer.increment(heard, self.context.last)
         if len(self.context) + len(increment) >= max_tokens:
             return False
         self.context.hear(increment)
@@ -113,7 +113,7 @@ class LastTurns:
 
 def _append_if_it_fits(renderer: Renderer, context: Context, heard: Sequence[Message], max_tokens: int) -> None:
     try:
-        increment = renderer.increment(heard) if heard else np.zeros(0, np.int32)
+        increment = renderer.increment(heard, context.last) if heard else np.zeros(0, np.int32)
     except ModelError:  # nothing is sampled after it: a template that cannot say it costs a critic some precision
         return
     if len(context) + len(increment) <= max_tokens:

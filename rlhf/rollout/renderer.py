@@ -12,20 +12,28 @@ from numpy.typing import NDArray
 
 from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids, with_tools
 from rlhf.models.increments import Increments
+from rlhf.models.turn_end import turn_end
 from rlhf.types import Message, Prompt, Task, Tool
 
 REMEMBERED_OFFERS = 64
 
 
 class ChatRenderer:
-    """The model's own chat template, with the recipe's arguments for it and the tools that the policy may call."""
+    """The model's own chat template, with the recipe's arguments for it and the tools that the policy may call.
+    `declared_ends` are the ends that the model's `generation_config.json` names."""
 
     def __init__(
-        self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE, tools: Sequence[Tool] = ()
+        self,
+        tokenizer: ChatTokenizer,
+        arguments: Mapping[str, Any] = NONE,
+        tools: Sequence[Tool] = (),
+        declared_ends: Sequence[int] = (),
     ) -> None:
         self._tokenizer, self._arguments = tokenizer, with_tools(arguments, tools)
-        self._increments = Increments(tokenizer, self._arguments)
+        self._end = turn_end(tokenizer, self._arguments, declared_ends)
+        self._increments = Increments(tokenizer, self._arguments, end=self._end.token_id)
         self._without_tools, self._offers = arguments, dict[str, ChatRenderer]()
+        self._declared_ends = declared_ends
 
     def offering(self, tools: Sequence[Tool]) -> ChatRenderer:
         """The same with other tools; kept, for what is known of its template is dear."""
@@ -33,23 +41,34 @@ class ChatRenderer:
         if key not in self._offers:
             if len(self._offers) >= REMEMBERED_OFFERS:
                 self._offers.pop(next(iter(self._offers)))
-            self._offers[key] = ChatRenderer(self._tokenizer, self._without_tools, tools)
+            self._offers[key] = ChatRenderer(self._tokenizer, self._without_tools, tools, self._declared_ends)
         return self._offers[key]
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        return () if self._tokenizer.eos_token_id is None else (self._tokenizer.eos_token_id,)
+        """Where a turn ends; of these nobody reads anything in a reply."""
+        return self._end.token_ids
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What a person should know of where replies end."""
+        return self._end.told
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
         """The conversation so far, and the header of the assistant's reply."""
         return Prompt(token_ids=np.asarray(prompt_ids(self._tokenizer, messages, self._arguments), dtype=np.int32))
 
-    def increment(self, messages: Sequence[Message]) -> NDArray[np.int32]:
-        """What follows a reply that ended with its stop token: the messages, and the header of the next reply.
+    def increment(self, messages: Sequence[Message], last: int) -> NDArray[np.int32]:
+        """What follows a reply that stopped with the token `last`: the end of its turn, where it stopped at something
+        else (`sampling.stop`), the messages, and the header of the next reply.
 
         Raises `ModelError` when the template does not only append.
         """
-        return np.asarray(self._increments.after_reply(messages), dtype=np.int32)
+        increment = np.asarray(self._increments.after_reply(messages), dtype=np.int32)
+        if last in self.stop_token_ids:
+            return increment
+        assert self._end.token_id is not None, "increments were refused without one"
+        return np.concatenate([np.array([self._end.token_id], np.int32), increment])
 
     def refusal(self, roles: Sequence[str]) -> str | None:
         """Why messages of these roles cannot be appended to a conversation; None when they can."""
@@ -60,13 +79,16 @@ class ChatRenderer:
         return len(prompt_ids(self._tokenizer, task.messages, self._arguments))
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
-        """What people and rewards read of sampled tokens: without special tokens such as the end of the turn."""
-        return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True))
+        """What people and rewards read of sampled tokens: without special tokens, and without the end of the turn."""
+        return str(self._tokenizer.decode(self._without_ends(token_ids).tolist(), skip_special_tokens=True))
 
     def marked_text(self, token_ids: NDArray[np.int32]) -> str:
         """What tool calls are read from: with the special tokens that may mark them, without those that stop."""
-        return self.whole_text(token_ids[~np.isin(token_ids, self.stop_token_ids)])
+        return self.whole_text(self._without_ends(token_ids))
 
     def whole_text(self, token_ids: NDArray[np.int32]) -> str:
         """Tokens as they are, special ones too."""
         return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=False))
+
+    def _without_ends(self, token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        return token_ids[~np.isin(token_ids, self.stop_token_ids)]

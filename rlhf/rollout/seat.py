@@ -15,8 +15,8 @@ from rlhf.types import Message, Observation, Task, finite_number
 class Seat:
     """`seconds` is how long the episode has waited for the environment so far, `timeout_seconds` how long it may.
 
-    Raises `EnvironmentFailed`: of kind `timeout` when that is over, `protocol` for an answer that makes no sense, and
-    whatever the environment itself raises.
+    When that is over `step` is answered with None. Raises `EnvironmentFailed`: of kind `timeout` where that happens
+    before anything was asked, `protocol` for an answer that makes no sense, and whatever the environment itself raises.
     """
 
     def __init__(self, environment: Environment, name: str, timeout_seconds: float) -> None:
@@ -26,23 +26,26 @@ class Seat:
     async def reset(self, task: Task, seed: int) -> Observation:
         """What is asked."""
         first = await self._answer(self._environment.reset(task, seed=seed))
+        if first is None:
+            detail = f"its reset took more than the {self._timeout_seconds:g} s that an episode may wait for it"
+            raise EnvironmentFailed(self._name, "timeout", detail)
         if first.done or not first.messages:
             ended = "ended the episode" if first.done else "said nothing"
             raise EnvironmentFailed(self._name, "protocol", f"its reset {ended}: there is nothing to reply to")
         return first
 
-    async def step(self, action: Message) -> Observation:
-        """What the environment says to the policy's action."""
+    async def step(self, action: Message) -> Observation | None:
+        """What the environment says to the policy's action; None when the episode has waited too long for it, all turns
+        together."""
         return await self._answer(self._environment.step(action))
 
-    async def _answer(self, asked: Awaitable[Observation]) -> Observation:
+    async def _answer(self, asked: Awaitable[Observation]) -> Observation | None:
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._timeout_seconds - self.seconds):
                 heard = await asked
         except TimeoutError:
-            detail = f"the episode has waited {self._timeout_seconds:g} s for it, all turns together"
-            raise EnvironmentFailed(self._name, "timeout", detail) from None
+            return None
         finally:
             self.seconds += time.monotonic() - began
         if wrong := _nonsense(heard):

@@ -73,7 +73,8 @@ async def play(
 
     A prompt that leaves no room for a reply is `Failed("prompt_too_long")`, a chat template that cannot say what the
     environment says `Failed("template")`, both for every role; a role whose turn never came is `Failed("never_acted")`.
-    Raises what engine and environment raise, and `EnvironmentFailed` when it is waited for too long.
+    An episode that has waited too long for its environment is cut off after the reply it was given last. Raises what
+    engine and environment raise.
     """
     table = Table(task=task, policy=policy, rules=rules)
     seat = Seat(environment, rules.environment, rules.timeout_seconds)
@@ -155,7 +156,12 @@ async def _take_turns(table: Table, seat: Seat, heard: Observation) -> Status:
             course.said.append(Message(role="assistant", content=course.response))
             table.cut_off(None)
             return Status.TRUNCATED
-        heard = await _answered(course, completion, table, seat)
+        answer = await _answered(course, completion, table, seat)
+        if answer is None:
+            course.out_of_time = True
+            table.cut_off(None)
+            return Status.TRUNCATED
+        heard = answer
         course.history.context.judge(heard.reward)
         if heard.terminated:
             table.conclude(heard)
@@ -166,8 +172,9 @@ async def _take_turns(table: Table, seat: Seat, heard: Observation) -> Status:
     return Status.TRUNCATED
 
 
-async def _answered(course: Course, completion: Completion, table: Table, seat: Seat) -> Observation:
-    """What the environment says to a reply. It is not asked about tool calls that nobody can read."""
+async def _answered(course: Course, completion: Completion, table: Table, seat: Seat) -> Observation | None:
+    """What the environment says to a reply, None when it was waited for too long. It is not asked about tool calls that
+    nobody can read."""
     spoken = table.rules.read(table.policy.renderer.marked_text(completion.token_ids))
     action = _action(spoken, course.response)
     course.said.append(action)

@@ -154,4 +154,5 @@ def learning(line: UpdateLine) -> Text:
 
 def groups(line: UpdateLine) -> Text:
     failed = (f"{line.failed} failed", "bold red" if line.failed else "dim")
-    return Text.assemble(failed, "   ", (f"{line.filtered} filtered", "dim"))
+    lost = (f"{line.lost} samples lost", "bold red" if line.lost else "dim")
+    return Text.assemble(failed, "   ", (f"{line.filtered} filtered", "dim"), "   ", lost)

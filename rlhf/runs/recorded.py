@@ -111,7 +111,9 @@ def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
     if record.reward is None:
         return Sample(trajectory=trajectory, score=Unscored(kind=kind, detail=detail))
     parts = {name: value for name, value in (record.reward_parts or {}).items() if value is not None}
-    score = Scored(value=record.reward, parts=parts, per_turn=bool(record.reward_per_turn))
+    only_turns = bool(record.reward_per_turn)
+    weight = float(only_turns) if record.turn_weight is None else record.turn_weight  # older records have no weight
+    score = Scored(value=record.reward, parts=parts, turn_weight=weight, only_turns=only_turns)
     return Sample(trajectory=trajectory, score=score)
 
 

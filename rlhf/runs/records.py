@@ -84,7 +84,9 @@ class EpisodeRecord:
     reward_parts: dict[str, float] | None = None
     """The named pieces of the reward before weighting."""
     reward_per_turn: bool | None = None
-    """Whether the reward is the sum of those of its `turns`."""
+    """Whether the reward is that of its `turns` alone."""
+    turn_weight: float | None = None
+    """With what weight the rewards of its `turns` are in the reward, where they are."""
     advantage: float | None = None
     """Mean advantage of its sampled tokens."""
     advantages: list[float | None] | None = None
@@ -266,7 +268,8 @@ def _reward(sample: Sample) -> dict[str, Any]:
     return {
         "reward": finite(float(sample.score.value)),
         "reward_parts": _finite_parts(sample.score.parts),
-        "reward_per_turn": sample.score.per_turn or None,
+        "reward_per_turn": sample.score.only_turns or None,
+        "turn_weight": sample.score.turn_weight or None,
     }
 
 

@@ -38,6 +38,8 @@ class UpdateLine:
     clip_fraction: float | None = None
     failed: int = 0
     """Groups failed so far."""
+    lost: int = 0
+    """Samples lost so far: without a number, or in a group that failed."""
     filtered: int = 0
     """Groups filtered so far."""
 
@@ -170,6 +172,7 @@ def _reinforced(line: UpdateLine) -> list[str]:
         *([] if line.kl_reference is None else [f"kl to reference {line.kl_reference:.3f}"]),
         f"clip {number(line.clip_fraction, '.3f'):>5}",
         f"failed {line.failed}",
+        f"lost {line.lost}",
         f"filtered {line.filtered}",
     ]
 

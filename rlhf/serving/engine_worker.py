@@ -69,6 +69,10 @@ class EngineWorker:
         """Forget requests; they are not heard of again."""
         self._thread.run(lambda engine: self._forget(engine, ids), awaited="abort", timeout_seconds=self._seconds)
 
+    def cut_off(self, ids: Sequence[str]) -> None:
+        """End requests where they are: what they have said so far comes back from `collect`."""
+        self._thread.run(lambda engine: self._cut_off(engine, ids), awaited="cut_off", timeout_seconds=self._seconds)
+
     def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
         """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, with the weights the engine has now.
 
@@ -140,6 +144,9 @@ class EngineWorker:
     def _forget(self, engine: VllmEngine, ids: Sequence[str]) -> None:
         self._in_flight.difference_update(ids)
         engine.abort(list(ids))
+
+    def _cut_off(self, engine: VllmEngine, ids: Sequence[str]) -> None:
+        self._deliver(engine.cut_off([request_id for request_id in ids if request_id in self._in_flight]))
 
     def _deliver(self, replies: list[Finished]) -> None:
         for reply in replies:

@@ -18,14 +18,16 @@ UNPUBLISHED = -1
 class EngineSettings:
     """One engine. `weight_transfer` names vLLM's backend for publishes; an engine without one only evaluates.
 
-    A reply ends at any of `stop_token_ids` and nowhere else but its budget. `max_context_tokens` is the model's own
-    limit when None. On a CPU `kv_cache_megabytes` is the KV cache, on a GPU it is what `gpu_memory_utilization` leaves.
-    With a `lora_rank` a publish brings adapters of that rank for the layers called `lora_targets`, and nothing else.
+    A reply ends at any of `stop_token_ids`, with any of the texts `stop`, and nowhere else but its budget.
+    `max_context_tokens` is the model's own limit when None. On a CPU `kv_cache_megabytes` is the KV cache, on a GPU it
+    is what `gpu_memory_utilization` leaves. With a `lora_rank` a publish brings adapters of that rank for the layers
+    called `lora_targets`, and nothing else.
     """
 
     model: str
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
     max_context_tokens: int | None = None
     max_sequences: int = 256
     tensor_parallel_size: int = 1

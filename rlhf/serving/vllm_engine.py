@@ -20,6 +20,7 @@ from vllm.model_executor.models import ModelRegistry
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.transformers_utils.config import get_config
 from vllm.v1.core.sched.request_queue import create_request_queue
+from vllm.v1.engine import FinishReason as Ended
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from rlhf.errors import DeadlinePassed, TransferError
@@ -68,11 +69,23 @@ class VllmEngine:
         return bool(self._finished) or (not self._paused and self._engine.has_unfinished_requests())
 
     def add(self, request: Request) -> None:
-        self._add(request.id, request.token_ids, sampling_params(request, self._settings.stop_token_ids))
+        self._add(request.id, request.token_ids, sampling_params(request, self._settings))
 
     def abort(self, ids: list[str]) -> None:
         """Forget requests; those that have ended are not touched."""
         self._engine.abort_request(ids, internal=False)
+
+    def cut_off(self, ids: list[str]) -> list[Finished]:
+        """End requests where they are, and return what was said so far; nothing of those that have ended."""
+        processor: Any = self._engine.output_processor
+        said = []
+        for request_id in ids:
+            for internal_id in processor.external_req_ids.get(request_id, ()):
+                state = processor.request_states[internal_id]
+                output = state.make_request_output([], None, Ended.ABORT, None)
+                said.append(finished_of(output, cut_off=True))
+        self.abort(ids)
+        return said
 
     def step(self) -> list[Finished]:
         """One step of the scheduler and the model, and the replies that ended since the last one."""
@@ -198,7 +211,7 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
     on_cpu = settings.device == "cpu"
     return EngineArgs(
         model=settings.model,
-        skip_tokenizer_init=True,
+        skip_tokenizer_init=not settings.stop,  # to find a text vLLM reads along
         trust_remote_code=settings.trust_remote_code,
         dtype=settings.dtype,
         generation_config="vllm",
@@ -221,38 +234,41 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
     )
 
 
-def sampling_params(request: Request, stop_token_ids: tuple[int, ...]) -> SamplingParams:
-    """The whole distribution at its temperature; only `stop_token_ids` and the budget end a reply."""
+def sampling_params(request: Request, settings: EngineSettings) -> SamplingParams:
+    """The whole distribution at its temperature; only the settings' ends and the budget end a reply."""
     return SamplingParams(
         temperature=request.temperature,
         max_tokens=request.max_tokens,
         seed=request.seed,
-        stop_token_ids=list(stop_token_ids),
+        stop_token_ids=list(settings.stop_token_ids),
+        stop=list(settings.stop),
+        include_stop_str_in_output=True,
         ignore_eos=True,
         logprobs=0,
         flat_logprobs=True,
-        detokenize=False,
+        detokenize=bool(settings.stop),
     )
 
 
-def finished_of(output: RequestOutput) -> Finished:
-    """vLLM's output as plain arrays; an end that vLLM cannot explain is a `RuntimeError`."""
+def finished_of(output: RequestOutput, *, cut_off: bool = False) -> Finished:
+    """vLLM's output as plain arrays; an end that vLLM cannot explain is a `RuntimeError`, unless it was `cut_off`."""
     (completion,) = output.outputs
-    if completion.finish_reason not in ("stop", "length"):
+    reason = FinishReason.TIME.value if cut_off else completion.finish_reason
+    if reason not in ("stop", "length", "time"):
         raise RuntimeError(f"vLLM ended request {output.request_id} with {completion.finish_reason!r}")
     return Finished(
         id=output.request_id,
         token_ids=np.array(completion.token_ids, dtype=np.int32),
         logprobs=_sampled_logprobs(completion),
         versions=_versions(completion),
-        reason=FinishReason(completion.finish_reason),
+        reason=FinishReason(reason),
     )
 
 
 def _sampled_logprobs(completion: CompletionOutput) -> NDArray[np.float32]:
     flat = completion.logprobs
     assert isinstance(flat, FlatLogprobs)
-    return np.array(flat.logprobs, dtype=np.float32)[flat.start_indices]
+    return np.array(flat.logprobs, dtype=np.float32)[np.array(flat.start_indices, dtype=np.int64)]
 
 
 def _versions(completion: CompletionOutput) -> NDArray[np.int32]:

@@ -149,6 +149,36 @@ def preset_layer(name: Any) -> dict[str, Any]:
     return {"trainer": dict(PRESETS[name].settings)} if isinstance(name, str) and name in PRESETS else {}
 
 
+def mismatch_layer(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Why the engines' log-probs of what is trained are not those of the learner, and the settings that then go beneath
+    the recipe's own; both empty where they are the same, where the recipe says itself which it takes
+    (`old_logprobs`), and where the loss or the estimator weighs tokens already. `values` are those of a whole recipe,
+    not checked yet.
+
+    Tokens are weighed by learner over engine, cut at 2 (decoupled PPO, arXiv 2110.00641, with the truncated weights of
+    arXiv 1802.01561); GSPO's by the geometric mean of their sequence, as its own ratio is (arXiv 2507.18071). The ratio
+    of CISPO is such a weight itself (arXiv 2506.13585), and V-trace has one in its advantage.
+    """
+    trainer, model = _mapping(values, "trainer"), _mapping(values, "model")
+    dtype, staleness = model.get("dtype", "float32"), trainer.get("max_staleness", 0)
+    why = f"model.dtype {dtype}" if dtype != "float32" else "trainer.max_staleness"
+    agree = dtype == "float32" and not (isinstance(staleness, int) and staleness > 0)
+    learns_from_samples = values.get("kind", "rl") in ("rl", "distill", "offline")
+    policy = _mapping(trainer, "loss").get("policy", "ppo")
+    weighted = policy == "cispo" or _mapping(trainer, "advantage").get("estimator") == "vtrace"
+    if agree or weighted or not learns_from_samples or "old_logprobs" in trainer:
+        return "", {}
+    level = "geometric" if policy == "gspo" else "token"
+    correction = {"method": "truncate", "level": level, "high": 2.0}
+    return why, {"trainer": {"old_logprobs": "recomputed", "correction": correction}}
+
+
+def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A group of settings that is not checked yet; empty for what is none, which is refused later."""
+    found = values.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
 def needs_of(trainer: TrainerConfig) -> Needs:
     """What the recipe's estimator reads. One of the user's own gets all that the recipe has."""
     estimator = trainer.advantage.estimator

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from statistics import mean
 
 from rlhf.errors import FailureBudgetSpent
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Ticket
@@ -43,7 +44,8 @@ class TicketBuffer:
 
     `reissue` are the ordinals that were out when a checkpoint was taken: they are admitted again, first. `accounts`
     are those of that moment (`settled_accounts`).
-    Raises `FailureBudgetSpent` from `take` when more than `failure_budget` of the last groups failed.
+    Raises `FailureBudgetSpent` from `take` when more than `failure_budget` of the samples of the last groups were lost:
+    all of a group that failed, and in every other those that have no number.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class TicketBuffer:
         self._owed = (updates - version) * groups_per_update
         self._refill_groups, self._refilled = refill_groups, 0
         self._failure_budget = failure_budget
-        self._recent_fates: deque[bool] = deque(maxlen=max(MIN_WINDOW, 4 * groups_per_update))
+        self._recent_losses: deque[float] = deque(maxlen=max(MIN_WINDOW, 4 * groups_per_update))
         self._next_ordinal = next_ordinal
         self._reissue = deque(sorted(reissue))
         self._live: dict[int, Group | None] = {}
@@ -74,6 +76,8 @@ class TicketBuffer:
         self._admitted, self._trained = before.admitted, before.trained
         self._filtered, self._failed = before.filtered, before.failed
         self._changed = asyncio.Event()
+        self.lost_samples = 0
+        """Since this buffer was made; they are in no update, whether or not their group is."""
 
     async def admit(self) -> Ticket:
         """Wait for a free ticket; stamp it with the next ordinal and the current version.
@@ -92,7 +96,9 @@ class TicketBuffer:
 
         A filtered group is kept after all when the update's refill budget is spent: never short, never an abort.
         """
-        self._recent_fates.append(isinstance(outcome, Failed))
+        lost, samples = lost_samples(outcome)
+        self._recent_losses.append(lost / samples if samples else float(isinstance(outcome, Failed)))
+        self.lost_samples += lost
         kept = self._keep(outcome)
         if kept is None:
             del self._live[ticket.ordinal]
@@ -109,8 +115,8 @@ class TicketBuffer:
         await self._until(lambda: self._too_many_failures() or self._oldest_are_settled())
         if self._too_many_failures():
             raise FailureBudgetSpent(
-                f"{sum(self._recent_fates)} of the last {len(self._recent_fates)} groups failed; "
-                f"trainer.failure_budget allows {self._failure_budget:.0%}"
+                f"{mean(self._recent_losses):.0%} of the samples of the last {len(self._recent_losses)} groups were "
+                f"lost; trainer.failure_budget allows {self._failure_budget:.0%}"
             )
         self._taken = self._oldest()
         return [group for ordinal in self._taken if (group := self._live[ordinal]) is not None]
@@ -182,8 +188,8 @@ class TicketBuffer:
         return len(oldest) == self.groups_per_update and all(self._live[ordinal] is not None for ordinal in oldest)
 
     def _too_many_failures(self) -> bool:
-        fates = self._recent_fates
-        return len(fates) == fates.maxlen and sum(fates) > self._failure_budget * len(fates)
+        losses = self._recent_losses
+        return len(losses) == losses.maxlen and sum(losses) > self._failure_budget * len(losses)
 
     async def _until(self, predicate: Callable[[], bool]) -> None:
         """Wait until `predicate` holds; it is asked again after every change. `set` wakes all who wait at that moment,
@@ -194,3 +200,11 @@ class TicketBuffer:
         while not predicate():
             self._changed.clear()
             await self._changed.wait()
+
+
+def lost_samples(outcome: Group | Filtered | Failed) -> tuple[int, int]:
+    """How many samples of a group have no number or no group to train in, and how many it has."""
+    if isinstance(outcome, Failed):
+        return len(outcome.samples), len(outcome.samples)
+    samples = outcome.group.samples if isinstance(outcome, Filtered) else outcome.samples
+    return sum(not sample.trainable for sample in samples), len(samples)

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rlhf.pieces import is_piece
 from rlhf.trainer.algorithm import ESTIMATORS, LOSSES, is_corrected, needs_of
-from rlhf.trainer.config import CorrectionConfig, TrainerConfig
+from rlhf.trainer.config import (
+    AdvantageConfig,
+    CorrectionConfig,
+    KLConfig,
+    LossConfig,
+    OverlongConfig,
+    TrainerConfig,
+)
+
+DISCOUNTING = ("gae", "vtrace", "reinforce_pp")
+"""Estimators that follow rewards from action to action."""
 
 
 def check_composition(trainer: TrainerConfig) -> None:
@@ -55,6 +67,16 @@ def _check_names(trainer: TrainerConfig) -> None:
 
 def _check_kl(trainer: TrainerConfig, estimator: str) -> None:
     kl = trainer.kl
+    if kl.place == "loss" and kl.estimator == "k1" and not kl.exact_gradient:
+        raise ValueError(
+            "kl.estimator k1 in the loss (kl.place) teaches nothing: the expectation of its gradient is 0; use k2, k3, "
+            "kl.exact_gradient: true, or kl.place: reward"
+        )
+    if kl.stop is not None and trainer.epochs * trainer.minibatches == 1:
+        raise ValueError(
+            "kl.stop leaves out the remaining optimizer steps of an update, and an update has one; use more epochs or "
+            "minibatches"
+        )
     if kl.target is not None and kl.coefficient == 0:
         raise ValueError("kl.target steers kl.coefficient, which is 0 and stays 0; give it a start above 0")
     if kl.exact_gradient and kl.place == "reward":
@@ -82,8 +104,58 @@ def _check_correction(trainer: TrainerConfig) -> None:
 
 def _check_what_is_read(trainer: TrainerConfig) -> None:
     """A setting that nothing would read is a mistake of the recipe."""
-    loss, aggregation = trainer.loss, trainer.loss.aggregation
-    if loss.constant_tokens is not None and aggregation != "constant":
-        raise ValueError(f"loss.constant_tokens is read by aggregation constant; loss.aggregation is {aggregation}")
-    if trainer.advantage.per_turn and trainer.advantage.estimator != "gae":
-        raise ValueError(f"advantage.per_turn is read by gae; advantage.estimator is {trainer.advantage.estimator}")
+    for unread, words in (*_unread_of_the_loss(trainer), *_unread_of_the_advantage(trainer), *_unread_besides(trainer)):
+        if unread:
+            raise ValueError(words)
+
+
+def _unread_of_the_loss(trainer: TrainerConfig) -> Iterator[tuple[bool, str]]:
+    loss, usual = trainer.loss, LossConfig()
+    yield (
+        loss.constant_tokens is not None and loss.aggregation != "constant",
+        f"loss.constant_tokens is read by aggregation constant; loss.aggregation is {loss.aggregation}",
+    )
+    sharp = (loss.temperature_positive, loss.temperature_negative)
+    yield (
+        sharp != (usual.temperature_positive, usual.temperature_negative)
+        and loss.policy != "sapo"
+        and not is_piece(loss.policy),
+        f"loss.temperature_positive and temperature_negative are read by sapo; loss.policy is {loss.policy}",
+    )
+
+
+def _unread_of_the_advantage(trainer: TrainerConfig) -> Iterator[tuple[bool, str]]:
+    """One of the user's own reads what it likes, but a turn's value."""
+    given, usual, name = trainer.advantage, AdvantageConfig(), trainer.advantage.estimator
+    is_one = f"advantage.estimator is {name}"
+    own = is_piece(name)
+    yield given.per_turn and name != "gae", f"advantage.per_turn is read by gae; {is_one}"
+    yield (
+        given.gamma != usual.gamma and name not in DISCOUNTING and not own,
+        f"advantage.gamma is read by {', '.join(DISCOUNTING)}; {is_one}",
+    )
+    yield given.lam != usual.lam and name != "gae" and not own, f"advantage.lam is read by gae; {is_one}"
+    yield (
+        (given.rho_bar, given.c_bar) != (usual.rho_bar, usual.c_bar) and name != "vtrace" and not own,
+        f"advantage.rho_bar and c_bar are read by vtrace; {is_one}",
+    )
+
+
+def _unread_besides(trainer: TrainerConfig) -> Iterator[tuple[bool, str]]:
+    kl, overlong = trainer.kl, trainer.overlong
+    yield (
+        kl.exact_gradient and kl.coefficient == 0,
+        "kl.exact_gradient is about the KL term, and kl.coefficient is 0: there is none",
+    )
+    yield (
+        kl.horizon != KLConfig().horizon and kl.target is None,
+        "kl.horizon is read with kl.target, and there is none",
+    )
+    yield (
+        trainer.filter.refill_groups is not None and not trainer.filter.equal_rewards,
+        "filter.refill_groups is read with filter.equal_rewards, which is off",
+    )
+    yield (
+        overlong.factor != OverlongConfig().factor and not overlong.buffer_tokens,
+        "overlong.factor is read with overlong.buffer_tokens, which is 0 (off)",
+    )

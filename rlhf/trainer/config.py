@@ -259,7 +259,8 @@ class TrainerConfig(Config):
     """Updates by which the weights of a token may lag: 0 is synchronous."""
     old_logprobs: Literal["behaviour", "recomputed"] = "behaviour"
     """Denominator of the ratio: the engine's log-probs, or the learner's own before the update, with `correction`
-    (decoupled PPO, arXiv 2110.00641; as for 16-bit engines)."""
+    (decoupled PPO, arXiv 2110.00641). In 16 bits and with `max_staleness` above 0 it is the learner's unless the recipe
+    says so, but for `cispo` and `vtrace`: see docs/algorithms.md."""
     mismatch: Literal["stop", "ignore"] = "stop"
     """What to do when learner and engine give tokens that the current weights sampled other log-probs than rounding
     explains (1e-4 nats in float32, measured in 16 bits): stop before anything is learnt from them, or go on."""
@@ -269,7 +270,7 @@ class TrainerConfig(Config):
     shuffle_rewards: bool = False
     """A control experiment: deal the rewards of a batch anew among its samples, so that they teach nothing."""
     failure_budget: float = Field(0.5, ge=0, le=1)
-    """Share of recent groups that may fail before the run ends with an error."""
+    """Share of the samples of recent groups that may be lost before the run ends with an error."""
     eval_every: int = Field(0, ge=0)
     """Evaluate every so many updates; 0 only before and after."""
     save_every: int = Field(0, ge=0)

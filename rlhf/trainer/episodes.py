@@ -26,10 +26,10 @@ class Episodes:
 
     `outcomes` `[B]` are what the scorers said (shaped by length and, where KL is in the reward, by it), `groups` `[B]`
     numbers whom each is compared with: the same role in the same group. `lengths` `[B]` are its ACTION tokens; `mask`
-    `[B, T]` is true on them and `turns` `[B, T]` numbers their turns. `rewards` `[B, T]` are token by token: the
-    outcome at the last action (without what the turns have been paid already), turn rewards at their turn's last, KL
-    everywhere. What nobody asked for is None: `baselines` `[B]` (a greedy episode's outcome), `values` `[B, T]` and
-    `bootstrap` `[B]` (the critic), `behaviour`, `proximal` and `reference` log-probs `[B, T]`.
+    `[B, T]` is true on them and `turns` `[B, T]` numbers their turns. `rewards` `[B, T]` are token by token, and add
+    up to the outcome: what the turns were given, with its weight in the outcome, at their last actions, the rest at
+    the last of all, KL everywhere. What nobody asked for is None: `baselines` `[B]` (a greedy episode's outcome),
+    `values` `[B, T]` and `bootstrap` `[B]` (the critic), `behaviour`, `proximal` and `reference` log-probs `[B, T]`.
     """
 
     outcomes: Doubles
@@ -70,20 +70,19 @@ def episodes_of(
     mask = np.arange(max(lengths, default=0)) < lengths[:, None]
     shaping = overlong_penalty_of(lengths, overlong, max_tokens)
     outcomes = np.array([_number(trajectory, score) for _, trajectory, score in trained], np.float64) + shaping
-    at_end = outcomes - np.array([score.value if score.per_turn else 0.0 for _, _, score in trained], np.float64)
     rows = {name: _rows(values, mask) for name, values in scores.named() if values is not None}
     kl = kl_estimate(rows["proximal"] - rows["reference"], estimator) if kl_in_reward else np.zeros(mask.shape)
-    turns, turn_rewards = _turns([trajectory for _, trajectory, _ in trained], mask)
+    turns, turn_rewards, paid = _turns([(trajectory, score.turn_weight) for _, trajectory, score in trained], mask)
     return Episodes(
         outcomes=outcomes - kl_in_reward * kl.sum(1),
         groups=_compared([(g, trajectory.role) for g, trajectory, _ in trained]),
         lengths=lengths,
         mask=mask,
         turns=turns,
-        rewards=kl_penalised(outcome_rewards(at_end, mask) + turn_rewards, kl, mask, coefficient=kl_in_reward),
+        rewards=kl_penalised(outcome_rewards(outcomes - paid, mask) + turn_rewards, kl, mask, coefficient=kl_in_reward),
         behaviour=_rows(behaviour, mask),
         baselines=_baselines(groups),
-        bootstrap=_bootstrap(scores, [trajectory for _, trajectory, _ in trained]),
+        bootstrap=_bootstrap(scores, [(trajectory, score) for _, trajectory, score in trained]),
         **rows,
     )
 
@@ -115,10 +114,11 @@ def _rows(flat: NDArray[np.float32], mask: NDArray[np.bool_]) -> Doubles:
     return rows
 
 
-def _turns(trajectories: Sequence[Trajectory], mask: NDArray[np.bool_]) -> tuple[Ints, Doubles]:
-    """The number of each ACTION token's turn, and the turns' rewards at their last ACTION token."""
-    numbers, rewards = np.zeros(mask.shape, np.int64), np.zeros(mask.shape)
-    for row, trajectory in enumerate(trajectories):
+def _turns(weighted: Sequence[tuple[Trajectory, float]], mask: NDArray[np.bool_]) -> tuple[Ints, Doubles, Doubles]:
+    """The number of each ACTION token's turn, the turns' rewards times the episode's weight of them at their last
+    ACTION token, and what each episode is paid so, `[B]`."""
+    numbers, rewards, paid = np.zeros(mask.shape, np.int64), np.zeros(mask.shape), np.zeros(len(weighted))
+    for row, (trajectory, weight) in enumerate(weighted):
         place, number = 0, 0
         for segment in trajectory.segments:
             acted = np.flatnonzero(segment.action_mask)
@@ -126,10 +126,11 @@ def _turns(trajectories: Sequence[Trajectory], mask: NDArray[np.bool_]) -> tuple
                 first, last = place + np.searchsorted(acted, [turn.start, turn.stop])
                 numbers[row, first:last] = number
                 if turn.reward is not None and last > first:
-                    rewards[row, last - 1] += turn.reward
+                    rewards[row, last - 1] += weight * turn.reward
+                    paid[row] += weight * turn.reward
                 number += 1
             place += len(acted)
-    return numbers, rewards
+    return numbers, rewards, paid
 
 
 def _baselines(groups: Sequence[Group]) -> Doubles | None:
@@ -141,15 +142,11 @@ def _baselines(groups: Sequence[Group]) -> Doubles | None:
     return np.repeat(np.array(values, np.float64), [len(group.trainable) for group in groups])
 
 
-def _bootstrap(scores: Scores, trajectories: Sequence[Trajectory]) -> Doubles | None:
-    """The critic's value behind the last token of episodes that were cut off while rewards came turn by turn, and 0
-    behind all others: the outcome of a reply is paid at its end, cut off or not, and nothing is left to come. Paid
-    twice it would teach never to stop."""
+def _bootstrap(scores: Scores, episodes: Sequence[tuple[Trajectory, Scored]]) -> Doubles | None:
+    """The critic's value behind the last token of episodes that were cut off and are rewarded by their turns alone,
+    whether or not a turn was given any so far; 0 behind all others. What judges an episode as a whole is paid at its
+    end, cut off or not, and nothing is left to come: paid twice it would teach never to stop."""
     if scores.last_values is None:
         return None
-    more = [t.status is Status.TRUNCATED and _paid_by_the_turn(t) for t in trajectories]
+    more = [trajectory.status is Status.TRUNCATED and score.only_turns for trajectory, score in episodes]
     return np.where(np.array(more, bool), scores.last_values, 0.0).astype(np.float64)
-
-
-def _paid_by_the_turn(trajectory: Trajectory) -> bool:
-    return any(turn.reward is not None for segment in trajectory.segments for turn in segment.turns)

@@ -66,6 +66,7 @@ def response_statistics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
             "response/tokens_mean": float(lengths.mean()),
             "response/tokens_max": float(lengths.max()),
             "response/truncated": float(truncated.mean()),
+            "response/out_of_time": float(np.mean([trajectory.out_of_time for trajectory in trajectories])),
         }
         | ({"response/truncated_tokens_mean": float(lengths[truncated].mean())} if truncated.any() else {})
         | ({"response/repetition": float(np.mean(repetitions))} if repetitions else {})
@@ -87,9 +88,12 @@ def environment_statistics(trajectories: Sequence[Trajectory]) -> dict[str, floa
 
 
 def losses_by_kind(groups: Sequence[Group]) -> dict[str, float]:
-    """Samples of the groups that have no number, by what broke."""
+    """Samples of the groups that have no number, by what broke, and those that have one because their scorer broke."""
     kinds = Counter(kind for group in groups for sample in group.samples if (kind := _loss(sample)))
-    return {f"samples/lost/{kind}": float(count) for kind, count in sorted(kinds.items())}
+    valued = Counter(score.failure for group in groups for _, _, score in group.trainable if score.failure)
+    return {f"samples/lost/{kind}": float(count) for kind, count in sorted(kinds.items())} | {
+        f"samples/scorer_failed/{kind}": float(count) for kind, count in sorted(valued.items())
+    }
 
 
 def repetition(trajectory: Trajectory, length: int = REPEATED_TOKENS) -> float | None:

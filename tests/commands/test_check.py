@@ -19,7 +19,15 @@ from tests.pace import scaled
 def test_a_sound_recipe_is_described(rlhf: Command, recipe: Path, rows: Path):
     ended = rlhf("check", recipe, "trainer.groups_per_update=6", "trainer.group_size=4", "trainer.max_staleness=1")
     assert ended.returncode == 0, ended.stderr
-    for part in ("6 groups x 4 samples = 24 samples", "12 groups at once", str(rows), "engine-0", "tiny qwen2"):
+    weighed = "tokens weighed by learner over engine, at most 2"
+    for part in (
+        "6 groups x 4 samples = 24 samples",
+        "12 groups at once",
+        str(rows),
+        "engine-0",
+        "tiny qwen2",
+        weighed,
+    ):
         assert part in ended.stdout
 
 

@@ -8,20 +8,24 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from rlhf.errors import ConfigError, EngineBroken
 from rlhf.models.config import TinyModelConfig
-from rlhf.models.tiny import save_tiny
+from rlhf.models.tiny import byte_tokenizer, save_tiny
 from rlhf.serving.engine_worker import EngineWorker
 from rlhf.serving.environment import engine_environment
 from rlhf.serving.settings import UNPUBLISHED, Finished, Refused, Request
 from rlhf.types import FinishReason
 from tests.pace import scaled
+
+if TYPE_CHECKING:
+    from rlhf.serving.vllm_engine import VllmEngine
 
 pytestmark = pytest.mark.engine
 
@@ -170,6 +174,38 @@ def test_a_prompt_that_is_too_long_is_refused_at_once_and_others_are_answered(en
         engine.worker.score(tokens(0, 128))
 
 
+def test_a_reply_that_is_cut_off_comes_back_with_what_was_said_and_is_the_beginning_of_the_whole(
+    engine: Served,
+) -> None:
+    whole = next(
+        reply
+        for n in range(20)
+        if len((reply := engine.answer(request(f"whole{n}", seed=n, max_tokens=119))[0]).token_ids) > 100
+    )
+    seed = int(whole.id.removeprefix("whole"))
+    long = request("slow", seed=seed, max_tokens=119)
+    engine.worker.submit([long])
+    deadline = time.monotonic() + 30
+    while engine.worker._thread.run(spoken, awaited="spoken", timeout_seconds=5) < 5 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    engine.worker.cut_off(["slow", "never heard of"])
+    (cut,) = engine.wait_for((long,))
+    assert cut.reason is FinishReason.TIME
+    assert 5 <= len(cut.token_ids) < len(whole.token_ids)
+    assert cut.token_ids.tolist() == whole.token_ids[: len(cut.token_ids)].tolist()
+    assert cut.logprobs.tobytes() == whole.logprobs[: len(cut.token_ids)].tobytes()
+    assert cut.versions.tolist() == [UNPUBLISHED] * len(cut.token_ids)
+    engine.worker.cut_off(["slow"])
+    assert collect(engine.worker, 0) == {}, "what has ended is not touched"
+    assert isinstance(engine.answer(request("after"))[0], Finished)
+
+
+def spoken(engine: VllmEngine) -> int:
+    """Tokens that the only request in flight has said."""
+    (state,) = engine._engine.output_processor.request_states.values()
+    return len(state.detokenizer.output_token_ids)
+
+
 def test_a_request_that_is_aborted_is_not_heard_of_again(engine: Served) -> None:
     engine.worker.submit([request("given-up", max_tokens=100), request("kept")])
     engine.worker.abort(["given-up"])
@@ -219,6 +255,34 @@ def make_engine(tmp_path: Path) -> Iterator[Callable[..., EngineWorker]]:
     yield make
     for worker in made:
         worker.close()
+
+
+def test_a_reply_ends_with_a_text_and_its_last_token_is_the_one_that_makes_it(
+    make_engine: Callable[..., EngineWorker], tmp_path: Path
+) -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), byte_tokenizer()
+    prompt, said, place = next(pairs_said(model, tokenizer))
+    worker = make_engine(stop=(tokenizer.decode(said[place : place + 2]),))
+    worker.submit([Request("said", prompt, 0, len(said), 0), Request("cut", prompt, 0, place + 1, 0)])
+    replies = collect(worker, 2)
+    assert [replies[name].reason for name in ("said", "cut")] == [FinishReason.STOP, FinishReason.LENGTH]
+    assert replies["said"].token_ids.tolist() == said[: place + 2]
+    assert len(replies["said"].logprobs) == len(replies["said"].versions) == place + 2
+
+
+def pairs_said(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[tuple[np.ndarray, list[int], int]]:
+    """Prompts, the greedy replies to them, and the place in each of two letters that did not follow one another
+    before."""
+    for seed in range(100):
+        prompt = tokens(seed)
+        whole = model.generate(torch.tensor(prompt[None].astype(np.int64)), max_new_tokens=12, do_sample=False)
+        said = whole[0, len(prompt) :].tolist()
+        for place in range(1, len(said) - 1):
+            text = tokenizer.decode(said[place : place + 2])
+            if len(text) == 2 and text.isascii() and text not in tokenizer.decode(said[: place + 1]):
+                yield prompt, said, place
 
 
 def test_the_process_keeps_its_threads_dtype_and_random_state(make_engine: Callable[..., EngineWorker]) -> None:

@@ -18,6 +18,8 @@ from tests.models.templates import (
 )
 
 USER, TOOL = Message(role="user", content="and 3+4?"), Message(role="tool", content="7")
+END = 2
+"""`<|im_end|>`"""
 TOOLS = (Tool(name="calculator", description="Calculates.", parameters={"type": "object"}),)
 HEARD = {"user": [USER], "tool": [TOOL], "two tools": [TOOL, TOOL], "tool and user": [TOOL, USER], "nothing": []}
 
@@ -31,19 +33,19 @@ def test_prompt_reply_and_increment_are_what_the_template_renders_for_the_whole(
     asked, reply = [Message(role="user", content="1+2?")], "I say 3"
     grown = prompt_ids(tokenizer, asked, arguments)
     grown += [*tokenizer.encode(reply, add_special_tokens=False), tokenizer.eos_token_id]
-    grown += Increments(tokenizer, arguments).after_reply(heard)
+    grown += Increments(tokenizer, arguments, end=END).after_reply(heard)
     whole = prompt_ids(tokenizer, [*asked, Message(role="assistant", content=reply), *heard], arguments)
     assert grown == whole
 
 
 def test_the_newline_after_a_stop_token_belongs_to_the_increment() -> None:
     tokenizer = tokenizer_with(APPENDING["chatml"])
-    text = tokenizer.decode(Increments(tokenizer).after_reply([USER]))
+    text = tokenizer.decode(Increments(tokenizer, end=END).after_reply([USER]))
     assert text == "\n<|im_start|>user\nand 3+4?<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_a_template_that_forgets_thinking_is_refused_for_users_and_not_for_tools() -> None:
-    increments = Increments(tokenizer_with(FORGETS_THINKING))
+    increments = Increments(tokenizer_with(FORGETS_THINKING), end=END)
     refused = increments.verdict(["user"])
     assert refused is not None
     assert "rewrites what was said before when a user message follows: '<think>" in refused
@@ -54,18 +56,18 @@ def test_a_template_that_forgets_thinking_is_refused_for_users_and_not_for_tools
 
 
 def test_a_template_whose_header_is_not_in_the_history_is_refused() -> None:
-    refused = Increments(tokenizer_with(STARTS_EMPTY_THINKING)).verdict(["user"])
+    refused = Increments(tokenizer_with(STARTS_EMPTY_THINKING), end=END).verdict(["user"])
     assert refused is not None
     assert "rewrites what was said before" in refused
 
 
-def test_a_template_that_ends_replies_with_another_token_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"ends a reply with '<\|pad\|>.*but the model stops at '<\|im_end\|>'"):
-        Increments(tokenizer_with(ENDS_OTHERWISE)).after_reply([USER])
+def test_a_template_that_writes_something_else_behind_a_reply_than_its_end_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"goes on with '<\|pad\|>.*but a reply ends at '<\|im_end\|>'"):
+        Increments(tokenizer_with(ENDS_OTHERWISE), end=END).after_reply([USER])
 
 
 def test_a_role_that_the_template_refuses_is_named() -> None:
-    increments = Increments(tokenizer_with(NO_SYSTEM_LATER))
+    increments = Increments(tokenizer_with(NO_SYSTEM_LATER), end=END)
     assert increments.verdict(["user"]) is None
     with pytest.raises(ModelError, match=r"user, assistant, system: a system message must come first"):
         increments.after_reply([Message(role="system", content="Be brief.")])
@@ -75,7 +77,7 @@ def test_a_role_that_the_template_refuses_is_named() -> None:
 def test_a_demonstration_of_several_replies_is_rendered_as_the_template_does(template: str) -> None:
     tokenizer = tokenizer_with(template)
     said = [Message(role="user", content="1+2?"), Message(role="assistant", content="call"), TOOL]
-    segment = conversation(tokenizer, [*said, Message(role="assistant", content="3"), USER])
+    segment = conversation(tokenizer, [*said, Message(role="assistant", content="3"), USER], end=END)
     assert segment.token_ids.tolist() == [*prompt_ids(tokenizer, said), *tokenizer.encode("3<|im_end|>")]
     replies = segment.token_ids[segment.kinds == TokenKind.ACTION]
     assert tokenizer.decode(replies) == "call<|im_end|>3<|im_end|>"
@@ -83,4 +85,4 @@ def test_a_demonstration_of_several_replies_is_rendered_as_the_template_does(tem
 
 def test_a_demonstration_without_a_reply_is_refused() -> None:
     with pytest.raises(ModelError, match="needs an assistant message to imitate"):
-        conversation(tokenizer_with(APPENDING["chatml"]), [USER])
+        conversation(tokenizer_with(APPENDING["chatml"]), [USER], end=END)

@@ -10,9 +10,11 @@ import pytest
 from rlhf.config import build
 from rlhf.reward.combine import CombinedReward, Part, combined
 from rlhf.reward.config import RewardConfig
+from rlhf.reward.environment import EnvironmentReward
 from rlhf.reward.reward import make_reward
 from rlhf.types import Scored, Task, Trajectory, Unscored
 from tests.reward.asked import TASK, kinds, replies, scored
+from tests.reward.test_environment import trajectory
 
 
 class Fixed:
@@ -60,6 +62,21 @@ def test_a_sum_that_overflows_is_no_number(other: float) -> None:
     outcome = combined({"a": Scored(value=1e308), "b": Scored(value=other)}, {"a": 1e10, "b": 1e10})
     assert isinstance(outcome, Unscored)
     assert outcome.kind == "not finite"
+
+
+@pytest.mark.parametrize("weight", [1.0, -2.0, 0.0])
+async def test_the_turns_of_an_environment_are_paid_with_the_weight_of_its_part(weight: float) -> None:
+    parts = {"game": Part(weight=weight, reward=EnvironmentReward()), "form": Part(weight=1, reward=numbers(0.25))}
+    [score] = await CombinedReward(parts)(TASK, [trajectory(0.5, 1.0)])
+    values = {"game": 1.5, "form": 0.25}
+    assert score == Scored(value=weight * 1.5 + 0.25, parts=values, turn_weight=weight)
+
+
+async def test_parts_that_are_only_recorded_leave_an_environment_alone_the_judge() -> None:
+    parts = {"game": Part(weight=2, reward=EnvironmentReward()), "form": Part(weight=0, reward=numbers(0.25))}
+    [score] = await CombinedReward(parts)(TASK, [trajectory(0.5, 1.0)])
+    assert isinstance(score, Scored)
+    assert (score.value, score.turn_weight, score.only_turns) == (3.0, 2.0, True)
 
 
 async def test_all_parts_are_started_and_closed() -> None:

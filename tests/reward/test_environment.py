@@ -25,7 +25,7 @@ def trajectory(*rewards: float | None, status: Status = Status.TERMINATED) -> Tr
 
 async def test_the_rewards_of_all_turns_and_segments_are_added_up_and_named() -> None:
     [score] = await EnvironmentReward()(TASK, [trajectory(0.5, None, 1.0)])
-    assert score == Scored(value=1.5, parts={"environment": 1.5}, per_turn=True)
+    assert score == Scored(value=1.5, parts={"environment": 1.5}, turn_weight=1.0, only_turns=True)
 
 
 @pytest.mark.parametrize(("status", "kind"), [(Status.TERMINATED, Unscored), (Status.TRUNCATED, Scored)])

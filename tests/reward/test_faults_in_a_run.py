@@ -100,6 +100,6 @@ async def test_every_fault_has_its_outcome_and_the_accounting_balances() -> None
 
 async def test_a_server_that_is_gone_ends_the_run_by_name_and_trains_nothing() -> None:
     learner = FakeLearner()
-    with pytest.RaisesGroup(pytest.RaisesExc(FailureBudgetSpent, match=r"groups failed; trainer\.failure_budget")):
+    with pytest.RaisesGroup(pytest.RaisesExc(FailureBudgetSpent, match=r"groups were lost; trainer\.failure_budget")):
         await run(reward_at(nobody()), learner)
     assert learner.updates == []

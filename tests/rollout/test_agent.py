@@ -14,7 +14,7 @@ from rlhf.rollout.group import GroupRollout, lost_to_environment
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.seeds import request_seed
 from rlhf.surroundings import started_endpoint
-from rlhf.types import Failed, Group, Message, Sample, Sampling, Scored, Task, Ticket, Trajectory, Unscored
+from rlhf.types import Failed, Group, Message, Sample, Sampling, Scored, Status, Task, Ticket, Trajectory, Unscored
 from tests.rollout.endpoint import agents
 from tests.rollout.endpoint.asking import check
 from tests.rollout.endpoint.serving import TOKENIZER, scripted
@@ -59,7 +59,7 @@ async def test_a_group_of_agents_plays_at_once_each_in_a_session_of_its_own() ->
     assert isinstance(group, Group)
     episodes = [trajectory for _, trajectory, _ in group.trainable]
     assert [score for _, _, score in group.trainable] == [
-        Scored(value=0.5, parts={"environment": 0.5}, per_turn=True)
+        Scored(value=0.5, parts={"environment": 0.5}, turn_weight=1.0, only_turns=True)
     ] * 4
     assert [len(episode.segments[0].turns) for episode in episodes] == [2] * 4
     assert [message.content for message in episodes[0].conversation] == ["go", "yes", "sure?", "yes"]
@@ -110,7 +110,6 @@ async def test_an_async_agent_that_samples_at_once_has_a_segment_for_each() -> N
         ("aborts_later", "agent_raised", "task t: Abort: enough"),
         ("guesses", "agent_raised", "AuthenticationError"),
         ("silent", "agent_silent", "was never given a reply"),
-        pytest.param("hangs", "agent_timeout", "did not end within 1 s", marks=pytest.mark.waits),
         pytest.param("hangs_later", "agent_timeout", "did not end within 1 s", marks=pytest.mark.waits),
     ],
 )
@@ -128,6 +127,26 @@ async def test_an_agent_that_breaks_is_failed_by_its_kind_and_never_a_reward(
     assert detail in sample.trajectory.detail
     assert isinstance(sample.score, Unscored)
     assert lost_to_environment(sample), "an evaluation asks again"
+
+
+async def test_an_agent_that_does_not_end_in_time_is_cut_off_with_all_that_was_said() -> None:
+    try:
+        group = await group_of("hangs", scripted("yes", "yes"), size=1, timeout_seconds=2.0)
+    finally:
+        agents.RELEASE.set()
+        agents.RELEASE.clear()
+    assert isinstance(group, Group)
+    [(_, trajectory, score)] = group.trainable
+    assert (trajectory.status, trajectory.out_of_time) == (Status.TRUNCATED, True)
+    assert [message.content for message in trajectory.conversation] == ["go", "yes", "sure?", "yes"]
+    assert score.value == 0.0, "it was given no reward"
+
+
+async def test_a_reply_that_is_under_way_when_the_time_of_an_agent_ends_is_cut_off_just_before() -> None:
+    engine = scripted("yes", "yes")
+    await group_of("twice", engine, size=1, timeout_seconds=100.0)
+    given = [sampling.max_seconds for _, sampling, _, _ in engine.asked]
+    assert all(seconds is not None and 60 < seconds <= 95 for seconds in given)
 
 
 @pytest.mark.parametrize("reward", ["much", float("nan"), [1.0], pytest.param(10**400, id="huge")])

@@ -102,13 +102,59 @@ async def test_a_broken_engine_is_another_error_than_a_bad_request() -> None:
         await ask(engine, 1)
 
 
-async def test_a_reply_that_does_not_come_passes_its_deadline_by_name_and_is_given_up_on_the_engine() -> None:
-    worker = FakeWorker(lambda request: None)
+class SlowWorker(FakeWorker):
+    """Answers nothing, until it is told to cut a request off: then with `said` tokens."""
+
+    def __init__(self, said: int = 3) -> None:
+        super().__init__(lambda request: None)
+        self._said = said
+
+    async def call(self, method: str, *args: Any, timeout_seconds: float, **kwargs: Any) -> Any:
+        if method == "cut_off":
+            for request_id in args[0]:
+                request = Request(request_id, np.full(self._said, 5, np.int32), 1, 1, 0)
+                self.replies.put_nowait(echo(request)._replace(reason=FinishReason.TIME))
+        return await super().call(method, *args, timeout_seconds=timeout_seconds, **kwargs)
+
+
+async def test_a_reply_that_passes_its_time_is_cut_off_and_has_what_was_said_so_far() -> None:
+    worker = SlowWorker()
+    completion = await ask(RemoteEngine(worker, generate_timeout_seconds=0.05), 1)
+    assert completion.token_ids.tolist() == [5, 5, 5]
+    assert completion.finish_reason is FinishReason.TIME
+    assert "abort" not in [method for method, _ in worker.calls], "it has ended"
+
+
+async def test_a_reply_may_have_less_time_than_the_engine_would_give_it() -> None:
+    engine = RemoteEngine(SlowWorker(), generate_timeout_seconds=60)
+    prompt, sampling = Prompt(token_ids=np.array([1], np.int32)), Sampling(max_seconds=0.05)
+    async with asyncio.timeout(5):
+        completion = await engine.generate(prompt, sampling=sampling, seed=0, session="s")
+    assert completion.finish_reason is FinishReason.TIME
+
+
+async def test_the_pause_of_a_publish_is_not_charged_to_a_reply() -> None:
+    worker = SlowWorker()
+    engine = RemoteEngine(worker, generate_timeout_seconds=0.1)
+    waiting = ask(engine, 1)
+    await asyncio.sleep(0.02)
+    await engine.prepare(Manifest(tensors=()))
+    await asyncio.sleep(0.3)
+    assert "cut_off" not in [method for method, _ in worker.calls]
+    await engine.resume()
+    await asyncio.sleep(0.03)
+    assert "cut_off" not in [method for method, _ in worker.calls], "it goes on where it stood"
+    assert (await waiting).finish_reason is FinishReason.TIME
+
+
+@pytest.mark.parametrize("worker", [SlowWorker(said=0), FakeWorker(lambda request: None)], ids=["nothing", "silent"])
+async def test_a_request_of_which_nothing_comes_passes_its_deadline_by_name(
+    worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlhf.rollout.engine.CALL_SECONDS", 0.05)
     engine = RemoteEngine(worker, generate_timeout_seconds=0.05)
     with pytest.raises(DeadlinePassed, match=r"engine-0 \(session train-1-2\) did not answer within 0\.05 s"):
         await ask(engine, 1, session="train-1-2")
-    await asyncio.sleep(0.01)
-    assert "abort" in [method for method, _ in worker.calls]
 
 
 async def test_the_deadline_counts_from_when_the_engine_has_the_request() -> None:

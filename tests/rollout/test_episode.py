@@ -195,7 +195,7 @@ async def test_a_role_that_the_template_refuses_fails_the_episode() -> None:
         assert "a system message must come first" in outcome.detail
 
 
-async def test_waiting_for_the_environment_has_a_deadline_for_all_turns_together(
+async def test_an_episode_that_has_waited_too_long_for_its_environment_is_cut_off_with_what_was_said(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     class Slow(ScriptedEnvironment):
@@ -203,8 +203,24 @@ async def test_waiting_for_the_environment_has_a_deadline_for_all_turns_together
             await asyncio.sleep(0.2)
             return says("more")
 
-    with pytest.raises(EnvironmentFailed, match=r"timeout: the episode has waited 0\.5 s for it, all turns together"):
-        await played(tokenizer, ["again"] * 20, Slow(says("go")), timeout_seconds=0.5, max_turns=20)
+    trajectory = await played(tokenizer, ["again"] * 20, Slow(says("go")), timeout_seconds=0.5, max_turns=20)
+    assert isinstance(trajectory, Trajectory)
+    assert (trajectory.status, trajectory.out_of_time) == (Status.TRUNCATED, True)
+    [segment] = trajectory.segments
+    assert [turn.truncated for turn in segment.turns] == [False, False, True], "two answers came in time"
+    assert tokenizer.decode(segment.token_ids).endswith("again<|im_end|>")
+
+
+async def test_an_environment_whose_reset_takes_the_whole_time_of_its_episode_is_lost(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    class Slow(ScriptedEnvironment):
+        async def reset(self, task: Task, *, seed: int) -> Observation:
+            await asyncio.sleep(5)
+            return says("go")
+
+    with pytest.raises(EnvironmentFailed, match=r"timeout: its reset took more than the 0\.1 s"):
+        await played(tokenizer, ["again"], Slow(), timeout_seconds=0.1)
 
 
 async def test_with_last_n_every_turn_is_a_segment_with_the_question_and_the_last_turns(

@@ -31,7 +31,7 @@ def test_the_arguments_reach_the_prompt(thinking: PreTrainedTokenizerBase) -> No
 
 
 def test_a_demonstration_has_the_prompt_that_an_episode_has(thinking: PreTrainedTokenizerBase) -> None:
-    segment = demonstration(thinking, MESSAGES, "2", WITHOUT_THINKING)
+    segment = demonstration(thinking, MESSAGES, "2", WITHOUT_THINKING, end=2)
     prompt = ChatRenderer(thinking, WITHOUT_THINKING).prompt(MESSAGES).token_ids
     assert segment.token_ids[~segment.action_mask].tolist() == prompt.tolist()
 

@@ -56,7 +56,7 @@ async def test_a_group_plays_an_environment_each_all_with_one_seed_and_closes_th
     assert len({environment.seeds[0] for environment in environments.opened.values()}) == 1
     assert [environment.closed for environment in environments.opened.values()] == [1] * 4
     assert [sample.score for sample in group.samples] == [
-        Scored(value=1.5, parts={"environment": 1.5}, per_turn=True)
+        Scored(value=1.5, parts={"environment": 1.5}, turn_weight=1.0, only_turns=True)
     ] * 3
 
 

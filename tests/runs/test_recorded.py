@@ -57,7 +57,7 @@ def with_turns(group: Group) -> Group:
         )
     first = group.samples[0]
     trajectory = replace(first.trajectory, segments=tuple(segments), status=Status.TRUNCATED)
-    score = replace(first.score, per_turn=True)
+    score = replace(first.score, turn_weight=0.5, only_turns=True)
     return replace(group, samples=(replace(first, trajectory=trajectory, score=score), *group.samples[1:]))
 
 

@@ -220,7 +220,9 @@ def test_an_episode_with_an_environment_is_recorded_with_all_that_was_said() -> 
     )
     played = replace(trajectory(segment([PROMPT, ACTION, ENV, ACTION])), conversation=said, malformed_calls=2)
     group = Group(
-        ticket=TICKET, task=TASK, samples=(Sample(trajectory=played, score=Scored(value=1.0, per_turn=True)),)
+        ticket=TICKET,
+        task=TASK,
+        samples=(Sample(trajectory=played, score=Scored(value=1.0, turn_weight=1.0, only_turns=True)),),
     )
     [record] = records_of_evaluation([group], "held_out")
     assert record.conversation == [

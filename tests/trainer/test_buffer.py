@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from rlhf.errors import FailureBudgetSpent
 from rlhf.trainer.buffer import Accounts, TicketBuffer
 from rlhf.types import Failed, Filtered, Group, Task, Ticket
+from tests.trainer.made import made_groups, without_score
 
 TASK = Task(id="t", messages=())
 
@@ -137,7 +139,7 @@ async def test_too_many_failures_end_the_run_with_a_named_error() -> None:
     tickets = buffer(groups_per_update=1, failure_budget=0.5, updates=1000)
     for _ in range(64):
         tickets.settle(await tickets.admit(), Failed(kind="timeout"))
-    with pytest.raises(FailureBudgetSpent, match="64 of the last 64"):
+    with pytest.raises(FailureBudgetSpent, match=r"100% of the samples of the last 64 groups were lost; .* allows 50%"):
         await tickets.take()
 
 
@@ -219,6 +221,27 @@ async def test_a_resume_has_so_many_groups_to_play_as_updates_are_left() -> None
     assert [(await tickets.admit()).ordinal for _ in range(2)] == [8, 9]
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(tickets.admit(), timeout=0.02)
+
+
+async def test_the_failure_budget_counts_samples_also_of_groups_that_train_with_the_others() -> None:
+    """Losing five of eight for ever leaves every group trainable, and is more than half of what was played."""
+    for lost, ends in ((4, False), (5, True)):
+        tickets = buffer(groups_per_update=1, failure_budget=0.5, updates=1000)
+        for version in range(64):
+            ticket = await tickets.admit()
+            (whole,) = made_groups(1, 8)
+            for index in range(lost):
+                whole = without_score(whole, index)
+            tickets.settle(ticket, replace(whole, ticket=ticket))
+            if version < 63:
+                await tickets.take()
+                tickets.advance(version + 1)
+        assert tickets.lost_samples == 64 * lost
+        if ends:
+            with pytest.raises(FailureBudgetSpent, match="62% of the samples"):
+                await tickets.take()
+        else:
+            assert len(await tickets.take()) == 1
 
 
 async def test_a_resume_issues_the_outstanding_ordinals_again_first() -> None:

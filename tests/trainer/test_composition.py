@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from rlhf.errors import ConfigError
 from rlhf.layers import load_recipe, recipe_from
 from rlhf.trainer.algorithm import PRESETS
-from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.config import CorrectionConfig, TrainerConfig
 
 ROOT = Path(__file__).parents[2]
 MADE = {"model": {"tiny": {}}, "data": {"train": {"sorting": {}}}}
@@ -63,11 +64,25 @@ def test_every_preset_has_a_recipe() -> None:
         ({"advantage": {"estimator": "remax"}, "filter": {"equal_rewards": True}}, "they teach"),
         ({"advantage": {"estimator": "vtrace"}, "critic": {}}, "would weigh it again"),
         ({"loss": {"policy": "policy_gradient"}, "epochs": 2}, "2 optimizer steps an update leave them"),
-        ({"loss": {"policy": "policy_gradient"}, "max_staleness": 1}, "another policy's samples"),
+        (
+            {"loss": {"policy": "policy_gradient"}, "max_staleness": 1, "old_logprobs": "behaviour"},
+            "another policy's samples",
+        ),
         ({"loss": {"policy": "gspo", "dual_clip": 3.0}}, "bounds the ratio of ppo"),
         ({"loss": {"constant_tokens": 5}}, "is read by aggregation constant"),
         ({"advantage": {"per_turn": True}}, "is read by gae"),
         ({"kl": {"target": 0.1}}, "stays 0"),
+        ({"kl": {"coefficient": 0.1, "estimator": "k1"}}, "k1 in the loss (kl.place) teaches nothing"),
+        ({"algorithm": "rloo", "kl": {"place": "loss"}}, "k1 in the loss (kl.place) teaches nothing"),
+        ({"kl": {"stop": 0.1}}, "an update has one"),
+        ({"kl": {"exact_gradient": True}}, "kl.coefficient is 0: there is none"),
+        ({"kl": {"coefficient": 0.1, "horizon": 5}}, "kl.horizon is read with kl.target"),
+        ({"advantage": {"gamma": 0.9}}, "advantage.gamma is read by gae, vtrace, reinforce_pp"),
+        ({"algorithm": "reinforce_pp", "advantage": {"lam": 0.9}}, "advantage.lam is read by gae"),
+        ({"algorithm": "ppo", "advantage": {"c_bar": 0.9}}, "are read by vtrace"),
+        ({"loss": {"temperature_negative": 2.0}}, "are read by sapo"),
+        ({"filter": {"refill_groups": 3}}, "which is off"),
+        ({"overlong": {"factor": 0.5}}, "which is 0 (off)"),
         ({"kl": {"coefficient": 0.1, "place": "reward", "exact_gradient": True}}, "no gradient runs through KL"),
         ({"correction": {"high": 3.0}}, "nothing would read it; set old_logprobs: recomputed"),
         ({"old_logprobs": "recomputed", "correction": {"low": 0.5}}, "is a bound of method mask"),
@@ -80,8 +95,60 @@ def test_every_preset_has_a_recipe() -> None:
     ],
 )
 def test_pieces_that_do_not_go_together_are_refused_with_the_reason(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
+    with pytest.raises(ConfigError, match=re.escape(words)):
         trainer_of(**settings)
+
+
+CORRECTED = {"16 bits": ({"dtype": "bfloat16"}, {}), "stale": ({}, {"max_staleness": 1})}
+
+
+@pytest.mark.parametrize(("model", "trainer"), CORRECTED.values(), ids=CORRECTED)
+@pytest.mark.parametrize("name", [None, *PRESETS])
+def test_samples_of_other_log_probs_than_the_learner_s_are_corrected_unless_the_loss_does_so(
+    name: str | None, model: dict[str, Any], trainer: dict[str, Any]
+) -> None:
+    kind = {"kind": "distill"} if name == "distill" else {}
+    reference = {"reference_path": "there"} if name == "distill" else {}
+    given = {"model": {"tiny": {}, **model}, "data": MADE["data"]} | kind
+    loaded = recipe_from(given | {"trainer": {"algorithm": name, **trainer, **reference}})
+    found = loaded.recipe.trainer
+    level = "geometric" if name == "gspo" else "token"
+    if name == "cispo":
+        assert found.old_logprobs == "behaviour"
+    else:
+        assert (found.old_logprobs, found.correction.method) == ("recomputed", "truncate")
+        assert (found.correction.level, found.correction.high) == (level, 2.0)
+        assert loaded.origins["trainer.old_logprobs"] in ("model.dtype bfloat16", "trainer.max_staleness")
+
+
+@pytest.mark.parametrize(("model", "trainer"), CORRECTED.values(), ids=CORRECTED)
+def test_a_recipe_may_take_the_engine_s_log_probs_all_the_same(model: dict[str, Any], trainer: dict[str, Any]) -> None:
+    given = {"model": {"tiny": {}, **model}, "data": MADE["data"]}
+    found = recipe_from(given | {"trainer": {**trainer, "old_logprobs": "behaviour"}}).recipe.trainer
+    assert (found.old_logprobs, found.correction) == ("behaviour", CorrectionConfig())
+
+
+@pytest.mark.parametrize("name", [None, *(name for name in PRESETS if name != "distill")])
+def test_in_float32_without_staleness_nothing_is_corrected(name: str | None) -> None:
+    trainer = trainer_of(algorithm=name)
+    assert (trainer.old_logprobs, trainer.correction) == ("behaviour", CorrectionConfig())
+
+
+def test_vtrace_corrects_itself_and_a_bound_of_the_recipe_s_own_stays() -> None:
+    vtrace = {"estimator": "vtrace"}
+    loss = {"policy": "policy_gradient"}
+    assert trainer_of(advantage=vtrace, loss=loss, critic={}, max_staleness=2).old_logprobs == "behaviour"
+    assert trainer_of(max_staleness=1, correction={"high": 5.0}).correction.high == 5.0
+
+
+def test_k1_in_the_loss_is_taken_for_its_value_beside_an_exact_gradient() -> None:
+    assert trainer_of(kl={"coefficient": 0.1, "estimator": "k1", "exact_gradient": True}).kl.estimator == "k1"
+
+
+def test_an_estimator_of_one_s_own_reads_what_it_likes() -> None:
+    assert (
+        trainer_of(advantage={"estimator": "mine:own", "gamma": 0.5, "lam": 0.5, "rho_bar": 2.0}).advantage.lam == 0.5
+    )
 
 
 def test_a_group_estimator_of_one_s_own_may_be_filtered() -> None:

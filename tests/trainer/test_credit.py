@@ -41,6 +41,12 @@ def episode(value: float, *segments: Segment, status: Status = Status.TERMINATED
     return Sample(trajectory=Trajectory(task=task, segments=segments, status=status), score=Scored(value=value))
 
 
+def by_turns(sample: Sample) -> Sample:
+    """The sample, its score that of its turns alone."""
+    assert isinstance(sample.score, Scored)
+    return replace(sample, score=replace(sample.score, turn_weight=1.0, only_turns=True))
+
+
 def group_of(*samples: Sample, baseline: Sample | None = None) -> Group:
     return Group(
         ticket=Ticket(ordinal=0, version=0), task=Task(id="t", messages=()), samples=samples, baseline=baseline
@@ -146,29 +152,52 @@ def test_a_batch_without_any_action_has_no_step(estimator: str) -> None:
     assert build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=64) == [()]
 
 
-def test_only_episodes_cut_off_while_rewards_came_turn_by_turn_bootstrap() -> None:
+def test_only_episodes_cut_off_and_rewarded_by_their_turns_alone_bootstrap() -> None:
     """The outcome of a reply that was cut off is paid at the cut: its value behind that would be paid twice."""
     paid = segment([P, A, A], Turn(start=1, stop=3, reward=0.1))
-    scored = episode(0.0, segment([P, A, A]), status=Status.TRUNCATED)
-    found = episodes([group_of(episode(1.0, paid), scored, episode(0.0, paid, status=Status.TRUNCATED))])
+    ended, cut_off = episode(0.1, paid), episode(0.1, paid, status=Status.TRUNCATED)
+    judged = episode(0.0, segment([P, A, A]), status=Status.TRUNCATED)
+    both = replace(cut_off, score=Scored(value=1.1, turn_weight=1.0))
+    found = episodes([group_of(by_turns(ended), judged, both, by_turns(cut_off))])
     assert found.bootstrap is not None
-    assert found.bootstrap.tolist() == [0.0, 0.0, 0.5]
+    assert found.bootstrap.tolist() == [0.0, 0.0, 0.0, 0.5]
 
 
-def test_rewards_of_turns_come_at_their_last_actions_and_the_outcome_at_the_episode_s() -> None:
+@pytest.mark.parametrize("nothing", [None, 0.0])
+def test_a_bootstrap_does_not_depend_on_how_an_environment_writes_that_it_gave_nothing(nothing: float | None) -> None:
+    silent = segment([P, A, E, A], Turn(start=1, stop=2, reward=nothing), Turn(start=3, stop=4, reward=nothing))
+    found = episodes([group_of(by_turns(episode(0.0, silent, status=Status.TRUNCATED)))])
+    assert found.bootstrap is not None
+    assert found.bootstrap.tolist() == [0.5]
+
+
+def test_rewards_of_turns_come_at_their_last_actions_and_the_rest_of_the_outcome_at_the_episode_s() -> None:
     two = segment([P, A, A, E, A], Turn(start=1, stop=3, reward=0.25), Turn(start=4, stop=5, reward=0.5))
-    found = episodes([group_of(episode(2.0, two, segment([P, A], Turn(start=1, stop=2))))])
+    third = segment([P, A], Turn(start=1, stop=2))
+    score = Scored(value=2.75, turn_weight=1.0)
+    found = episodes([group_of(replace(episode(0, two, third), score=score))])
     assert found.rewards.tolist() == [[0.0, 0.25, 0.5, 2.0]]
     assert found.turns.tolist() == [[0, 0, 1, 2]]
 
 
-def test_an_outcome_that_is_the_sum_of_its_turns_is_paid_at_them_and_not_again() -> None:
+@pytest.mark.parametrize(
+    ("weight", "at_the_turns"), [(1.0, [0.0, 0.25, 0.5]), (-2.0, [0.0, -0.5, -1.0]), (0.0, [0.0, 0.0, 0.0])]
+)
+@pytest.mark.parametrize("rest", [0.0, 3.0])
+def test_what_turns_are_paid_has_its_weight_and_the_whole_is_the_outcome(
+    weight: float, at_the_turns: list[float], rest: float
+) -> None:
     two = segment([P, A, A, E, A], Turn(start=1, stop=3, reward=0.25), Turn(start=4, stop=5, reward=0.5))
-    paid = episode(0.75, two)
-    summed = replace(paid, score=Scored(value=0.75, per_turn=True))
-    found = episodes([group_of(summed, paid)])
-    assert found.rewards.tolist() == [[0.0, 0.25, 0.5], [0.0, 0.25, 1.25]]
-    assert found.outcomes.tolist() == [0.75, 0.75], "what a group is compared by is the whole"
+    score = Scored(value=weight * 0.75 + rest, turn_weight=weight)
+    found = episodes([group_of(replace(episode(0, two), score=score))])
+    assert found.rewards.tolist() == [[*at_the_turns[:2], at_the_turns[2] + rest]]
+    assert found.rewards.sum() == found.outcomes[0] == score.value
+
+
+def test_what_a_turn_without_an_action_was_given_is_paid_at_the_end() -> None:
+    turns = Turn(start=1, stop=2, reward=0.25), Turn(start=3, stop=3, reward=0.5)
+    found = episodes([group_of(by_turns(episode(0.75, segment([P, A, E], *turns))))])
+    assert found.rewards.tolist() == [[0.75]]
 
 
 def test_kl_in_the_reward_is_taken_from_every_token_and_from_the_outcome() -> None:

@@ -104,6 +104,16 @@ def test_an_empty_micro_batch_costs_nothing_and_still_has_a_gradient() -> None:
     assert float(metrics.maxima["ratio_max"]) == 0
 
 
+def test_how_much_a_correction_changes_is_measured_by_the_weights_that_were_used() -> None:
+    behaviour = OLD + RNG.normal(0, 0.5, SIZE)
+    weights = np.minimum(np.exp(OLD - behaviour), 1.5)
+    _, metrics = clipped_loss(tokens(behaviour=behaviour), 1.0, correction=CorrectionConfig(high=1.5))
+    assert float(metrics.sums["correction_weight"]) == pytest.approx(weights.sum(), rel=1e-5)
+    assert float(metrics.sums["correction_change"]) == pytest.approx(np.abs(weights - 1).sum(), rel=1e-5)
+    _, same = clipped_loss(tokens(), 1.0, correction=CorrectionConfig())
+    assert float(same.sums["correction_change"]) == 0.0
+
+
 def test_sft_loss_is_the_mean_negative_log_likelihood() -> None:
     loss, metrics = sft_loss(tensor(NEW), torch.ones(SIZE), float(SIZE))
     assert float(loss) == pytest.approx(-NEW.mean(), rel=1e-6)

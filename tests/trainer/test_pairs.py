@@ -22,7 +22,7 @@ def made_pairs(count: int = 12) -> list[PairOfSegments]:
     for n in range(count):
         prompt = [Message(role="user", content="?" * (4 + n // 3))]
         replies = ["".join(rng.choice(list("abcdef"), int(rng.integers(1, 40)))) for _ in range(2)]
-        chosen, rejected = comparison(tokenizer, prompt, *replies)
+        chosen, rejected = comparison(tokenizer, prompt, *replies, end=tokenizer.eos_token_id)
         pairs.append(PairOfSegments(chosen=chosen, rejected=rejected, margin=float(n)))
     return pairs
 

@@ -167,10 +167,11 @@ class Capture:
             if places := self._said.get(marks[known - 1]):
                 new = asked.messages[known:]
                 try:
-                    heard = self._renderer.offering(asked.tools).increment(new)
+                    place = next((place for place in places if place.free), places[0])
+                    heard = self._renderer.offering(asked.tools).increment(new, int(place.token_ids[-1]))
                 except ModelError:
                     return None
-                return next((place for place in places if place.free), places[0]), heard, new
+                return place, heard, new
         return None
 
     def _question(

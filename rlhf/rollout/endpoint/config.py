@@ -20,7 +20,7 @@ class AgentConfig(Config):
     arguments: dict[str, Any] = Field({})
     """What else the program is called with, by name."""
     timeout_seconds: float = Field(600, gt=0)
-    """Deadline for one episode; it is lost when it passes."""
+    """Time that one episode may take. One that takes longer is cut off: truncated, with all that was said so far."""
     max_agents: int = Field(256, ge=1)
     """Agents that run at once; other episodes wait. A plain program has a thread of its own, and when as many as this
     hang beyond their deadlines no further one is started: its episode is lost."""

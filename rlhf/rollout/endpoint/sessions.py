@@ -24,6 +24,9 @@ from rlhf.rollout.tool_calls import ToolFormat
 from rlhf.types import Completion, Prompt, Task, Timings, Trajectory
 
 REMEMBERED_ENDS = 65_536
+REPLYING_SHARE = 0.95
+"""Of an episode's time: what is still being said then is cut off, and is kept before the time is over."""
+SHORTEST_REPLY_SECONDS = 0.05
 
 
 class ClientGone(RlhfError):
@@ -32,15 +35,16 @@ class ClientGone(RlhfError):
 
 class Session:
     """An agent that asks `policy`. `failure` is what an engine raised and no reply came after: the agent hears of it as
-    an answer only."""
+    an answer only. A reply that is under way when the `seconds` of the episode are nearly over is cut off."""
 
-    def __init__(self, policy: Policy, read: ToolFormat) -> None:
+    def __init__(self, policy: Policy, read: ToolFormat, seconds: float | None = None) -> None:
         self.id = secrets.token_urlsafe(12)
         self.capture = Capture(policy.renderer, read)
         self.failure: RlhfError | None = None
         self._policy = policy
         self._numbers = itertools.count()
         self._began = self._used = time.monotonic()
+        self._until = None if seconds is None else self._began + seconds * REPLYING_SHARE
         self._generating = 0.0
         self._under_way = 0
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -107,7 +111,8 @@ class Session:
 
     async def _generated(self, question: Question) -> Completion:
         began = time.monotonic()
-        sampling = replace(self._policy.sampling, max_tokens=self._room(question))
+        left = None if self._until is None else max(self._until - began, SHORTEST_REPLY_SECONDS)
+        sampling = replace(self._policy.sampling, max_tokens=self._room(question), max_seconds=left)
         try:
             return await self._policy.engine.generate(
                 Prompt(token_ids=question.token_ids),
@@ -156,11 +161,11 @@ class Sessions:
     def full(self) -> bool:
         return len(self._open) >= self._capacity
 
-    def open(self, policy: Policy) -> Session:
-        """A session of its own. Raises `Refused` where there is no place."""
+    def open(self, policy: Policy, *, seconds: float | None = None) -> Session:
+        """A session of its own, for an episode that may take `seconds`. Raises `Refused` where there is no place."""
         if self.full:
             raise Refused(503, "capacity", f"{len(self._open)} sessions are open, which is all there may be; end some")
-        session = Session(policy, self._read)
+        session = Session(policy, self._read, seconds)
         self._open[session.id] = session
         return session
 

@@ -25,14 +25,5 @@ def shuffled_rewards(groups: Sequence[Group], *, seed: int) -> list[Group]:
 def _with_score(sample: Sample, scores: Sequence[Scored], dealt: Iterator[int]) -> Sample:
     if not isinstance(sample.trajectory, Trajectory) or not isinstance(sample.score, Scored):
         return sample
-    score = replace(scores[next(dealt)], per_turn=False)
-    return Sample(trajectory=_unpaid(sample.trajectory) if sample.score.per_turn else sample.trajectory, score=score)
-
-
-def _unpaid(trajectory: Trajectory) -> Trajectory:
-    """The episode without its turns' own rewards."""
-    segments = (
-        replace(segment, turns=tuple(replace(turn, reward=None) for turn in segment.turns))
-        for segment in trajectory.segments
-    )
-    return replace(trajectory, segments=tuple(segments))
+    score = replace(scores[next(dealt)], turn_weight=0.0, only_turns=False)
+    return Sample(trajectory=sample.trajectory, score=score)

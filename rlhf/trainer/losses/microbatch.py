@@ -103,7 +103,11 @@ def _policy_term(tokens: Tokens, rows: Rows, objective: Objective) -> tuple[Tens
     if objective.correction is None:
         return per_token, seen
     importance = importance_weights(tokens, rows, objective.correction)
-    sums = {"correction_weight": importance.sum(), "correction_dropped": (importance == 0).float().sum()}
+    sums = {
+        "correction_weight": importance.sum(),
+        "correction_change": (importance - 1).abs().sum(),
+        "correction_dropped": (importance == 0).float().sum(),
+    }
     seen = Metrics(seen.count, {**seen.sums, **sums}, seen.maxima)
     # A product with a weight of 0 would keep what is infinite: a dropped token is dropped.
     return torch.where(importance > 0, per_token * importance, 0.0), seen

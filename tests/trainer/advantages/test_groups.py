@@ -73,12 +73,10 @@ def test_rewards_that_turns_were_paid_are_shuffled_with_the_whole_and_paid_no_mo
                     for segment in sample.trajectory.segments
                 ),
             ),
-            score=Scored(value=sample.score.value, per_turn=True),
+            score=Scored(value=sample.score.value, turn_weight=1.0, only_turns=True),
         )
         for sample in group.samples
     ]
     (shuffled,) = shuffled_rewards([replace(group, samples=tuple(paid))], seed=1)
     assert sorted(s.value for _, _, s in shuffled.trainable) == sorted(sample.score.value for sample in paid)
-    assert not any(score.per_turn for _, _, score in shuffled.trainable)
-    for _, trajectory, _ in shuffled.trainable:
-        assert all(turn.reward is None for segment in trajectory.segments for turn in segment.turns)
+    assert not any(score.turn_weight or score.only_turns for _, _, score in shuffled.trainable)

@@ -1,0 +1,96 @@
+"""Where a reply ends: at what the model's own chat template writes behind an assistant's message.
+
+A conversation that ends with a reply is rendered, and the first token after the reply that the tokenizer keeps as a
+mark of its own (a special or added token) is the end of a turn: `<end_of_turn>` of Gemma, `<|end|>` of Phi 3,
+`<|im_end|>` of Qwen. The tokenizer's end of sequence ends a reply as well, and so do the tokens that the model's
+`generation_config.json` declares as ends, where the tokenizer knows them as marks. One that is an ordinary piece of
+text is told and ends nothing: otherwise a file could cut replies at any word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf.errors import ModelError
+from rlhf.models.chat import NONE, ChatTokenizer, prompt_text
+from rlhf.types import Message
+
+ASKED_AND_ANSWERED = (
+    Message(role="user", content="placeholder question"),
+    Message(role="assistant", content="placeholder reply"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnd:
+    """`token_id` is what ends a demonstrated reply, None where nothing is known to; a sampled reply ends at any of
+    `token_ids`. `told` is what a person should know of them: where template, tokenizer and `generation_config.json`
+    disagree."""
+
+    token_id: int | None
+    token_ids: tuple[int, ...]
+    told: tuple[str, ...] = ()
+
+
+def turn_end(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE, declared: Sequence[int] = ()) -> TurnEnd:
+    """The end of a turn of this tokenizer. `arguments` are what the template takes beside messages, `declared` the ends
+    that the model's `generation_config.json` names."""
+    marks = marks_of(tokenizer)
+    written, end_of_sequence = _written(tokenizer, arguments, marks), tokenizer.eos_token_id
+    candidates = (written, end_of_sequence, *(one for one in declared if one in marks))
+    ends = tuple(dict.fromkeys(one for one in candidates if one is not None))
+    return TurnEnd(
+        token_id=ends[0] if ends else None,
+        token_ids=ends,
+        told=tuple(_told(tokenizer, written, ends, [one for one in declared if one not in marks])),
+    )
+
+
+def end_of_reply(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> int:
+    """What ends a demonstrated reply. Raises `ModelError` where nothing does."""
+    end = turn_end(tokenizer, arguments).token_id
+    if end is None:
+        raise ModelError(
+            "the chat template writes no token at the end of a reply, and the tokenizer has no end-of-sequence token: "
+            "a response could never end; use a model with either"
+        )
+    return end
+
+
+def marks_of(tokenizer: ChatTokenizer) -> frozenset[int]:
+    """Tokens that are marks and no pieces of text: special ones, and those added to the vocabulary."""
+    return frozenset((*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder))
+
+
+def _written(tokenizer: ChatTokenizer, arguments: Mapping[str, Any], marks: frozenset[int]) -> int | None:
+    """What the template writes behind a reply; None where that is no mark, or where it leaves replies out."""
+    try:
+        rendered = prompt_text(tokenizer, ASKED_AND_ANSWERED, {**arguments, "add_generation_prompt": False})
+    except ModelError:
+        return None
+    _, found, tail = rendered.rpartition(ASKED_AND_ANSWERED[-1].content)
+    behind = tokenizer.encode(tail, add_special_tokens=False) if found else ()
+    return next((int(token) for token in behind if token in marks), None)
+
+
+def _told(tokenizer: ChatTokenizer, written: int | None, ends: Sequence[int], ordinary: Sequence[int]) -> list[str]:
+    def named(tokens: Sequence[int]) -> str:
+        return ", ".join(f"{tokenizer.decode([token], skip_special_tokens=False)!r} ({token})" for token in tokens)
+
+    told = []
+    if not ends:
+        told.append("no token ends a reply: the chat template writes none, and the tokenizer has no end of sequence")
+    elif written is None:
+        told.append(f"the chat template writes no token at the end of a reply; replies end at {named(ends)}")
+    elif written != tokenizer.eos_token_id:
+        told.append(f"replies end at {named(ends)}: the chat template writes the first of them")
+    elif len(ends) > 1:
+        told.append(f"replies end at {named(ends)}: generation_config.json adds to the template's own")
+    if ordinary:
+        told.append(
+            f"generation_config.json would end replies at {named(ordinary)}, ordinary text to the tokenizer: they end "
+            "none (sampling.stop_token_ids would add them)"
+        )
+    return told

@@ -1,0 +1,35 @@
+"""What a reply is worth whose scorer broke over it, where the recipe gives it a number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlhf.reward.live import LiveReward
+from rlhf.types import Scored, Task, Trajectory, Unscored
+
+CAUSED_BY_REPLIES = frozenset(
+    ("timeout", "raised", "died", "not a number", "not finite", "verdict", "too long", "unknown token", "empty")
+)
+"""Kinds of failures that a reply can bring about. A server that is gone, a sandbox that does not start, a task without
+an answer are none: these leave a reply unscored whatever the recipe says."""
+
+
+class FailuresValued:
+    """A `RewardFunction` that gives `value` to replies over which another one breaks."""
+
+    def __init__(self, reward: LiveReward, value: float) -> None:
+        self._reward, self._value = reward, value
+
+    async def start(self) -> None:
+        await self._reward.start()
+
+    async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
+        return [self._valued(score) for score in await self._reward(task, trajectories)]
+
+    async def close(self) -> None:
+        await self._reward.close()
+
+    def _valued(self, score: Scored | Unscored) -> Scored | Unscored:
+        if isinstance(score, Scored) or score.kind not in CAUSED_BY_REPLIES:
+            return score
+        return Scored(value=self._value, parts={f"failed: {score.kind}": self._value}, failure=score.kind)

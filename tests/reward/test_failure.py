@@ -1,0 +1,64 @@
+"""A scorer that breaks over a reply gives no number, or the recipe's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlhf.config import build
+from rlhf.errors import ConfigError
+from rlhf.reward.config import RewardConfig
+from rlhf.reward.failure import FailuresValued
+from rlhf.reward.reward import make_reward
+from rlhf.trainer.statistics import losses_by_kind
+from rlhf.types import Group, Sample, Scored, Ticket, Unscored
+from tests.reward.asked import TASK, replies, scored
+from tests.reward.test_combine import Fixed
+
+
+async def test_what_a_reply_can_cause_has_the_recipe_s_number_and_an_outage_has_none() -> None:
+    outage, hung = Unscored(kind="refused", detail="no server"), Unscored(kind="timeout", detail="killed")
+    reward = FailuresValued(Fixed(Scored(value=1), hung, outage), -2.0)
+    assert await scored(reward, "a", "b", "c") == [
+        Scored(value=1),
+        Scored(value=-2.0, parts={"failed: timeout": -2.0}, failure="timeout"),
+        outage,
+    ]
+
+
+async def test_in_a_combination_a_part_s_number_is_weighted_as_its_score_would_be() -> None:
+    raising = {"kind": "function", "function": "tests.reward.faulty_scorers:misbehave", "weight": 3}
+    config = {"kind": "combined", "parts": {"own": raising | {"on_scorer_failure": -1}, "rule": {"kind": "exact"}}}
+    reward = make_reward(build(RewardConfig, config))
+    try:
+        [score] = await reward(TASK, replies("42"))
+    finally:
+        await reward.close()
+    assert score == Scored(value=-2.0, parts={"own": -1.0, "rule": 1.0}, failure="own: raised")
+    [trajectory] = replies("42")
+    group = Group(ticket=Ticket(ordinal=0, version=0), task=TASK, samples=(Sample(trajectory=trajectory, score=score),))
+    assert losses_by_kind([group]) == {"samples/scorer_failed/own: raised": 1.0}
+
+
+async def test_unless_the_recipe_says_otherwise_it_is_unscored() -> None:
+    reward = make_reward(build(RewardConfig, {"kind": "function", "function": "tests.reward.faulty_scorers:misbehave"}))
+    try:
+        [score] = await reward(TASK, replies("42"))
+    finally:
+        await reward.close()
+    assert isinstance(score, Unscored)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"kind": "exact", "on_scorer_failure": 0}, "cannot break over a reply"),
+        ({"kind": "code", "on_scorer_failure": 0}, "cannot break over a reply"),
+        ({"kind": "math", "on_scorer_failure": "zero"}, "on_scorer_failure"),
+        ({"kind": "math", "on_scorer_failure": float("nan")}, "on_scorer_failure"),
+    ],
+)
+def test_what_means_nothing_is_refused(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build(RewardConfig, config)
