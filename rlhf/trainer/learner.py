@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rlhf.cluster.worker import Worker
 from rlhf.errors import WorkerDied
+from rlhf.runs.durable import synced
 from rlhf.trainer.advantages import shuffled_rewards
 from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
 from rlhf.trainer.batch import ROW_TOKENS, Aggregation, Batch, Minibatch, build_batch, build_minibatches
@@ -21,7 +22,7 @@ from rlhf.trainer.credit import wanted_scores, with_advantages
 from rlhf.trainer.kl_control import kl_controller, read_controller, write_controller
 from rlhf.trainer.scores import Scores, gathered_scores
 from rlhf.trainer.settings import LearnerSettings, Orders
-from rlhf.types import Group, Manifest, PolicyVersion, Rendezvous, TrainedSample, Updated
+from rlhf.types import Group, Manifest, PolicyVersion, Rendezvous, TrainedSample, Updated, Written
 
 DEATH_GRACE_SECONDS = 3.0
 """When one rank dies the others fail at once, with an error of their own: time for the true cause to arrive."""
@@ -95,10 +96,12 @@ class RemoteLearner:
         self._version += 1
         return reduce_metrics(answers)
 
-    async def save(self, path: Path) -> None:
-        """Every rank writes its part of the state into `path`, rank 0 also `path/huggingface`."""
-        await self._all("save", path, self._version, seconds=self._seconds)
-        write_controller(path, self._kl.coefficient)
+    async def save(self, path: Path) -> dict[str, Written]:
+        """Every rank writes its part of the state into `path`, rank 0 also `path/huggingface`. Returns what they wrote,
+        which is on the disk, by path within `path`."""
+        written = await self._all("save", path, self._version, seconds=self._seconds)
+        own = write_controller(path, self._kl.coefficient)
+        return {name: one for part in (*written, synced(path, [own])) for name, one in part.items()}
 
     async def load(self, path: Path) -> None:
         """Continue exactly from `save`: weights, optimizer, schedule and version. The plan must be the same."""
