@@ -13,9 +13,9 @@ from pathlib import Path
 
 from rlhf.data.config import DatasetConfig
 from rlhf.data.sources import local_files, read_rows
+from rlhf.durable import checksum
 from rlhf.errors import ConfigError
 from rlhf.recipe import Recipe
-from rlhf.runs.durable import checksum
 from rlhf.runs.recorded import episodes_file
 
 BLOCK_BYTES, BLOCKS = 1 << 20, 64

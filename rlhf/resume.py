@@ -103,7 +103,8 @@ def rewind(folder: RunFolder, point: ResumePoint) -> None:
             path.rename(damaged_name(path))
     for name, length in point.standing.lines.items():
         folder.check()
-        os.truncate(folder.path / name, length)
+        if (folder.path / name).exists():
+            os.truncate(folder.path / name, length)
 
 
 def damaged_name(path: Path) -> Path:

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from rlhf.durable import sync_file, sync_folder, synced
 from rlhf.errors import CheckpointError, DiskFailed, SaveFailed, WorkerFailed
-from rlhf.runs.durable import sync_file, sync_folder, synced
 from rlhf.runs.folder import RunFolder
 from rlhf.standing import STANDING, Standing, read_standing, write_standing
-from rlhf.trainer.checkpoint import checkpoints, is_whole, prune, read_checkpoint, write_checkpoint
+from rlhf.trainer.checkpoint import checkpoints, is_whole, prune, read_checkpoint, unfinished, write_checkpoint
 from rlhf.types import PolicyVersion, Written
 
 FULL_BYTES = 1 << 20
@@ -68,7 +68,16 @@ async def save_run(
         read_checkpoint(finished)
         await asyncio.to_thread(prune, folder.checkpoints, keep, folder.check)
     except (OSError, CheckpointError, DiskFailed, WorkerFailed) as error:
-        raise SaveFailed(f"version {version} cannot be saved: {cause(error, folder)}; {intact(folder)}") from error
+        why = f"version {version} cannot be saved: {cause(error, folder)}; {intact(folder)}"
+        await asyncio.to_thread(make_room, folder)
+        raise SaveFailed(why) from error
+
+
+def make_room(folder: RunFolder) -> None:
+    """Delete what was written of the checkpoint: a summary may then fit onto a full disk."""
+    folder.check()
+    for path in unfinished(folder.checkpoints):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def sync_records(folder: RunFolder, standing: Standing) -> None:

@@ -64,9 +64,11 @@ def check_records(folder: Path, standing: Standing) -> None:
         there = path.stat().st_size if path.exists() else 0
         if there < length:
             raise CheckpointError(f"{path} has {there} bytes, and had {length} at the checkpoint: records are lost")
+        if not length:
+            continue
         with path.open("rb") as file:
-            file.seek(max(length - 1, 0))
-            if length and file.read(1) != b"\n":
+            file.seek(length - 1)
+            if file.read(1) != b"\n":
                 raise CheckpointError(f"{path} has no end of a line where the checkpoint's records end: it is damaged")
 
 

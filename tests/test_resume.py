@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from rlhf.durable import synced
 from rlhf.errors import CheckpointError
 from rlhf.layers import LoadedRecipe, recipe_from
 from rlhf.resume import ResumePoint, changes, plan_of, resume_point, rewind
 from rlhf.rollout.evaluation import Evaluation, SetResult
-from rlhf.runs.durable import synced
 from rlhf.runs.folder import RunFolder
 from rlhf.sitting import run_folder
 from rlhf.standing import Standing, check_records, read_standing, write_standing

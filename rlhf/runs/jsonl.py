@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ class JsonlWriter:
             while waiting:
                 waiting = waiting[self._file.write(waiting) :]
         except OSError as error:
-            os.ftruncate(self._file.fileno(), whole)
+            with suppress(OSError):  # then the last line is a part, which readers leave out
+                os.ftruncate(self._file.fileno(), whole)
             raise DiskFailed(f"{self._path} cannot be written ({error.strerror})") from error
 
     @property
