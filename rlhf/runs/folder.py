@@ -59,8 +59,12 @@ class RunFolder:
             return cls(path, Owner.claim(path, tell))._with_folders()
 
     def _with_folders(self) -> RunFolder:
-        for folder in FOLDERS:
-            (self.path / folder).mkdir(exist_ok=True)
+        try:
+            for folder in FOLDERS:
+                (self.path / folder).mkdir(exist_ok=True)
+        except OSError:
+            self.give_back()
+            raise
         return self
 
     def check(self) -> None:

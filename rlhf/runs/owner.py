@@ -41,12 +41,23 @@ def machine() -> str:
 
 
 def began(pid: int) -> int | None:
-    """When a process began, in the kernel's ticks since boot; None when it has ended."""
+    """When a process began, in the kernel's ticks since boot; None when it has ended, or is not shown."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
         return None
     return None if state in ("Z", "X") else int(fields[18])
+
+
+def is_hidden(pid: int) -> bool:
+    """Whether there is such a process, of a person whose processes this one may not see."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return began(pid) is None
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +172,7 @@ def lives(path: Path, tell: Tell, watch_seconds: float) -> bool:
     claim = read(path)
     if claim is not None and claim.ended:
         return False
-    if claim is not None and claim.machine == machine():
+    if claim is not None and claim.machine == machine() and not is_hidden(claim.pid):
         return began(claim.pid) == claim.began
     if claim is not None:
         tell(f"{path.parent.parent} belonged to {claim.describe()}: watching for {watch_seconds:g} s if it still does")
