@@ -13,8 +13,8 @@ from rlhf.types import Written
 
 READERS = 8
 """Files whose checksums are computed at once: hashing leaves the interpreter to others."""
-NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
-"""What file systems answer that keep their folders without being asked."""
+NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
+"""What file systems answer that keep their folders without being asked, and of one that may be entered and not read."""
 
 
 def checksum(path: Path) -> str:

@@ -19,8 +19,6 @@ from rlhf.types import PolicyVersion, Written
 
 FULL_BYTES = 1 << 20
 """Less than this is a full disk, whatever the library says whose write failed."""
-
-
 OF_DISKS = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE,
 )  # fmt: skip
@@ -111,4 +109,4 @@ def cause(error: Exception, folder: RunFolder) -> str:
 def intact(folder: RunFolder) -> str:
     """What of a run is whole, in words."""
     found = next((path for path in reversed(checkpoints(folder.checkpoints)) if is_whole(path)), None)
-    return f"{found} is intact, and --resume goes on from it" if found else "there is no checkpoint before it"
+    return f"{found} is intact, and --resume goes on from it" if found else "no checkpoint was written before"

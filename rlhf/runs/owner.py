@@ -9,6 +9,7 @@ any other: clocks are not compared, the file is watched). It is named before, an
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -99,9 +100,12 @@ class Owner:
                 owner = found.describe() if found else "a process that has just begun"
                 raise RunTaken(f"{run} belongs to {owner}: end that run first, or set run.dir to another folder")
             own = Claim()
-            if made(folder / name(fence + 1), own):  # else somebody was faster: look again at who it is
+            if not made(folder / name(fence + 1), own):
+                continue  # somebody was faster: look again at who it is
+            if newest_fence(folder) == fence + 1:
                 (folder / name(fence)).unlink(missing_ok=True)
                 return cls(folder, fence + 1, own)
+            (folder / name(fence + 1)).unlink()  # while this one watched, others came and went
 
     def check(self) -> None:
         """Raises `RunTaken` when this process is the owner no longer. Opens its file: a name may be remembered by a
@@ -160,11 +164,15 @@ def newest_fence(folder: Path) -> int:
 
 
 def read(path: Path) -> Claim | None:
-    """The claim in a file; None when there is none, or not yet the whole of it."""
+    """The claim in a file; None when there is none, or not yet the whole of it. Raises `OSError`."""
     try:
         return Claim(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
         return None
+    except OSError as error:
+        if error.errno == errno.ESTALE:  # of a file that another host deleted
+            return None
+        raise
 
 
 def lives(path: Path, tell: Tell, watch_seconds: float) -> bool:

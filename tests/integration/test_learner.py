@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf.durable import sizes
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
 from rlhf.models import head
 from rlhf.models.config import ModelConfig, WarmupConfig
@@ -181,7 +182,8 @@ def test_a_resumed_learner_continues_bit_for_bit(
     workers = ranks_of(request, ranks)
     learner = start(workers, folder, trainer(ranks, stage), dtype)
     train(learner, 2)
-    asyncio.run(learner.save(tmp_path))
+    written = asyncio.run(learner.save(tmp_path))
+    assert {name: one.size for name, one in written.items()} == sizes(tmp_path), "every file has its writer"
     train(learner, 2)
     uninterrupted = look(workers, whole_weights)
     resumed = start(workers, folder, trainer(ranks, stage), dtype)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlhf.durable import sizes
 from rlhf.errors import CheckpointError, ModelError
 from rlhf.models.config import ModelConfig
 from rlhf.models.loading import load_tokenizer
@@ -127,7 +128,8 @@ def test_a_critic_s_learning_rate_changed_at_a_resume_decides_its_next_step(
 ) -> None:
     learner = started(workers, folder, epochs=1)
     asyncio.run(learner.update(made_groups(12, 4)))
-    asyncio.run(learner.save(tmp_path))
+    written = asyncio.run(learner.save(tmp_path))
+    assert {name: one.size for name, one in written.items()} == sizes(tmp_path), "every file has its writer"
     steps = {}
     for rate in (3e-3, 6e-3):
         resumed = started(workers, folder, epochs=1, critic={"optimizer": {"learning_rate": rate}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -107,6 +108,34 @@ def test_who_was_taken_for_dead_finds_out_before_it_writes(tmp_path: Path) -> No
     assert (folder.metrics.read_text(), folder.summary.exists()) == ("", False)
     folder.give_back()
     assert Owner.claim(tmp_path, watch_seconds=0).fence == 3, "the second owner's claim is untouched"
+
+
+def test_who_watched_while_others_came_and_went_is_not_the_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_claim(tmp_path, replace(Claim(), machine="another", host="node7"))
+
+    def others(path: Path, seconds: float) -> bool:
+        path.unlink()
+        write_claim(tmp_path, Claim(), fence=3)
+        return False
+
+    monkeypatch.setattr(owner, "touched", others)
+    with pytest.raises(RunTaken, match=f"belongs to process {os.getpid()}"):
+        Owner.claim(tmp_path)
+    assert os.listdir(tmp_path / "owner") == ["000003"]
+
+
+def test_a_disk_that_cannot_be_asked_is_not_taken_for_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = Owner.claim(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output error"):
+        patch.setattr(Path, "read_text", broken)
+        mine.check()
+    mine.check()
+
+
+def broken(*arguments: object) -> str:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def test_an_owner_whose_folder_was_moved_finds_out(tmp_path: Path) -> None:
