@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -41,6 +42,11 @@ class Sitting:
         self.folder.write_recipe(self.recipe, self.origins)
 
 
+def say(words: str) -> None:
+    """For a person who waits, before there is a view."""
+    print(words, file=sys.stderr, flush=True)
+
+
 def run_folder(
     recipe: Recipe, *, resume: bool, start_over: bool = False, tell: Callable[[str], None]
 ) -> tuple[RunFolder, ResumePoint | None]:
@@ -51,8 +57,8 @@ def run_folder(
     `UserError`.
     """
     if not resume:
-        return RunFolder.create(recipe.run_dir, tell), None
-    folder = RunFolder.keep(recipe.run_dir, tell)
+        return RunFolder.create(recipe.run_dir, say), None
+    folder = RunFolder.keep(recipe.run_dir, say)
     try:
         point = resume_point(recipe, folder, tell, start_over=start_over)
         if point is None:

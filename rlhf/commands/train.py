@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf.commands.failures import tell
-from rlhf.errors import RlhfError, UserError
+from rlhf.errors import RlhfError, RunTaken, UserError
 from rlhf.layers import LoadedRecipe, load_recipe
 from rlhf.leaving import EXIT_SAVED, Leaving
 from rlhf.located import located
@@ -44,6 +44,8 @@ def run(loaded: LoadedRecipe, clock: Clock, leaving: Leaving, *, resume: bool, s
         signal.signal(ending, stop)
     try:
         summary = Trainer(loaded, clock=clock).fit(resume=resume, start_over=start_over, leaving=leaving)
+    except RunTaken as error:
+        return tell(error)  # the logs are another run's
     except RlhfError as error:
         if leaving.stopped:
             return stopped(folder)

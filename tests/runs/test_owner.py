@@ -128,9 +128,10 @@ def test_who_watched_while_others_came_and_went_is_not_the_owner(
 
 def test_a_disk_that_cannot_be_asked_is_not_taken_for_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = Owner.claim(tmp_path)
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output error"):
+    with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", broken)
-        mine.check()
+        with pytest.raises(OSError, match="Input/output error"):
+            mine.check()
     mine.check()
 
 
