@@ -49,9 +49,9 @@ async def fine_tune_on(cluster: Cluster, sitting: Sitting) -> Summary:
     with sitting.clock.span("start"):
         study = await BEGINNINGS[recipe.kind](recipe, workers, model, view.message)
         began = await asyncio.to_thread(provenance, recipe, model)
-        sitting.begin(began)
     if sitting.point is not None:
         await study.resume(sitting.point.path)
+    sitting.begin(began)
     return await StudyRun(recipe, sitting, study, began).finish()
 
 

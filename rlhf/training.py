@@ -75,8 +75,6 @@ async def _train_on(cluster: Cluster, sitting: Sitting) -> Summary:
                 started_serving(recipe, cluster, model, logs=folder.logs, publishes=True)
             )
             await starting
-            began = await asyncio.to_thread(provenance, recipe, model)
-            sitting.begin(began)
             if sitting.point is not None:
                 await learner.load(sitting.point.path)
             publisher = await make_publisher(recipe, learner, serving)
@@ -85,6 +83,8 @@ async def _train_on(cluster: Cluster, sitting: Sitting) -> Summary:
             problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, view.message)
             if opening := await serving.opening(recipe, tasks[0][0]):
                 view.message(opening)
+            began = await asyncio.to_thread(provenance, recipe, model)
+        sitting.begin(began)
         run = RlRun(
             sitting,
             tasks=mixed(recipe.data, tasks, recipe.seed), problems=problems,

@@ -117,11 +117,11 @@ def sit(run: Path, sat: Sat, *, resume: bool) -> None:
 
 async def played(sitting: Sitting, sat: Sat) -> None:
     learner = SavingLearner()
-    sitting.begin(BEGAN)
     if sitting.point is not None:
         await learner.load(sitting.point.path)
         assert learner.version == sitting.point.version
         sat.began_at = learner.version
+    sitting.begin(BEGAN)
     sat.run = training.RlRun(
         sitting, tasks=FakeTasks(), problems={}, serving=FakeServing(), learner=learner,  # type: ignore[arg-type]
         publisher=FakePublisher(learner), began=BEGAN,  # type: ignore[arg-type]
