@@ -1,12 +1,17 @@
-# `make setup`, `make quickstart` and `make test` are each enough on a fresh clone with Python 3.11.
+# `make setup`, `make quickstart` and `make test` are each enough on a fresh clone with Python 3.11, 3.12 or 3.13.
 PY := .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup quickstart lint test-fast test test-all test-ecosystem test-slurm benchmark clean
+.PHONY: setup pins quickstart lint test-fast test test-all test-ecosystem test-slurm benchmark clean
 
+# `make setup GPU=1`, `GPU=0`, `PYTHON=python3.12`: scripts/setup.sh says what else can be chosen.
 setup:
 	@scripts/setup.sh
+
+# Both lists anew, from the extras of pyproject.toml; needs a network.
+pins: setup
+	$(PY) scripts/pins.py
 
 quickstart: setup
 	@.venv/bin/rlhf train recipes/quickstart.yaml
@@ -16,18 +21,22 @@ lint: setup
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy rlhf
 	.venv/bin/lint-imports
+	$(PY) scripts/pins.py --check
+
+# Two tests at a time on two cores. More than four take more memory than they save time: each may hold an engine.
+PYTEST := $(PY) -m pytest -q --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # Without Ray, vLLM and DeepSpeed: the heart, in seconds.
 test-fast: lint
-	$(PY) -m pytest -q -m "not engine and not slow and not gpu and not ecosystem and not slurm"
+	$(PYTEST) -m "not engine and not slow and not gpu and not ecosystem and not slurm"
 
-# Everything that a change must keep, on real parts. One test at a time: several Rays on one machine take each other's ports.
+# Everything that a change must keep, on real parts.
 test: lint
-	$(PY) -m pytest -q -m "not slow and not gpu and not ecosystem and not slurm"
+	$(PYTEST) -m "not slow and not gpu and not ecosystem and not slurm"
 
 test-all: lint
 	@scripts/ecosystem.sh
-	$(PY) -m pytest -q -m "not gpu and not ecosystem and not slurm"
+	$(PYTEST) -m "not gpu and not ecosystem and not slurm"
 	.venv-ecosystem/environments/bin/python -m pytest -q -m "ecosystem and slow" tests/end_to_end
 
 # Stock packages of others against our servers and clients, each in a virtual environment of its own, kept between runs.

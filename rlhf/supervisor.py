@@ -93,7 +93,8 @@ class Guard:
                 return status
 
     def _pass_on(self, event: signal.struct_siginfo, child: int) -> None:
-        if event.si_signo == signal.SIGCHLD:
+        # When the machine itself was stopped, CPython may return an event that was never filled in, with any number.
+        if event.si_signo not in HANDLED or event.si_signo == signal.SIGCHLD:
             return
         if event.si_signo == signal.SIGUSR1:  # a word to `main`, which ends when it has done what it means
             os.kill(child, signal.SIGUSR1)

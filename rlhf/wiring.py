@@ -7,7 +7,9 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TypeVar
 
 from rlhf.cluster.described import describe
@@ -72,6 +74,8 @@ async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view
     chosen = [role for role in possible if role.name in roles]
     unique = tuple({role.name: role for role in chosen}.values())
     try:
+        if recipe.cluster.kind == "ray":  # the tokenizer's imports, while Ray and its workers start
+            Thread(target=import_module, args=("rlhf.models.loading",), daemon=True).start()
         await cluster.start(unique, logs, lambda plan: view.message(describe(plan)))
         yield cluster
     finally:

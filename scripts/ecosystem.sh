@@ -27,6 +27,11 @@ make_venv() {
   touch "$stamp"
 }
 
+python=$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+if [ "$python" != 3.11 ]; then
+  echo "ecosystem: these lists are for Python 3.11 and .venv has $python: a pin may have no wheel (make setup PYTHON=python3.11)"
+fi
+
 for list in requirements/ecosystem/*.txt; do
   make_venv "$(basename "$list" .txt)" "$list"
 done

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.pace import scaled
+from tests.warm.client import WarmProcess, start
+
 ROOT = Path(__file__).parents[1]
-START_SECONDS, STOP_SECONDS = 120, 40
-Process = subprocess.Popen[bytes]
+START_SECONDS, STOP_SECONDS = scaled(120), scaled(40)
+Process = WarmProcess
 
 
 @contextmanager
@@ -23,10 +25,10 @@ def commanded(*words: object, **variables: str) -> Iterator[tuple[str, Process]]
 
     Its output goes to a file: nobody has to read it, and waiting for what it says has a deadline.
     """
-    command = [sys.executable, "-W", "ignore", "-m", "rlhf", "serve", *map(str, words), "--port", "0"]
+    command = ["-m", "rlhf", "serve", *words, "--port", "0"]
     surroundings = os.environ | {"PYTHONPATH": str(ROOT)} | variables
     with tempfile.NamedTemporaryFile() as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, env=surroundings)
+        process = start(command, stdout=output, stderr=output, environment=surroundings)
         try:
             yield _address(process, Path(output.name)), process
         finally:

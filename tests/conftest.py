@@ -1,4 +1,4 @@
-"""What holds for every test: a skip is a failure in CI, and nothing asks a hub or a display."""
+"""What holds for every test: in CI a skip fails, nothing asks a hub or a display, deadlines are the machine's."""
 
 from __future__ import annotations
 
@@ -6,11 +6,48 @@ import os
 
 import pytest
 
+from tests.pace import pace, scaled
+from tests.warm import client as warm
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+LONG = (
+    "tests/end_to_end/",
+    "tests/integration/",
+    "tests/single_file/",
+    "tests/env/test_faults",
+    "tests/deploy/test_node",
+)
+TEST_SECONDS = 300
+"""What a test has that names no time of its own, on the machine for which all these times were chosen."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    pace()
+    if not _is_worker(config):
+        warm.make_folder(os.getpid())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not _is_worker(config):
+        warm.end()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _is_worker(config):  # of the files that are dealt out, the long ones first, so that both end together
+        items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    for item in items:
+        own = item.get_closest_marker("timeout")
+        item.add_marker(pytest.mark.timeout(scaled(own.args[0] if own else TEST_SECONDS)))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("CI") and reporter is not None and reporter.stats.get("skipped"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    """Whether this is a process of pytest-xdist, whose parent has set up the session."""
+    return hasattr(config, "workerinput")

@@ -63,3 +63,15 @@ while not heard and time.monotonic() < deadline:
     time.sleep(0.01)
 return 75 if heard else 1"""
     assert supervised(body).returncode == 75
+
+
+def test_a_guard_that_was_stopped_goes_on_as_before() -> None:
+    """As a suspended machine or Ctrl-Z does: CPython's sigtimedwait then returns what was never filled in."""
+    body = """
+import time
+os.kill(os.getppid(), signal.SIGSTOP)
+time.sleep(1)
+os.kill(os.getppid(), signal.SIGCONT)
+time.sleep(0.2)
+return 5"""
+    assert supervised(body).returncode == 5

@@ -50,8 +50,7 @@ class Host:
         return await self._answer(self._target.close)
 
     def _construct(self, kwargs: Mapping[str, Any]) -> None:
-        module, _, name = self._factory.partition(":")
-        self._target = vars(importlib.import_module(module))[name](**kwargs)
+        self._target = named(self._factory)(**kwargs)
 
     def _method(self, name: str) -> Any:
         """Looked up when it runs, so that a wrong name is the call's failure and not the host's."""
@@ -69,6 +68,12 @@ class Host:
             return Answer(value=await asyncio.get_running_loop().run_in_executor(self._threads, function))
         except Exception as error:  # noqa: BLE001 - whatever the object raises is told to the caller
             return _failure(error)
+
+
+def named(name: str) -> Any:
+    """What `module:name` names."""
+    module, _, attribute = name.partition(":")
+    return vars(importlib.import_module(module))[attribute]
 
 
 def value_of(worker: str, method: str, answer: Answer) -> Any:

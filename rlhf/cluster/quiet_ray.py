@@ -11,7 +11,9 @@ from typing import Any
 def quiet_ray() -> Any:
     """The module."""
     import ray
+    from ray._raylet import Config  # type: ignore[attr-defined]
 
+    Config.initialize("")  # from this environment: whoever imported Ray before, as vLLM does, had another one
     logging.getLogger("ray").setLevel(logging.ERROR)
     return ray
 

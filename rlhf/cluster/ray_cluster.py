@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Never
 
 from rlhf.cluster.blocking import BlockingCalls
+from rlhf.cluster.forking.ray_worker import SOCKET
+from rlhf.cluster.forking.started import ForkServer, forked_environment
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.plan import plan
 from rlhf.cluster.quiet_ray import keep_our_sigterm, quiet_ray
@@ -50,6 +52,7 @@ class RayCluster:
         self._head: str | None = None
         self._placement_timeout_seconds = placement_timeout_seconds
         self._temp_dir: Path | None = None
+        self._forks: ForkServer | None = None
         self._roles: dict[str, Role] = {}
         self._workers: dict[str, list[Any]] = {}
         self._group: Any = None
@@ -64,7 +67,7 @@ class RayCluster:
         `PlacementError`, and `DeadlinePassed` when the cluster does not give the places in time.
         """
         if self._address is None:
-            plan(roles, [this_machine()])
+            self._start_forks(plan(roles, [this_machine()]), roles, log_dir)
         deadline = time.monotonic() + self._placement_timeout_seconds
         starting = "Ray's start" if self._address is None else f"joining the Ray cluster at {self._address}"
         await self._blocking.run(starting, self._connect, self._placement_timeout_seconds)
@@ -108,18 +111,27 @@ class RayCluster:
         with contextlib.suppress(DeadlinePassed):
             await self._blocking.run("the end of Ray", lambda: _disconnect(self._group), SHUTDOWN_SECONDS)
         self._group = None
+        if self._forks:
+            self._forks.stop()
         if self._temp_dir:
             shutil.rmtree(self._temp_dir, ignore_errors=True)
 
     def _all(self) -> list[Any]:
         return [worker for workers in self._workers.values() for worker in workers]
 
+    def _start_forks(self, planned: Plan, roles: Sequence[Role], log_dir: Path) -> None:
+        """Workers of a Ray of our own come from a fork server, which imports what they need while Ray starts."""
+        self._temp_dir = socket_folder("ray-")
+        environment = forked_environment(planned, roles)
+        if environment is not None and SOCKET not in os.environ:
+            imports = dict.fromkeys(role.imports for role in roles if role.imports)
+            self._forks = ForkServer(self._temp_dir, imports, environment, log_dir / "forks.log")
+
     def _connect(self) -> None:
-        if self._address is None:
-            self._temp_dir = socket_folder("ray-")
-            start_ray(self._temp_dir)
-        else:
+        if self._address is not None:
             self._head = join_ray(self._address)
+        elif self._temp_dir is not None:
+            start_ray(self._temp_dir)
 
     async def _gathered(self, deadline: float) -> list[RayNode]:
         """The cluster's nodes, once there are as many as the recipe waits for. Raises `PlacementError`."""
@@ -143,8 +155,16 @@ class RayCluster:
     def _launch(self, planned: Plan, log_dir: Path) -> None:
         for bundle, placement in enumerate(planned.placements):
             role, log_file = self._roles[placement.role], log_dir / f"{placement.worker}.log"
-            worker = launch(self._group, bundle, placement, role, log_file, self._head)
+            forks = self._forks_of(role)
+            worker = launch(self._group, bundle, placement, role, log_file, self._head, forks)
             self._workers.setdefault(placement.role, []).append(worker)
+
+    def _forks_of(self, role: Role) -> Path | None:
+        """The socket of the server that this role's workers are forked from: ours, or that of whoever started us."""
+        if not role.imports or self._address is not None:
+            return None
+        given = os.environ.get(SOCKET)
+        return self._forks.socket if self._forks else Path(given) if given else None
 
 
 @cache

@@ -10,10 +10,15 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Thread
 from typing import Any, Never
 
-from rlhf.cluster.host import Answer, Host
+from rlhf.cluster.host import Answer, Host, named
 from rlhf.cluster.interfaces import interface_environment, interface_toward
+
+MALLOC_PARAMETERS = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THRESHOLD_": -3}
+"""`M_TRIM_THRESHOLD`, `M_TOP_PAD` and `M_MMAP_THRESHOLD` of malloc.h."""
+LARGEST_INT = 2**31 - 1
 
 
 class RayHost:
@@ -23,12 +28,24 @@ class RayHost:
     interface that leads there.
     """
 
-    def __init__(self, factory: str, concurrency: int, log_file: str, head: str | None) -> None:
+    def __init__(
+        self,
+        factory: str,
+        imports: str,
+        concurrency: int,
+        environment: Mapping[str, str],
+        log_file: str,
+        head: str | None,
+    ) -> None:
         redirect_output(Path(log_file))
+        set_environment(environment)
         end_at_once_on_sigterm()
         if head is not None:
             use_interface_toward(head)
         self._host = Host(factory, concurrency)
+        self._importing = Thread(target=named(imports), daemon=True) if imports else None
+        if self._importing:
+            self._importing.start()
 
     async def process(self) -> tuple[str, int]:
         """Ray's id of the node this runs on, and the process id there."""
@@ -37,6 +54,8 @@ class RayHost:
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
     async def construct(self, kwargs: Mapping[str, Any]) -> Answer:
+        if self._importing:  # two threads that import the same packages can meet half-made modules
+            await asyncio.to_thread(self._importing.join)
         return await self._host.construct(kwargs)
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Answer:
@@ -49,6 +68,15 @@ class RayHost:
         """Never answers: that this call fails is how an idle worker's death is noticed."""
         while True:
             await asyncio.sleep(3600)
+
+
+def set_environment(environment: Mapping[str, str]) -> None:
+    """The role's variables. glibc has read those of its allocator already: it is told again."""
+    os.environ.update(environment)
+    libc = ctypes.CDLL(None)
+    for variable, parameter in MALLOC_PARAMETERS.items():
+        if variable in environment:
+            libc.mallopt(parameter, min(int(environment[variable]), LARGEST_INT))
 
 
 def use_interface_toward(head: str) -> None:

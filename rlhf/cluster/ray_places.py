@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlhf.cluster.forking.started import forked_by_ray
 from rlhf.cluster.local import thread_environment
 from rlhf.cluster.ray_nodes import ID_LABEL
 from rlhf.cluster.resources import Placement, Plan, Role
@@ -22,8 +25,10 @@ def reserve(planned: Plan, ids: Mapping[str, str]) -> Any:
     )
 
 
-def launch(group: Any, bundle: int, placement: Placement, role: Role, log_file: Path, head: str | None) -> Any:
-    """Start the process of one worker in its bundle. Its `RayWorker`."""
+def launch(
+    group: Any, bundle: int, placement: Placement, role: Role, log_file: Path, head: str | None, forks: Path | None
+) -> Any:
+    """Start the process of one worker in its bundle, as a fork of the server at `forks` if there is one."""
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -34,11 +39,19 @@ def launch(group: Any, bundle: int, placement: Placement, role: Role, log_file: 
         num_cpus=placement.cpus,
         num_gpus=placement.gpus,
         max_concurrency=1000,
-        runtime_env={"env_vars": thread_environment([placement]) | dict(role.env)},
+        runtime_env=forked_by_ray(forks) if forks else quoted_python(sys.executable),
         scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle),
     )
-    actor = host.remote(role.factory, role.concurrency, str(log_file), head)
+    # Not by Ray's `runtime_env`, with which a worker is two processes one after the other that both import Ray.
+    environment = thread_environment([placement]) | dict(role.env)
+    actor = host.remote(role.factory, role.imports, role.concurrency, environment, str(log_file), head)
     return RayWorker(placement.worker, placement.node, actor)
+
+
+def quoted_python(executable: str) -> dict[str, str]:
+    """A runtime environment for a path with a space: Ray puts it into a shell's line as it is, and no worker starts."""
+    quoted = shlex.quote(executable)
+    return {} if quoted == executable else {"py_executable": quoted}
 
 
 def _bundle(placement: Placement) -> dict[str, float]:

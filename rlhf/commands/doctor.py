@@ -74,8 +74,9 @@ def judge(subject: str, good: bool, seen: str, advice: str, otherwise: Level = L
 
 
 def python() -> Iterable[Finding]:
-    right = sys.version_info[:2] == (3, 11)
-    yield judge("python", right, platform.python_version(), "the pinned packages are for Python 3.11: run make setup")
+    right = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    advice = "the pinned packages are for Python 3.11, 3.12 and 3.13: run make setup"
+    yield judge("python", right, platform.python_version(), advice)
 
 
 def packages() -> Iterable[Finding]:

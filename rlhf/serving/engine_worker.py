@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -148,11 +149,19 @@ class EngineWorker:
             self._outbox.put(Refused(request_id, self._cause, broken=True))
 
 
-def _build(settings: EngineSettings) -> VllmEngine:
-    from rlhf.serving.process import quieten_imports, undisturbed_process
+def import_engine() -> None:
+    """Import vllm: most of the time that an engine takes to start."""
+    from rlhf.serving.process import quieten_imports
 
     quieten_imports()
+    importlib.import_module("rlhf.serving.vllm_engine")
+
+
+def _build(settings: EngineSettings) -> VllmEngine:
+    from rlhf.serving.process import undisturbed_process
+
     with undisturbed_process():
+        import_engine()
         from rlhf.serving.vllm_engine import VllmEngine
 
         return VllmEngine(settings)

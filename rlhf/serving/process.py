@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import warnings
@@ -26,6 +27,17 @@ def undisturbed_process() -> Iterator[None]:
         torch.set_rng_state(states[2])
         torch.set_default_dtype(dtype)
         torch.set_num_threads = set_num_threads
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """vLLM collects garbage several times as it ends, over every object that its imports made: seconds, in a process
+    that mostly ends too. Whatever a cycle holds goes with the next collection."""
+    collect, gc.collect = gc.collect, lambda generation=2: 0
+    try:
+        yield
+    finally:
+        gc.collect = collect
 
 
 def quieten_imports() -> None:

@@ -26,6 +26,7 @@ from rlhf.errors import DeadlinePassed, TransferError
 from rlhf.serving.adapter import POLICY, adapter_names, install_nothing, install_received, lora_arguments
 from rlhf.serving.leftovers import shared_segments
 from rlhf.serving.names import unknown_and_missing
+from rlhf.serving.process import without_collecting
 from rlhf.serving.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, Request
 from rlhf.types import FinishReason, PolicyVersion
 
@@ -126,7 +127,11 @@ class VllmEngine:
         """Free the model. A process group that was here before the engine outlives it: vLLM would destroy it."""
         segments = shared_segments(self._child_pids)
         if self._owns_process_group:
-            self._engine.engine_core.shutdown()
+            with without_collecting():
+                self._engine.engine_core.shutdown()
+        else:
+            core: Any = self._engine.engine_core
+            core._finalizer.detach()  # it would shut down, process group and all, when the process ends
         for segment in segments:
             segment.unlink(missing_ok=True)
 

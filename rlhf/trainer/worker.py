@@ -6,6 +6,7 @@ collective. torch, transformers and DeepSpeed are imported by `start`, so that c
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import time
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from rlhf.trainer.preference_rank import PreferenceRank
     from rlhf.trainer.rank import Rank
     from rlhf.trainer.reward_rank import RewardRank
+
+
+def import_ranks() -> None:
+    """Import torch, transformers and DeepSpeed: most of the time that a rank takes to start."""
+    importlib.import_module("rlhf.trainer.rank")
 
 
 class LearnerWorker:

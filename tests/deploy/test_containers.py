@@ -11,12 +11,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HOST_NAME = re.compile(r"\b[a-z0-9-]+(\.[a-z0-9-]+)*\.(com|io|org|net|dev)\b")
+DOCKERFILES = ("Dockerfile", "Dockerfile.cpu")
 SHARED_PINS = ("torch", "deepspeed", "ray", "transformers", "peft", "accelerate", "datasets", "pydantic", "numpy")
 
 
-def dockerfile() -> dict[str, list[list[str]]]:
+def dockerfile(name: str = "Dockerfile") -> dict[str, list[list[str]]]:
     """The words of every instruction, by its name, comments and line ends within it removed."""
-    lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if line and not line.startswith("#")]
+    lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
     found: dict[str, list[list[str]]] = {}
     for line in re.sub(r"\\\n", " ", "\n".join(lines)).splitlines():
         name, *words = shlex.split(line)
@@ -42,24 +43,24 @@ def packages(words: list[str]) -> list[str]:
     return [word for word in words if re.fullmatch(r"[a-z][a-z0-9+.-]*", word) and word not in ("apt-get", "install")]
 
 
-def copied_by_docker() -> set[str]:
-    return {source for words in dockerfile()["COPY"] for source in words[:-1]}
+def copied_by_docker(*names: str) -> set[str]:
+    return {source for name in names for words in dockerfile(name)["COPY"] for source in words[:-1]}
 
 
 def pins(name: str) -> dict[str, str]:
     lines = (ROOT / "requirements" / name).read_text().splitlines()
-    return dict(line.split("==") for line in lines if "==" in line)
+    return {name: rest.split()[0] for name, equals, rest in (line.partition("==") for line in lines) if equals}
 
 
 def test_everything_that_is_copied_is_in_the_checkout() -> None:
-    copied = copied_by_docker()
-    assert {"rlhf", "requirements/gpu.txt", "pyproject.toml"} <= copied
+    copied = copied_by_docker(*DOCKERFILES)
+    assert {"rlhf", "requirements/cpu.txt", "requirements/gpu.txt", "pyproject.toml"} <= copied
     assert [source for source in copied if not (ROOT / source).exists()] == []
 
 
 def test_both_copy_the_same_and_install_the_same_upon_the_same_base() -> None:
     definition, docker = apptainer(), dockerfile()
-    assert {source for source, _ in definition["files"]} == copied_by_docker()
+    assert {source for source, _ in definition["files"]} == copied_by_docker("Dockerfile")
     assert ["From:", docker["FROM"][0][0]] in definition[""]
     chained = next(words for words in docker["RUN"] if "apt-get" in words)
     start = chained.index("install") + 1
@@ -71,17 +72,30 @@ def test_both_copy_the_same_and_install_the_same_upon_the_same_base() -> None:
     assert all("--no-deps" in words for words in installs), "the pins are whole, and nothing beside them is wanted"
 
 
+def test_the_cpu_image_takes_torch_from_pytorchs_index_and_all_else_without_dependencies() -> None:
+    runs = dockerfile("Dockerfile.cpu")["RUN"]
+    installs = [words for words in runs if words[:2] == ["pip", "install"]]
+    assert all("--no-deps" in words for words in installs)
+    assert [words[words.index("--index-url") + 1] for words in installs if "--index-url" in words] == [
+        "$TORCH_INDEX_URL"
+    ]
+    version = dockerfile("Dockerfile.cpu")["FROM"][0][0].removeprefix("python:").partition("-")[0]
+    assert version in ("3.11", "3.12", "3.13")
+
+
 def test_what_docker_ignores_spares_what_it_copies() -> None:
     patterns = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] not in ("#", "")]
     kept = {pattern[1:] for pattern in patterns if pattern.startswith("!")}
-    assert copied_by_docker() == kept
+    assert copied_by_docker(*DOCKERFILES) == kept
     assert "*" in patterns, "everything else stays out: .venv, runs"
     assert not any(fnmatch.fnmatch(".venv", pattern) for pattern in kept)
 
 
-@pytest.mark.parametrize("name", ["Dockerfile", "rlhf.def", "requirements/gpu.txt", "scripts/kubernetes/rayjob.yaml"])
+@pytest.mark.parametrize("name", [*DOCKERFILES, "rlhf.def", "requirements/gpu.txt", "scripts/kubernetes/rayjob.yaml"])
 def test_no_host_is_named(name: str) -> None:
-    text = (ROOT / name).read_text().replace("ray.io/v1", "").replace("nvidia.com/gpu", "")
+    text = (ROOT / name).read_text()
+    for known in ("ray.io/v1", "nvidia.com/gpu", "download.pytorch.org"):
+        text = text.replace(known, "")
     assert HOST_NAME.findall(text) == []
 
 

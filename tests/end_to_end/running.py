@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.runs.records import EpisodeRecord, read_episodes
+from tests.pace import scaled
+from tests.warm import client as warm
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "recipes" / "quickstart.yaml"
-RUN_SECONDS = 240
+RUN_SECONDS = scaled(240)
 SMALL = ("trainer.groups_per_update=8", "trainer.group_size=4", "trainer.eval_every=0", "data.eval.sorting.rows=32")
 """Overrides of the quickstart for tests that look at the machinery and not at what is learnt."""
 
@@ -54,15 +56,26 @@ def environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
-def train(folder: Path, cache: Path, *overrides: str, recipe: Path = QUICKSTART, expect: int = 0) -> Run:
-    """Run `rlhf train` to its end; its exit code is `expect`."""
-    places = (f"run.dir={folder}", f"model.cache_dir={cache}")
-    process = subprocess.run(
-        command("train", str(recipe), *places, *overrides),
-        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=RUN_SECONDS,
-    )  # fmt: skip
+def train(
+    folder: Path, cache: Path, *overrides: str, recipe: Path = QUICKSTART, expect: int = 0, cold: bool = False
+) -> Run:
+    """Run `rlhf train` to its end; its exit code is `expect`. `cold` starts it as a shell does, imports and all."""
+    arguments = ("train", str(recipe), f"run.dir={folder}", f"model.cache_dir={cache}", *overrides)
+    process = run_cold(*arguments) if cold else run_warm(*arguments)
     assert process.returncode == expect, f"{process.stdout[-2000:]}\n{process.stderr[-4000:]}\n{logs(folder)}"
     return Run(folder, process)
+
+
+def run_cold(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command as a shell starts it."""
+    return subprocess.run(
+        command(*arguments), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=RUN_SECONDS
+    )
+
+
+def run_warm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command from the warm server."""
+    return warm.run(("-m", "rlhf", *arguments), environment=environment(), timeout=RUN_SECONDS)
 
 
 def logs(folder: Path) -> str:

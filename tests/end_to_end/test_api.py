@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import QUICKSTART, ROOT, RUN_SECONDS, SMALL, environment
+from tests.end_to_end.running import QUICKSTART, RUN_SECONDS, SMALL, environment
+from tests.warm import client as warm
 
 pytestmark = pytest.mark.engine
 
@@ -29,10 +28,8 @@ print(json.dumps(answers))
 def test_fit_evaluate_predict_and_save(cache: Path, tmp_path: Path) -> None:
     """`evaluate` starts Ray a second time; `predict` starts an engine in this process."""
     overrides = (f"model.cache_dir={cache}", "trainer.updates=2", *SMALL)
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(QUICKSTART), str(tmp_path), *overrides],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=RUN_SECONDS,
-    )  # fmt: skip
+    program = ("-c", PROGRAM, QUICKSTART, tmp_path, *overrides)
+    ended = warm.run(program, environment=environment(), timeout=RUN_SECONDS)
     assert ended.returncode == 0, ended.stderr[-4000:]
     answers = json.loads(ended.stdout.splitlines()[-1])
     assert answers["evaluate"] == answers["fit"]

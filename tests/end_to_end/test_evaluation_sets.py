@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +11,7 @@ import pytest
 
 from rlhf.rollout.at_k import majority_at, pass_at, vote_of
 from rlhf.runs.records import EpisodeRecord, read_episodes
-from tests.end_to_end.running import ROOT, Run, command, environment, train
+from tests.end_to_end.running import Run, run_warm, train
 
 pytestmark = pytest.mark.engine
 
@@ -109,10 +108,7 @@ def test_the_summary_has_the_first_sets_mean_and_every_set(run: Run) -> None:
 
 
 def test_the_checkpoint_evaluates_to_the_same_numbers_from_the_command_line(run: Run, recipe: Path) -> None:
-    ended = subprocess.run(
-        command("eval", str(run.folder), "--recipe", str(recipe)),
-        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+    ended = run_warm("eval", str(run.folder), "--recipe", str(recipe))
     assert ended.returncode == 0, ended.stderr[-3000:]
     told = json.loads(ended.stdout.splitlines()[-1])
     assert told["reward"] == run.summary["eval_reward_end"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlhf.data.config import SortingConfig
 from rlhf.data.sorting import tasks
 from rlhf.runs.records import read_episodes
-from tests.end_to_end.running import QUICKSTART, ROOT, Run, command, environment, largest_difference, train
+from tests.end_to_end.running import QUICKSTART, Run, largest_difference, run_warm, train
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
-    return train(tmp_path_factory.mktemp("runs") / "quickstart", cache)
+    return train(tmp_path_factory.mktemp("runs") / "quickstart", cache, cold=True)
 
 
 def test_the_held_out_reward_rises_from_a_minority_to_nearly_all(quickstart: Run) -> None:
@@ -102,7 +101,7 @@ def test_the_checkpoint_evaluates_and_answers_from_the_command_line(quickstart: 
 
 
 def run(*arguments: str) -> str:
-    done = subprocess.run(command(*arguments), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120)
+    done = run_warm(*arguments)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.end_to_end.running import QUICKSTART, ROOT, RUN_SECONDS, SMALL, Run, command, environment, train
+from tests.end_to_end.running import QUICKSTART, ROOT, RUN_SECONDS, SMALL, Run, environment, train
+from tests.warm import client as warm
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 OPTIONS = (
@@ -131,20 +132,18 @@ def last_checkpoint(folder: Path) -> Path:
 
 def leave_after(updates: int, folder: Path, cache: Path, *overrides: str) -> Run:
     """A run that is sent SIGUSR1 when so many updates are behind it."""
-    places = (f"run.dir={folder}", f"model.cache_dir={cache}")
-    process = subprocess.Popen(
-        command("train", str(QUICKSTART), *places, *overrides),
-        cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    deadline, metrics = time.monotonic() + RUN_SECONDS, folder / "metrics.jsonl"
+    words = ("-m", "rlhf", "train", QUICKSTART, f"run.dir={folder}", f"model.cache_dir={cache}", *overrides)
+    output, metrics = folder.with_suffix(".txt"), folder / "metrics.jsonl"
+    with output.open("w") as stream:
+        process = warm.start(words, environment=environment(), stdout=stream, stderr=stream)
+    deadline = time.monotonic() + RUN_SECONDS
     while not (metrics.exists() and metrics.read_text().count("\n") >= updates):
         assert time.monotonic() < deadline
-        assert process.poll() is None
+        assert process.poll() is None, output.read_text()
         time.sleep(0.01)
     process.send_signal(signal.SIGUSR1)
-    output, errors = process.communicate(timeout=RUN_SECONDS)
-    assert process.returncode == 75, errors
-    return Run(folder, subprocess.CompletedProcess(process.args, process.returncode, output, errors))
+    assert process.wait(RUN_SECONDS) == 75, output.read_text()
+    return Run(folder, subprocess.CompletedProcess(process.args, 75, output.read_text(), ""))
 
 
 def same_to_the_bit(one: Run, other: Run) -> bool:

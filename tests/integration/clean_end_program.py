@@ -13,8 +13,6 @@ from pathlib import Path
 
 from rlhf.supervisor import supervise
 
-ROOT = Path(__file__).parents[2]
-
 
 def main() -> int:
     asyncio.run(run(Path(sys.argv[1]), sys.argv[2]))
@@ -25,9 +23,7 @@ async def run(folder: Path, memory: str) -> None:
     from rlhf.cluster.ray_cluster import RayCluster
     from rlhf.cluster.resources import Role
 
-    litterer = Role(
-        name="litterer", count=1, cpus=0.5, factory="tests.cluster.workers:Litterer", env={"PYTHONPATH": str(ROOT)}
-    )  # fmt: skip
+    litterer = Role(name="litterer", count=1, cpus=0.5, factory="tests.cluster.workers:Litterer")
     cluster = RayCluster()
     try:
         await cluster.start([litterer], folder)

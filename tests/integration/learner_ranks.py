@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from rlhf.trainer.worker import LearnerWorker
+from tests.warm.calls import WarmCalls
 
 _worker = LearnerWorker()
 
@@ -32,8 +30,7 @@ class ProcessWorker:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        context = multiprocessing.get_context("spawn")
-        self.process = ProcessPoolExecutor(1, mp_context=context)
+        self.process = WarmCalls()
 
     async def call(self, method: str, *arguments: Any, timeout_seconds: float, **named: Any) -> Any:
         future = self.process.submit(ask, method, *arguments, **named)
@@ -46,15 +43,12 @@ class ProcessWorker:
 @contextmanager
 def rank_processes(count: int) -> Iterator[list[ProcessWorker]]:
     """`count` fresh processes, ended with the block."""
-    os.environ["OMP_NUM_THREADS"] = "1"
     workers = [ProcessWorker(f"learner-{index}") for index in range(count)]
     try:
         yield workers
     finally:
         for worker in workers:
-            for process in (worker.process._processes or {}).values():
-                process.kill()
-            worker.process.shutdown(wait=True, cancel_futures=True)
+            worker.process.end()
 
 
 def ranks_of(request: pytest.FixtureRequest, count: int) -> list[ProcessWorker]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
@@ -61,3 +62,7 @@ def _receiver(backend: str) -> tuple[Any, Any]:
     transfer = WeightTransferConfig(backend=engine_backend(backend))
     model = Memory()
     return WeightTransferEngineFactory.create_engine(transfer, config, device, model), model
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])), sys.argv[2])

@@ -8,7 +8,6 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -23,7 +22,6 @@ from tests.cluster.contract import CALCULATORS, STUBBORN, UNFINISHED, WORKERS, C
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 ROOT = Path(__file__).parents[2]
-PATH = {"PYTHONPATH": str(ROOT)}
 VICTIMS = Role(name="victim", count=4, cpus=0.1, factory=f"{WORKERS}:Calculator")
 
 
@@ -35,8 +33,9 @@ def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(strangers: set[int], log_dir: Path) -> AsyncIterator[RayCluster]:
     cluster = RayCluster()
-    roles = [CALCULATORS, VICTIMS, STUBBORN, UNFINISHED]
-    await cluster.start([replace(role, env={**role.env, **PATH}) for role in roles], log_dir)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(ROOT))  # for Ray, whose workers are to find the tests
+        await cluster.start([CALCULATORS, VICTIMS, STUBBORN, UNFINISHED], log_dir)
     await cluster.spawn("calculator", lambda index: {"index": index})
     await cluster.spawn("victim", lambda index: {"index": index})
     yield cluster

@@ -5,9 +5,10 @@ nccl needs two GPUs, ipc one; gloo needs none.
 
 from __future__ import annotations
 
-import multiprocessing
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Pipe
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ import torch
 from rlhf.errors import TransferError
 from rlhf.transfer.sender import WeightSender, sender_for
 from rlhf.types import Manifest, TensorSpec
-from tests.integration.receiver_process import serve
+from tests.pace import scaled
 from tests.transfer.meeting import rendezvous
+from tests.warm.client import start
 
 pytestmark = pytest.mark.engine
 
@@ -30,24 +32,24 @@ class Wire:
     """A connected sender here and its receiver in another process."""
 
     def __init__(self, backend: str) -> None:
-        spawn = multiprocessing.get_context("spawn")
         self.device = "cpu" if backend == "gloo" else "cuda:0"
-        self.pipe, theirs = spawn.Pipe()
-        self.process = spawn.Process(target=serve, args=(theirs, backend), daemon=True)
-        self.process.start()
-        self.answer(timeout_seconds=120)
+        self.pipe, theirs = Pipe()
+        with theirs:
+            words = ("-m", "tests.integration.receiver_process", theirs.fileno(), backend)
+            self.process = start(words, environment=os.environ, inherited=[theirs.fileno()])
+        self.answer(timeout_seconds=scaled(120))
         self.backend = backend
         self.connect()
 
     def connect(self) -> None:
         # Buckets of 4 kB: the embedding alone is larger.
-        meeting = rendezvous(2, backend=self.backend, bucket_bytes=4000, timeout_seconds=20)
+        meeting = rendezvous(2, backend=self.backend, bucket_bytes=4000, timeout_seconds=scaled(20))
         self.sender: WeightSender = sender_for(self.backend)
         self.pipe.send(("connect", meeting))
         self.sender.connect(meeting)
         self.answer()
 
-    def answer(self, timeout_seconds: float = 30) -> Any:
+    def answer(self, timeout_seconds: float = scaled(30)) -> Any:
         assert self.pipe.poll(timeout_seconds), "the receiver does not answer"
         answer = self.pipe.recv()
         if isinstance(answer, Exception):
@@ -59,7 +61,7 @@ class Wire:
         with ThreadPoolExecutor(1) as threads:
             sent = threads.submit(self.sender.send, fleeting(tensors), manifest_of(tensors))
             received = self.answer()
-            sent.result(timeout=30)
+            sent.result(timeout=scaled(30))
         return received
 
     def tensors(self, seed: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -69,7 +71,7 @@ class Wire:
     def stop(self) -> None:
         self.sender.close()
         self.process.kill()
-        self.process.join(10)
+        self.process.wait(scaled(10))
 
 
 def manifest_of(tensors: dict[str, torch.Tensor]) -> Manifest:

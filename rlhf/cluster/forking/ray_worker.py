@@ -1,0 +1,45 @@
+"""A Ray worker out of the fork server: Ray runs this file where it would run Python, and it asks for a fork instead.
+
+Nothing but the standard library is imported, for every worker waits for it. It stays until the worker ends, and hands
+on how it did; Ray watches the worker itself, which tells its own process id. Where no server answers it becomes Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+SOCKET = "RLHF_FORK_SERVER"
+"""The environment variable with the path of the server's socket."""
+ANSWER_SECONDS = 120.0
+"""The server may still be importing, which a process of its own would have to do too."""
+
+
+def main() -> None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(ANSWER_SECONDS)
+    request = {
+        "arguments": sys.argv[1:],
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "new_session": False,
+        "ignored_signals": [],
+        "inherited": [],
+    }
+    try:
+        connection.connect(os.environ[SOCKET])
+        socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
+        asked = connection.recv(4096)
+    except OSError:
+        asked = b""
+    if not asked:
+        os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+    connection.settimeout(None)
+    ended = connection.recv(4096)
+    os._exit(os.waitstatus_to_exitcode(json.loads(ended)["status"]) & 0xFF if ended else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The fork server as whoever starts it holds it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from rlhf.cluster.forking import ray_worker
+from rlhf.cluster.local import shared_environment, thread_environment
+from rlhf.cluster.resources import Plan, Role
+from rlhf.errors import PlacementError
+
+END_SECONDS = 5.0
+
+
+class ForkServer:
+    """A process that imports in the background from now on; whoever asks for a fork waits until it has."""
+
+    def __init__(self, folder: Path, imports: Iterable[str], environment: Mapping[str, str], log: Path) -> None:
+        self.socket = folder / "forks"
+        command = [sys.executable, "-m", "rlhf.cluster.forking.server", str(self.socket), str(os.getpid()), *imports]
+        paths = os.pathsep.join(filter(None, sys.path))
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                env=os.environ | {"PYTHONPATH": paths} | dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def stop(self) -> None:
+        """End it, and every fork that is still there."""
+        self._process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+        self._process.kill()
+        self._process.wait(END_SECONDS)
+
+
+def forked_environment(planned: Plan, roles: Iterable[Role]) -> dict[str, str] | None:
+    """The variables of a server for all workers of a plan; None where they could not have one.
+
+    Variables and thread pools are read at import, so all roles must agree on them. CUDA and forks do not go together.
+    """
+    chosen = [role for role in roles if role.imports]
+    placements = [placement for placement in planned.placements if placement.role in {role.name for role in chosen}]
+    if len({placement.threads for placement in placements}) != 1 or any(role.gpus for role in chosen):
+        return None
+    try:
+        return thread_environment(placements) | shared_environment(chosen)
+    except PlacementError:
+        return None
+
+
+def forked_by_ray(server: Path) -> dict[str, object]:
+    """Ray's `runtime_env` of a worker that is forked from the server."""
+    program = shlex.join([sys.executable, "-S", "-E", ray_worker.__file__])
+    return {"py_executable": program, "env_vars": {ray_worker.SOCKET: str(server)}}

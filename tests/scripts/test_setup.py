@@ -1,0 +1,288 @@
+"""scripts/setup.sh against indexes on this machine: what it takes from where, what it keeps, and what it says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.scripts.checkouts import UV, Checkout, Index, virtual_environment
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return virtual_environment(tmp_path_factory.mktemp("template") / "venv")
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    """As most are: of torch, the CUDA build alone."""
+    with Index(tmp_path / "index", torch=["9.9"], plain=["1.0", "2.0"]) as serving:
+        yield serving
+
+
+@pytest.fixture
+def pytorch(tmp_path: Path) -> Iterator[Index]:
+    with Index(tmp_path / "pytorch", torch=["9.9+cpu"]) as serving:
+        yield serving
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, template: Path, index: Index, pytorch: Index) -> Checkout:
+    return Checkout(tmp_path / "a folder with spaces", template, index.url, pytorch.url)
+
+
+def eventually(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
+
+
+def test_an_index_without_torchs_cpu_build_is_helped_by_pytorchs(checkout: Checkout, index: Index) -> None:
+    checkout.pin_torch()
+    done = checkout.setup()
+    assert done.returncode == 0, done.stderr
+    assert f"taking it from {checkout.environment['TORCH_INDEX_URL']}" in done.stdout
+    assert (checkout.installed("torch"), checkout.installed("plain")) == ("9.9+cpu", "1.0")
+    assert index.downloads == ["plain-1.0-py3-none-any.whl"], "the CUDA build was left where it is"
+
+
+def test_an_index_that_has_it_is_enough(checkout: Checkout, pytorch: Index, tmp_path: Path) -> None:
+    checkout.pin_torch()
+    with Index(tmp_path / "full", torch=["9.9", "9.9+cpu"], plain=["1.0"]) as full:
+        done = checkout.setup(PIP_INDEX_URL=full.url)
+    assert done.returncode == 0, done.stderr
+    assert checkout.installed("torch") == "9.9+cpu"
+    assert pytorch.downloads == []
+
+
+@pytest.mark.parametrize("torch_index", [None, NOWHERE])
+def test_where_neither_has_it_the_last_line_says_what_to_name(checkout: Checkout, torch_index: str | None) -> None:
+    checkout.pin_torch()
+    done = checkout.setup(TORCH_INDEX_URL=torch_index or checkout.environment["PIP_INDEX_URL"])
+    assert done.returncode == 2
+    assert "torch==9.9+cpu" in last_line(done.stderr)
+    assert "TORCH_INDEX_URL" in last_line(done.stderr)
+    assert not checkout.installed("torch")
+
+
+def test_a_finished_set_up_returns_at_once_and_asks_nobody(checkout: Checkout) -> None:
+    assert checkout.setup().returncode == 0
+    started = time.monotonic()
+    again = checkout.setup(PIP_INDEX_URL=NOWHERE, TORCH_INDEX_URL=NOWHERE)
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert time.monotonic() - started < 1
+
+
+def test_a_changed_pin_is_installed_and_the_environment_kept(checkout: Checkout) -> None:
+    assert checkout.setup().returncode == 0
+    kept = checkout.folder / ".venv" / "kept"
+    kept.touch()
+    checkout.pin("cpu", "plain==2.0\n")
+    assert checkout.setup().returncode == 0
+    assert (checkout.installed("plain"), kept.exists()) == ("2.0", True)
+
+
+@pytest.mark.parametrize("with_uv", [False, True])
+def test_one_that_was_killed_while_it_installed_is_made_anew(checkout: Checkout, index: Index, with_uv: bool) -> None:
+    checkout.pin_torch()
+    if with_uv:
+        checkout.program("uv", UV)
+    index.hold = True
+    with checkout.begun():
+        eventually(lambda: index.downloads)
+    assert checkout.installed("torch") == "9.9+cpu"
+    index.hold = False
+    (checkout.folder / ".venv" / "half").touch()
+    done = checkout.setup()
+    assert done.returncode == 0, done.stderr
+    assert checkout.installed("plain") == "1.0"
+    assert not (checkout.folder / ".venv" / "half").exists()
+
+
+def test_one_that_was_killed_while_the_environment_was_made_is_made_anew(checkout: Checkout) -> None:
+    real = (checkout.bin / "python3").read_text()
+    checkout.program("python3", real.replace("exec cp", "{ mkdir .venv; sleep 60; } #"))
+    with checkout.begun():
+        eventually((checkout.folder / ".venv").exists)
+    checkout.program("python3", real)
+    assert checkout.setup().returncode == 0
+    assert checkout.ready()
+
+
+def test_two_at_a_time_wait_for_one_another(checkout: Checkout, index: Index) -> None:
+    index.hold = True
+    with checkout.begun() as first:
+        eventually(lambda: index.downloads)
+        with checkout.begun() as second:
+            time.sleep(0.5)
+            assert len(index.downloads) == 1, "the second waits"
+            index.hold = False
+            assert (first.wait(30), second.wait(30)) == (0, 0)
+            first_downloads = index.downloads.count("plain-1.0-py3-none-any.whl")
+    assert first_downloads == 1, "and finds it ready"
+
+
+def test_a_moved_checkout_gets_an_environment_of_its_own(checkout: Checkout) -> None:
+    assert checkout.setup().returncode == 0
+    checkout.folder = checkout.folder.rename(checkout.folder.parent / "moved")
+    assert checkout.setup().returncode == 0
+    assert str(checkout.folder) in (checkout.folder / ".venv" / ".made-for").read_text()
+
+
+def test_a_gpu_takes_the_gpu_list_and_the_choice_is_kept(checkout: Checkout) -> None:
+    checkout.pin_torch()
+    checkout.program("nvidia-smi", "echo 'GPU 0: one'")
+    assert checkout.setup().returncode == 0
+    assert checkout.installed("torch") == "9.9"
+    assert checkout.setup(GPU="0").returncode == 0
+    assert checkout.installed("torch") == "9.9+cpu", "made anew, for 9.9+cpu also satisfies a pin on 9.9"
+    assert checkout.setup().stdout == "", "as it was chosen"
+    checkout.program("nvidia-smi", "exit 9")
+    assert checkout.setup(GPU="1").returncode == 0
+    assert checkout.installed("torch") == "9.9"
+    assert "1 or 0" in last_line(checkout.setup(GPU="yes").stderr)
+
+
+def test_another_list_can_be_named(checkout: Checkout) -> None:
+    checkout.pin("other", "plain==2.0\n")
+    assert checkout.setup(REQUIREMENTS="requirements/other.txt").returncode == 0
+    assert checkout.installed("plain") == "2.0"
+    assert "no list" in checkout.setup(REQUIREMENTS="requirements/none.txt").stderr
+
+
+def test_another_python_is_said_in_a_line(checkout: Checkout) -> None:
+    checkout.program("python3", '[ "$1" = -c ] && case "$2" in *good*) exit 1 ;; *) echo 3.9 ;; esac')
+    done = checkout.setup()
+    assert done.returncode == 2
+    assert "Python 3.11, 3.12 or 3.13 is needed, python3 is 3.9" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    named = checkout.setup(PYTHON=str(checkout.bin / "python3"))
+    assert (named.returncode, len(named.stderr.splitlines())) == (2, 1)
+    assert "is Python 3.9, not" in named.stderr
+
+
+def test_a_python_that_is_named_and_is_not_that_of_the_environment_makes_it_anew(checkout: Checkout) -> None:
+    assert checkout.setup().returncode == 0
+    made_for = checkout.folder / ".venv" / ".made-for"
+    was = made_for.read_text()
+    made_for.write_text(f"requirements/cpu.txt\n3.10\n{checkout.folder}\n")
+    assert checkout.setup().stdout == "", "no Python was named"
+    assert checkout.setup(PYTHON="python3").returncode == 0
+    assert made_for.read_text() == was
+
+
+@pytest.mark.parametrize(
+    ("program", "script", "words"),
+    [
+        ("uname", "case $1 in -s) echo Darwin ;; *) echo arm64 ;; esac", "this is Darwin arm64"),
+        ("uname", "case $1 in -s) echo Linux ;; *) echo riscv64 ;; esac", "this is Linux riscv64"),
+        ("getconf", "exit 1", "another libc"),
+        ("getconf", "echo glibc 2.17", "glibc 2.17"),
+    ],
+)
+def test_another_platform_gets_a_line_with_the_container(
+    checkout: Checkout, program: str, script: str, words: str
+) -> None:
+    checkout.program(program, script)
+    done = checkout.setup()
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert words in done.stderr
+    assert "docker build --file Dockerfile.cpu" in done.stderr
+
+
+def test_aarch64_and_the_oldest_libc_with_wheels_go_on(checkout: Checkout) -> None:
+    checkout.program("uname", "case $1 in -s) echo Linux ;; *) echo aarch64 ;; esac")
+    checkout.program("getconf", "echo glibc 2.31")
+    assert checkout.setup().returncode == 0
+
+
+def test_a_proxy_that_does_not_work_is_named(checkout: Checkout) -> None:
+    checkout.pin_torch()
+    done = checkout.setup(http_proxy=NOWHERE, https_proxy=NOWHERE)
+    assert done.returncode == 2
+    assert "correct HTTPS_PROXY" in last_line(done.stderr)
+
+
+def test_an_index_that_cannot_be_reached_is_said_in_the_last_line(checkout: Checkout) -> None:
+    done = checkout.setup(PIP_INDEX_URL=NOWHERE)
+    assert done.returncode == 2
+    assert "cannot be reached" in last_line(done.stderr)
+    assert not checkout.ready()
+    assert checkout.setup().returncode == 0, "and again, when it can"
+
+
+def test_a_package_that_is_missing_leaves_nothing_that_looks_ready(checkout: Checkout) -> None:
+    checkout.pin("cpu", "absent==1.0\n")
+    done = checkout.setup()
+    assert done.returncode == 2
+    assert "absent==1.0" in done.stderr
+    assert not checkout.ready()
+
+
+def test_uv_is_used_where_it_is_with_pips_own_index(checkout: Checkout, index: Index, pytorch: Index) -> None:
+    checkout.pin_torch()
+    checkout.program("uv", UV)
+    done = checkout.setup()
+    assert done.returncode == 0, done.stderr
+    assert ", by uv " in done.stdout
+    assert (checkout.installed("torch"), checkout.installed("plain")) == ("9.9+cpu", "1.0")
+    told = Path(checkout.environment["HOME"], "uv.log").read_text()
+    assert index.url in told
+    assert f"--index-url {pytorch.url} torch==9.9+cpu" in told
+
+
+def test_uv_can_be_left_alone(checkout: Checkout) -> None:
+    checkout.program("uv", UV)
+    done = checkout.setup(UV="0")
+    assert done.returncode == 0
+    assert ", by pip " in done.stdout
+    assert not Path(checkout.environment["HOME"], "uv.log").exists()
+
+
+def test_without_a_venv_module_the_last_line_names_the_package(checkout: Checkout) -> None:
+    real = (checkout.bin / "python3").read_text()
+    checkout.program("python3", real.replace("exec cp", "{ echo no ensurepip; exit 1; } #"))
+    done = checkout.setup()
+    assert done.returncode == 2
+    assert "-venv)" in last_line(done.stderr)
+    assert not (checkout.folder / ".venv").exists()
+
+
+def test_without_root_bubblewrap_is_only_mentioned(checkout: Checkout) -> None:
+    (checkout.bin / "bwrap").unlink()
+    checkout.environment["PATH"] = f"{checkout.bin}:{without_bubblewrap(checkout.folder.parent / 'system')}"
+    checkout.program("id", "echo 1000")
+    done = checkout.setup()
+    assert done.returncode == 0, done.stderr
+    assert "bubblewrap is missing" in done.stdout
+    assert checkout.ready()
+
+
+def test_a_debian_that_gives_no_bubblewrap_does_not_end_the_set_up(checkout: Checkout) -> None:
+    (checkout.bin / "bwrap").unlink()
+    checkout.environment["PATH"] = f"{checkout.bin}:{without_bubblewrap(checkout.folder.parent / 'system')}"
+    checkout.program("id", "echo 0")
+    checkout.program("apt-get", "exit 100")
+    done = checkout.setup()
+    assert done.returncode == 0, done.stderr
+    assert "bubblewrap is missing" in done.stdout
+
+
+def without_bubblewrap(folder: Path) -> Path:
+    """The system's programs, less bubblewrap, which may be installed."""
+    folder.mkdir()
+    for program in (each for place in ("/bin", "/usr/bin") for each in Path(place).iterdir()):
+        link = folder / program.name
+        if program.name != "bwrap" and not link.is_symlink():
+            link.symlink_to(program)
+    return folder

@@ -1,0 +1,176 @@
+"""Asks the session's fork server for processes, and starts it when it is first asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from rlhf.cluster.forking.ray_worker import SOCKET
+from rlhf.cluster.ray_cluster import PRIVATE_RAY
+from rlhf.serving.environment import engine_environment
+from rlhf.trainer.environment import rank_environment
+from tests.pace import scaled
+
+ROOT = Path(__file__).parents[2]
+FOLDER = "RLHF_TEST_WARM"
+"""The environment variable with the session's folder: of the socket, and of the server's log."""
+START_SECONDS, END_SECONDS = scaled(120), scaled(20)
+PACKET_BYTES = 1 << 16
+IMPORTS = (
+    "rlhf.trainer.worker:import_ranks",
+    "rlhf.serving.engine_worker:import_engine",
+    "tests.warm.imports:import_commands",
+)
+IMPORTED_WITH = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+
+
+class WarmProcess:
+    """A process that was forked for us, with the part of `subprocess.Popen` that tests use."""
+
+    def __init__(self, pid: int, connection: socket.socket, arguments: Sequence[str]) -> None:
+        self.pid, self.args = pid, list(arguments)
+        self.returncode: int | None = None
+        self._connection = connection
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self._connection.settimeout(timeout if timeout else None if timeout is None else 1e-6)
+            try:
+                told = self._connection.recv(PACKET_BYTES)
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
+            assert told, "the warm server ended"
+            self._connection.close()
+            self.returncode = os.waitstatus_to_exitcode(json.loads(told)["status"])
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(
+    arguments: Sequence[object],
+    *,
+    environment: Mapping[str, str],
+    folder: Path = ROOT,
+    stdout: IO[Any] | int = 1,
+    stderr: IO[Any] | int = 2,
+    new_session: bool = False,
+    ignored_signals: Sequence[int] = (),
+    inherited: Sequence[int] = (),
+) -> WarmProcess:
+    """Start `-m module …`, `-c program …` or `file.py …`.
+
+    A word that is the number of an inherited descriptor becomes its number there.
+    """
+    words = [str(word) for word in arguments]
+    request = {
+        "arguments": words,
+        "environment": dict(environment),
+        "folder": str(folder),
+        "new_session": new_session,
+        "ignored_signals": list(ignored_signals),
+        "inherited": [str(descriptor) for descriptor in inherited],
+    }
+    connection = _connected()
+    with open(os.devnull) as nothing:
+        streams = [nothing.fileno(), *(s if isinstance(s, int) else s.fileno() for s in (stdout, stderr))]
+        socket.send_fds(connection, [json.dumps(request).encode()], [*streams, *inherited])
+    connection.settimeout(START_SECONDS)
+    pid = json.loads(connection.recv(PACKET_BYTES))["pid"]
+    return WarmProcess(pid, connection, words)
+
+
+def run(
+    arguments: Sequence[object], *, environment: Mapping[str, str], folder: Path = ROOT, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end and keep what was printed, as `subprocess.run(capture_output=True, text=True)` does."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = start(arguments, environment=environment, folder=folder, stdout=out, stderr=err)
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired as late:
+            process.kill()
+            process.wait(START_SECONDS)
+            raise subprocess.TimeoutExpired(late.cmd, timeout, _read(out), _read(err)) from None
+        return subprocess.CompletedProcess(process.args, code, _read(out), _read(err))
+
+
+def _read(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
+
+
+def _connected() -> socket.socket:
+    """A connection to the session's server, which the first who asks starts."""
+    folder = Path(os.environ[FOLDER])
+    with suppress(FileExistsError):
+        (folder / "started").touch(exist_ok=False)
+        _start_server(folder)
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(str(folder / "socket"))
+        except (FileNotFoundError, ConnectionRefusedError):
+            connection.close()
+            assert time.monotonic() < deadline, f"no warm server: {(folder / 'log').read_text()[-2000:]}"
+            time.sleep(0.05)
+        else:
+            return connection
+
+
+def _start_server(folder: Path) -> None:
+    roles = engine_environment("cpu") | rank_environment("cpu") | PRIVATE_RAY
+    environment = os.environ | IMPORTED_WITH | roles | {"PYTHONPATH": str(ROOT)}
+    owner = (folder / "owner").read_text()
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "rlhf.cluster.forking.server", str(folder / "socket"), owner, *IMPORTS],
+            env=environment, cwd=ROOT, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    (folder / "server").write_text(str(server.pid))
+
+
+def make_folder(owner: int) -> None:
+    """Called once a session: where its server will be found. The server ends with the process `owner`."""
+    folder = Path(tempfile.mkdtemp(prefix="w", dir="/tmp"))
+    (folder / "owner").write_text(str(owner))
+    os.environ[FOLDER] = str(folder)
+    os.environ[SOCKET] = str(folder / "socket")
+
+
+def end() -> None:
+    """End the server and all that it forked, and remove the folder."""
+    folder = Path(os.environ.pop(FOLDER))
+    del os.environ[SOCKET]
+    with suppress(FileNotFoundError, psutil.NoSuchProcess):
+        server = psutil.Process(int((folder / "server").read_text()))
+        server.terminate()
+        server.wait(END_SECONDS)
+    shutil.rmtree(folder)

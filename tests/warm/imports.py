@@ -1,0 +1,12 @@
+"""What commands and tests import beyond what a rank and an engine do."""
+
+from __future__ import annotations
+
+import importlib
+
+MODULES = ("rlhf.cli", "rlhf.api", "rlhf.training", "rlhf.trainer.preference_rank", "rlhf.trainer.reward_rank", "peft")
+
+
+def import_commands() -> None:
+    for module in MODULES:
+        importlib.import_module(module)
