@@ -3,7 +3,7 @@ PY := .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup pins quickstart lint test-fast test test-all test-ecosystem test-slurm benchmark clean
+.PHONY: setup pins quickstart lint test-fast test test-older-processor test-all test-ecosystem test-slurm mutants benchmark clean
 
 # `make setup GPU=1`, `GPU=0`, `PYTHON=python3.12`: scripts/setup.sh says what else can be chosen.
 setup:
@@ -34,6 +34,11 @@ test-fast: lint
 test: lint
 	$(PYTEST) -m "not slow and not gpu and not ecosystem and not slurm"
 
+# The same on the kernels that a processor without AVX-512 and bfloat16 instructions takes.
+test-older-processor: lint
+	RLHF_TEST_OLDER_PROCESSOR=1 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
+	$(PYTEST) -m "not slow and not gpu and not ecosystem and not slurm"
+
 test-all: lint
 	@scripts/ecosystem.sh
 	$(PYTEST) -m "not gpu and not ecosystem and not slurm"
@@ -49,8 +54,12 @@ test-ecosystem: setup
 test-slurm:
 	@scripts/test-slurm.sh
 
+# Whether the suite can fail: plants faults one by one. The first time it installs a mutation library beside .venv.
+mutants: setup
+	$(PY) -m tests.mutants
+
 benchmark: setup
 	$(PY) -m benchmarks end_to_end
 
 clean:
-	rm -rf .venv .venv-ecosystem .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
+	rm -rf .venv .venv-ecosystem .venv-mutants-* .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from tests.older_processor import pretend
 from tests.pace import pace, scaled
 from tests.warm import client as warm
 
@@ -24,6 +25,7 @@ TEST_SECONDS = 300
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    pretend()
     pace()
     if not _is_worker(config):
         warm.make_folder(os.getpid())

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from rlhf.cluster.interfaces import own_address
 from rlhf.cluster.ray_cluster import OBJECT_STORE_BYTES, PRIVATE_RAY
+from tests.pace import scaled
 
 ROOT = Path(__file__).parents[1]
-START_SECONDS, STOP_SECONDS = 120, 60
+START_SECONDS, STOP_SECONDS = scaled(120), scaled(60)
 
 
 @dataclass(frozen=True)

@@ -35,12 +35,13 @@ def boundary_of(
     saved: list[int],
     leaving: Leaving | None = None,
     resumed: Resumed | None = None,
+    **config: int,
 ) -> UpdateBoundary:
     async def save(version: int, metrics: Mapping[str, float]) -> None:
         saved.append(version)
 
     return UpdateBoundary(
-        config=TrainerConfig(updates=3),
+        config=TrainerConfig(updates=3, **config),
         clock=Clock(),
         view=PlainView(shown),
         loggers=Loggers([JsonlLogger(tmp_path / "metrics.jsonl")]),
@@ -64,6 +65,18 @@ async def test_the_last_weights_are_saved_even_if_their_evaluation_fails(tmp_pat
     with pytest.raises(EvaluationFailed):
         await boundary(3, Updated(metrics={}, samples=()))
     assert saved == [3]
+
+
+async def test_what_comes_every_few_updates_comes_after_these_and_after_the_last(tmp_path: Path) -> None:
+    asked, saved = [], []
+
+    async def evaluates(version: int) -> Evaluation:
+        asked.append(version)
+        return Evaluation(sets=(result("held_out", 0.5),))
+
+    boundary = boundary_of(tmp_path, evaluates, StringIO(), saved, save_every=2, eval_every=2)
+    ended = [await boundary(version, Updated(metrics=METRICS, samples=()) if version else None) for version in range(4)]
+    assert (saved, asked, ended) == ([2, 3], [0, 2, 3], [False, False, False, True])
 
 
 async def test_every_evaluation_set_is_shown_and_logged_by_its_name(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pace import scaled
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -19,7 +21,9 @@ def supervised(body: str) -> subprocess.CompletedProcess[str]:
     imports = "import os, signal, sys, tempfile\nfrom rlhf.supervisor import supervise\n"
     program = f"{imports}def main():\n{lines}\nsys.exit(supervise(main))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=20)
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=scaled(20)
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ def quiet_ray() -> Any:
     import ray
     from ray._raylet import Config  # type: ignore[attr-defined]
 
-    Config.initialize("")  # from this environment: whoever imported Ray before, as vLLM does, had another one
+    if not ray.is_initialized():
+        Config.initialize("")  # from this environment: whoever imported Ray before, as vLLM does, had another one
     logging.getLogger("ray").setLevel(logging.ERROR)
     return ray
 

@@ -38,9 +38,11 @@ PRIVATE_RAY = {
     "RAY_AUTH_MODE": "token",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+    "RAY_worker_niceness": "0",
 }
 """A fresh Ray listens on the machine's address, so only who has this run's token may talk to it. Workers started ahead
-lack a role's environment and would only cost cores. What Ray prints of a dead worker, `WorkerDied` says in one line."""
+lack a role's environment and would only cost cores. What Ray prints of a dead worker, `WorkerDied` says in one line. By
+itself Ray would have its workers, which do all the work of a run, give way to every neighbour (nice 15)."""
 
 
 class RayCluster:

@@ -42,7 +42,7 @@ def launch(
         runtime_env=forked_by_ray(forks) if forks else quoted_python(sys.executable),
         scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle),
     )
-    # Not by Ray's `runtime_env`, with which a worker is two processes one after the other that both import Ray.
+    # Variables go by the actor: in Ray's `runtime_env` they make a worker two processes, one after the other.
     environment = thread_environment([placement]) | dict(role.env)
     actor = host.remote(role.factory, role.imports, role.concurrency, environment, str(log_file), head)
     return RayWorker(placement.worker, placement.node, actor)

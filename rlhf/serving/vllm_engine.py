@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -127,7 +127,8 @@ class VllmEngine:
         """Free the model. A process group that was here before the engine outlives it: vLLM would destroy it."""
         segments = shared_segments(self._child_pids)
         if self._owns_process_group:
-            with without_collecting():
+            on_cpu = self._settings.device == "cpu"  # a GPU's memory is wanted back at once
+            with without_collecting() if on_cpu else nullcontext():
                 self._engine.engine_core.shutdown()
         else:
             core: Any = self._engine.engine_core

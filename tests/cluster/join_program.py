@@ -13,6 +13,7 @@ from rlhf.cluster.ray_cluster import RayCluster
 from rlhf.cluster.resources import Role
 from rlhf.errors import RlhfError
 from tests.cluster.contract import WORKERS
+from tests.pace import scaled
 
 CALCULATORS = Role(name="calculator", count=3, cpus=1, factory=f"{WORKERS}:Calculator")
 ASKED = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -28,7 +29,8 @@ async def told(address: str, nodes: int, seconds: float, logs: Path) -> dict[str
             "places": [placed.node for placed in plan.placements],
             "nodes": [await worker.call("ray_node", timeout_seconds=30) for worker in workers],
             "interfaces": [
-                [await worker.call("variable", name, timeout_seconds=30) for name in ASKED] for worker in workers
+                [await worker.call("variable", name, timeout_seconds=scaled(30)) for name in ASKED]
+                for worker in workers
             ],
         }
     except RlhfError as error:

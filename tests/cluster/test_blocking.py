@@ -11,6 +11,7 @@ import pytest
 
 from rlhf.cluster.blocking import BlockingCalls
 from rlhf.errors import DeadlinePassed
+from tests.pace import scaled
 
 
 async def test_a_call_gives_its_value_or_its_error() -> None:
@@ -33,7 +34,7 @@ def test_a_call_that_hangs_passes_its_deadline_and_does_not_hold_the_program() -
         "asyncio.run(BlockingCalls().run('a nap', lambda: time.sleep(60), 0.2))"
     )
     began = time.monotonic()
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=scaled(30))
     assert DeadlinePassed.__name__ in ended.stderr
     assert "a nap did not answer within 0.2 s" in ended.stderr
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < scaled(20)

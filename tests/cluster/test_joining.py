@@ -21,12 +21,13 @@ import pytest
 from rlhf.cluster.interfaces import own_address
 from tests.end_to_end.running import QUICKSTART, ROOT, command, environment
 from tests.end_to_end.test_clean_ends import MARK, marked
+from tests.pace import scaled
 from tests.raylets import RayletCluster, raylets
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 
-ENDS_SECONDS = 120
-REFUSED_SECONDS = 40
+ENDS_SECONDS = scaled(120)
+REFUSED_SECONDS = scaled(40)
 """Twice what is promised: the machine may be busy."""
 NOBODY = "203.0.113.1:6379"
 """An address of nobody (RFC 5737)."""

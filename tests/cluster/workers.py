@@ -87,3 +87,8 @@ class Unfinished:
 
     def __init__(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+def imported_ahead() -> None:
+    """What a fork server of the tests imports: a module that nothing else does."""
+    import colorsys  # noqa: F401

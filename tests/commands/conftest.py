@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pace import scaled
+
 RLHF = Path(sys.executable).parent / "rlhf"
 RECIPE = """\
 model: {tiny: {max_position_embeddings: 128}}
@@ -47,7 +49,7 @@ def rlhf(tmp_path: Path) -> Command:
     def run(*arguments: object) -> Ended:
         words = [str(RLHF), *map(str, arguments)]
         before = processor_seconds()
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=scaled(60), cwd=tmp_path)
         return Ended(ended.returncode, ended.stdout, ended.stderr, processor_seconds() - before)
 
     return run

@@ -13,6 +13,7 @@ from rlhf.commands.check import describe_environment
 from rlhf.env.config import EnvironmentConfig
 from rlhf.preflight import is_hub_name
 from tests.commands.conftest import Command
+from tests.pace import scaled
 
 
 def test_a_sound_recipe_is_described(rlhf: Command, recipe: Path, rows: Path):
@@ -28,7 +29,9 @@ def test_checking_imports_neither_torch_nor_ray_nor_vllm(recipe: Path):
         "check(Path(sys.argv[1]), [])\n"
         "sys.exit(', '.join({'torch', 'ray', 'vllm', 'deepspeed', 'transformers', 'datasets'} & set(sys.modules)))"
     )
-    ended = subprocess.run([sys.executable, "-c", program, str(recipe)], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(recipe)], capture_output=True, text=True, timeout=scaled(60)
+    )
     assert ended.stderr.strip() == ""
 
 

@@ -14,6 +14,7 @@ from rlhf.config import known_keys
 from rlhf.errors import WorkerDied
 from rlhf.recipe import Recipe
 from tests.commands.conftest import Command
+from tests.pace import scaled
 
 COMMANDS = ("train", "eval", "generate", "score", "reward", "export", "options", "check", "doctor")
 
@@ -28,7 +29,7 @@ def test_the_command_line_imports_nothing_heavy():
     program = (
         "import sys, rlhf.cli; sys.exit(any(m in sys.modules for m in ('numpy', 'pydantic', 'torch', 'ray', 'vllm')))"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=scaled(60)).returncode == 0
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, outcome: BaseException) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rlhf.commands.score import judged
+from rlhf.commands.score import Tally, judged
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
 from rlhf.reward.server import ServerSettings, reward_app
@@ -18,6 +18,14 @@ def test_rows_that_were_scored_before_lose_the_earlier_verdict():
     row = {"response": "4", "reward": 1.0, "error": "old"}
     assert judged(row, Unscored(kind="timeout", detail="killed")) == {"response": "4", "error": "timeout: killed"}
     assert judged(row, Scored(value=0.5)) == {"response": "4", "reward": 0.5}
+
+
+def test_a_reply_without_a_number_is_no_part_of_the_mean():
+    tally = Tally()
+    assert tally.summary(1.0) == "0 rows: no reward, 0 errors, 0 rows/s"
+    for score in (Scored(value=0.5), Unscored(kind="timeout"), Scored(value=1.0)):
+        tally.add(score)
+    assert tally.summary(2.0) == "3 rows: mean reward 0.7500, 1 errors, 2 rows/s"
 
 
 def test_the_file_that_is_scored_is_not_written_over(rlhf: Command, recipe: Path, tmp_path: Path):

@@ -8,6 +8,7 @@ import pytest
 
 from tests.commanded import ROOT, commanded
 from tests.commands.conftest import Command
+from tests.pace import scaled
 
 pytestmark = pytest.mark.engine
 GUESS = "tests.env.environments:Guess"
@@ -19,7 +20,7 @@ def test_a_served_environment_conforms_and_ends_with_its_signal(rlhf: Command, i
     with commanded("env", GUESS, *options) as (url, process):
         checked = rlhf("env", "check", url)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) in (0, -signal.SIGTERM)
+        assert process.wait(scaled(20)) in (0, -signal.SIGTERM)
     assert checked.code == 0, checked.out
     assert checked.out.endswith("conforms\n")
     assert "after 2 steps" in checked.out

@@ -10,6 +10,7 @@ import pytest
 from rlhf.commands.serve_reward import serve_reward
 from rlhf.errors import ConfigError, UserError
 from tests.commanded import commanded
+from tests.pace import scaled
 
 pytestmark = pytest.mark.engine
 
@@ -17,14 +18,14 @@ pytestmark = pytest.mark.engine
 def test_a_rule_is_served_until_it_is_interrupted() -> None:
     with commanded("reward", "math") as (url, process):
         body = {"query": ["6*7=#### 42", "6*7=#### 41"], "prompts": ["6*7="] * 2, "labels": ["42"] * 2}
-        assert httpx.post(url + "/get_reward", json=body, timeout=60).json()["rewards"] == [1.0, 0.0]
+        assert httpx.post(url + "/get_reward", json=body, timeout=scaled(60)).json()["rewards"] == [1.0, 0.0]
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) in (0, -signal.SIGINT, 130)
+        assert process.wait(scaled(20)) in (0, -signal.SIGINT, 130)
 
 
 def test_a_function_of_ones_own_that_hangs_is_an_error_and_no_number() -> None:
     with commanded("reward", "tests.reward.faulty_scorers:misbehave", "timeout_seconds=0.5") as (url, _):
-        answers = [httpx.post(url + "/", json={"response": text}, timeout=60) for text in ("hang", "true")]
+        answers = [httpx.post(url + "/", json={"response": text}, timeout=scaled(60)) for text in ("hang", "true")]
     assert [answer.status_code for answer in answers] == [422, 200]
     assert "timeout" in answers[0].json()["error"]["message"]
     assert answers[1].json() == 1.0

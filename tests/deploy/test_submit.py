@@ -11,6 +11,7 @@ import pytest
 
 from tests.commands.conftest import RLHF, Ended
 from tests.end_to_end.running import QUICKSTART, environment
+from tests.pace import scaled
 
 SINFO = 'echo "gpu* 4"; echo "cpu 16"'
 
@@ -46,7 +47,9 @@ def submit(tools: Tools, tmp_path: Path) -> Submit:
     def run(*words: str) -> Ended:
         command = [str(RLHF), "slurm", str(QUICKSTART), f"run.dir={tmp_path / 'run'}", *words, "--submit"]
         surroundings = environment() | {"PATH": str(tools.folder)}
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=surroundings)
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=scaled(60), cwd=tmp_path, env=surroundings
+        )
         return Ended(ended.returncode, ended.stdout, ended.stderr, 0.0)
 
     return run
@@ -125,6 +128,6 @@ def test_an_output_that_cannot_be_written_is_one_line(submit: Submit, tools: Too
 def test_printing_needs_no_slurm(tmp_path: Path) -> None:
     bare = environment() | {"PATH": ""}
     command = [str(RLHF), "slurm", str(QUICKSTART), "--nodes", "2", "--output", str(tmp_path / "job.sbatch")]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=bare)
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60), cwd=tmp_path, env=bare)
     assert (printed.returncode, printed.stdout) == (0, "")
     assert "#SBATCH --nodes=2\n" in (tmp_path / "job.sbatch").read_text()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf.cluster.forking.ray_worker import SOCKET
 from rlhf.runs.records import EpisodeRecord, read_episodes
 from tests.pace import scaled
 from tests.warm import client as warm
@@ -42,8 +43,13 @@ class Run:
         return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
 
     @property
+    def models(self) -> list[Path]:
+        """Of every checkpoint that was kept, the oldest first."""
+        return [path / "huggingface" for path in sorted((self.folder / "checkpoints").glob("version-*"))]
+
+    @property
     def model(self) -> Path:
-        return max((self.folder / "checkpoints").glob("version-*")) / "huggingface"
+        return self.models[-1]
 
 
 def command(*arguments: str) -> list[str]:
@@ -53,6 +59,12 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
+    """Of a command as a shell starts it."""
+    return {name: value for name, value in warm_environment().items() if name != SOCKET}
+
+
+def warm_environment() -> dict[str, str]:
+    """Of a command from the session's fork server, where Ray's workers come from too."""
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
@@ -75,7 +87,17 @@ def run_cold(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def run_warm(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A command from the warm server."""
-    return warm.run(("-m", "rlhf", *arguments), environment=environment(), timeout=RUN_SECONDS)
+    return warm.run(("-m", "rlhf", *arguments), environment=warm_environment(), timeout=RUN_SECONDS)
+
+
+def left_as_they_were(before: Path, after: Path) -> set[str]:
+    """Tensors of two Hugging Face folders that are equal, bit for bit: what training did not move."""
+    import torch
+    from safetensors.torch import load_file
+
+    one, other = (load_file(folder / "model.safetensors") for folder in (before, after))
+    assert one.keys() == other.keys()
+    return {name for name, tensor in one.items() if torch.equal(tensor, other[name])}
 
 
 def logs(folder: Path) -> str:

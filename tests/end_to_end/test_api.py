@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import QUICKSTART, RUN_SECONDS, SMALL, environment
+from tests.end_to_end.running import QUICKSTART, RUN_SECONDS, SMALL, warm_environment
 from tests.warm import client as warm
 
 pytestmark = pytest.mark.engine
@@ -29,7 +29,7 @@ def test_fit_evaluate_predict_and_save(cache: Path, tmp_path: Path) -> None:
     """`evaluate` starts Ray a second time; `predict` starts an engine in this process."""
     overrides = (f"model.cache_dir={cache}", "trainer.updates=2", *SMALL)
     program = ("-c", PROGRAM, QUICKSTART, tmp_path, *overrides)
-    ended = warm.run(program, environment=environment(), timeout=RUN_SECONDS)
+    ended = warm.run(program, environment=warm_environment(), timeout=RUN_SECONDS)
     assert ended.returncode == 0, ended.stderr[-4000:]
     answers = json.loads(ended.stdout.splitlines()[-1])
     assert answers["evaluate"] == answers["fit"]

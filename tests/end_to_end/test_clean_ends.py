@@ -16,13 +16,14 @@ import psutil
 import pytest
 
 from tests.end_to_end.running import QUICKSTART, ROOT, SMALL, command, environment
+from tests.pace import scaled
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
 LONG = (*SMALL, "model.warmup=null", "trainer.updates=100000", "data.eval=null")
 MARK = "RLHF_TEST_RUN"
 STARTED = re.compile(r"^update +3/", re.MULTILINE)
-START_SECONDS, END_SECONDS = 150, 10
+START_SECONDS, END_SECONDS = scaled(150), scaled(10)
 
 
 @contextmanager
@@ -89,7 +90,7 @@ def test_a_killed_worker_is_named_with_its_cause_and_nothing_is_left(tmp_path: P
     folder = tmp_path / "run"
     with long_run(folder, cache) as process:
         worker_of(folder, f"{worker}.log").kill()
-        assert process.wait(timeout=60) == 1
+        assert process.wait(timeout=scaled(60)) == 1
         assert until(lambda: not marked(folder), END_SECONDS)
     message = (tmp_path / "output.txt").read_text()
     assert f"error: {worker} died: killed by SIGKILL" in message
@@ -116,7 +117,7 @@ def test_ctrl_c_and_sigterm_end_cleanly_and_keep_what_was_done(
     folder = tmp_path / "run"
     with long_run(folder, cache, "cluster.kind=local") as process:
         os.killpg(process.pid, ending)
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=scaled(30)) == 130
         assert until(lambda: not marked(folder), END_SECONDS)
     assert '"outcome": "stopped"' in (folder / "summary.json").read_text()
     assert "Traceback" not in (tmp_path / "output.txt").read_text()
@@ -126,7 +127,7 @@ def test_what_a_script_started_in_the_background_ends_cleanly_at_sigterm(tmp_pat
     folder = tmp_path / "run"
     with long_run(folder, cache, "cluster.kind=local", in_background=True) as process:
         process.terminate()
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=scaled(30)) == 130
     assert '"outcome": "stopped"' in (folder / "summary.json").read_text()
 
 

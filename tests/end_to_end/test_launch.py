@@ -11,6 +11,7 @@ import pytest
 
 from tests.end_to_end.running import QUICKSTART, ROOT, RUN_SECONDS, SMALL, command, environment
 from tests.end_to_end.test_clean_ends import MARK, marked, until
+from tests.pace import scaled
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -31,7 +32,7 @@ def test_a_launch_saves_and_leaves_on_a_signal_and_another_one_finishes(tmp_path
     first = launched(tmp_path, cache, "trainer.updates=100000")
     assert until(lambda: "update " in (tmp_path / "out").read_text() or first.poll() is not None, RUN_SECONDS)
     first.send_signal(signal.SIGUSR1)
-    assert first.wait(60) == 75, (tmp_path / "err").read_text()
+    assert first.wait(scaled(60)) == 75, (tmp_path / "err").read_text()
     assert marked(tmp_path) == []
     saved = max(int(path.name.removeprefix("version-")) for path in (tmp_path / "run/checkpoints").glob("version-*"))
 

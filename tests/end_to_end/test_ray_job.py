@@ -15,11 +15,12 @@ import pytest
 from rlhf.scratch import socket_folder
 from tests.end_to_end.running import QUICKSTART, ROOT, SMALL, environment
 from tests.end_to_end.test_clean_ends import MARK, marked, until
+from tests.pace import scaled
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(600)]
 
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
-START_SECONDS, RUN_SECONDS, END_SECONDS = 120, 300, 30
+START_SECONDS, RUN_SECONDS, END_SECONDS = scaled(120), scaled(300), scaled(30)
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
     try:
         listed = [*RAY, "job", "list"]
         assert until(
-            lambda: subprocess.run(listed, env=variables, capture_output=True, timeout=60).returncode == 0,
+            lambda: subprocess.run(listed, env=variables, capture_output=True, timeout=scaled(60)).returncode == 0,
             START_SECONDS,
         ), (tmp_path / "ray.log").read_text()
         yield variables

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.end_to_end.running import QUICKSTART, ROOT, RUN_SECONDS, SMALL, Run, environment, train
+from tests.end_to_end.running import QUICKSTART, ROOT, RUN_SECONDS, SMALL, Run, train, warm_environment
 from tests.warm import client as warm
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -135,7 +135,7 @@ def leave_after(updates: int, folder: Path, cache: Path, *overrides: str) -> Run
     words = ("-m", "rlhf", "train", QUICKSTART, f"run.dir={folder}", f"model.cache_dir={cache}", *overrides)
     output, metrics = folder.with_suffix(".txt"), folder / "metrics.jsonl"
     with output.open("w") as stream:
-        process = warm.start(words, environment=environment(), stdout=stream, stderr=stream)
+        process = warm.start(words, environment=warm_environment(), stdout=stream, stderr=stream)
     deadline = time.monotonic() + RUN_SECONDS
     while not (metrics.exists() and metrics.read_text().count("\n") >= updates):
         assert time.monotonic() < deadline

@@ -18,6 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from rlhf.env.hosting.isolation import Deadlines, Factory, ThreadIsolation
 from rlhf.env.hosting.processes import ProcessIsolation
 from rlhf.env.server.app import ServerSettings, build_app, uvicorn_config
+from tests.pace import scaled
 
 HERE = "tests.env.environments:"
 
@@ -54,7 +55,7 @@ class Running:
 
     def start(self) -> None:
         self._thread.start()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + scaled(60)
         while not (self._server and self._server.started):
             if self._error is not None or time.monotonic() > deadline:
                 raise RuntimeError("the server did not start") from self._error
@@ -98,7 +99,7 @@ class Talk:
         return await self.hear()
 
     async def hear(self) -> dict[str, Any]:
-        return json.loads(await asyncio.wait_for(self.socket.recv(), 20))
+        return json.loads(await asyncio.wait_for(self.socket.recv(), scaled(20)))
 
     async def reset(self, **data: Any) -> dict[str, Any]:
         return await self.ask({"type": "reset", "data": data})

@@ -25,6 +25,7 @@ from tests.env.faulty import FATES, proxied, seeded
 from tests.env.hosted import hosted
 from tests.env.looping import GROUP, Books, run_to_the_end
 from tests.fakes import TASK
+from tests.pace import scaled
 
 pytestmark = pytest.mark.engine
 FATED = "tests.env.fated:Fated"
@@ -190,5 +191,5 @@ async def test_a_step_on_a_server_that_hangs_for_good_is_a_timeout(tmp_path: Pat
             environment = await pool.open("s")
             silent[0] = True
             with pytest.raises(EnvironmentFailed, match="timeout: no answer to reset within"):
-                await asyncio.wait_for(environment.reset(TASK, seed=0), 20)
+                await asyncio.wait_for(environment.reset(TASK, seed=0), scaled(20))
             await environment.close()

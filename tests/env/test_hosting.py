@@ -14,6 +14,7 @@ from rlhf.types import Message
 from tests.env.behaving import MORE, SPEC, Behaving, CannotClose, Hangs, Lasting, Refusing
 from tests.env.hosted import hosted
 from tests.fakes import TASK
+from tests.pace import scaled
 
 ACTION = Message(role="assistant", content="go")
 KINDS: tuple[Kind, ...] = ("thread", "process", "inline")
@@ -107,7 +108,7 @@ async def test_when_the_process_that_starts_environments_is_killed_there_is_anot
         [forker] = [child for child in psutil.Process().children() if child.pid not in before]
         session = await environments.open("s")
         forker.kill()
-        forker.wait(5)
+        forker.wait(scaled(5))
         with pytest.raises(EnvironmentFailed, match="lost"):
             await session.step(ACTION)
         again = await environments.open("t")

@@ -11,6 +11,7 @@ import pytest
 
 from rlhf.env.wire import SESSION_HEADER
 from tests.env.serving import active, comes_to, quick, served, talking
+from tests.pace import scaled
 
 pytestmark = pytest.mark.engine
 
@@ -29,7 +30,7 @@ def adder() -> Iterator[str]:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(trust_env=False, timeout=20) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=scaled(20)) as client:
         yield client
 
 

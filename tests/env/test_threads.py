@@ -10,6 +10,7 @@ import pytest
 
 from rlhf.env.hosting.threads import Threads, TooManyHung
 from rlhf.errors import DeadlinePassed
+from tests.pace import scaled
 
 
 def nothing() -> None: ...
@@ -45,7 +46,7 @@ async def test_the_time_that_a_call_waits_for_a_thread_is_not_of_its_deadline():
 
 async def test_calls_that_wait_for_others_get_threads_of_their_own():
     threads, barrier = Threads("t", limit=20), threading.Barrier(20)
-    await asyncio.gather(*(threads.run("meet", lambda: barrier.wait(20), 30, nothing) for _ in range(20)))
+    await asyncio.gather(*(threads.run("meet", lambda: barrier.wait(scaled(20)), 30, nothing) for _ in range(20)))
     threads.stop()
 
 

@@ -14,6 +14,7 @@ import pytest
 from tests.goldens.declined import declined
 from tests.goldens.records import Answer, Record, records
 from tests.goldens.verdicts import Verdict, distance, judge, judge_record, result
+from tests.pace import scaled
 
 ROOT = Path(__file__).parents[2]
 PUBLIC = ROOT.parent / "shared" / "goldens" / "public"
@@ -118,4 +119,4 @@ def test_the_last_line_of_the_runner_is_the_result_and_it_fails_when_something_d
 
 def _run(folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.goldens", str(folder)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=scaled(60), check=False)

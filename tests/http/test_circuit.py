@@ -9,6 +9,7 @@ import pytest
 from rlhf.errors import HttpFailed
 from rlhf.http.circuit import Circuit
 from rlhf.http.gate import Gate
+from tests.pace import scaled
 
 
 class Clock:
@@ -124,7 +125,7 @@ async def test_whoever_gives_up_waiting_leaves_no_gap_and_keeps_no_place() -> No
     await asyncio.sleep(0)
     visits[1].cancel()
     await asyncio.sleep(0)
-    await asyncio.wait_for(asyncio.gather(*visits, return_exceptions=True), 5)
+    await asyncio.wait_for(asyncio.gather(*visits, return_exceptions=True), scaled(5))
     assert order == ["a", "c", "d"]
 
 
@@ -135,5 +136,5 @@ async def test_a_place_given_to_one_that_is_gone_goes_to_the_next() -> None:
     await asyncio.sleep(0)
     await gate.__aexit__(None, None, None)
     leaving.cancel()
-    await asyncio.wait_for(staying, 5)
+    await asyncio.wait_for(staying, scaled(5))
     assert leaving.cancelled()

@@ -25,6 +25,7 @@ from rlhf.trainer.rank import Rank
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.types import Group, Sample, Scored, Segment, Status, Trajectory, Updated
 from tests.integration.learner_ranks import ProcessWorker, rank_processes
+from tests.pace import scaled
 from tests.trainer.made import made_groups, with_one_prompt
 
 pytestmark = pytest.mark.engine
@@ -90,7 +91,7 @@ def start(
     learner = RemoteLearner([worker], config, row_tokens=row_tokens, max_tokens=12)
     model = ModelConfig(path=folders["policy"])
     asyncio.run(learner.start(LearnerSettings(model_path=folders["policy"], model=model, trainer=config)))
-    worker.inspect(record_gradients).result(timeout=60)
+    worker.inspect(record_gradients).result(timeout=scaled(60))
     return learner
 
 
@@ -116,7 +117,7 @@ def take_gradients(rank: Rank) -> list[np.ndarray]:
 
 def updated(learner: RemoteLearner, worker: ProcessWorker, groups: list[Group]) -> tuple[list[np.ndarray], Updated]:
     outcome = asyncio.run(learner.update(groups))
-    return worker.inspect(take_gradients).result(timeout=60), outcome
+    return worker.inspect(take_gradients).result(timeout=scaled(60)), outcome
 
 
 def made() -> list[Group]:

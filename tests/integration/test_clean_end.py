@@ -16,10 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.pace import scaled
+
 pytestmark = pytest.mark.engine
 
 PROGRAM = Path(__file__).parent / "clean_end_program.py"
-START_SECONDS, CLEAN_SECONDS = 90.0, 10.0
+START_SECONDS, CLEAN_SECONDS = scaled(90.0), scaled(10.0)
 OUTERMOST, MIDDLE, INNERMOST = range(3)
 
 
@@ -58,7 +60,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
     finally:
         for pid in _marked(mark):
             os.kill(pid, signal.SIGKILL)
-        program.wait(10)
+        program.wait(scaled(10))
         shutil.rmtree(temp)
 
 
@@ -74,7 +76,7 @@ def test_after_sigkill_of_any_of_the_three_nothing_is_left_within_ten_seconds(ru
 @pytest.mark.parametrize("whole_group", [True, False], ids=["as a terminal does", "to the outermost alone"])
 def test_ctrl_c_ends_with_130_in_bounded_time_and_nothing_is_left(running: Running, whole_group: bool) -> None:
     (os.killpg if whole_group else os.kill)(running.program.pid, signal.SIGINT)
-    assert running.program.wait(25) == 130
+    assert running.program.wait(scaled(25)) == 130
     _wait(lambda: not running.leftovers(), 1, running.leftovers)
 
 

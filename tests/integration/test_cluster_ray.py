@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,8 @@ from rlhf.cluster.ray_cluster import RayCluster
 from rlhf.cluster.resources import Role
 from rlhf.errors import PlacementError, WorkerDied
 from tests.cluster.contract import CALCULATORS, STUBBORN, UNFINISHED, WORKERS, Contract
+from tests.pace import scaled
+from tests.warm import client as fork_server
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -47,41 +50,41 @@ class TestRayCluster(Contract):
 
 
 async def test_what_a_worker_and_its_children_print_is_in_its_log(cluster: RayCluster, log_dir: Path) -> None:
-    await cluster.workers("calculator")[1].call("say", "good morning", timeout_seconds=10)
+    await cluster.workers("calculator")[1].call("say", "good morning", timeout_seconds=scaled(10))
     assert (log_dir / "calculator-1.log").read_text().splitlines()[-2:] == ["good morning", "child: good morning"]
 
 
 async def test_a_worker_killed_while_idle_is_named_with_its_signal(cluster: RayCluster) -> None:
     watching = asyncio.ensure_future(cluster.watch())
-    pid = await cluster.workers("victim")[0].call("pid", timeout_seconds=10)
+    pid = await cluster.workers("victim")[0].call("pid", timeout_seconds=scaled(10))
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerDied, match=r"^victim-0 died: killed by SIGKILL$"):
-        await asyncio.wait_for(watching, 5)
+        await asyncio.wait_for(watching, scaled(5))
 
 
 async def test_a_call_that_is_pending_on_a_killed_worker_fails_at_once(cluster: RayCluster) -> None:
     victim = cluster.workers("victim")[1]
-    pid = await victim.call("pid", timeout_seconds=10)
-    pending = asyncio.ensure_future(victim.call("sleep", 60, timeout_seconds=60))
+    pid = await victim.call("pid", timeout_seconds=scaled(10))
+    pending = asyncio.ensure_future(victim.call("sleep", 60, timeout_seconds=scaled(60)))
     await asyncio.sleep(0.3)
     began = time.monotonic()
     os.kill(pid, signal.SIGSEGV)
     with pytest.raises(WorkerDied, match=r"^victim-1 died: killed by SIGSEGV$"):
         await pending
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < scaled(5)
 
 
 async def test_a_worker_that_leaves_is_named_with_its_exit_code(cluster: RayCluster) -> None:
     with pytest.raises(WorkerDied, match=r"^victim-2 died: exited with code 3$"):
-        await cluster.workers("victim")[2].call("exit", 3, timeout_seconds=10)
+        await cluster.workers("victim")[2].call("exit", 3, timeout_seconds=scaled(10))
 
 
 async def test_a_call_of_a_dead_worker_names_the_cause_again(cluster: RayCluster) -> None:
     victim = cluster.workers("victim")[3]
-    os.kill(await victim.call("pid", timeout_seconds=10), signal.SIGTERM)
+    os.kill(await victim.call("pid", timeout_seconds=scaled(10)), signal.SIGTERM)
     await asyncio.sleep(1)
     with pytest.raises(WorkerDied, match=r"^victim-3 died: killed by SIGTERM$"):
-        await victim.call("add", 1, timeout_seconds=10)
+        await victim.call("add", 1, timeout_seconds=scaled(10))
 
 
 async def test_after_stop_no_process_and_no_private_folder_is_left(
@@ -90,7 +93,7 @@ async def test_after_stop_no_process_and_no_private_folder_is_left(
     assert children(strangers), "a running Ray has processes"
     began = time.monotonic()
     await cluster.stop()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < scaled(30)
     assert children(strangers) == []
     assert not list(private_temp.glob("ray-*"))
 
@@ -113,11 +116,18 @@ def private_temp() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def strangers() -> set[int]:
-    """Processes that other tests of this session have started and keep, such as multiprocessing's trackers."""
+    """Processes that other tests of this session have started and keep, such as multiprocessing's trackers, or would
+    start meanwhile."""
+    fork_server.started()
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
 def children(strangers: set[int]) -> list[list[str]]:
-    """Command lines of this process's living descendants, but for strangers."""
-    alive = (child for child in psutil.Process().children(recursive=True) if child.pid not in strangers)
-    return [child.cmdline() for child in alive if child.status() != psutil.STATUS_ZOMBIE]
+    """Command lines of this process's living descendants, but for strangers and what is below them."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            ours = strangers.isdisjoint({child.pid, *(parent.pid for parent in child.parents())})
+            if ours and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child.cmdline())
+    return found

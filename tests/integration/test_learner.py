@@ -29,6 +29,7 @@ from rlhf.transfer.buckets import cut, digest, unpack
 from rlhf.transfer.gloo_group import GlooGroup
 from rlhf.types import Manifest, Message, Rendezvous
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
+from tests.pace import scaled
 from tests.trainer.made import made_batch, made_groups, made_segment
 
 pytestmark = pytest.mark.engine
@@ -62,7 +63,7 @@ def start(
 def look(workers: list[ProcessWorker], what: Any, *per_rank: Any) -> Any:
     """What rank 0 sees; all ranks look, because looking is a collective."""
     futures = [worker.inspect(what, *own) for worker, own in zip(workers, per_rank or [()] * len(workers), strict=True)]
-    first, *_ = [future.result(timeout=60) for future in futures]
+    first, *_ = [future.result(timeout=scaled(60)) for future in futures]
     return first
 
 
@@ -411,7 +412,7 @@ def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[Proce
         calls = zip(pair, parts, strict=True)
         return await asyncio.gather(
             *(
-                worker.call("score", part[0].microbatches, Wanted(proximal=True), timeout_seconds=60)
+                worker.call("score", part[0].microbatches, Wanted(proximal=True), timeout_seconds=scaled(60))
                 for worker, part in calls
             )
         )

@@ -30,6 +30,7 @@ from rlhf.trainer.rank import Rank
 from rlhf.trainer.settings import LearnerSettings
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.integration.torch_learner import ThreadedEngine
+from tests.pace import scaled
 from tests.trainer.made import made_groups
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -139,7 +140,7 @@ def held(rank: Rank) -> dict[str, torch.Tensor]:
 def look(workers: list[ProcessWorker], what: object) -> dict[str, torch.Tensor]:
     """What rank 0 sees; all ranks look, because looking is a collective."""
     futures = [worker.inspect(what) for worker in workers]
-    first, *_ = [future.result(timeout=120) for future in futures]
+    first, *_ = [future.result(timeout=scaled(120)) for future in futures]
     return first
 
 

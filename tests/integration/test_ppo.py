@@ -23,6 +23,7 @@ from rlhf.trainer.rank import Rank
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.types import Group, Scored
 from tests.integration.learner_ranks import ProcessWorker, rank_processes
+from tests.pace import scaled
 from tests.trainer.made import made_groups, with_one_prompt
 
 pytestmark = pytest.mark.engine
@@ -61,7 +62,7 @@ def whole(rank: Rank) -> np.ndarray:
 
 
 def policy_weights(workers: list[ProcessWorker]) -> np.ndarray:
-    first, *_ = [future.result(timeout=60) for future in [worker.inspect(whole) for worker in workers]]
+    first, *_ = [future.result(timeout=scaled(60)) for future in [worker.inspect(whole) for worker in workers]]
     return first
 
 

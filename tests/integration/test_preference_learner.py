@@ -19,6 +19,7 @@ from rlhf.trainer.settings import LearnerSettings
 from rlhf.types import Segment
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.integration.test_algorithms import record_gradients, take_gradients
+from tests.pace import scaled
 from tests.trainer.test_pairs import made_pairs
 
 pytestmark = pytest.mark.engine
@@ -70,9 +71,9 @@ def start(
 def step(learner: PreferenceLearner, workers: list[ProcessWorker]) -> tuple[np.ndarray, dict[str, float]]:
     """The gradient of one step, and what it reported."""
     for worker in workers:
-        worker.inspect(record_gradients).result(timeout=60)
+        worker.inspect(record_gradients).result(timeout=scaled(60))
     metrics = asyncio.run(learner.prefer(PAIRS))
-    (gradient,), *_ = [worker.inspect(take_gradients).result(timeout=60) for worker in workers]
+    (gradient,), *_ = [worker.inspect(take_gradients).result(timeout=scaled(60)) for worker in workers]
     return gradient, metrics
 
 

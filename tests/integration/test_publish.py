@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
+from torch.nn.functional import linear
 
 from rlhf.errors import PublishError
 from rlhf.models.config import TinyModelConfig
@@ -156,9 +158,18 @@ async def publish_until_it_shows(learner: TorchLearner, publisher: Publisher) ->
 
 
 def freeze(monkeypatch: pytest.MonkeyPatch, pair: Pair, name: str) -> None:
-    """Let one class of the engine's tensors stay as it is now. A tied head is a packed copy that is not renewed."""
+    """Let one class of the engine's tensors stay as it is now.
+
+    A tied head is a packed copy that was not renewed; where the processor has none (bfloat16 without its instructions),
+    the head multiplies by the embedding's own memory and cannot be old. So the copy is made here, the same for all.
+    """
     if name == "head" and pair.tied:
-        monkeypatch.setattr("rlhf.transfer.reload.repack_tied_heads", lambda model: None)
+        old = pair.engine.look(lambda model: model.lm_head.weight.detach().clone())
+
+        def serve_old(model: Any) -> None:
+            model.lm_head.cpu_linear = lambda x, weight, bias: linear(x, old, bias)
+
+        monkeypatch.setattr("rlhf.transfer.reload.repack_tied_heads", serve_old)
         return
     pattern = CLASSES[name]
     spoil(

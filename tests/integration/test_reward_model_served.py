@@ -19,6 +19,7 @@ from rlhf.reward.reward import make_reward
 from rlhf.reward.server import ServerSettings, reward_app
 from rlhf.types import Scored
 from tests.commanded import commanded
+from tests.pace import scaled
 from tests.reward.asked import TASK, replies, scored
 from tests.servers import running
 
@@ -50,7 +51,7 @@ async def test_every_shape_gives_the_models_own_score(folder: Path) -> None:
     assert isinstance(direct, Scored)
     assert direct.value == expected
     with running(reward_app(reward, ServerSettings(name="model", reads_tokens=True))) as url:
-        async with httpx.AsyncClient(timeout=30) as client:
+        async with httpx.AsyncClient(timeout=scaled(30)) as client:
             answers = [
                 (await client.post(url + "/classify", json={"input": given, "use_activation": False})).json()
                 for given in (text, [text], ids, [ids])
@@ -68,6 +69,6 @@ async def test_every_shape_gives_the_models_own_score(folder: Path) -> None:
 
 def test_the_command_serves_a_reward_model(folder: Path) -> None:
     with commanded("reward", "model", f"model={folder}") as (url, _):
-        answer = httpx.post(url + "/pooling", json={"input": ["42", "43"]}, timeout=60).json()
+        answer = httpx.post(url + "/pooling", json={"input": ["42", "43"]}, timeout=scaled(60)).json()
     scores = [entry["data"][0] for entry in answer["data"]]
     assert len(set(scores)) == 2

@@ -27,12 +27,13 @@ from rlhf.reward.server import ServerSettings, reward_app
 from rlhf.serving.environment import engine_environment
 from rlhf.types import Scored, Status, Trajectory
 from tests.integration.test_reward_model_served import folder  # noqa: F401 - a fixture
+from tests.pace import scaled
 from tests.reward.asked import TASK
 from tests.servers import running
 
 pytestmark = pytest.mark.slow
 
-START_SECONDS = 240
+START_SECONDS = scaled(240)
 REPLIES = ("42", "41", "I do not know")
 NUMBERS = {"probs", "data", "score"}
 
@@ -62,7 +63,7 @@ def url(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(scaled(30))
 
 
 def wait_until_healthy(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
@@ -124,7 +125,7 @@ async def test_we_answer_in_vllms_shapes_with_vllms_numbers(url: str, folder: Pa
     await reward.start()
     with running(reward_app(reward, ServerSettings(name="model", reads_tokens=True))) as ours:
         for path, body in (("/classify", whole), ("/pooling", whole), ("/score", pairs)):
-            theirs, our = (httpx.post(server + path, json=body, timeout=60).json() for server in (url, ours))
+            theirs, our = (httpx.post(server + path, json=body, timeout=scaled(60)).json() for server in (url, ours))
             assert shape(our) == shape(theirs)
             assert our["data"] == [
                 {name: pytest.approx(value, abs=1e-4) if name in NUMBERS else value for name, value in entry.items()}

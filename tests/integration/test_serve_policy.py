@@ -23,6 +23,7 @@ from rlhf.models.tiny import save_tiny
 from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
 from rlhf.types import TokenKind
 from tests.commanded import STOP_SECONDS, Process, commanded
+from tests.pace import scaled
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 TOOL: Any = {"type": "function", "function": {"name": "echo", "description": "Says it.", "parameters": {}}}
@@ -38,7 +39,7 @@ class Server:
 
     def post(self, path: str, **body: Any) -> Any:
         headers = {"Authorization": "Bearer secret"}
-        return httpx.post(f"{self.url}{path}", json=body, headers=headers, timeout=30, trust_env=False).json()
+        return httpx.post(f"{self.url}{path}", json=body, headers=headers, timeout=scaled(30), trust_env=False).json()
 
 
 @contextmanager

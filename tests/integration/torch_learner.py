@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,12 @@ class ThreadedEngine:
 
     async def resume(self) -> None:
         await asyncio.to_thread(self.worker.resume)
+
+    def look(self, at: Callable[[torch.nn.Module], Any]) -> Any:
+        """What `at(model)` sees of the engine's model."""
+        return self.worker._thread.run(
+            lambda engine: engine._engine.apply_model(at)[0], awaited="look", timeout_seconds=60
+        )
 
     def stop(self) -> None:
         self.worker.close()

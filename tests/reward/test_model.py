@@ -15,6 +15,7 @@ from rlhf.reward.config import RewardConfig
 from rlhf.reward.model import ModelReward
 from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings, batches, padded
 from rlhf.types import Scored, Segment, Status, Task, TokenKind, Trajectory, Unscored
+from tests.pace import scaled
 from tests.trainer.made import made_segment
 
 TASK = Task(id="t", messages=())
@@ -173,7 +174,7 @@ async def test_one_that_gives_up_waiting_disturbs_nobody() -> None:
     leaving.cancel()
     waiting.cancel()
     worker.go.set()
-    assert await asyncio.wait_for(staying, 5) == [Scored(value=3.0, parts={"model": 3.0})]
+    assert await asyncio.wait_for(staying, scaled(5)) == [Scored(value=3.0, parts={"model": 3.0})]
     assert worker.asked == [[1], [3]]
 
 
@@ -185,7 +186,7 @@ async def test_close_ends_whoever_waits() -> None:
     await asyncio.sleep(0.01)
     await reward.close()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, scaled(5))
 
 
 def test_batches_hold_every_sequence_once_within_the_budget() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
 from rlhf.reward.server import ServerSettings, reward_app
 from rlhf.types import Scored, Task, Trajectory, Unscored
+from tests.pace import scaled
 from tests.reward.asked import scored
 from tests.servers import running
 
@@ -56,7 +58,7 @@ def url() -> Iterator[str]:
 
 
 def post(url: str, path: str, body: Any, **headers: str) -> httpx.Response:
-    return httpx.post(url + path, json=body, headers=headers, timeout=10)
+    return httpx.post(url + path, json=body, headers=headers, timeout=scaled(10))
 
 
 def test_openrlhf_reads_lists(url: str) -> None:
@@ -127,7 +129,8 @@ def test_other_clients_get_an_error_that_names_the_failure_and_no_number(url: st
         ("/get_reward", b"{", 422),
         ("/get_reward", b"\xff", 400),
         ("/get_reward", b"", 422),
-        ("/get_reward", b"[" * 9_000, 400),
+        # Too deep for the parser, until Python 3.13, which reads on to the end that is missing.
+        ("/get_reward", b"[" * 9_000, 400 if sys.version_info < (3, 13) else 422),
         ("/get_reward", b'{"query": ["' + b"a" * 10_000 + b'"]}', 413),
         ("/", b'{"prompt": "p"}', 422),
         ("/", b"null", 422),
@@ -181,7 +184,7 @@ def test_the_end_of_turn_is_cut_from_a_reply() -> None:
 async def test_no_more_is_scored_at_once_than_the_capacity_and_more_than_can_wait_is_turned_away() -> None:
     reward = Measuring()
     with running(reward_app(reward, SETTINGS)) as url:
-        async with httpx.AsyncClient(timeout=10) as client:
+        async with httpx.AsyncClient(timeout=scaled(10)) as client:
             asked = [client.post(url, json={"response": "wait"}) for _ in range(8)]
             answers = await asyncio.gather(*asked)
     statuses = sorted(answer.status_code for answer in answers)

@@ -14,6 +14,7 @@ from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.loggers import make_loggers
 from rlhf.runs.plot import plot_rewards, running_mean
+from tests.pace import scaled
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_logging_brings_no_torch_along(folder: RunFolder):
         "make_loggers(['tensorboard'], RunFolder(Path(sys.argv[1])), 'run', {}).close()\n"
         "sys.exit(any(name in sys.modules for name in ('torch', 'tensorflow', 'ray', 'vllm')))"
     )
-    assert subprocess.run([sys.executable, "-c", program, str(folder.path)], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program, str(folder.path)], timeout=scaled(60)).returncode == 0
 
 
 @pytest.mark.parametrize(

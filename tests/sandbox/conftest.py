@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.pace import scaled
+
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 AS_ROOT = os.geteuid() == 0
@@ -49,7 +51,7 @@ class Cage:
     def run(self, code: str, fetch: tuple[str, ...] = (), **limits: float) -> dict[str, Any]:
         runner = self.begin()
         asked = {"rung": self.rung, "code": code, "python": readable_python(), "limits": LIMITS | limits}
-        told, complaint = runner.communicate(json.dumps(asked | {"fetch": fetch}), timeout=100)
+        told, complaint = runner.communicate(json.dumps(asked | {"fetch": fetch}), timeout=scaled(100))
         assert runner.returncode == 0, complaint
         answer: dict[str, Any] = json.loads(told)
         return answer

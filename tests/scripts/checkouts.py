@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from tests.pace import scaled
+
 SETUP = Path(__file__).parents[2] / "scripts" / "setup.sh"
 PYPROJECT = """[build-system]
 requires = []
@@ -95,7 +97,7 @@ class Index:
 
 def virtual_environment(folder: Path) -> Path:
     """Made once and copied, for making one takes seconds."""
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=scaled(120))
     return folder
 
 
@@ -163,7 +165,7 @@ class Checkout:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
+            process.wait(scaled(10))
 
     def installed(self, package: str) -> str:
         """Its version in .venv, or nothing."""

@@ -1,4 +1,4 @@
-"""scripts/pins.py without a network: the lists as they are, markers, and what the check finds."""
+"""scripts/pins.py without a network: markers, and what the check finds. `make lint` checks the lists as they are."""
 
 from __future__ import annotations
 
@@ -19,10 +19,6 @@ def pins() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def test_the_lists_of_this_checkout_are_sound(pins: ModuleType) -> None:
-    assert list(pins.problems()) == []
 
 
 def test_a_marker_is_true_where_the_pin_was_resolved_and_nowhere_else(pins: ModuleType) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.pace import scaled
 from tests.scripts.checkouts import UV, Checkout, Index, virtual_environment
+
+pytestmark = pytest.mark.engine  # no engine, but the real pip: more than a minute in all
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -37,7 +40,7 @@ def checkout(tmp_path: Path, template: Path, index: Index, pytorch: Index) -> Ch
 
 
 def eventually(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + scaled(20)
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -80,7 +83,7 @@ def test_a_finished_set_up_returns_at_once_and_asks_nobody(checkout: Checkout) -
     started = time.monotonic()
     again = checkout.setup(PIP_INDEX_URL=NOWHERE, TORCH_INDEX_URL=NOWHERE)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < scaled(1)
 
 
 def test_a_changed_pin_is_installed_and_the_environment_kept(checkout: Checkout) -> None:
@@ -127,7 +130,7 @@ def test_two_at_a_time_wait_for_one_another(checkout: Checkout, index: Index) ->
             time.sleep(0.5)
             assert len(index.downloads) == 1, "the second waits"
             index.hold = False
-            assert (first.wait(30), second.wait(30)) == (0, 0)
+            assert (first.wait(scaled(30)), second.wait(scaled(30))) == (0, 0)
             first_downloads = index.downloads.count("plain-1.0-py3-none-any.whl")
     assert first_downloads == 1, "and finds it ready"
 

@@ -11,6 +11,7 @@ import pytest
 from rlhf.errors import DeadlinePassed, EngineBroken
 from rlhf.serving.settings import Finished
 from rlhf.serving.thread import EngineThread
+from tests.pace import scaled
 
 
 @dataclass
@@ -66,7 +67,7 @@ def give_work(owned: Owned, steps: int) -> None:
 
     owned.thread.run(give, awaited="work", timeout_seconds=5)
     for _ in range(steps):
-        assert owned.delivered.acquire(timeout=5)
+        assert owned.delivered.acquire(timeout=scaled(5))
 
 
 def test_it_steps_while_there_is_work_and_only_on_its_own_thread(owned: Owned) -> None:
@@ -85,7 +86,7 @@ def test_what_a_command_raises_reaches_its_caller_and_harms_nothing_else(owned: 
 def test_a_command_that_takes_too_long_is_named(owned: Owned) -> None:
     let_go = threading.Event()
     with pytest.raises(DeadlinePassed, match=r"engine-0\.receive did not answer within 0\.05 s"):
-        owned.thread.run(lambda _: let_go.wait(5), awaited="receive", timeout_seconds=0.05)
+        owned.thread.run(lambda _: let_go.wait(scaled(5)), awaited="receive", timeout_seconds=0.05)
     let_go.set()
 
 

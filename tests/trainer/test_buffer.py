@@ -141,6 +141,86 @@ async def test_too_many_failures_end_the_run_with_a_named_error() -> None:
         await tickets.take()
 
 
+async def play_alone(tickets: TicketBuffer, fates: str) -> None:
+    """Groups one after another: `F` fails, `f` is filtered, `.` is trained at once, in an update of its own."""
+    for fate in fates:
+        ticket = await tickets.admit()
+        if fate == ".":
+            tickets.settle(ticket, group(ticket))
+            await tickets.take()
+            tickets.advance(tickets.version + 1)
+        elif fate == "f":
+            tickets.settle(ticket, Filtered(group=group(ticket), reason="equal rewards"))
+        else:
+            tickets.settle(ticket, Failed(kind="timeout"))
+
+
+async def is_given_up(tickets: TicketBuffer) -> bool:
+    try:
+        await asyncio.wait_for(tickets.take(), timeout=0.02)
+    except FailureBudgetSpent:
+        return True
+    except TimeoutError:
+        return False
+    return False
+
+
+@pytest.mark.parametrize(
+    ("size", "fates", "given_up"),
+    [
+        (1, "F" * 63, False),
+        (1, "F" * 64, True),
+        (1, "F." * 32, False),
+        (1, "F." * 31 + "FF", True),
+        (1, "F" * 32 + "." * 33 + "F" * 31, False),
+        (1, "." * 100 + "F" * 33, True),
+        (1, "f" * 100, False),
+        (20, "F" * 79, False),
+        (20, "F" * 80, True),
+    ],
+    ids=["too-few-to-say", "all", "just-the-budget", "one-more", "long-ago", "lately", "filtered", "of-a-large-update",
+         "of-a-large-update-all"],
+)  # fmt: skip
+async def test_failures_are_counted_over_the_last_groups_and_may_be_as_many_as_the_budget(
+    size: int, fates: str, given_up: bool
+) -> None:
+    tickets = buffer(groups_per_update=size, failure_budget=0.5, updates=1000, refill_groups=1000)
+    await play_alone(tickets, fates)
+    assert await is_given_up(tickets) is given_up
+
+
+def test_accounts_that_do_not_add_up_are_not_balanced() -> None:
+    sound = {"admitted": 15, "trained": 1, "filtered": 2, "failed": 4, "in_flight": 8}
+    assert Accounts(**sound).balanced
+    assert not any(Accounts(**(sound | {name: count + 1})).balanced for name, count in sound.items())
+
+
+async def test_what_was_settled_is_never_less_than_what_an_update_takes() -> None:
+    tickets = buffer(groups_per_update=2, max_staleness=1, updates=3, refill_groups=0)
+    issued = [await tickets.admit() for _ in range(4)]
+    assert [ticket.version for ticket in issued] == [0, 0, 0, 0]
+    tickets.settle(issued[0], group(issued[0]))
+    tickets.settle(issued[2], group(issued[2]))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(tickets.take(), timeout=0.02)
+    tickets.settle(issued[1], group(issued[1]))
+    assert [g.ticket.ordinal for g in await tickets.take()] == [0, 1]
+    assert tickets.accounts == Accounts(admitted=4, trained=0, filtered=0, failed=0, in_flight=4)
+    assert tickets.settled_accounts == Accounts(admitted=2, trained=2, filtered=0, failed=0, in_flight=0)
+    tickets.advance(1)
+    assert tickets.accounts == Accounts(admitted=4, trained=2, filtered=0, failed=0, in_flight=2)
+    assert [(await tickets.admit()).version for _ in range(2)] == [1, 1]
+    assert (tickets.next_ordinal, tickets.outstanding) == (6, (2, 3, 4, 5))
+
+
+async def test_a_resume_has_so_many_groups_to_play_as_updates_are_left() -> None:
+    tickets = buffer(groups_per_update=2, max_staleness=4, updates=5, version=4, next_ordinal=11, reissue=(9, 8))
+    assert tickets.outstanding == (8, 9)
+    assert [(await tickets.admit()).ordinal for _ in range(2)] == [8, 9]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(tickets.admit(), timeout=0.02)
+
+
 async def test_a_resume_issues_the_outstanding_ordinals_again_first() -> None:
     before = buffer(groups_per_update=2, max_staleness=1, updates=5)
     issued = [await before.admit() for _ in range(4)]

@@ -8,8 +8,10 @@ import pytest
 
 from rlhf.errors import ConfigError
 from rlhf.layers import recipe_from
+from rlhf.models.config import ModelConfig
 from rlhf.recipe import Recipe
-from rlhf.trainer.config import DeepSpeedConfig
+from rlhf.trainer import zero
+from rlhf.trainer.settings import LearnerSettings
 
 
 def recipe(attention: str = "sdpa", **deepspeed: Any) -> Recipe:
@@ -22,10 +24,27 @@ def recipe(attention: str = "sdpa", **deepspeed: Any) -> Recipe:
     return recipe_from(values).recipe
 
 
-def test_state_is_offloaded_where_it_is_sharded() -> None:
-    for stage in (1, 2, 3):
-        assert DeepSpeedConfig(zero_stage=stage, offload_optimizer="cpu").offload_optimizer == "cpu"
-    assert DeepSpeedConfig(zero_stage=3, offload_parameters="cpu").offload_parameters == "cpu"
+def told(device: str = "cpu", **deepspeed: Any) -> dict[str, Any]:
+    """What DeepSpeed is told of sharding."""
+    trainer = recipe(**deepspeed).trainer
+    settings = LearnerSettings(model_path="x", model=ModelConfig(tiny={}), trainer=trainer, device=device)
+    told: dict[str, Any] = zero.deepspeed_config(settings, trainer.optimizer, 1, 1000)["zero_optimization"]
+    return told
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeed_is_told_to_offload_what_the_recipe_says_and_nothing_else(stage: int) -> None:
+    plain = told(zero_stage=stage)
+    assert plain["stage"] == stage
+    assert not {"offload_optimizer", "offload_param"} & plain.keys()
+    offloaded = {"device": "cpu", "pin_memory": False}
+    assert told(zero_stage=stage, offload_optimizer="cpu") == plain | {"offload_optimizer": offloaded}
+
+
+def test_deepspeed_is_told_to_offload_weights_where_it_gathers_them() -> None:
+    offloaded = {"device": "cpu", "pin_memory": True}
+    plain = told("cuda", zero_stage=3)
+    assert told("cuda", zero_stage=3, offload_parameters="cpu") == plain | {"offload_param": offloaded}
 
 
 def test_offloading_what_stays_where_it_is_is_refused() -> None:

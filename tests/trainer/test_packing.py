@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf.trainer.packing import cut, deal, pack
+from rlhf.trainer.packing import Row, cut, deal, pack
 
 lengths = st.lists(st.integers(1, 700), max_size=60)
 
@@ -34,3 +34,32 @@ def test_a_micro_batch_keeps_its_bound_counting_its_padding(sizes: list[int], to
     parts = cut(rows, tokens)
     assert [row for part in parts for row in part] == rows
     assert all(part[0].tokens * len(part) <= tokens or len(part) == 1 for part in parts)
+
+
+def row(tokens: int) -> Row:
+    return Row((0,), tokens)
+
+
+def test_sequences_go_longest_first_each_into_the_first_row_with_room_to_the_last_token() -> None:
+    assert pack([3, 6, 4, 5, 2], 10) == [Row((1, 2), 10), Row((3, 0, 4), 10)]
+
+
+def test_sequences_of_one_length_keep_their_order() -> None:
+    assert pack([5, 5, 5], 10) == [Row((0, 1), 10), Row((2,), 5)]
+
+
+def test_rows_come_longest_first() -> None:
+    assert pack([5, 4, 4, 9], 8) == [Row((3,), 9), Row((1, 2), 8), Row((0,), 5)]
+
+
+def test_each_row_goes_to_the_first_rank_with_the_fewest_tokens() -> None:
+    rows = [row(9), row(6), row(5), row(3), row(1)]
+    assert deal(rows, 2) == [[rows[0], rows[3]], [rows[1], rows[2], rows[4]]]
+    assert deal(rows[:1], 2) == [[rows[0]], []]
+
+
+def test_a_micro_batch_is_filled_to_its_last_token_by_the_length_of_its_longest_row() -> None:
+    rows = [row(5), row(5), row(4), row(4), row(1)]
+    assert cut(rows, 15) == [rows[:3], rows[3:]]
+    assert cut(rows, 14) == [rows[:2], rows[2:]]
+    assert cut(rows, 4) == [[one] for one in rows]

@@ -14,6 +14,7 @@ from rlhf.transfer.buckets import buffers_for, cut, unpack
 from rlhf.transfer.gloo_group import GlooGroup
 from rlhf.transfer.sender import GlooSender, sender_for, walk
 from rlhf.types import Manifest, Rendezvous, TensorSpec
+from tests.pace import scaled
 from tests.transfer.meeting import at_once, rendezvous, results
 
 SHAPES = {"embedding": (40, 8), "query": (8, 8), "norm": (8,), "head": (40, 8)}
@@ -89,7 +90,7 @@ def test_a_member_that_never_comes_ends_the_meeting_in_time() -> None:
     started = time.monotonic()
     with pytest.raises(TransferError, match="rank 0 of 2"):
         GlooSender().connect(rendezvous(2, timeout_seconds=1))
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < scaled(5)
 
 
 def test_a_member_that_hangs_ends_the_send_in_time() -> None:
@@ -97,7 +98,7 @@ def test_a_member_that_hangs_ends_the_send_in_time() -> None:
     started = time.monotonic()
     with pytest.raises(TransferError, match="a peer is gone, or hangs"):
         sender.send(iter(tensors(0).items()), manifest())
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < scaled(5)
     assert groups
 
 
@@ -107,7 +108,7 @@ def test_a_member_that_is_gone_ends_the_send_at_once() -> None:
     started = time.monotonic()
     with pytest.raises(TransferError, match="a peer is gone, or hangs"):
         sender.send(iter(tensors(0).items()), manifest())
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < scaled(5)
 
 
 def test_after_a_send_that_failed_the_next_one_is_refused() -> None:

@@ -9,6 +9,7 @@ import torch
 
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import byte_tokenizer, tiny_model
+from rlhf.trainer.canary import DRILL_FACTOR
 from rlhf.transfer.perturbation import perturbation, perturbed
 
 TOLERANCE = 0.1
@@ -52,13 +53,13 @@ def drilled(name: str, frozen: str | None = None, dtype: torch.dtype = torch.bfl
 @pytest.mark.parametrize(
     ("model", "frozen"), [(model, kind) for model in MODELS for kind in (*CLASSES, *NORMS, *ONLY[model])]
 )
-def test_a_class_that_stays_behind_is_off_by_ten_tolerances(model: str, frozen: str) -> None:
-    assert (drilled(model, frozen) - drilled(model)).abs().max() >= 10 * TOLERANCE
+def test_a_class_that_stays_behind_is_off_by_far_more_than_the_drill_allows(model: str, frozen: str) -> None:
+    assert (drilled(model, frozen) - drilled(model)).abs().max() >= 2.5 * DRILL_FACTOR * TOLERANCE
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_rounding_alone_stays_within_two_tolerances(model: str) -> None:
-    assert (drilled(model) - drilled(model, dtype=torch.float32)).abs().max() <= 2 * TOLERANCE
+def test_rounding_alone_is_half_of_what_the_drill_allows(model: str) -> None:
+    assert (drilled(model) - drilled(model, dtype=torch.float32)).abs().max() <= DRILL_FACTOR * TOLERANCE / 2
 
 
 def test_noise_depends_on_name_and_seed_only() -> None:

@@ -30,6 +30,7 @@ FOLDER = "RLHF_TEST_WARM"
 START_SECONDS, END_SECONDS = scaled(120), scaled(20)
 PACKET_BYTES = 1 << 16
 IMPORTS = (
+    "tests.older_processor:pretend",
     "rlhf.trainer.worker:import_ranks",
     "rlhf.serving.engine_worker:import_engine",
     "tests.warm.imports:import_commands",
@@ -88,6 +89,32 @@ def start(
 
     A word that is the number of an inherited descriptor becomes its number there.
     """
+    return ask(
+        started(),
+        arguments,
+        environment=environment,
+        folder=folder,
+        stdout=stdout,
+        stderr=stderr,
+        new_session=new_session,
+        ignored_signals=ignored_signals,
+        inherited=inherited,
+    )
+
+
+def ask(
+    server: Path,
+    arguments: Sequence[object],
+    *,
+    environment: Mapping[str, str],
+    folder: Path = ROOT,
+    stdout: IO[Any] | int = 1,
+    stderr: IO[Any] | int = 2,
+    new_session: bool = False,
+    ignored_signals: Sequence[int] = (),
+    inherited: Sequence[int] = (),
+) -> WarmProcess:
+    """The same of the fork server at a socket."""
     words = [str(word) for word in arguments]
     request = {
         "arguments": words,
@@ -97,7 +124,7 @@ def start(
         "ignored_signals": list(ignored_signals),
         "inherited": [str(descriptor) for descriptor in inherited],
     }
-    connection = _connected()
+    connection = _connected(server)
     with open(os.devnull) as nothing:
         streams = [nothing.fileno(), *(s if isinstance(s, int) else s.fileno() for s in (stdout, stderr))]
         socket.send_fds(connection, [json.dumps(request).encode()], [*streams, *inherited])
@@ -126,20 +153,25 @@ def _read(file: IO[str]) -> str:
     return file.read()
 
 
-def _connected() -> socket.socket:
-    """A connection to the session's server, which the first who asks starts."""
+def started() -> Path:
+    """The session's server, which the first who asks starts."""
     folder = Path(os.environ[FOLDER])
     with suppress(FileExistsError):
         (folder / "started").touch(exist_ok=False)
         _start_server(folder)
+    return folder / "socket"
+
+
+def _connected(server: Path) -> socket.socket:
+    """A connection, once the server listens."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            connection.connect(str(folder / "socket"))
+            connection.connect(str(server))
         except (FileNotFoundError, ConnectionRefusedError):
             connection.close()
-            assert time.monotonic() < deadline, f"no warm server: {(folder / 'log').read_text()[-2000:]}"
+            assert time.monotonic() < deadline, f"no fork server: {(server.parent / 'log').read_text()[-2000:]}"
             time.sleep(0.05)
         else:
             return connection

@@ -1,7 +1,8 @@
 """A Ray worker out of the fork server: Ray runs this file where it would run Python, and it asks for a fork instead.
 
 Nothing but the standard library is imported, for every worker waits for it. It stays until the worker ends, and hands
-on how it did; Ray watches the worker itself, which tells its own process id. Where no server answers it becomes Python.
+on how it did; Ray watches the worker itself, which tells its own process id. Where there is no server it becomes Python.
+It waits for one that is still importing: whoever asked Ray for the worker has a deadline for its start.
 """
 
 from __future__ import annotations
@@ -13,13 +14,10 @@ import sys
 
 SOCKET = "RLHF_FORK_SERVER"
 """The environment variable with the path of the server's socket."""
-ANSWER_SECONDS = 120.0
-"""The server may still be importing, which a process of its own would have to do too."""
 
 
 def main() -> None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.settimeout(ANSWER_SECONDS)
     request = {
         "arguments": sys.argv[1:],
         "environment": dict(os.environ),
@@ -36,7 +34,6 @@ def main() -> None:
         asked = b""
     if not asked:
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-    connection.settimeout(None)
     ended = connection.recv(4096)
     os._exit(os.waitstatus_to_exitcode(json.loads(ended)["status"]) & 0xFF if ended else 1)
 

@@ -32,6 +32,7 @@ from rlhf.cluster.host import named
 
 PACKET_BYTES = 1 << 20
 TICK_SECONDS = 1.0
+REQUEST_SECONDS = 5.0
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -90,18 +91,20 @@ class Server:
 
     def _accept(self) -> None:
         client, _ = self._listening.accept()
-        packet, descriptors, _, _ = socket.recv_fds(client, PACKET_BYTES, 8)
-        if not packet:
+        client.settimeout(REQUEST_SECONDS)
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(client, PACKET_BYTES, 8)
+            request = json.loads(packet)
+        except (OSError, ValueError):  # it is gone, says nothing, or nothing that can be read
             client.close()
             return
-        request = json.loads(packet)
         child = os.fork()
         if child == 0:
             self._become(request, descriptors, client)
         for descriptor in descriptors:
             os.close(descriptor)
         self._children[child] = client
-        client.send(json.dumps({"pid": child}).encode())
+        _tell(client, {"pid": child})
 
     def _reap(self) -> None:
         """Collect every process that has ended, adopted ones too."""
@@ -109,8 +112,7 @@ class Server:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 client = self._children.pop(ended[0], None)
                 if client is not None:
-                    with suppress(OSError):
-                        client.send(json.dumps({"status": ended[1]}).encode())
+                    _tell(client, {"status": ended[1]})
                     client.close()
 
     def _become(self, request: dict[str, Any], descriptors: list[int], client: socket.socket) -> NoReturn:
@@ -131,10 +133,17 @@ class Server:
         os._exit(code)
 
 
+def _tell(client: socket.socket, answer: dict[str, int]) -> None:
+    with suppress(OSError):  # nobody has to listen to the end
+        client.send(json.dumps(answer).encode())
+
+
 def _take_over(request: dict[str, Any], descriptors: list[int], set_by_imports: dict[str, str]) -> None:
     """The session, signals, streams, environment, folder and random state of a process that starts anew."""
     if request["new_session"]:
         os.setsid()
+    else:
+        os.setpgid(0, 0)  # Ray kills the process group of a worker that ended
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     ignored = signal.SIGINT in request["ignored_signals"]

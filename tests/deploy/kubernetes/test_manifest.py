@@ -15,6 +15,7 @@ import yaml
 from rlhf.deploy.kubernetes.manifest import RECIPE_FOLDER, Job, load_for, manifest, ray_version
 from rlhf.errors import ConfigError, PlacementError
 from rlhf.layers import load_recipe
+from tests.pace import scaled
 
 HERE = Path(__file__).parent
 GOLDENS = HERE / "goldens"
@@ -43,7 +44,7 @@ def without_recipe(job: Job, *overrides: str) -> str:
 
 def rlhf(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "rlhf", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=scaled(60))
 
 
 def parts(text: str) -> tuple[dict[str, Any], dict[str, Any]]:

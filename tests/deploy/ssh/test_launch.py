@@ -11,6 +11,7 @@ import pytest
 from rlhf.deploy.ssh.hosts_file import Host
 from rlhf.deploy.ssh.launch import keep_log
 from rlhf.deploy.ssh.orders import node_command, variables
+from tests.pace import scaled
 
 QUICKSTART = Path(__file__).parents[3] / "recipes" / "quickstart.yaml"
 
@@ -18,7 +19,7 @@ QUICKSTART = Path(__file__).parents[3] / "recipes" / "quickstart.yaml"
 def launch(folder: Path, hosts: str, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "hosts.txt").write_text(hosts)
     command = [sys.executable, "-m", "rlhf", "launch", str(QUICKSTART), "--hosts", "hosts.txt", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=scaled(60))
 
 
 def test_a_dry_run_prints_every_command_after_its_host(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rlhf.deploy.ssh.hosts_file import Host
 from rlhf.deploy.ssh.orders import Orders
 from rlhf.deploy.ssh.session import LINE_BYTES, Session, connection
 from rlhf.errors import HostError
+from tests.pace import scaled
 
 HERE = Host(name="localhost", cpus=3)
 
@@ -43,7 +44,7 @@ async def test_a_host_says_what_it_has_and_its_line_in_the_file_goes_before(tmp_
     assert (has.node, has.cpus) == ("localhost", 3)
     began = time.monotonic()
     await session.end(10)
-    assert time.monotonic() - began < 5, "without orders there is nothing to end"
+    assert time.monotonic() - began < scaled(5), "without orders there is nothing to end"
 
 
 async def test_a_command_runs_in_its_folder_with_its_variables_and_its_code_comes_back(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ async def test_a_command_ends_when_its_far_end_is_killed(tmp_path: Path, number:
     command = psutil.Process(int((tmp_path / "pid").read_text()))
     assert command.ppid() == session.pid
     os.kill(session.pid, number)
-    await asyncio.to_thread(psutil.wait_procs, [command], timeout=10)
+    await asyncio.to_thread(psutil.wait_procs, [command], timeout=scaled(10))
     assert not command.is_running() or command.status() == psutil.STATUS_ZOMBIE
     await session.end(10)
 
@@ -105,7 +106,7 @@ async def test_a_command_is_asked_to_save(tmp_path: Path) -> None:
     while "waits" not in said.lines:
         await asyncio.sleep(0.05)
     session.save()
-    assert await asyncio.wait_for(session.wait(), 20) == 0
+    assert await asyncio.wait_for(session.wait(), scaled(20)) == 0
     assert said.lines == ["waits", "SIGUSR1"]
     await session.end(10)
 

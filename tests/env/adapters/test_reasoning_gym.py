@@ -17,6 +17,7 @@ from rlhf.errors import ConfigError
 from rlhf.types import Message, Observation, Task
 from tests.env.adapters.datasets import OPTIONS
 from tests.env.adapters.solved import SOLVERS, right_answer
+from tests.pace import scaled
 
 pytestmark = pytest.mark.ecosystem
 
@@ -98,7 +99,7 @@ def questions(of: list[str]) -> str:
         env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=scaled(200),
         check=True,
     )
     return process.stdout

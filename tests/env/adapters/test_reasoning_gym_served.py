@@ -22,6 +22,7 @@ from tests.commanded import ROOT
 from tests.env.adapters.served import connected, in_session, say, serving, side_by_side
 from tests.env.adapters.solved import SOLVERS, right_answer
 from tests.env.adapters.test_reasoning_gym import JUNK, JUNK_IS_RIGHT
+from tests.pace import scaled
 
 pytestmark = pytest.mark.ecosystem
 
@@ -55,7 +56,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> Entries:
     file = tmp_path_factory.mktemp("library") / "entries.json"
     words = [sys.executable, "-W", "ignore", "-m", "tests.env.adapters.datasets", str(file), json.dumps(INDICES)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **hashing(0)}
-    subprocess.run(words, env=environment, cwd=ROOT, timeout=200, check=True)
+    subprocess.run(words, env=environment, cwd=ROOT, timeout=scaled(200), check=True)
     found: Entries = json.loads(file.read_text())
     assert len(found) == 106
     return found

@@ -14,6 +14,7 @@ from rlhf.env.adapters.textarena import TextArenaEnvironment
 from rlhf.errors import ConfigError
 from rlhf.types import Message, Observation, Task
 from tests.env.adapters import players
+from tests.pace import scaled
 
 pytestmark = pytest.mark.ecosystem
 
@@ -65,7 +66,7 @@ def test_64_games_that_start_at_once_draw_from_streams_of_their_own() -> None:
     together = Barrier(64)
 
     def play(seed: int) -> Played:
-        together.wait(30)
+        together.wait(scaled(30))
         return through_the_adapter("GuessTheNumber-v0", 1, players.guess, seed)
 
     with ThreadPoolExecutor(64) as pool:

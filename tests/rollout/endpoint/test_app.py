@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from rlhf.types import Sampling, Status
+from tests.pace import scaled
 from tests.rollout.endpoint.serving import scripted, served
 
 CALL = '<tool_call>{"name": "add", "arguments": {"x": 1, "y": 2}}</tool_call>'
@@ -19,12 +20,12 @@ GO = {"role": "user", "content": "go"}
 
 
 def client(base_url: str, key: str = "none") -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=base_url, api_key=key, timeout=30, max_retries=0)
+    return openai.AsyncOpenAI(base_url=base_url, api_key=key, timeout=scaled(30), max_retries=0)
 
 
 async def post(url: str, path: str, **body: Any) -> httpx.Response:
     async with httpx.AsyncClient(trust_env=False) as asking:
-        return await asking.post(f"{url}{path}", json=body, timeout=30)
+        return await asking.post(f"{url}{path}", json=body, timeout=scaled(30))
 
 
 async def test_an_agent_with_tools_plays_an_episode_in_a_session_of_its_own() -> None:

@@ -1,0 +1,46 @@
+"""Sequences that begin alike: which are computed together, and where each token comes to lie."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlhf.trainer.bundle import Bundle, Strand, bundled, laid_out
+
+
+def strand(context: list[int], reply: list[int], actions: list[int] | None = None, place: int = 0) -> Strand:
+    """`actions` are places in the sequence; the whole reply when absent."""
+    whole = range(len(context), len(context) + len(reply)) if actions is None else actions
+    return Strand(token_ids=np.array(context + reply, np.int32), actions=np.array(whole, np.int64), place=place)
+
+
+def test_only_whole_contexts_that_are_equal_are_shared() -> None:
+    alike, later = strand([1, 2, 3], [9]), strand([1, 2, 4], [9])
+    longer, again = strand([1, 2, 3, 9], [9]), strand([1, 2, 3], [8, 7])
+    found = bundled([alike, later, longer, again], 100)
+    assert [bundle.strands for bundle in found] == [(alike, again), (later,), (longer,)]
+    assert [bundle.shared for bundle in found] == [3, 3, 4]
+    assert [bundle.tokens for bundle in found] == [3 + 1 + 2, 4, 5]
+
+
+def test_as_many_are_together_as_fit_to_the_last_token_in_their_order() -> None:
+    strands = [strand([1, 2, 3], [n, n]) for n in range(5)]
+    assert [len(bundle.strands) for bundle in bundled(strands, 7)] == [2, 2, 1]
+    assert [len(bundle.strands) for bundle in bundled(strands, 8)] == [2, 2, 1]
+    assert [len(bundle.strands) for bundle in bundled(strands, 9)] == [3, 2]
+    assert [len(bundle.strands) for bundle in bundled(strands, 1)] == [1] * 5
+    assert [one for bundle in bundled(strands, 7) for one in bundle.strands] == strands
+
+
+def test_a_bundle_is_its_context_once_and_its_branches_behind_it() -> None:
+    first = strand([1, 2, 3], [4, 5], place=10)
+    second = strand([1, 2, 3], [6, 0, 0, 7], actions=[3, 6], place=20)
+    layout = laid_out(Bundle(strands=(first, second)))
+    assert layout.token_ids.tolist() == [1, 2, 3, 4, 5, 6, 0, 0, 7]
+    assert layout.position_ids.tolist() == [0, 1, 2, 3, 4, 3, 4, 5, 6]
+    assert layout.targets.tolist() == [3, 4, 5, 8]
+    assert layout.sources.tolist() == [2, 3, 2, 7], "the first token of a branch follows the context"
+    assert layout.places.tolist() == [10, 11, 20, 21]
+    assert layout.sizes.tolist() == [2, 2]
+    assert layout.ends.tolist() == [4, 8]
+    assert layout.token_ids.dtype == layout.position_ids.dtype == np.int32
+    assert {layout.sizes.dtype, layout.ends.dtype, layout.sources.dtype, layout.targets.dtype} == {np.dtype(np.int64)}

@@ -1,0 +1,112 @@
+"""What credit hands on to the losses and says of a batch, and whom an episode is compared with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf.trainer.batch import Batch, build_batch
+from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.credit import wanted_scores, with_advantages
+from rlhf.trainer.scores import Scores
+from rlhf.types import Group, Sample, Trajectory
+from tests.trainer.test_credit import A, P, episode, episodes, group_of, made_scores, segment
+
+PLAIN = {"normalize_by_std": False}
+
+
+def test_recomputed_log_probs_are_asked_for_where_an_update_has_several_steps() -> None:
+    assert wanted_scores(TrainerConfig(old_logprobs="recomputed", minibatches=2)).proximal
+    assert wanted_scores(TrainerConfig(old_logprobs="recomputed", epochs=2)).proximal
+    assert not wanted_scores(TrainerConfig(old_logprobs="recomputed")).proximal
+    assert not wanted_scores(TrainerConfig(minibatches=2, epochs=2)).anything
+
+
+def two_episodes() -> list[Group]:
+    return [group_of(episode(2.0, segment([P, A, A])), episode(1.0, segment([P, A])))]
+
+
+def credited(**config: Any) -> tuple[Batch, dict[str, float], Scores]:
+    groups = two_episodes()
+    scores = made_scores(groups)
+    trainer = TrainerConfig(**config)
+    batch, metrics = with_advantages(build_batch(groups), groups, scores, trainer, trainer.kl.coefficient, 16)
+    return batch, metrics, scores
+
+
+def test_what_the_ranks_said_goes_with_the_batch_to_its_losses() -> None:
+    batch, metrics, scores = credited(advantage={"estimator": "gae", "lam": 1.0}, critic={})
+    columns = batch.per_token
+    for name, column in scores.named():
+        np.testing.assert_array_equal(getattr(columns, name), column)
+    assert columns.returns is not None
+    np.testing.assert_allclose(columns.returns, [2.0, 2.0, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(columns.advantages, columns.returns - scores.values, rtol=1e-6)
+    returns, values = np.array([2.0, 2.0, 1.0]), np.float64(scores.values)
+    assert metrics["value_mean"] == pytest.approx(values.mean())
+    assert metrics["explained_variance"] == pytest.approx(1 - (returns - values).var() / returns.var())
+
+
+def test_equal_returns_leave_nothing_to_explain() -> None:
+    groups = [group_of(episode(1.0, segment([P, A])), episode(1.0, segment([P, A])))]
+    trainer = TrainerConfig(advantage={"estimator": "gae", "lam": 1.0}, critic={})
+    _, metrics = with_advantages(build_batch(groups), groups, made_scores(groups), trainer, 0.0, 16)
+    assert "explained_variance" not in metrics
+    assert "value_mean" in metrics
+
+
+def test_without_a_critic_there_are_no_targets_and_nothing_to_say_of_values() -> None:
+    groups = two_episodes()
+    batch, metrics = with_advantages(build_batch(groups), groups, Scores(), TrainerConfig(), 0.0, 16)
+    assert batch.per_token.returns is None
+    assert metrics == {}
+
+
+@pytest.mark.parametrize(
+    ("kl", "shown"),
+    [
+        ({"coefficient": 0.1, "estimator": "k2"}, lambda d: d * d / 2),
+        ({"coefficient": 0.1, "estimator": "k3"}, lambda d: math.exp(-d) - 1 + d),
+        ({"coefficient": 0.0, "estimator": "k3"}, lambda d: d),
+    ],
+)
+def test_the_divergence_that_is_steered_is_shown_and_else_the_plain_one(
+    kl: dict[str, Any], shown: Callable[[float], float]
+) -> None:
+    _, metrics, scores = credited(kl=kl)
+    distances = np.float64(scores.proximal) - np.float64(scores.reference)
+    assert metrics["kl_reference"] == pytest.approx(np.mean([shown(float(d)) for d in distances]), rel=1e-6)
+
+
+def test_kl_in_the_loss_is_no_price_in_the_reward() -> None:
+    in_loss, _, _ = credited(advantage=PLAIN, kl={"coefficient": 0.5, "place": "loss"})
+    free, _, _ = credited(advantage=PLAIN)
+    in_reward, _, _ = credited(advantage=PLAIN, kl={"coefficient": 0.5, "place": "reward", "estimator": "k1"})
+    np.testing.assert_array_equal(in_loss.per_token.advantages, free.per_token.advantages)
+    assert not np.allclose(in_reward.per_token.advantages, free.per_token.advantages)
+
+
+def test_the_same_role_in_the_same_group_is_compared() -> None:
+    def role(sample: Sample, name: str) -> Sample:
+        assert isinstance(sample.trajectory, Trajectory)
+        return replace(sample, trajectory=replace(sample.trajectory, role=name))
+
+    one, other = (episode(value, segment([P, A])) for value in (0.0, 1.0))
+    found = episodes([group_of(role(one, "x"), role(other, "o"), role(one, "o"), role(other, "x")), group_of(one)])
+    assert found.groups.tolist() == [0, 1, 1, 0, 2]
+
+
+def test_a_baseline_is_repeated_for_every_sample_of_its_group() -> None:
+    groups = [
+        group_of(*[episode(1.0, segment([P, A]))] * 2, baseline=episode(0.25, segment([P, A]))),
+        group_of(*[episode(1.0, segment([P, A]))] * 3, baseline=episode(-1.0, segment([P, A]))),
+    ]
+    found = episodes(groups)
+    assert found.baselines is not None
+    assert found.baselines.tolist() == [0.25, 0.25, -1.0, -1.0, -1.0]
+    assert episodes([*groups, group_of(episode(1.0, segment([P, A])))]).baselines is None
