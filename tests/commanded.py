@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from tests.warm.client import WarmProcess, start
 
 ROOT = Path(__file__).parents[1]
 START_SECONDS, STOP_SECONDS = scaled(120), scaled(40)
-Process = WarmProcess
+READ_AT_START = {"PYTHONHASHSEED"}
+"""What Python reads before anything is imported: a fork has its server's."""
+Process = WarmProcess | subprocess.Popen[bytes]
 
 
 @contextmanager
@@ -28,7 +31,12 @@ def commanded(*words: object, **variables: str) -> Iterator[tuple[str, Process]]
     command = ["-m", "rlhf", "serve", *words, "--port", "0"]
     surroundings = os.environ | {"PYTHONPATH": str(ROOT)} | variables
     with tempfile.NamedTemporaryFile() as output:
-        process = start(command, stdout=output, stderr=output, environment=surroundings)
+        process: Process
+        if READ_AT_START & variables.keys():
+            words_of_python = [sys.executable, "-W", "ignore", *map(str, command)]
+            process = subprocess.Popen(words_of_python, stdout=output, stderr=output, cwd=ROOT, env=surroundings)
+        else:
+            process = start(command, stdout=output, stderr=output, environment=surroundings)
         try:
             yield _address(process, Path(output.name)), process
         finally:

@@ -115,7 +115,9 @@ def test_a_negative_seed_is_refused(rlhf: Command, recipe: Path):
     assert "seed" in refusal(rlhf, recipe, "seed=-1")
 
 
-@pytest.mark.parametrize("override", ["trainer.publish.backend=nccl", "model.dtype=float16"])
+@pytest.mark.parametrize(
+    "override", ["trainer.publish.backend=nccl", "trainer.publish.backend=ipc", "model.dtype=float16"]
+)
 def test_what_needs_a_gpu_is_refused_on_a_cpu(rlhf: Command, recipe: Path, override: str):
     key, _, value = override.partition("=")
     error = refusal(rlhf, recipe, override)

@@ -1,8 +1,8 @@
 """A Ray worker out of the fork server: Ray runs this file where it would run Python, and it asks for a fork instead.
 
 Nothing but the standard library is imported, for every worker waits for it. It stays until the worker ends, and hands
-on how it did; Ray watches the worker itself, which tells its own process id. Where there is no server it becomes Python.
-It waits for one that is still importing: whoever asked Ray for the worker has a deadline for its start.
+on how it did; Ray watches the worker itself, which tells its own process id. Without a server it becomes Python. It
+waits for one that is still importing: whoever asked Ray for the worker has a deadline for its start.
 """
 
 from __future__ import annotations
