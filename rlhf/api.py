@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from rlhf.leaving import Leaving
 from rlhf.located import located
 from rlhf.metrics import Clock
 from rlhf.preflight import preflight
+from rlhf.resume import ResumePoint
 from rlhf.rollout.evaluation import Evaluation
+from rlhf.runs.folder import RunFolder
 from rlhf.runs.summary import Summary
 from rlhf.runs.view import BothViews, PlainView, make_view
+from rlhf.saving import saying_what_is_intact
 from rlhf.sitting import Sitting, run_folder
 from rlhf.trainer.checkpoint import export_model, model_folder
 
@@ -29,6 +33,7 @@ class Trainer:
     """
 
     def __init__(self, loaded: LoadedRecipe, *, clock: Clock | None = None) -> None:
+        self._given = loaded
         self.loaded = located(loaded)
         self.recipe = self.loaded.recipe
         self._clock = clock
@@ -39,22 +44,35 @@ class Trainer:
         """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`."""
         return cls(load_recipe(Path(path), overrides))
 
-    def fit(self, *, resume: bool = False, leaving: Leaving | None = None) -> Summary:
+    def fit(self, *, resume: bool = False, start_over: bool = False, leaving: Leaving | None = None) -> Summary:
         """Train to the end of the budget. Raises the run's first failure; the run folder is complete then too.
 
-        With `resume` an earlier run in the same folder goes on from its newest checkpoint. `leaving` may end this
-        sooner, at an update boundary, with a checkpoint; the summary then says `saved`.
+        With `resume` an earlier run in the same folder goes on from its newest checkpoint; where it has checkpoints and
+        none can be used, it begins again only with `start_over`. `leaving` may end this sooner, at an update boundary,
+        with a checkpoint; the summary then says `saved`.
         """
+        self.loaded = located(self._given, resumed=resume)
+        self.recipe = self.loaded.recipe
         preflight(self.recipe)
+        told: list[str] = []
+        folder, point = run_folder(self.recipe, resume=resume, start_over=start_over, tell=told.append)
+        try:
+            with saying_what_is_intact(folder):
+                summary = self._sit(folder, point, told, leaving or Leaving())
+        finally:
+            folder.give_back()
+        self._model = None if summary.saved else model_folder(str(folder.path))
+        return summary
+
+    def _sit(self, folder: RunFolder, point: ResumePoint | None, told: Sequence[str], leaving: Leaving) -> Summary:
+        """From the run folder to the summary."""
         from rlhf.training import train
 
-        told: list[str] = []
-        folder, point = run_folder(self.recipe, resume=resume, tell=told.append)
-        folder.write_recipe(self.recipe, self.loaded.origins)
-        updates = self.recipe.trainer.updates
+        if point is None:
+            folder.write_recipe(self.recipe, self.loaded.origins)
         live = self.recipe.run.live and self.recipe.cluster.kind != "local"  # a debugger wants the terminal for itself
         with (folder.logs / "controller.log").open("a") as log:
-            shown = make_view(self.recipe.name, updates, sys.stdout, live=live)
+            shown = make_view(self.recipe.name, self.recipe.trainer.updates, sys.stdout, live=live)
             with closing(BothViews(shown, PlainView(log))) as view:
                 for words in told:
                     view.message(words)
@@ -63,12 +81,11 @@ class Trainer:
                     folder=folder,
                     clock=self._clock or Clock(),
                     view=view,
+                    origins=self.loaded.origins,
                     point=point,
-                    leaving=leaving or Leaving(),
+                    leaving=leaving,
                 )
-                summary = asyncio.run(train(sitting))
-        self._model = None if summary.saved else model_folder(str(folder.path))
-        return summary
+                return asyncio.run(train(sitting))
 
     def evaluate(self) -> Evaluation:
         """The trained policy on the recipe's held-out tasks, greedily."""

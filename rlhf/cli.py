@@ -47,6 +47,10 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint in the run folder.")
     ] = False,
+    start_over: Annotated[
+        bool,
+        typer.Option("--start-over", help="With --resume: begin again where the folder has only damaged checkpoints."),
+    ] = False,
     address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Join this Ray cluster, or `auto`; cluster.address.")
     ] = None,
@@ -57,7 +61,7 @@ def train(
     from rlhf.deploy.joining import joining
 
     joined = [f"cluster.address={address}"] if address else joining(rendezvous)
-    raise typer.Exit(run(recipe, [*(overrides or []), *joined], resume=resume))
+    raise typer.Exit(run(recipe, [*(overrides or []), *joined], resume=resume, start_over=start_over))
 
 
 @app.command("eval")

@@ -123,6 +123,18 @@ class CheckpointError(UserError):
     """A checkpoint that is half written, damaged, or made for another plan."""
 
 
+class RunTaken(UserError):
+    """A run folder that belongs to another process: it is refused at the start, and left alone once it is lost."""
+
+
+class SaveFailed(RlhfError):
+    """A checkpoint that could not be written, and which one is whole."""
+
+
+class DiskFailed(RlhfError):
+    """A file of the run that could not be written, and what is intact."""
+
+
 class EnvironmentFailed(RlhfError):
     """An environment broke: the episode is lost, and has no reward. `kind` is one word for counting: `raised`,
     `timeout`, `lost` (its session or its server is gone), `refused` (no place, or not allowed), `protocol` (an answer

@@ -5,25 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rlhf.boundary import due
+from rlhf.closing import closed, each
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.data.tasks import Tell
 from rlhf.imitation import begin_imitation
 from rlhf.offline import begin_replay
 from rlhf.preferences import begin_comparison
+from rlhf.provenance import Provenance, provenance
 from rlhf.recipe import Recipe
-from rlhf.resume import Standing, plan_of, write_standing
+from rlhf.resume import plan_of
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import make_loggers
-from rlhf.runs.summary import SAVED, STOPPED, SetSummary, Summary
+from rlhf.runs.summary import SAVED, SetSummary, Summary
 from rlhf.runs.view import UpdateLine
+from rlhf.saving import save_run
 from rlhf.sitting import Sitting
+from rlhf.standing import Standing
 from rlhf.study import HeldOut, Lesson, Study
 from rlhf.trainer.buffer import Accounts
-from rlhf.trainer.checkpoint import prune, write_checkpoint
 from rlhf.types import PolicyVersion
 from rlhf.warmup import starting_model
 from rlhf.wiring import spawn_learners
@@ -46,9 +48,11 @@ async def fine_tune_on(cluster: Cluster, sitting: Sitting) -> Summary:
     model = await starting_model(recipe, workers, view)
     with sitting.clock.span("start"):
         study = await BEGINNINGS[recipe.kind](recipe, workers, model, view.message)
+        began = await asyncio.to_thread(provenance, recipe, model)
     if sitting.point is not None:
         await study.resume(sitting.point.path)
-    return await StudyRun(recipe, sitting, study).finish()
+    sitting.begin(began)
+    return await StudyRun(recipe, sitting, study, began).finish()
 
 
 def one_step_an_update(recipe: Recipe) -> Recipe:
@@ -60,34 +64,27 @@ def one_step_an_update(recipe: Recipe) -> Recipe:
 class StudyRun:
     """Update by update, with the books that are closed however it ends."""
 
-    def __init__(self, recipe: Recipe, sitting: Sitting, study: Study) -> None:
+    def __init__(self, recipe: Recipe, sitting: Sitting, study: Study, began: Provenance) -> None:
         folder, clock = sitting.folder, sitting.clock
         self.recipe, self.folder, self.clock, self.view, self.study = recipe, folder, clock, sitting.view, study
         self.leaving, self.before = sitting.leaving, sitting.point.standing if sitting.point else None
         self.first: PolicyVersion = sitting.point.version if sitting.point else 0
         self.left: str | None = None
+        self.began = began
         self.longest_seconds = 0.0
         self.evaluations = [heard(one) for one in self.before.held_out] if self.before else []
         self.loggers = make_loggers(recipe.run.loggers, folder, recipe.name, recipe.model_dump(mode="json"))
-        self.spans = JsonlWriter(folder.spans)
-        self.began = self.update_began = clock.elapsed_seconds
+        self.spans = JsonlWriter(folder.spans, may_write=folder.check)
+        self.seconds_to_begin = self.update_began = clock.elapsed_seconds
 
     async def finish(self) -> Summary:
         """Learn to the end of the budget. The summary is written whatever ends it."""
-        outcome = "finished"
-        try:
-            await self.learn()
-            outcome = f"{SAVED}: {self.left}" if self.left else outcome
-        except (asyncio.CancelledError, KeyboardInterrupt) as error:
-            outcome = str(error) or STOPPED  # a death cancels with its words, a person without any
-            raise
-        except BaseException as error:
-            outcome = str(error)
-            raise
-        finally:
-            outcome = STOPPED if self.leaving.stopped else outcome
-            summary = self.close(outcome)
-        return summary
+        return await closed(self.run(), self.close, self.leaving)
+
+    async def run(self) -> str:
+        """How it ended, in words."""
+        await self.learn()
+        return f"{SAVED}: {self.left}" if self.left else "finished"
 
     async def learn(self) -> None:
         """Update by update, until the budget is spent or the run must leave."""
@@ -147,20 +144,17 @@ class StudyRun:
             evaluations=(),
             held_out=tuple({name: asdict(one) for name, one in sets.items()} for sets in self.evaluations),
             wall_seconds=self.wall_seconds,
+            provenance=self.began,
         )
-
-        async def save(path: Path) -> None:
-            await self.study.learner.save(path)
-            write_standing(path, standing)
-
-        await write_checkpoint(
-            self.folder.checkpoints,
+        await save_run(
+            self.folder,
+            self.study.learner,
+            standing,
             version=version,
             next_ordinal=version * self.recipe.trainer.groups_per_update,
             outstanding=(),
-            save=save,
+            keep=self.recipe.trainer.keep_checkpoints,
         )
-        prune(self.folder.checkpoints, self.recipe.trainer.keep_checkpoints)
 
     def report(self, version: int, lesson: Lesson, evaluated: Mapping[str, HeldOut]) -> None:
         """Show and log the update."""
@@ -175,7 +169,7 @@ class StudyRun:
                 lesson={name: lesson.metrics[name] for name in lesson.watched if name in lesson.metrics},
                 seconds=seconds,
                 tokens_per_second=lesson.tokens / seconds,
-                eta_seconds=(now - self.began) / max(version - self.first, 1) * (updates - version),
+                eta_seconds=(now - self.seconds_to_begin) / max(version - self.first, 1) * (updates - version),
                 learning_rate=lesson.metrics.get("learning_rate"),
             )
         )
@@ -189,7 +183,7 @@ class StudyRun:
         return self.clock.elapsed_seconds + (self.before.wall_seconds if self.before else 0.0)
 
     def close(self, outcome: str) -> Summary:
-        """Write what is still unwritten."""
+        """Write what is still unwritten, the summary first."""
         books = self.study.books
         summary = Summary(
             name=self.recipe.name,
@@ -198,14 +192,16 @@ class StudyRun:
             updates=self.study.learner.version,
             samples=books.examples,
             wall_seconds=round(self.wall_seconds, 2),
-            seconds_to_first_update=self.began,
+            seconds_to_first_update=self.seconds_to_begin,
             group_accounts=books.groups,
             sample_accounts=books.episodes,
         )
-        self.folder.write_summary(summary.as_json())
-        self.spans.write(span.record for span in self.clock.drain())
-        self.spans.close()
-        self.loggers.close()
+        each(
+            lambda: self.folder.write_summary(summary.as_json()),
+            lambda: self.spans.write(span.record for span in self.clock.drain()),
+            self.spans.close,
+            self.loggers.close,
+        )
         return summary
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.records import records_in_flight, records_of_failed, records_of_filtered, records_of_update
+from rlhf.runs.records import Fate, records_in_flight, records_of_failed, records_of_filtered, records_of_update
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.types import Failed, Filtered, Group, Task, Ticket, Updated
 
@@ -18,7 +18,7 @@ class Ledger:
 
     def __init__(self, folder: RunFolder, samples: int, fates: Mapping[str, int] = MappingProxyType({})) -> None:
         """`samples` to a group. A run that is resumed goes on from the `fates` of the episodes that are written."""
-        self._writer = EpisodeWriter(folder.episodes, fates)
+        self._writer = EpisodeWriter(folder.episodes, fates, folder.check)
         self._samples = samples
         self._out: dict[int, tuple[Ticket, Task, Group | None]] = {}
 
@@ -54,7 +54,9 @@ class Ledger:
 
     @property
     def sample_accounts(self) -> dict[str, int]:
-        return self._writer.counts
+        """Episodes by fate; those that are out are in flight, written or not."""
+        out, counts = len(self._out) * self._samples, self._writer.counts
+        return counts | {name: counts[name] + out for name in ("admitted", Fate.IN_FLIGHT.value)}
 
     def close(self) -> None:
         """Write what was still out: the end of the run is a fate too."""

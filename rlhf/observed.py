@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from rlhf.runs.records import records_of_evaluation
 from rlhf.runs.view import View
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.statistics import batch_statistics
-from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Updated
+from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Updated, Written
 
 
 class ObservedRollout:
@@ -72,9 +72,9 @@ class ObservedLearner:
             self._ledger.trained(groups, updated, self._version)
         return replace(updated, metrics=statistics | dict(updated.metrics))
 
-    async def save(self, path: Path) -> None:
+    async def save(self, path: Path) -> Mapping[str, Written]:
         with self._clock.span("save"):
-            await self._learner.save(path)
+            return await self._learner.save(path)
 
     async def load(self, path: Path) -> None:
         await self._learner.load(path)

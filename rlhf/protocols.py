@@ -5,7 +5,7 @@ Every method that waits has a deadline inside it and raises a named error when i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +31,7 @@ from rlhf.types import (
     Trajectory,
     Unscored,
     Updated,
+    Written,
 )
 
 
@@ -95,10 +96,11 @@ class Rollout(Protocol):
 
 
 class Learner(Protocol):
-    """Turns groups into new weights. `update` is all learning on one `take()`."""
+    """Turns groups into new weights. `update` is all learning on one `take()`; `save` answers with what was written
+    below `path`, when it is on the disk."""
 
     async def update(self, groups: Sequence[Group]) -> Updated: ...
-    async def save(self, path: Path) -> None: ...
+    async def save(self, path: Path) -> Mapping[str, Written]: ...
     async def load(self, path: Path) -> None: ...
 
 

@@ -5,47 +5,24 @@ Everything that was written after the checkpoint is cut off: what was played the
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from rlhf.config import read_yaml
 from rlhf.errors import CheckpointError, ConfigError
 from rlhf.recipe import Recipe
-from rlhf.rollout.evaluation import Evaluation, SetResult
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
-from rlhf.trainer.buffer import Accounts
-from rlhf.trainer.checkpoint import CheckpointManifest, checkpoints, newest_complete
+from rlhf.standing import Standing, check_records, read_standing
+from rlhf.trainer.checkpoint import CheckpointManifest, checkpoints, read_checkpoint, unfinished, verify
 from rlhf.types import PolicyVersion
 
-STANDING = "standing.json"
 DATA_KEYS = ("seed", "kind", "data", "trainer.groups_per_update")
 """What decides which task comes when. A run keeps them for its life."""
-Evaluations = tuple[tuple[PolicyVersion, Evaluation], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Where a run stood at a checkpoint, beside its weights and ordinals."""
-
-    plan: str
-    """`plan_of` the run."""
-    groups: Accounts
-    episodes: Mapping[str, int]
-    """Records by fate."""
-    lines: Mapping[str, int]
-    """Lengths of the files of records in bytes, by name."""
-    metrics: Mapping[str, float]
-    """Of the update behind the checkpoint: it is reported after the checkpoint is written."""
-    evaluations: Evaluations
-    """Those before this checkpoint, without their groups."""
-    held_out: tuple[Mapping[str, Mapping[str, Any]], ...] = ()
-    """The same of a run without episodes: of every set its `HeldOut`."""
-    wall_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,35 +38,27 @@ class ResumePoint:
         return self.manifest.version
 
 
-def write_standing(checkpoint: Path, standing: Standing) -> None:
-    (checkpoint / STANDING).write_text(json.dumps(asdict(standing)))
+def resume_point(
+    recipe: Recipe, folder: RunFolder, tell: Callable[[str], None], *, start_over: bool = False
+) -> ResumePoint | None:
+    """The newest checkpoint of the run in `folder` that is whole, with books and records; None when it has not come to
+    one, or when none can be used and it is to `start_over`.
 
-
-def read_standing(checkpoint: Path) -> Standing:
-    """Raises `CheckpointError`."""
-    try:
-        values = json.loads((checkpoint / STANDING).read_text())
-    except FileNotFoundError:
-        raise CheckpointError(f"{checkpoint} holds no {STANDING}: this run cannot be resumed from it") from None
-    evaluations = tuple((version, _evaluation(sets["sets"])) for version, sets in values["evaluations"])
-    groups, held_out = Accounts(**values["groups"]), tuple(values["held_out"])
-    return Standing(**{**values, "groups": groups, "evaluations": evaluations, "held_out": held_out})
-
-
-def resume_point(recipe: Recipe, folder: RunFolder, tell: Callable[[str], None]) -> ResumePoint | None:
-    """The newest complete checkpoint of the run in `folder`; None when it has not come to one.
-
-    Says what was found, what was refused, and what changed. Raises `ConfigError` for a recipe that asks for other data.
+    Says what was found, what was refused, and what changed. Raises `ConfigError` for a recipe that asks for other data,
+    and `CheckpointError` when there are checkpoints and none of them can be used.
     """
-    found, refused = newest_complete(folder.checkpoints)
-    for why in refused:
+    point, refused = newest_usable(folder)
+    for why in [*(f"{path} was never finished" for path in unfinished(folder.checkpoints)), *refused]:
         tell(f"not resumed from: {why}")
-    if found is None:
+    if point is None:
+        if has_checkpoints(folder) and not start_over:
+            raise CheckpointError(
+                f"{folder.checkpoints} has checkpoints and none that can be used ({len(refused)} refused; the newest: "
+                f"{refused[0] if refused else 'set aside before'}); mend one, or give --start-over to begin anew beside"
+            )
         tell(f"{folder.path} has no checkpoint to resume from: starting anew")
         return None
-    path, manifest = found
-    point = ResumePoint(path=path, manifest=manifest, standing=read_standing(path))
-    tell(f"resuming from {path.name}: {point.version} of {recipe.trainer.updates} updates are behind it")
+    tell(f"resuming from {point.path.name}: {point.version} of {recipe.trainer.updates} updates are behind it")
     for key, (before, now) in changes(read_yaml(folder.recipe), recipe.model_dump(mode="json")).items():
         if any(key == fixed or key.startswith(f"{fixed}.") for fixed in DATA_KEYS):
             raise ConfigError(f"{key} was {before!r} in {folder.path} and is {now!r}: a resumed run keeps its data")
@@ -99,6 +68,26 @@ def resume_point(recipe: Recipe, folder: RunFolder, tell: Callable[[str], None])
     return point
 
 
+def newest_usable(folder: RunFolder) -> tuple[ResumePoint | None, list[str]]:
+    """The newest checkpoint from which the run can go on, read to its last byte, and why each newer one was refused."""
+    refused = []
+    for path in reversed(checkpoints(folder.checkpoints)):
+        try:
+            manifest, standing = read_checkpoint(path), read_standing(path)
+            check_records(folder.path, standing)
+            verify(path, manifest)
+        except CheckpointError as error:
+            refused.append(str(error))
+        else:
+            return ResumePoint(path=path, manifest=manifest, standing=standing), refused
+    return None, refused
+
+
+def has_checkpoints(folder: RunFolder) -> bool:
+    """Whether the run ever came to a checkpoint, damaged ones included."""
+    return any(folder.checkpoints.glob("version-*")) or any(folder.checkpoints.glob("damaged-*"))
+
+
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The dotted keys whose values differ, with both."""
     old, new = dict(_leaves(before)), dict(_leaves(now))
@@ -106,19 +95,24 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tupl
 
 
 def rewind(folder: RunFolder, point: ResumePoint) -> None:
-    """Cut off what was written after the checkpoint, and put damaged ones out of the way, as `damaged-NUMBER`.
-
-    Raises `CheckpointError` when there is less than at that time.
-    """
+    """Put newer checkpoints, which cannot be used, out of the way as `damaged-NUMBER`, then cut off what was recorded
+    after this one."""
     for path in checkpoints(folder.checkpoints):
         if path.name > point.path.name:
-            path.rename(path.with_name(path.name.replace("version", "damaged")))
+            folder.check()
+            path.rename(damaged_name(path))
     for name, length in point.standing.lines.items():
-        path = folder.path / name
-        there = path.stat().st_size if path.exists() else 0
-        if there < length:
-            raise CheckpointError(f"{path} has {there} bytes, and had {length} at the checkpoint: this run was damaged")
-        os.truncate(path, length)
+        folder.check()
+        if (folder.path / name).exists():
+            os.truncate(folder.path / name, length)
+
+
+def damaged_name(path: Path) -> Path:
+    """A free name for a checkpoint that cannot be used."""
+    plain = path.with_name(path.name.replace("version", "damaged"))
+    return next(
+        free for n in count() if not (free := plain.with_name(f"{plain.name}.{n}") if n else plain).exists()
+    )  # an earlier one may have been damaged at the same update
 
 
 def reported_updates(folder: RunFolder) -> Iterator[tuple[PolicyVersion, Mapping[str, float]]]:
@@ -138,10 +132,6 @@ def plan_of(recipe: Recipe) -> str:
 
 def _share(cores: float, gpus: float) -> str:
     return f"{cores:g} core(s)" + (f" and {gpus:g} GPU(s)" if gpus else "")
-
-
-def _evaluation(sets: list[dict[str, Any]]) -> Evaluation:
-    return Evaluation(sets=tuple(SetResult(**{**one, "groups": ()}) for one in sets))
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

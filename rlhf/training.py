@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 from rlhf.boundary import Resumed, UpdateBoundary
+from rlhf.closing import closed, each
 from rlhf.cluster.worker import Cluster
 from rlhf.data.mixing import MixedOrder
 from rlhf.data.overlap import check_overlap, questions_of
@@ -15,7 +15,8 @@ from rlhf.data.tasks import held_out_problems, load_sets, mixed, training_tasks
 from rlhf.fine_tuning import fine_tune_on
 from rlhf.ledger import Ledger, group_accounts
 from rlhf.observed import ObservedBuffer, ObservedEvaluator, ObservedLearner, ObservedRollout, ObservedWeights
-from rlhf.resume import ResumePoint, Standing, plan_of, reported_updates, write_standing
+from rlhf.provenance import Provenance, provenance
+from rlhf.resume import ResumePoint, plan_of, reported_updates
 from rlhf.roles import ENGINE, ENVIRONMENT, LEARNER, REWARD
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.episodes import EpisodeWriter
@@ -23,16 +24,17 @@ from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import make_loggers
 from rlhf.runs.plot import plot_rewards
-from rlhf.runs.summary import SAVED, STOPPED, SetSummary, Summary
+from rlhf.runs.summary import SAVED, SetSummary, Summary
+from rlhf.saving import save_run
 from rlhf.sitting import Sitting
+from rlhf.standing import Standing
 from rlhf.trainer.buffer import TicketBuffer
-from rlhf.trainer.checkpoint import prune, write_checkpoint
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Loop
 from rlhf.trainer.publish import Publisher
 from rlhf.types import Task
-from rlhf.vigil import telling_error, while_alive
+from rlhf.vigil import while_alive
 from rlhf.warmup import starting_model
 from rlhf.wiring import (
     Serving,
@@ -90,10 +92,12 @@ async def _train_on(cluster: Cluster, sitting: Sitting) -> Summary:
             problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, view.message)
             if opening := await serving.opening(recipe, tasks[0][0]):
                 view.message(opening)
+            began = await asyncio.to_thread(provenance, recipe, model)
+        sitting.begin(began)
         run = RlRun(
             sitting,
             tasks=mixed(recipe.data, tasks, recipe.seed), problems=problems,
-            serving=serving, learner=learner, publisher=publisher,
+            serving=serving, learner=learner, publisher=publisher, began=began,
         )  # fmt: skip
         return await run.finish()
 
@@ -110,19 +114,21 @@ class RlRun:
         problems: Mapping[str, Sequence[Task]],
         learner: RemoteLearner,
         publisher: Publisher,
+        began: Provenance,
     ) -> None:
         recipe, folder, clock, view = sitting.recipe, sitting.folder, sitting.clock, sitting.view
         trainer, point, self.leaving = recipe.trainer, sitting.point, sitting.leaving
         self.recipe, self.folder, self.clock, self.before = recipe, folder, clock, point and point.standing
+        self.began = began
         self.buffer = make_buffer(trainer, point)
         rollout = serving.rollout(
             recipe, sampling=recipe.sampling.sampling(), group_size=trainer.group_size, purpose="train"
         )
         self.ledger = Ledger(folder, rollout.samples, self.before.episodes if self.before else {})
         self.loggers = make_loggers(recipe.run.loggers, folder, recipe.name, recipe.model_dump(mode="json"))
-        self.spans = JsonlWriter(folder.spans)
+        self.spans = JsonlWriter(folder.spans, may_write=folder.check)
         self.learner = ObservedLearner(learner, clock=clock, ledger=self.ledger, view=view, version=learner.version)
-        self.evaluations = EpisodeWriter(folder.evaluations)
+        self.evaluations = EpisodeWriter(folder.evaluations, may_write=folder.check)
         evaluator = serving.evaluator(recipe, problems)
         self.boundary = UpdateBoundary(
             config=trainer,
@@ -149,33 +155,32 @@ class RlRun:
 
     async def finish(self) -> Summary:
         """Run the loop to its end. The summary is written whatever ends it."""
-        outcome = "finished"
-        try:
-            await self.loop.run(self.recipe.trainer.updates)
-            outcome = f"{SAVED}: {self.boundary.left}" if self.boundary.left else outcome
-        except (asyncio.CancelledError, KeyboardInterrupt) as error:
-            outcome = str(error) or STOPPED  # a death cancels with its words, a person without any
-            raise
-        except BaseException as error:
-            outcome = str(telling_error(error))
-            raise
-        finally:
-            outcome = STOPPED if self.leaving.stopped else outcome
-            summary = self.close(outcome)
-        return summary
+        return await closed(self.run(), self.close, self.leaving)
+
+    async def run(self) -> str:
+        """Train to the end of the budget, or until the run must leave: how it ended, in words."""
+        await self.loop.run(self.recipe.trainer.updates)
+        return f"{SAVED}: {self.boundary.left}" if self.boundary.left else "finished"
 
     def close(self, outcome: str) -> Summary:
-        """Write what is still unwritten, the summary before what a third party's code has a hand in."""
-        self.ledger.close()
-        self.evaluations.close()
+        """Write what is still unwritten: the summary first, and last what a third party's code has a hand in."""
         summary = self.summary(outcome)
-        self.folder.write_summary(summary.as_json())
-        self.boundary.write_spans(self.clock.drain())
-        self.spans.close()
-        self.loggers.close()
+        each(
+            lambda: self.folder.write_summary(summary.as_json()),
+            self.ledger.close,
+            self.evaluations.close,
+            lambda: self.boundary.write_spans(self.clock.drain()),
+            self.spans.close,
+            self.loggers.close,
+            self.plot,
+        )
+        return summary
+
+    def plot(self) -> None:
+        """Draw the rewards."""
+        self.folder.check()
         evaluations = [(version, evaluation.reward) for version, evaluation in self.boundary.evaluations]
         plot_rewards(self.folder.reward_plot, self.boundary.rewards, evaluations, self.recipe.name)
-        return summary
 
     def summary(self, outcome: str) -> Summary:
         evaluations = [evaluation for _, evaluation in self.boundary.evaluations]
@@ -205,20 +210,15 @@ class RlRun:
 
     async def checkpoint(self, version: int, metrics: Mapping[str, float]) -> None:
         """Write a checkpoint beside the earlier ones, and drop the oldest."""
-        standing = self.standing(metrics)
-
-        async def save(path: Path) -> None:
-            await self.learner.save(path)
-            write_standing(path, standing)
-
-        await write_checkpoint(
-            self.folder.checkpoints,
+        await save_run(
+            self.folder,
+            self.learner,
+            self.standing(metrics),
             version=version,
             next_ordinal=self.buffer.next_ordinal,
             outstanding=self.buffer.outstanding,
-            save=save,
+            keep=self.recipe.trainer.keep_checkpoints,
         )
-        prune(self.folder.checkpoints, self.recipe.trainer.keep_checkpoints)
 
     def standing(self, metrics: Mapping[str, float]) -> Standing:
         """All at one moment: players go on while the ranks save."""
@@ -235,6 +235,7 @@ class RlRun:
             metrics=metrics,
             evaluations=tuple(self.boundary.evaluations),
             wall_seconds=self.wall_seconds,
+            provenance=self.began,
         )
 
 

@@ -378,3 +378,11 @@ class Rendezvous:
     world_size: int
     timeout_seconds: float
     bucket_bytes: int = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A file as it was written: its size in bytes and the checksum of its content."""
+
+    size: int
+    checksum: str

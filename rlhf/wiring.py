@@ -252,8 +252,7 @@ async def started_serving(
         stack.push_async_callback(reward.close)
         starting = asyncio.gather(*(engine.start() for engine in engines))
         await asyncio.gather(starting, reward.start())
-        for engine in engines:
-            stack.push_async_callback(stop_engine, engine)
+        stack.push_async_callback(stop_engines, engines)
         yield Serving(engines, Router(engines), renderer, reward, starting.result()[0], surroundings)
 
 
@@ -282,7 +281,12 @@ async def spawn_reward_model(recipe: Recipe, scorer: ScorerConfig, cluster: Clus
     )
 
 
-async def stop_engine(engine: RemoteEngine) -> None:
-    """One that is dead or hangs is left to the cluster's end: its error would hide the one that ended the run."""
-    with suppress(RlhfError):
-        await engine.stop()
+async def stop_engines(engines: Sequence[RemoteEngine]) -> None:
+    """All at once: each may take its whole deadline. One that is dead or hangs is left to the cluster's end: its error
+    would hide the one that ended the run."""
+
+    async def stop(engine: RemoteEngine) -> None:
+        with suppress(RlhfError):
+            await engine.stop()
+
+    await asyncio.gather(*map(stop, engines))

@@ -8,34 +8,42 @@ from typing import Any
 
 import pytest
 
+from rlhf.durable import synced
 from rlhf.errors import CheckpointError, ConfigError
 from rlhf.layers import load_recipe, recipe_from
 from rlhf.located import located
+from rlhf.runs.folder import RunFolder
 from rlhf.trainer.checkpoint import write_checkpoint
+from rlhf.types import Written
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "preference_ppo"
 
 
-async def fill(folder: Path) -> None:
+async def fill(folder: Path) -> dict[str, Written]:
     (folder / "huggingface").mkdir()
     (folder / "huggingface" / "config.json").write_text("{}")
+    return synced(folder, [folder / "huggingface" / "config.json"])
+
+
+def checkpoint(run: Path, version: int) -> str:
+    root = run / "checkpoints"
+    written = write_checkpoint(root, version=version, next_ordinal=0, outstanding=(), save=fill)
+    return str(asyncio.run(written) / "huggingface")
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     for version in (3, 10):
-        asyncio.run(
-            write_checkpoint(tmp_path / "checkpoints", version=version, next_ordinal=0, outstanding=(), save=fill)
-        )
+        checkpoint(tmp_path, version)
     return tmp_path
 
 
-def recipe(run: str) -> Any:
+def recipe(run: str, own: str | None = None) -> Any:
     trainer = {"algorithm": "ppo", "critic": {"path": run}, "reference_path": run}
     return recipe_from(
         {
             "model": {"path": run}, "data": {"train": {"sorting": {}}},
-            "reward": {"kind": "model", "model": run}, "trainer": trainer,
+            "reward": {"kind": "model", "model": run}, "trainer": trainer, "run": {"dir": own},
         }
     )  # fmt: skip
 
@@ -49,6 +57,16 @@ def test_every_model_that_a_recipe_names_may_be_a_run_folder(run: Path) -> None:
     newest = str(run / "checkpoints" / "version-000010" / "huggingface")
     assert named(located(recipe(str(run)))) == [newest] * 4
     assert located(located(recipe(str(run)))) == located(recipe(str(run)))
+
+
+def test_a_resumed_run_keeps_the_checkpoints_that_its_run_folders_stood_for(run: Path, tmp_path: Path) -> None:
+    mine = RunFolder.keep(tmp_path / "mine")
+    began = located(recipe(str(run), str(mine.path)))
+    mine.write_recipe(began.recipe, began.origins)
+    newer = checkpoint(run, 20)
+    assert named(located(recipe(str(run), str(mine.path)), resumed=True)) == named(began)
+    assert named(located(recipe(str(run), str(mine.path)))) == [newer] * 4
+    assert named(located(recipe("owner/name", str(mine.path)), resumed=True)) == ["owner/name"] * 4
 
 
 def test_model_folders_and_hub_names_stay(run: Path) -> None:

@@ -11,7 +11,7 @@ from rlhf.recipe import Recipe
 from rlhf.roles import REWARD, reward_roles
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.types import Scored, Task
-from rlhf.wiring import spawn_reward, stop_engine
+from rlhf.wiring import spawn_reward, stop_engines
 from tests.reward.test_model import FakeWorker, trajectory
 
 
@@ -25,7 +25,7 @@ class Hanging:
 
 
 async def test_an_engine_that_cannot_stop_does_not_hide_what_ended_the_run() -> None:
-    await stop_engine(RemoteEngine(Hanging()))
+    await stop_engines([RemoteEngine(Hanging())])
 
 
 class Cluster:

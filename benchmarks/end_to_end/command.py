@@ -16,7 +16,7 @@ from benchmarks.end_to_end.measurement import Measurement, summarize, table
 from benchmarks.end_to_end.model import save_start_model
 from benchmarks.end_to_end.sides import require_trl, run, sides_of
 from benchmarks.end_to_end.workload import PROMPTS_PER_UPDATE, Inputs, Lengths, Precision, write_prompts
-from rlhf.errors import PlacementError
+from rlhf.errors import DeadlinePassed, PlacementError, RlhfError, WorkerDied
 
 CORES = 2
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
@@ -34,13 +34,17 @@ def main(arguments: Sequence[str]) -> None:
             flush=True,
         )
         parts = product(options.only, options.precisions)
-        measurements = [m for lengths, precision in parts for m in measure(inputs, lengths, precision, options)]
-    summary = summarize(measurements)
+        answers = [m for lengths, precision in parts for m in measure(inputs, lengths, precision, options)]
+    without = [str(answer) for answer in answers if isinstance(answer, RlhfError)]
+    summary = summarize([answer for answer in answers if isinstance(answer, Measurement)])
     print(f"\nSeconds are those of one update.\n\n{table(summary)}\n")
     facts = {"parameters": parameters, "cores": cores, "rounds": options.rounds, "updates_measured": options.updates}
+    facts |= {"without_figures": without}
     print("RESULT", json.dumps(result(summary, facts)), flush=True)
     if too_low := missed(figures(summary)):
         sys.exit(f"missed: {'; '.join(too_low)}")
+    if without:
+        sys.exit(f"without figures: {'; '.join(line.splitlines()[0] for line in without)}")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -70,11 +74,20 @@ def make_inputs(folder: Path) -> tuple[Inputs, int]:
 
 def measure(
     inputs: Inputs, lengths: Lengths, precision: Precision, options: argparse.Namespace
-) -> Iterator[Measurement]:
-    """All sides in turns, so that a machine that slows down slows both."""
+) -> Iterator[Measurement | RlhfError]:
+    """All sides in turns, so that a machine that slows down slows both. One that passes its deadline or dies takes no
+    other's figures with it, and is not asked again."""
+    failed: set[str] = set()
     for _ in range(options.rounds):
         for side in sides_of(lengths):
-            yield shown(run(side, inputs, precision, options.updates))
+            if side.name in failed:
+                continue
+            try:
+                yield shown(run(side, inputs, precision, options.updates))
+            except (DeadlinePassed, WorkerDied) as error:
+                print(f"{side.name:30s} {lengths:10s} {precision:9s} has no figure: {error}", flush=True)
+                failed.add(side.name)
+                yield error
 
 
 def shown(measurement: Measurement) -> Measurement:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf.commands.failures import tell
-from rlhf.errors import RlhfError
+from rlhf.errors import RlhfError, RunTaken, UserError
 from rlhf.layers import LoadedRecipe, load_recipe
 from rlhf.leaving import EXIT_SAVED, Leaving
 from rlhf.located import located
@@ -18,16 +18,18 @@ from rlhf.runs.summary import Summary
 from rlhf.supervisor import supervise
 
 
-def train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = False) -> int:
+def train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = False, start_over: bool = False) -> int:
     """Check the recipe, then train under supervision. Raises `UserError` before anything has started."""
     clock, leaving = Clock(), Leaving.of_job()
     signal.signal(signal.SIGUSR1, lambda number, frame: leaving.ask("SIGUSR1"))  # from now on: the forks keep it
-    loaded = located(load_recipe(recipe, overrides))
-    preflight(loaded.recipe)
-    return supervise(lambda: run(loaded, clock, leaving, resume=resume))
+    if start_over and not resume:
+        raise UserError("--start-over goes with --resume; without it a run begins anew in a folder of its own anyway")
+    loaded = load_recipe(recipe, overrides)
+    preflight(located(loaded, resumed=resume).recipe)
+    return supervise(lambda: run(loaded, clock, leaving, resume=resume, start_over=start_over))
 
 
-def run(loaded: LoadedRecipe, clock: Clock, leaving: Leaving, *, resume: bool) -> int:
+def run(loaded: LoadedRecipe, clock: Clock, leaving: Leaving, *, resume: bool, start_over: bool = False) -> int:
     """The controller's own process: what the heavy imports are made in."""
     from rlhf.api import Trainer
 
@@ -41,7 +43,9 @@ def run(loaded: LoadedRecipe, clock: Clock, leaving: Leaving, *, resume: bool) -
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, stop)
     try:
-        summary = Trainer(loaded, clock=clock).fit(resume=resume, leaving=leaving)
+        summary = Trainer(loaded, clock=clock).fit(resume=resume, start_over=start_over, leaving=leaving)
+    except RunTaken as error:
+        return tell(error)  # the logs are another run's
     except RlhfError as error:
         if leaving.stopped:
             return stopped(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from errno import EACCES, ENOSPC, EROFS
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 """The reader of `datasets` for each file ending; `.gz` may follow."""
+CACHE = "what is read is kept in HF_HOME: set it to a folder that can be written and has room"
 
 
 def load_tasks(config: DatasetConfig) -> list[Task]:
@@ -127,6 +129,8 @@ def _load_local(files: list[Path], source: str) -> Dataset:
         if "corresponds to no data" in cause:
             raise DataError(f"{source}: the dataset is empty; it needs at least one row") from None
         raise DataError(f"{source}: cannot be read as {_ending(files[0])}: {cause}") from error
+    except OSError as error:
+        raise DataError(f"{source}: {_cause(error)}; {CACHE}") from error
 
 
 def _load_hub(config: DatasetConfig, source: str) -> Dataset:
@@ -138,6 +142,8 @@ def _load_hub(config: DatasetConfig, source: str) -> Dataset:
     except datasets.exceptions.DatasetNotFoundError as error:
         raise DataError(f"{source} is neither a file here nor a dataset on the hub: {_cause(error)}") from error
     except OSError as error:
+        if error.errno in (EACCES, ENOSPC, EROFS):
+            raise DataError(f"{source}: {_cause(error)}; {CACHE}") from error
         raise DataError(
             f"{source}: the hub cannot be reached ({_cause(error)}); download it once or give a local path"
         ) from error

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rlhf.durable import write_durably
 from rlhf.errors import DeadlinePassed, RendezvousError
-from rlhf.runs.folder import write_atomically
 
 LOOK_SECONDS = 0.5
 
@@ -27,7 +27,7 @@ class Rendezvous:
 def publish(path: Path, rendezvous: Rendezvous) -> None:
     """Write the file: whoever reads it finds the whole of it or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(asdict(rendezvous)) + "\n")
+    write_durably(path, json.dumps(asdict(rendezvous)) + "\n")
 
 
 def read(path: Path, run: str) -> Rendezvous | None:

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from rlhf.durable import files_below, sync_file, sync_folder, sync_tree
+from rlhf.errors import ModelError
 from rlhf.models.config import ModelConfig
 
 FORMAT = 1
@@ -47,6 +49,13 @@ async def start_model(config: ModelConfig, *, seed: int, demonstrations: Any, wa
         making = finished.with_name(f"{finished.name}.making-{os.getpid()}")
         shutil.rmtree(making, ignore_errors=True)
         try:
+            making.mkdir(parents=True)
+        except OSError as error:
+            raise ModelError(
+                f"the start model cannot be made in {finished.parent} ({error.strerror}); set model.cache_dir to a "
+                "folder that can be written"
+            ) from None
+        try:
             _adopt(await _make(config, seed, making, warm_up), finished)
         finally:
             shutil.rmtree(making, ignore_errors=True)
@@ -65,8 +74,12 @@ async def _make(config: ModelConfig, seed: int, making: Path, warm_up: WarmUp) -
 
 
 def _adopt(made: Path, finished: Path) -> None:
+    for file in files_below(made):
+        sync_file(file)
+    sync_tree(made)
     try:
         made.rename(finished)
     except OSError:
         if not finished.is_dir():  # otherwise another run made the same model first
             raise
+    sync_folder(finished.parent)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from rlhf.runs.jsonl import JsonlWriter
+from rlhf.runs.jsonl import JsonlWriter, always
 from rlhf.runs.records import EpisodeRecord, Fate, as_row
 
 BESIDE_THE_BOOKS = (Fate.EVALUATED, Fate.BASELINE, Fate.SERVED)
@@ -17,8 +17,10 @@ BESIDE_THE_BOOKS = (Fate.EVALUATED, Fate.BASELINE, Fate.SERVED)
 class EpisodeWriter:
     """Appends records to `episodes.jsonl`; `counts` is the accounting of samples, and goes on from `fates`."""
 
-    def __init__(self, path: Path, fates: Mapping[str, int] = MappingProxyType({})) -> None:
-        self._lines = JsonlWriter(path)
+    def __init__(
+        self, path: Path, fates: Mapping[str, int] = MappingProxyType({}), may_write: Callable[[], None] = always
+    ) -> None:
+        self._lines = JsonlWriter(path, may_write=may_write)
         self._fates = Counter({Fate(fate): count for fate, count in fates.items()})
 
     def write(self, records: Iterable[EpisodeRecord]) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from rlhf.config import Config, Origins
+from rlhf.durable import write_durably
 from rlhf.errors import UserError
+from rlhf.runs.owner import FOLDER as OWNER
+from rlhf.runs.owner import Owner, Tell, silent
 from rlhf.runs.resolved import resolved_yaml
 
 FOLDERS = ("logs", "checkpoints", "tensorboard")
@@ -23,41 +26,69 @@ RECORDS = (
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Paths of one run's files."""
+    """Paths of one run's files, and the lease of the process that writes them. Without `owner` they are only read."""
 
     path: Path
+    owner: Owner | None = None
 
     @classmethod
-    def create(cls, path: Path) -> RunFolder:
-        """Make an empty run folder; one that exists is moved aside to `NAME.1`, `NAME.2`, …, never overwritten."""
-        try:
-            move_aside(path)
-            for folder in FOLDERS:
-                (path / folder).mkdir(parents=True)
-        except OSError as error:
-            raise UserError(f"cannot make the run folder {path} ({error.strerror}); set run.dir to another") from None
-        return cls(path)
+    def create(cls, path: Path, tell: Tell = silent) -> RunFolder:
+        """Own an empty run folder; one that exists is moved aside to `NAME.1`, `NAME.2`, …, never overwritten.
+
+        Raises `RunTaken` while another process owns it, and `UserError` where it cannot be made.
+        """
+        with told(path, "make"):
+            path.mkdir(parents=True, exist_ok=True)
+            owner = Owner.claim(path, tell)
+            while not holds_only(path, OWNER):
+                owner.check()
+                owner.moved(move_aside(path))
+                owner.give_back()
+                path.mkdir(parents=True, exist_ok=True)
+                owner = Owner.claim(path, tell)  # another may have been faster
+            return cls(path, owner)._with_folders()
 
     @classmethod
-    def keep(cls, path: Path) -> RunFolder:
-        """The run folder at `path` with all that is in it; an empty one where there is none. Raises `UserError`."""
+    def keep(cls, path: Path, tell: Tell = silent) -> RunFolder:
+        """Own the run folder at `path` with all that is in it; an empty one where there is none.
+
+        Raises `RunTaken` while another process owns it, and `UserError` where it cannot be used.
+        """
+        with told(path, "use"):
+            path.mkdir(parents=True, exist_ok=True)
+            return cls(path, Owner.claim(path, tell))._with_folders()
+
+    def _with_folders(self) -> RunFolder:
         try:
             for folder in FOLDERS:
-                (path / folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot use the run folder {path} ({error.strerror}); set run.dir to another") from None
-        return cls(path)
+                (self.path / folder).mkdir(exist_ok=True)
+        except OSError:
+            self.give_back()
+            raise
+        return self
 
-    def set_records_aside(self) -> None:
-        """Move what an earlier attempt recorded to `aside.N`. Its logs stay: who runs this may be writing to them."""
-        found = [record for name in RECORDS if not is_empty(record := self.path / name)]
+    def check(self) -> None:
+        """Asked before everything that cannot be undone. Raises `RunTaken` once another process owns the folder."""
+        if self.owner:
+            self.owner.check()
+
+    def give_back(self) -> None:
+        """Own it no longer."""
+        if self.owner:
+            self.owner.give_back()
+
+    def set_records_aside(self, *others: str) -> None:
+        """Move what an earlier attempt recorded, and `others`, to `aside.N`. Its logs stay: who runs this may be
+        writing to them."""
+        found = [record for name in (*RECORDS, *others) if not is_empty(record := self.path / name)]
         if not found:
             return
+        self.check()
         aside = next(place for n in count(1) if not (place := self.path / f"aside.{n}").exists())
         aside.mkdir()
         for record in found:
             record.rename(aside / record.name)
-        self.tensorboard.mkdir(exist_ok=True)
+        self._with_folders()
 
     @property
     def recipe(self) -> Path:
@@ -101,21 +132,27 @@ class RunFolder:
 
     def write_recipe(self, recipe: Config, origins: Origins) -> None:
         """Write the resolved recipe with where each value came from."""
-        write_atomically(self.recipe, resolved_yaml(recipe, origins))
+        self.check()
+        write_durably(self.recipe, resolved_yaml(recipe, origins))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json`: whoever reads it finds the whole of it or none."""
-        write_atomically(self.summary, json.dumps(summary, indent=2) + "\n")
+        self.check()
+        write_durably(self.summary, json.dumps(summary, indent=2) + "\n")
 
 
-def move_aside(path: Path) -> Path | None:
-    """Rename `path`, if it exists and holds anything, to the first free `NAME.n`; return the new name."""
-    if is_empty(path):
-        return None
-    number = 1
-    while (aside := path.with_name(f"{path.name}.{number}")).exists():
-        number += 1
-    return path.rename(aside)
+@contextmanager
+def told(path: Path, what: str) -> Iterator[None]:
+    """An `OSError` inside is the user's to put right. Raises `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot {what} the run folder {path} ({error.strerror}); set run.dir to another") from None
+
+
+def move_aside(path: Path) -> Path:
+    """Rename `path` to the first free `NAME.n`; return the new name."""
+    return path.rename(next(aside for n in count(1) if not (aside := path.with_name(f"{path.name}.{n}")).exists()))
 
 
 def is_empty(path: Path) -> bool:
@@ -123,8 +160,6 @@ def is_empty(path: Path) -> bool:
     return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write beside and rename."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text)
-    beside.replace(path)
+def holds_only(path: Path, name: str) -> bool:
+    """Whether a folder holds nothing but what goes by this name."""
+    return all(entry.name == name for entry in path.iterdir())

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from rlhf.errors import DiskFailed
 
 BUFFERED_LINES = 1024
 """Lines kept in memory before they are written: a killed run loses no more than these."""
 
 
-class JsonlWriter:
-    """Appends objects to a file. `flush` (or a full buffer) writes; `close` flushes."""
+def always() -> None:
+    """Forbids nothing."""
 
-    def __init__(self, path: Path, buffered_lines: int = BUFFERED_LINES) -> None:
-        self._file = path.open("a")
-        self._buffered_lines = buffered_lines
+
+class JsonlWriter:
+    """Appends objects to a file. `flush` (or a full buffer) writes; `close` flushes.
+
+    `may_write` is asked before the file grows, and raises where it must not. A line is in the file whole or not at all:
+    what a full disk took of a batch is cut off again.
+    """
+
+    def __init__(
+        self, path: Path, buffered_lines: int = BUFFERED_LINES, may_write: Callable[[], None] = always
+    ) -> None:
+        self._path, self._file = path, path.open("ab", buffering=0)
+        self._buffered_lines, self._may_write = buffered_lines, may_write
         self._lines: list[str] = []
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -27,19 +41,32 @@ class JsonlWriter:
                 self.flush()
 
     def flush(self) -> None:
-        self._file.write("".join(f"{line}\n" for line in self._lines))
-        self._file.flush()
+        """Write what waits. Raises `DiskFailed`; the lines are lost then."""
+        if not self._lines:
+            return
+        self._may_write()
+        waiting = memoryview("".join(f"{line}\n" for line in self._lines).encode())
         self._lines.clear()
+        whole = self._file.seek(0, os.SEEK_END)
+        try:
+            while waiting:
+                waiting = waiting[self._file.write(waiting) :]
+        except OSError as error:
+            with suppress(OSError):  # then the last line is a part, which readers leave out
+                os.ftruncate(self._file.fileno(), whole)
+            raise DiskFailed(f"{self._path} cannot be written ({error.strerror})") from error
 
     @property
     def written_bytes(self) -> int:
         """The file's length, with all that was written until now in it."""
         self.flush()
-        return self._file.tell()
+        return self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        if not self._file.closed:
-            self.flush()
+        try:
+            if not self._file.closed:
+                self.flush()
+        finally:
             self._file.close()
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf.errors import UserError
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.jsonl import JsonlWriter, finite
+from rlhf.runs.jsonl import JsonlWriter, always, finite
 
 
 class Logger(Protocol):
@@ -23,8 +23,8 @@ class Logger(Protocol):
 class JsonlLogger:
     """One line an update: `update`, `time` (seconds since 1970) and every metric; NaN and infinities are null."""
 
-    def __init__(self, path: Path) -> None:
-        self._lines = JsonlWriter(path)
+    def __init__(self, path: Path, may_write: Callable[[], None] = always) -> None:
+        self._lines = JsonlWriter(path, may_write=may_write)
 
     def log(self, update: int, metrics: Mapping[str, float]) -> None:
         numbers = {name: finite(float(value)) for name, value in metrics.items()}
@@ -90,7 +90,7 @@ class Loggers:
 
 def make_loggers(names: Sequence[str], folder: RunFolder, run_name: str, recipe: Mapping[str, Any]) -> Loggers:
     """`metrics.jsonl` and the loggers of the recipe. Raises `UserError` when one is not installed."""
-    made: list[Logger] = [JsonlLogger(folder.metrics)]
+    made: list[Logger] = [JsonlLogger(folder.metrics, folder.check)]
     if "tensorboard" in names:
         made.append(TensorBoardLogger(folder.tensorboard))
     if "wandb" in names:

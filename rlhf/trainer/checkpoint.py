@@ -1,20 +1,23 @@
 """Checkpoints on disk: a folder that is complete or is not there.
 
 `version-000010/` holds `deepspeed/` (the ranks' state), `huggingface/` (a ready model folder) and `manifest.json`,
-which is written last and lists every file with its size. Until then the folder has another name.
+which is written last and lists every file as those who wrote it say it is, when all of them are on the disk. Until then
+the folder has another name.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
 import re
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from rlhf.durable import checksums, sizes, sync_folder, sync_tree, write_durably
 from rlhf.errors import CheckpointError, UserError
+from rlhf.types import Written
 
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
@@ -25,13 +28,18 @@ FORMAT = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointManifest:
     """`version` counts the updates behind the weights. A resume issues `outstanding` ordinals again, then goes on from
-    `next_ordinal`. `files` are sizes in bytes by path within the folder."""
+    `next_ordinal`. `files` are sizes in bytes and `checksums` those of `Written`, by path within the folder."""
 
     version: int
     next_ordinal: int
     outstanding: tuple[int, ...]
     files: Mapping[str, int]
+    checksums: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT
+
+
+def unguarded() -> None:
+    """Forbids nothing."""
 
 
 async def write_checkpoint(
@@ -40,19 +48,37 @@ async def write_checkpoint(
     version: int,
     next_ordinal: int,
     outstanding: tuple[int, ...],
-    save: Callable[[Path], Awaitable[None]],
+    save: Callable[[Path], Awaitable[Mapping[str, Written]]],
+    mark: str = "",
+    may_write: Callable[[], None] = unguarded,
 ) -> Path:
-    """Let `save` fill a new folder, then give it its manifest and its name. Returns the finished folder."""
-    writing, finished = root / f"writing-{version:06d}", root / f"version-{version:06d}"
-    shutil.rmtree(writing, ignore_errors=True)
+    """Let `save` fill a new folder, then give it its manifest and its name. Returns the finished folder.
+
+    `save` answers with what was written and is on the disk. `mark` keeps this process's unfinished folder apart from
+    those of others; `may_write` raises when it must not go on. Raises `CheckpointError` for a file that is not as its
+    writer says.
+    """
+    writing, finished = root / f"writing-{version:06d}{mark}", root / f"version-{version:06d}"
+    may_write()
+    await asyncio.to_thread(shutil.rmtree, writing, ignore_errors=True)
     writing.mkdir(parents=True)
-    await save(writing)
+    written = dict(sorted((await save(writing)).items()))
     manifest = CheckpointManifest(
-        version=version, next_ordinal=next_ordinal, outstanding=outstanding, files=_sizes(writing)
+        version=version,
+        next_ordinal=next_ordinal,
+        outstanding=outstanding,
+        files={name: one.size for name, one in written.items()},
+        checksums={name: one.checksum for name, one in written.items()},
     )
-    _write_durably(writing / MANIFEST, json.dumps(asdict(manifest), indent=1))
-    shutil.rmtree(finished, ignore_errors=True)
+    check_sizes(writing, manifest, "its writer says")
+    may_write()
+    await asyncio.to_thread(sync_tree, writing)
+    write_durably(writing / MANIFEST, json.dumps(asdict(manifest), indent=1))
+    may_write()
+    if finished.exists():
+        finished.rename(writing.with_name(f"{writing.name}-replaced"))
     writing.rename(finished)
+    await asyncio.to_thread(sync_folder, root)
     return finished
 
 
@@ -66,12 +92,25 @@ def read_checkpoint(path: Path) -> CheckpointManifest:
         raise CheckpointError(f"{path} is not a complete checkpoint: it has no {MANIFEST}; use an older one") from None
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path / MANIFEST} cannot be read ({error}); use another checkpoint") from None
-    sizes = _sizes(path)
-    for name, size in manifest.files.items():
-        if sizes.get(name) != size:
-            found = "missing" if name not in sizes else f"{sizes[name]} bytes"
-            raise CheckpointError(f"{path} is damaged: {name} should have {size} bytes and is {found}")
+    check_sizes(path, manifest, "it should have")
     return manifest
+
+
+def check_sizes(path: Path, manifest: CheckpointManifest, told: str) -> None:
+    """Raises `CheckpointError` for a file that is missing or has another size."""
+    found = sizes(path)
+    for name, size in manifest.files.items():
+        if found.get(name) != size:
+            has = f"has {found[name]}" if name in found else "is missing"
+            raise CheckpointError(f"{path} is damaged: {name} {has}, {told} {size} bytes")
+
+
+def verify(path: Path, manifest: CheckpointManifest) -> None:
+    """Read all of a checkpoint. Raises `CheckpointError` for a file whose content is not what was written."""
+    names = list(manifest.checksums)
+    for name, found in zip(names, checksums(path / name for name in names), strict=True):
+        if found != manifest.checksums[name]:
+            raise CheckpointError(f"{path} is damaged: {name} has its size, but not its content")
 
 
 def checkpoints(root: Path) -> list[Path]:
@@ -87,21 +126,27 @@ def newest_checkpoint(root: Path) -> Path:
     return found[-1]
 
 
-def newest_complete(root: Path) -> tuple[tuple[Path, CheckpointManifest] | None, tuple[str, ...]]:
-    """The newest checkpoint that is whole, if there is any, and why each one that is newer was refused."""
-    refused = [f"{path} was never finished" for path in sorted(root.glob("writing-*"), reverse=True)]
-    for path in reversed(checkpoints(root)):
-        try:
-            return (path, read_checkpoint(path)), tuple(refused)
-        except CheckpointError as error:
-            refused.append(str(error))
-    return None, tuple(refused)
+def unfinished(root: Path) -> list[Path]:
+    """Folders of checkpoints that were never finished."""
+    return sorted(root.glob("writing-*"))
 
 
-def prune(root: Path, keep: int) -> None:
-    """Delete all but the `keep` newest checkpoints, and folders that were never finished."""
-    for path in [*checkpoints(root)[:-keep], *root.glob("writing-*")]:
+def prune(root: Path, keep: int, may_write: Callable[[], None] = unguarded) -> None:
+    """Delete whole checkpoints but the `keep` newest, and folders that were never finished. What is not whole neither
+    counts nor goes: the newest that can be used is always kept."""
+    whole = [path for path in checkpoints(root) if is_whole(path)]
+    for path in [*whole[:-keep], *unfinished(root)]:
+        may_write()
         shutil.rmtree(path)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a checkpoint has its manifest and all of its files, in their sizes."""
+    try:
+        read_checkpoint(path)
+    except CheckpointError:
+        return False
+    return True
 
 
 def _parse(text: str) -> CheckpointManifest:
@@ -109,21 +154,6 @@ def _parse(text: str) -> CheckpointManifest:
     if values["format"] != FORMAT:
         raise ValueError(f"format {values['format']}, this version reads {FORMAT}")
     return CheckpointManifest(**{**values, "outstanding": tuple(values["outstanding"])})
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    return {
-        str(path.relative_to(folder)): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != MANIFEST
-    }
-
-
-def _write_durably(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def model_folder(checkpoint: str) -> str:

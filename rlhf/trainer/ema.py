@@ -44,11 +44,13 @@ class Average:
         finally:
             _set(self._weights, learnt)
 
-    def save(self, folder: Path) -> None:
-        """Write what this rank has to: its shards, or on rank 0 the whole."""
-        if self._writes:
-            folder.mkdir(parents=True, exist_ok=True)
-            save_file(self._averages, folder / self._file)
+    def save(self, folder: Path) -> list[Path]:
+        """Write what this rank has to: its shards, or on rank 0 the whole. Returns the file, if there is one."""
+        if not self._writes:
+            return []
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(self._averages, folder / self._file)
+        return [folder / self._file]
 
     def load(self, folder: Path) -> None:
         """Continue exactly from `save`. Raises `CheckpointError` for a checkpoint without these averages."""

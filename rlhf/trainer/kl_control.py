@@ -46,8 +46,10 @@ def kl_controller(config: KLConfig) -> FixedKL | AdaptiveKL:
     return AdaptiveKL(config.coefficient, config.target, config.horizon)
 
 
-def write_controller(path: Path, coefficient: float) -> None:
+def write_controller(path: Path, coefficient: float) -> Path:
+    """Returns the file."""
     (path / FILE).write_text(json.dumps({"kl_coefficient": coefficient}))
+    return path / FILE
 
 
 def read_controller(path: Path) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.cluster.worker import Worker
+from rlhf.durable import synced
 from rlhf.errors import PolicyMismatch, WorkerDied
 from rlhf.trainer.advantages import shuffled_rewards
 from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
@@ -22,7 +23,7 @@ from rlhf.trainer.disagreement import explained
 from rlhf.trainer.kl_control import kl_controller, read_controller, write_controller
 from rlhf.trainer.scores import Scores, gathered_scores
 from rlhf.trainer.settings import LearnerSettings, Orders
-from rlhf.types import Group, Manifest, PolicyVersion, Rendezvous, TrainedSample, Updated
+from rlhf.types import Group, Manifest, PolicyVersion, Rendezvous, TrainedSample, Updated, Written
 
 DEATH_GRACE_SECONDS = 3.0
 """When one rank dies the others fail at once, with an error of their own: time for the true cause to arrive."""
@@ -101,10 +102,12 @@ class RemoteLearner:
         self._version += 1
         return reduce_metrics(answers)
 
-    async def save(self, path: Path) -> None:
-        """Every rank writes its part of the state into `path`, rank 0 also `path/huggingface`."""
-        await self._all("save", path, self._version, seconds=self._seconds)
-        write_controller(path, self._kl.coefficient)
+    async def save(self, path: Path) -> dict[str, Written]:
+        """Every rank writes its part of the state into `path`, rank 0 also `path/huggingface`. Returns what they wrote,
+        which is on the disk, by path within `path`."""
+        written = await self._all("save", path, self._version, seconds=self._seconds)
+        own = write_controller(path, self._kl.coefficient)
+        return {name: one for part in (*written, synced(path, [own])) for name, one in part.items()}
 
     async def load(self, path: Path) -> None:
         """Continue exactly from `save`: weights, optimizer, schedule and version. The plan must be the same."""

@@ -13,6 +13,7 @@ import torch.distributed
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlhf.durable import files_below, synced
 from rlhf.errors import CheckpointError
 from rlhf.models.loading import load_tokenizer
 from rlhf.models.lora import save_adapter
@@ -24,9 +25,7 @@ from rlhf.trainer.ema import Average
 from rlhf.trainer.portable import load_from_other_plan
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.trainer.tally import Tally
-from rlhf.types import PolicyVersion
-
-TAG = "state"
+from rlhf.types import PolicyVersion, Written
 
 
 class ModelRank:
@@ -51,17 +50,26 @@ class ModelRank:
             "vocab_size": int(config.vocab_size),
         }
 
-    def save(self, path: Path, version: PolicyVersion) -> None:
-        self.engine.save_checkpoint(str(path / "deepspeed"), tag=TAG)
+    def save(self, path: Path, version: PolicyVersion) -> dict[str, Written]:
+        """Write this rank's part of the state, and rank 0 ready model folders; what it wrote is on the disk then.
+        Collective."""
+        own = self._save_state(path)
         self.export(path / "huggingface")
         self._export_adapter(path / "adapter")
         if self.average:
-            self.average.save(path / "ema")
+            own += self.average.save(path / "ema")
             with self.average.in_place():
                 self.export(path / "huggingface_ema")
         torch.save(random_state(self.device), path / f"random-{self.rank}.pt")
+        own.append(path / f"random-{self.rank}.pt")
         if self.rank == 0:
             (path / "learner.json").write_text(json.dumps({"version": version, "plan": self._plan}))
+            own += [file for file in files_below(path) if file.suffix != ".pt" and file.parent != path / "ema"]
+        return synced(path, own)
+
+    def _save_state(self, path: Path) -> list[Path]:
+        """The ranks' state; the files of tensors that this one wrote."""
+        return zero.save(self.engine, path / "deepspeed")
 
     def load(self, path: Path) -> PolicyVersion:
         try:
@@ -72,14 +80,15 @@ class ModelRank:
             self._load_exactly(path)
         elif self._movable(saved["plan"]):
             load_from_other_plan(
-                self.module, self.engine, path / "deepspeed" / TAG, self.rank, self.settings.bucket_bytes
+                self.module, self.engine, path / "deepspeed" / zero.TAG, self.rank, self.settings.bucket_bytes
             )
+            zero.put_settings(self.engine, self.settings.trainer.optimizer)
         else:
             raise CheckpointError(f"{path} was written by {saved['plan']}; this run has {self._plan}")
         return int(saved["version"])
 
     def _load_exactly(self, path: Path) -> None:
-        self.engine.load_checkpoint(str(path / "deepspeed"), tag=TAG)
+        zero.load(self.engine, path / "deepspeed", self.settings.trainer.optimizer)
         if self.average:
             self.average.load(path / "ema")
         set_random_state(torch.load(path / f"random-{self.rank}.pt", weights_only=True))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from rlhf.models.lora import HasModel
-from rlhf.trainer import weights
+from rlhf.trainer import weights, zero
 
 WHOLE = "whole"
 MASTER, MOMENTS = "fp32", ("exp_avg", "exp_avg_sq")
@@ -27,7 +27,8 @@ MODEL_STATES = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_s
 
 
 def load_from_other_plan(module: HasModel, engine: Any, state: Path, rank: int, bucket_bytes: int) -> None:
-    """Weights, moments and schedule of the checkpoint in `state` for the ranks of this one. Collective."""
+    """Weights, moments and place in the schedule of the checkpoint in `state` for the ranks of this one. Collective;
+    the optimizer's settings (`zero.put_settings`) come after it."""
     whole = state.parent / WHOLE
     if rank == 0:
         _convert(state, whole)
@@ -49,7 +50,7 @@ def load_from_other_plan(module: HasModel, engine: Any, state: Path, rank: int, 
                 moments = _moments(engine, place.flat, schedule["last_epoch"])
                 for part in MOMENTS:
                     place.put(moments[part], _read(whole, name, part))
-    _put_schedule(engine, schedule)
+    engine.lr_scheduler.load_state_dict(schedule)
     torch.distributed.barrier()
     if rank == 0:
         shutil.rmtree(whole)
@@ -130,22 +131,11 @@ def _place(engine: Any, weight: Any, rank: int) -> Place | None:
 
 def _moments(engine: Any, flat: Tensor, steps: int) -> Mapping[str, Tensor]:
     """The optimizer's state of one of its tensors, made where it has taken no step yet."""
-    states = _optimizer(engine).state
+    states = zero.adamw(engine).state
     if flat not in states:
         states[flat] = {part: torch.zeros_like(flat) for part in MOMENTS} | {"step": torch.tensor(float(steps))}
     moments: Mapping[str, Tensor] = states[flat]
     return moments
-
-
-def _put_schedule(engine: Any, saved: Mapping[str, Any]) -> None:
-    engine.lr_scheduler.load_state_dict(saved)
-    for group, rate in zip(_optimizer(engine).param_groups, saved["_last_lr"], strict=True):
-        group["lr"] = rate
-
-
-def _optimizer(engine: Any) -> Any:
-    """AdamW, within what DeepSpeed wraps around it."""
-    return engine.optimizer.optimizer if engine.zero_optimization() else engine.optimizer
 
 
 def _model_states(state: Path) -> Mapping[str, Any]:

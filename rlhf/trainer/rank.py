@@ -35,7 +35,7 @@ from rlhf.trainer.losses import (
     sft_loss,
 )
 from rlhf.trainer.mismatch import MismatchGuard
-from rlhf.trainer.model_rank import TAG, ModelRank
+from rlhf.trainer.model_rank import ModelRank
 from rlhf.trainer.scores import Columns, RankScores, Wanted
 from rlhf.trainer.sequence_parallel import as_policy
 from rlhf.trainer.settings import LearnerSettings, Orders
@@ -129,17 +129,16 @@ class Rank(ModelRank):
             weights.put_back(self.policy, self._held)
             self._held = None
 
-    def save(self, path: Path, version: PolicyVersion) -> None:
-        if self.critic:
-            self.critic.engine.save_checkpoint(str(path / "critic" / "deepspeed"), tag=TAG)
-        super().save(path, version)
+    def _save_state(self, path: Path) -> list[Path]:
+        critics = zero.save(self.critic.engine, path / "critic" / "deepspeed") if self.critic else []
+        return critics + super()._save_state(path)
 
     def load(self, path: Path) -> PolicyVersion:
         if self.critic and not (path / "critic").is_dir():
             raise CheckpointError(f"{path} holds no critic; this run has one (trainer.critic)")
         version = super().load(path)
         if self.critic:
-            self.critic.engine.load_checkpoint(str(path / "critic" / "deepspeed"), tag=TAG)
+            zero.load(self.critic.engine, path / "critic" / "deepspeed", self.critic.config.optimizer)
         return version
 
     def _movable(self, plan: str) -> bool:

@@ -22,7 +22,7 @@ from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.scores import RankScores, Wanted
 from rlhf.trainer.settings import LearnerSettings, Orders, PairTerms
-from rlhf.types import Manifest, PolicyVersion, Rendezvous
+from rlhf.types import Manifest, PolicyVersion, Rendezvous, Written
 
 if TYPE_CHECKING:
     from rlhf.trainer.preference_rank import PreferenceRank
@@ -126,9 +126,10 @@ class LearnerWorker:
         """Undo `perturb`, bit for bit."""
         self._started.restore()
 
-    def save(self, path: Path, version: PolicyVersion) -> None:
-        """Write DeepSpeed's state (weights, optimizer, schedule), the version, and a ready Hugging Face folder."""
-        self._model.save(path, version)
+    def save(self, path: Path, version: PolicyVersion) -> dict[str, Written]:
+        """Write DeepSpeed's state (weights, optimizer, schedule), the version, and a ready Hugging Face folder. Returns
+        what this rank wrote, by path within `path`; it is on the disk."""
+        return self._model.save(path, version)
 
     def load(self, path: Path) -> PolicyVersion:
         """Continue exactly from `save`; returns its version. Raises `CheckpointError` for another plan's state."""

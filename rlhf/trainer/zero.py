@@ -1,4 +1,4 @@
-"""DeepSpeed behind three functions: join the process group, build the engine, take one optimizer step.
+"""DeepSpeed behind few functions: join the process group, build the engine, take one optimizer step, go on.
 
 Three things are made explicit that DeepSpeed would decide: where an optimizer step ends (the number of micro-batches
 changes every update), that gradients are summed over ranks (it averages them), and that nothing is compiled at start.
@@ -12,15 +12,19 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlhf.errors import ModelError, TrainingDiverged
+from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
 from rlhf.trainer.config import OptimizerConfig
 from rlhf.trainer.schedule import learning_rate_factor
 from rlhf.trainer.settings import LearnerSettings
+
+TAG = "state"
+"""DeepSpeed's name of the one state in a checkpoint's folder."""
 
 
 def join(rank: int, world_size: int, address: str, port: int, device: str, timeout_seconds: float) -> None:
@@ -145,6 +149,51 @@ def step(engine: Any, setting: str = "trainer.optimizer") -> float:
     if not engine.fp16_enabled() and not norm < float("inf"):
         raise TrainingDiverged(f"the gradient norm is {norm}: lower {setting}.learning_rate")
     return norm
+
+
+def save(engine: Any, folder: Path) -> list[Path]:
+    """Write weights, moments and the place in the schedule; the tensors' files that this rank wrote. Collective."""
+    writer, written = engine.checkpoint_engine, []
+    write = writer.save
+
+    def noted(state: Any, path: str) -> None:  # its names and who writes which are DeepSpeed's to know
+        write(state, path)
+        written.append(Path(path))
+
+    writer.save = lambda state_dict, path: noted(state_dict, path)
+    try:
+        engine.save_checkpoint(str(folder), tag=TAG)
+    finally:
+        del writer.save
+    return written
+
+
+def load(engine: Any, folder: Path, config: OptimizerConfig) -> None:
+    """Go on from `save`, with the optimizer's settings of `config`. Raises `CheckpointError`. Collective."""
+    path, _ = engine.load_checkpoint(str(folder), tag=TAG)
+    if path is None:
+        raise CheckpointError(f"{folder}: DeepSpeed finds no state to go on from; use another checkpoint")
+    put_settings(engine, config)
+
+
+def put_settings(engine: Any, config: OptimizerConfig) -> None:
+    """The optimizer's settings of `config` in place of those that a checkpoint brought: its step, moments and place in
+    the schedule stay."""
+    schedule, optimizer = engine.lr_scheduler, adamw(engine)
+    schedule.base_lrs = [config.learning_rate] * len(optimizer.param_groups)
+    schedule._last_lr = [rate * factor(schedule.last_epoch) for rate, factor in zip(
+        schedule.base_lrs, schedule.lr_lambdas, strict=True)]  # fmt: skip
+    for group, rate in zip(optimizer.param_groups, schedule.get_last_lr(), strict=True):
+        group["initial_lr"], group["lr"] = config.learning_rate, rate
+        group["betas"], group["eps"], group["weight_decay"] = config.betas, config.eps, config.weight_decay
+    if engine.zero_optimization():
+        engine.optimizer.clip_grad = config.max_grad_norm
+
+
+def adamw(engine: Any) -> torch.optim.Optimizer:
+    """AdamW, within what DeepSpeed wraps around it."""
+    inner: torch.optim.Optimizer = engine.optimizer.optimizer if engine.zero_optimization() else engine.optimizer
+    return inner
 
 
 @contextmanager

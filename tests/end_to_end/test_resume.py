@@ -100,12 +100,23 @@ def test_other_data_is_refused_and_other_settings_are_told(whole: Run, tmp_path:
 def test_a_run_on_pairs_goes_on_too(tmp_path: Path, cache: Path) -> None:
     recipe = ROOT / "recipes" / "dpo.yaml"
     run = train(tmp_path / "run", cache, *PAIRS, recipe=recipe)
-    resumed = train(died_at_its_end(run, tmp_path / "died"), cache, *PAIRS, "--resume", recipe=recipe)
+    died = died_at_its_end(run, tmp_path / "died")
+    was, other = files_of(died), f"trainer.reference_path={run.model}"
+    refused = train(died, cache, *PAIRS, other, "--resume", recipe=recipe, expect=2)
+    assert f"trainer.reference_path: not what {died} began with" in refused.process.stderr
+    assert files_of(died) == was, "a start that is refused changes nothing"
+    resumed = train(died, cache, *PAIRS, "--resume", recipe=recipe)
     assert "resuming from version-000003: 3 of 6 updates are behind it" in resumed.process.stdout
     assert list(map(timeless, resumed.metrics)) == list(map(timeless, run.metrics))
     assert len(run.metrics) == 6
     assert resumed.summary["evaluations"] == run.summary["evaluations"]
     assert same_states(resumed, run)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Everything of a run but its logs and who owned it."""
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in files.items() if not name.startswith(("logs/", "owner/"))}
 
 
 def died_at_its_end(run: Run, folder: Path) -> Path:

@@ -106,6 +106,7 @@ async def run_to_the_end(environments: Environments, folder: Path, updates: int,
     except ExceptionGroup as error:
         ended = telling_error(error)
     ledger.close()
+    place.give_back()
     records = list(read_episodes(place.episodes))
     return Books(ended, len(learner.updates), buffer.accounts, ledger.sample_accounts, records)
 

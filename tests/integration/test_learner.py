@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf.durable import sizes
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
 from rlhf.models import head
 from rlhf.models.config import ModelConfig, WarmupConfig
@@ -37,6 +38,7 @@ CANARY = np.arange(3, 40, dtype=np.int32)
 GROUPS = made_groups(12, 8)
 CUTS = [(100_000, 512, 0), (300, 128, 0), (1, 1, 0), (300, 128, 5)]
 """`(tokens a micro-batch, tokens a row, seed of the order of groups)`: from one pass to one sequence at a time."""
+LINEAR: dict[str, Any] = {"learning_rate": 1e-3, "schedule": "linear"}
 
 
 def trainer(ranks: int, stage: int, learning_rate: float = 1e-3, **changes: Any) -> TrainerConfig:
@@ -181,7 +183,8 @@ def test_a_resumed_learner_continues_bit_for_bit(
     workers = ranks_of(request, ranks)
     learner = start(workers, folder, trainer(ranks, stage), dtype)
     train(learner, 2)
-    asyncio.run(learner.save(tmp_path))
+    written = asyncio.run(learner.save(tmp_path))
+    assert {name: one.size for name, one in written.items()} == sizes(tmp_path), "every file has its writer"
     train(learner, 2)
     uninterrupted = look(workers, whole_weights)
     resumed = start(workers, folder, trainer(ranks, stage), dtype)
@@ -227,6 +230,39 @@ def test_a_learner_continues_under_another_plan_but_for_rounding(
     found = look(workers, whole_weights)
     assert distance(found, uninterrupted) <= (0.01 if dtype == "float32" else 0.3) * distance(at_save, uninterrupted)
     assert not list(tmp_path.rglob("whole"))
+
+
+@pytest.mark.parametrize(("before", "after"), [((1, 0), (1, 0)), ((2, 3), (2, 3)), ((1, 0), (1, 1))])
+def test_settings_changed_at_a_resume_decide_the_next_step(
+    request: pytest.FixtureRequest, folder: str, tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    learner = start(ranks_of(request, before[0]), folder, trainer(*before))
+    train(learner, 2)
+    asyncio.run(learner.save(tmp_path))
+    workers = ranks_of(request, after[0])
+    was, same_rate = next_step(workers, folder, tmp_path, trainer(*after))
+    _, thrice = next_step(workers, folder, tmp_path, trainer(*after, learning_rate=3e-3))
+    assert off(thrice, 3 * same_rate) < 1e-4
+    decaying = trainer(*after).model_copy(update={"optimizer": OptimizerConfig(weight_decay=0.5, **LINEAR)})
+    _, decayed = next_step(workers, folder, tmp_path, decaying)
+    rate = 1e-3 * 18 / 20  # linear: two of twenty steps are taken
+    assert off(decayed - same_rate, -rate * 0.5 * was) < 1e-2
+
+
+def next_step(
+    workers: list[ProcessWorker], folder: str, checkpoint: Path, config: TrainerConfig
+) -> tuple[np.ndarray, np.ndarray]:
+    """All weights as the checkpoint has them, and what the next update adds to them."""
+    resumed = start(workers, folder, config)
+    asyncio.run(resumed.load(checkpoint))
+    was = flat(look(workers, whole_weights))
+    train(resumed, 1)
+    return was, flat(look(workers, whole_weights)) - was
+
+
+def flat(state: dict[str, torch.Tensor]) -> np.ndarray:
+    whole = [state[name].double().flatten() for name in sorted(state) if name != "lm_head.weight"]  # tied
+    return torch.cat(whole).numpy()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlhf.durable import sizes
 from rlhf.errors import CheckpointError, ModelError
 from rlhf.models.config import ModelConfig
 from rlhf.models.loading import load_tokenizer
@@ -65,6 +66,19 @@ def policy_weights(workers: list[ProcessWorker]) -> np.ndarray:
     return first
 
 
+def whole_critic(rank: Rank) -> np.ndarray:
+    from deepspeed.utils import safe_get_full_fp32_param
+
+    staged = rank.critic.engine.zero_optimization()
+    held = [safe_get_full_fp32_param(w) if staged else w for w in rank.critic.engine.module.parameters()]
+    return np.concatenate([one.detach().double().flatten().numpy() for one in held])
+
+
+def critic_weights(workers: list[ProcessWorker]) -> np.ndarray:
+    first, *_ = [future.result(timeout=60) for future in [worker.inspect(whole_critic) for worker in workers]]
+    return first
+
+
 def test_a_critic_learns_what_explains_the_returns_while_the_policy_waits(
     workers: list[ProcessWorker], folder: str
 ) -> None:
@@ -108,6 +122,25 @@ def test_the_kl_coefficient_follows_its_target_across_a_checkpoint(
     asyncio.run(resumed.load(tmp_path))
     again = asyncio.run(resumed.update(made_groups(12, 4, seed=9))).metrics
     assert again == expected
+
+
+def test_a_critic_s_learning_rate_changed_at_a_resume_decides_its_next_step(
+    workers: list[ProcessWorker], folder: str, tmp_path: Path
+) -> None:
+    learner = started(workers, folder, epochs=1)
+    asyncio.run(learner.update(made_groups(12, 4)))
+    written = asyncio.run(learner.save(tmp_path))
+    assert {name: one.size for name, one in written.items()} == sizes(tmp_path), "every file has its writer"
+    steps = {}
+    for rate in (3e-3, 6e-3):
+        resumed = started(workers, folder, epochs=1, critic={"optimizer": {"learning_rate": rate}})
+        asyncio.run(resumed.load(tmp_path))
+        was = critic_weights(workers)
+        metrics = asyncio.run(resumed.update(made_groups(12, 4, seed=9))).metrics
+        assert metrics["critic_learning_rate"] == rate
+        steps[rate] = critic_weights(workers) - was
+    difference = np.linalg.norm(steps[6e-3] - 2 * steps[3e-3])
+    assert difference < 1e-4 * np.linalg.norm(steps[6e-3])
 
 
 def test_a_critic_s_folder_must_be_one(workers: list[ProcessWorker], folder: str, tmp_path: Path) -> None:

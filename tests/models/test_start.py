@@ -1,9 +1,13 @@
 import asyncio
+import errno
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rlhf.errors import ModelError
 from rlhf.models.config import ModelConfig, TinyModelConfig, WarmupConfig
 from rlhf.models.start import start_folder, start_model
 
@@ -44,6 +48,23 @@ def test_a_warm_up_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="cheese"):
         made(config(tmp_path), CountingWarmUp(fails=True))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_one_line_unless_the_model_is_in_it(tmp_path: Path) -> None:
+    warm_up, missing = CountingWarmUp(), tmp_path / "file" / "cache"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelError, match=r"cannot be made in .*file/cache \(Not a directory\); set model\.cache_dir"):
+        made(config(missing), warm_up)
+    found = made(config(tmp_path), warm_up)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "mkdir", read_only)
+        assert made(config(tmp_path), warm_up) == found
+        with pytest.raises(ModelError, match="Read-only file system"):
+            made(config(tmp_path, updates=4), warm_up)
+
+
+def read_only(*arguments: Any, **named: Any) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
 def test_whatever_decides_the_weights_decides_the_folder(tmp_path: Path) -> None:

@@ -30,7 +30,9 @@ trainer:
 def test_an_earlier_run_is_moved_aside_and_kept_whole(tmp_path: Path):
     path = tmp_path / "runs" / "quickstart"
     for content in ("first", "second", "third"):
-        RunFolder.create(path).metrics.write_text(content)
+        folder = RunFolder.create(path)
+        folder.metrics.write_text(content)
+        folder.give_back()
     found = {folder.name: (folder / "metrics.jsonl").read_text() for folder in path.parent.iterdir()}
     assert found == {"quickstart": "third", "quickstart.1": "first", "quickstart.2": "second"}
 
@@ -105,7 +107,7 @@ def test_a_folder_without_any_record_has_nothing_to_set_aside(tmp_path: Path) ->
     folder = RunFolder.keep(tmp_path)
     (folder.logs / "slurm-1.out").write_text("told")
     folder.set_records_aside()
-    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "logs", "tensorboard"}
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "logs", "owner", "tensorboard"}
 
 
 def test_records_without_a_checkpoint_are_set_aside_and_logs_stay(tmp_path: Path) -> None:

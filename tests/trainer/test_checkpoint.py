@@ -3,16 +3,19 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.errors import CheckpointError
-from rlhf.trainer.checkpoint import checkpoints, newest_checkpoint, prune, read_checkpoint, write_checkpoint
+from rlhf.durable import synced
+from rlhf.errors import CheckpointError, RunTaken
+from rlhf.trainer.checkpoint import checkpoints, newest_checkpoint, prune, read_checkpoint, verify, write_checkpoint
+from rlhf.types import Written
 
 
-async def save(path: Path) -> None:
+async def save(path: Path) -> dict[str, Written]:
     (path / "huggingface").mkdir()
     (path / "huggingface" / "config.json").write_text("{}")
+    return synced(path, [path / "huggingface" / "config.json"])
 
 
-async def broken_save(path: Path) -> None:
+async def broken_save(path: Path) -> dict[str, Written]:
     await save(path)
     raise OSError("disk full")
 
@@ -39,7 +42,7 @@ def test_one_that_broke_while_writing_is_not_listed_and_is_refused_by_name(tmp_p
 def test_a_file_that_lost_bytes_is_named(tmp_path: Path) -> None:
     path = write(tmp_path, 1)
     (path / "huggingface" / "config.json").write_text("")
-    with pytest.raises(CheckpointError, match=r"damaged: huggingface/config\.json should have 2 bytes and is 0 bytes"):
+    with pytest.raises(CheckpointError, match=r"damaged: huggingface/config\.json has 0, it should have 2 bytes"):
         read_checkpoint(path)
     (path / "huggingface" / "config.json").unlink()
     with pytest.raises(CheckpointError, match="is missing"):
@@ -73,3 +76,50 @@ def test_no_checkpoint_at_all_is_said(tmp_path: Path) -> None:
 def test_writing_a_version_again_replaces_it(tmp_path: Path) -> None:
     write(tmp_path, 1)
     assert read_checkpoint(write(tmp_path, 1)).version == 1
+
+
+def test_a_file_that_the_controller_sees_otherwise_than_its_rank_wrote_it_makes_no_checkpoint(tmp_path: Path) -> None:
+    async def elsewhere(path: Path) -> dict[str, Written]:
+        return await save(path) | {"deepspeed/state.pt": Written(size=7, checksum="00")}
+
+    with pytest.raises(CheckpointError, match=r"state\.pt is missing, its writer says 7 bytes"):
+        asyncio.run(write_checkpoint(tmp_path, version=2, next_ordinal=0, outstanding=(), save=elsewhere))
+    assert checkpoints(tmp_path) == []
+
+
+def test_a_file_of_the_right_size_with_another_content_is_found_by_reading_it(tmp_path: Path) -> None:
+    path = write(tmp_path, 1)
+    verify(path, read_checkpoint(path))
+    (path / "huggingface" / "config.json").write_bytes(bytes(2))
+    with pytest.raises(CheckpointError, match=r"huggingface/config\.json has its size, but not its content"):
+        verify(path, read_checkpoint(path))
+
+
+def test_checkpoints_that_are_not_whole_neither_count_nor_go(tmp_path: Path) -> None:
+    for version in (5, 400, 500):
+        write(tmp_path, version)
+    for version in (400, 500):
+        (tmp_path / f"version-000{version}" / "manifest.json").unlink()
+    prune(tmp_path, keep=2)
+    assert [path.name for path in checkpoints(tmp_path)] == ["version-000005", "version-000400", "version-000500"]
+
+
+def test_nothing_is_renamed_or_deleted_by_a_process_that_has_lost_the_folder(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+
+    def lost() -> None:
+        raise RunTaken("another's")
+
+    with pytest.raises(RunTaken):
+        prune(tmp_path, 1, lost)
+    asked = iter([None, None, lost])  # lost between the save and the rename
+
+    def lost_late() -> None:
+        if check := next(asked):
+            check()
+
+    late = write_checkpoint(tmp_path, version=3, next_ordinal=0, outstanding=(), save=save, may_write=lost_late)
+    with pytest.raises(RunTaken):
+        asyncio.run(late)
+    assert [path.name for path in checkpoints(tmp_path)] == ["version-000001", "version-000002"]

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shlex
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ LAST_LINES = 10
 NO_SUCH_COMMAND = (126, 127)
 SSH_FAILED = 255
 LINE_BYTES = 1 << 20
+"""A longer line comes in pieces."""
+CHUNK_BYTES = 1 << 16
+LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
+"""Progress bars end their lines with a bare return; one that is the last byte yet may be half of a line's end."""
 Print = Callable[[str], None]
 
 
@@ -43,6 +48,20 @@ def connection(host: Host, shared: Path, *, user: str | None, config: Path | Non
     words += ["-F", str(config)] if config else []
     words += ["-l", user] if user else []
     return [*words, "--", host.name, "exec " + shlex.join(far_end)]
+
+
+async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """What a command says, line by line; the last one may have no end."""
+    waiting = b""
+    while chunk := await stream.read(CHUNK_BYTES):
+        *lines, waiting = LINE_END.split(waiting + chunk)
+        for line in lines:
+            yield line.decode(errors="replace")
+        if len(waiting) > LINE_BYTES:
+            yield waiting.decode(errors="replace")
+            waiting = b""
+    if waiting:
+        yield waiting.removesuffix(b"\r").decode(errors="replace")
 
 
 class Session:
@@ -64,7 +83,7 @@ class Session:
         pipe = asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(
-                *words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=LINE_BYTES
+                *words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
             )
         except FileNotFoundError:
             raise HostError(host.name, f"this machine has no {words[0]} to reach it; install openssh-client") from None
@@ -146,8 +165,7 @@ class Session:
 
     async def _read_output(self) -> None:
         assert self._process.stdout is not None
-        while read := await self._process.stdout.readline():
-            line = read.decode(errors="replace").rstrip("\n")
+        async for line in lines_of(self._process.stdout):
             if self._ready.done():
                 self._last.append(line)
                 self._tell(line)
@@ -156,8 +174,7 @@ class Session:
 
     async def _read_errors(self) -> None:
         assert self._process.stderr is not None
-        while read := await self._process.stderr.readline():
-            line = read.decode(errors="replace").rstrip("\r\n")
+        async for line in lines_of(self._process.stderr):
             if line.strip():
                 self._last.append(line.strip())
             if self._ready.done():

@@ -14,7 +14,7 @@ import pytest
 
 from rlhf.deploy.ssh.hosts_file import Host
 from rlhf.deploy.ssh.orders import Orders
-from rlhf.deploy.ssh.session import Session, connection
+from rlhf.deploy.ssh.session import LINE_BYTES, Session, connection
 from rlhf.errors import HostError
 from tests.pace import scaled
 
@@ -110,6 +110,26 @@ async def test_a_command_is_asked_to_save(tmp_path: Path) -> None:
     session.save()
     assert await asyncio.wait_for(session.wait(), scaled(20)) == 0
     assert said.lines == ["waits", "SIGUSR1"]
+    await session.end(10)
+
+
+@pytest.mark.timeout(60)
+async def test_a_megabyte_without_an_end_of_line_and_a_progress_bar_are_read_like_anything_else(tmp_path: Path) -> None:
+    said = Said()
+    session = await opened(tmp_path, said)
+    await session.ready()
+    program = f"""
+import sys
+for stream in (sys.stdout, sys.stderr):
+    stream.write("x" * {3 * LINE_BYTES} + "\\n")
+    stream.write("".join(f"{{n}} %\\r" for n in range(5)) + "\\r\\nthe end")
+"""
+    session.order(orders(tmp_path, program))
+    assert await session.wait() == 0
+    for lines in (said.lines, said.errors):
+        pieces = [line for line in lines if line.startswith("x")]
+        assert (sum(map(len, pieces)), "".join(pieces).strip("x")) == (3 * LINE_BYTES, "")
+        assert lines[len(pieces) :] == ["0 %", "1 %", "2 %", "3 %", "4 %", "", "the end"]
     await session.end(10)
 
 

@@ -1,0 +1,93 @@
+"""What is still there when the power goes: files and folders that are synced before anything names them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+
+from rlhf.types import Written
+
+READERS = 8
+"""Files whose checksums are computed at once: hashing leaves the interpreter to others."""
+NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
+"""What file systems answer that keep their folders without being asked, and of one that may be entered and not read."""
+
+
+def checksum(path: Path) -> str:
+    """BLAKE2b of a file's content, 32 hexadecimal digits."""
+    digest = blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def checksums(paths: Iterable[Path]) -> list[str]:
+    """Those of many files, in their order."""
+    with ThreadPoolExecutor(READERS) as readers:
+        return list(readers.map(checksum, paths))
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the content of a file is on the disk, whoever wrote it on this machine."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    try:
+        sync_file(path)
+    except OSError as error:
+        if error.errno not in NO_FOLDER_SYNC:
+            raise
+
+
+def sync_tree(root: Path) -> None:
+    """Wait until the names in `root` and in all folders below it are on the disk."""
+    for folder in sorted(path for path in root.rglob("*") if path.is_dir()):
+        sync_folder(folder)
+    sync_folder(root)
+
+
+def synced(root: Path, paths: Iterable[Path]) -> dict[str, Written]:
+    """Sync files of `root` that this machine wrote; what they hold, by path within `root`."""
+    files = sorted(set(paths))
+    for path in files:
+        sync_file(path)
+    return {
+        str(path.relative_to(root)): Written(size=path.stat().st_size, checksum=own)
+        for path, own in zip(files, checksums(files), strict=True)
+    }
+
+
+def files_below(root: Path) -> list[Path]:
+    """Every file below a folder."""
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def sizes(root: Path) -> Mapping[str, int]:
+    """Sizes in bytes of all files below a folder, by path within it."""
+    return {str(path.relative_to(root)): path.stat().st_size for path in files_below(root)}
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Write a file beside its place, sync it and rename it: there is the whole of it or what was there before."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
