@@ -28,13 +28,14 @@ WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "l
 """What configurations call a number of tokens beyond which a layer does not look."""
 
 
-def check_model(model: PreTrainedModel, path: str, *, setting: str = "model.path") -> None:
-    """Compare packed rows with each sequence alone, with sequences of a few tokens and with some that are longer than
-    any window the configuration names. The model is where it will run; `setting` is the key of the recipe that named
-    its `path`. Raises `ModelError` naming what is off.
+def check_model(model: PreTrainedModel, path: str, *, device: str = "cpu", setting: str = "model.path") -> None:
+    """Move the model to `device`, where it will run, and compare packed rows with each sequence alone, with sequences
+    of a few tokens and with some that are longer than any window the configuration names. `setting` is the key of the
+    recipe that named its `path`. Raises `ModelError` naming what is off.
 
     Flash attention takes no mask: its rows hold one sequence each, and there is nothing to compare.
     """
+    nn.Module.to(model, device)
     if model.config._attn_implementation == "flash_attention_2":
         return
     named = f"{setting}={path}"

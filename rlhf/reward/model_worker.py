@@ -58,8 +58,8 @@ class RewardModelWorker:
             attention=settings.attention,
             trust_remote_code=settings.trust_remote_code,
             setting="reward.model",
-        ).to(settings.device)
-        check_model(model, settings.model, setting="reward.model")
+        )
+        check_model(model, settings.model, device=settings.device, setting="reward.model")
         check_same_vocabulary(settings.policy, settings.model, trust_remote_code=settings.trust_remote_code)
         self._settings = settings
         self._head = ScalarHead(model).requires_grad_(False).eval()

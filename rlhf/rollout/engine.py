@@ -184,9 +184,9 @@ class RemoteEngine:
     async def _abort(self, request_id: str) -> None:
         await self._call("abort", [request_id])
 
-    async def _call(self, method: str, argument: object) -> Any:
+    async def _call(self, method: str, *arguments: object) -> Any:
         """A call that waits, at worst, for a publish to end."""
-        return await self._worker.call(method, argument, timeout_seconds=self._publish_seconds + CALL_SECONDS)
+        return await self._worker.call(method, *arguments, timeout_seconds=self._publish_seconds + CALL_SECONDS)
 
     def _settle(self, reply: Finished | Refused) -> None:
         pending = self._pending.pop(reply.id, None)

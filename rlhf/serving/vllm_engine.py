@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,9 +105,8 @@ class VllmEngine:
     def extend(self, request: Request, *, timeout_seconds: float) -> Finished:
         """A reply that only its budget ends, sampled alone while the engine is paused."""
         with self._alone() if self._paused else _as_it_is():
-            return finished_of(
-                self._run_to_end("extend", request.token_ids, sampling_params(request, ()), timeout_seconds)
-            )
+            endless = sampling_params(request, replace(self._settings, stop_token_ids=(), stop=()))
+            return finished_of(self._run_to_end("extend", request.token_ids, endless, timeout_seconds))
 
     def prepare(self, names: Sequence[str]) -> None:
         """Stop sampling and forget all keys and values; requests wait where they are.

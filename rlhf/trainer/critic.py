@@ -89,6 +89,6 @@ def _load(config: CriticConfig, settings: LearnerSettings) -> Any:
         trust_remote_code=settings.model.trust_remote_code,
         fresh_head=config.path is None,
         setting="trainer.critic.path",
-    ).to(settings.device)
-    check_model(model, path, setting="trainer.critic.path")
+    )
+    check_model(model, path, device=settings.device, setting="trainer.critic.path")
     return model

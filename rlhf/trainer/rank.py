@@ -293,8 +293,8 @@ def _load(settings: LearnerSettings, *, gradient_checkpointing: bool, lora: Lora
         gradient_checkpointing=gradient_checkpointing,
         trust_remote_code=settings.model.trust_remote_code,
         loader=settings.model.loader,
-    ).to(settings.device)
-    check_model(model, settings.model_path)
+    )
+    check_model(model, settings.model_path, device=settings.device)
     return as_policy(add_lora(model, lora), settings).to(settings.device)
 
 

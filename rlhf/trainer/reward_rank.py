@@ -31,8 +31,8 @@ class RewardRank(PairRank):
             gradient_checkpointing=model.gradient_checkpointing,
             trust_remote_code=model.trust_remote_code,
             fresh_head=not is_scalar(settings.model_path, trust_remote_code=model.trust_remote_code),
-        ).to(settings.device)
-        check_model(loaded, settings.model_path)
+        )
+        check_model(loaded, settings.model_path, device=settings.device)
         super().__init__(as_scalar_head(loaded, settings), rank, world_size, settings)
 
     def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, tally: Tally) -> Iterator[Tensor]:
