@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -27,6 +28,7 @@ TEST_SECONDS = 300
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts with `&` hands on that it is ignored
     pretend()
     pace()
     if not _is_worker(config):
