@@ -10,7 +10,7 @@ from typing import Any
 from rlhf.config import Origins, build, merge, parse_override, read_yaml
 from rlhf.errors import ConfigError
 from rlhf.recipe import Recipe
-from rlhf.trainer.algorithm import mismatch_layer, preset_layer
+from rlhf.trainer.algorithm import adapter_layer, mismatch_layer, preset_layer
 
 Layer = tuple[str, dict[str, Any]]
 """Where values come from, and the values."""
@@ -56,11 +56,11 @@ def _files(path: Path, above: tuple[Path, ...] = ()) -> tuple[list[Layer], dict[
 
 def _composed(bases: Sequence[Layer], layers: Sequence[Layer], path: Path | None) -> LoadedRecipe:
     """All layers merged; beneath the recipe's own are the settings of the kind or algorithm that they name, and those
-    for engines whose log-probs are not the learner's."""
+    for engines whose log-probs or weights are not the learner's."""
     values, _ = merge(*bases, *layers)
     beneath = _beneath(values)
     values, _ = merge(*bases, beneath, *layers)
-    values, origins = merge(*bases, beneath, mismatch_layer(values), *layers)
+    values, origins = merge(*bases, beneath, mismatch_layer(values), adapter_layer(values), *layers)
     return LoadedRecipe(build(Recipe, values), origins, path)
 
 

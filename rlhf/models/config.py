@@ -64,7 +64,7 @@ class LoraConfig(Config):
     """Names of the linear layers that get adapters."""
     publish: Literal["merged", "adapter"] = "merged"
     """What engines are sent: whole weights with the adapters added, served at full speed, or the adapters alone: less
-    to send, exact in 16 bits too, and served more slowly."""
+    to send, exact in 16 bits too, and served more slowly. In 16 bits it is the adapters unless the recipe says so."""
 
     @model_validator(mode="after")
     def _some_targets(self) -> LoraConfig:

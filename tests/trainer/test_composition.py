@@ -141,6 +141,25 @@ def test_vtrace_corrects_itself_and_a_bound_of_the_recipe_s_own_stays() -> None:
     assert trainer_of(max_staleness=1, correction={"high": 5.0}).correction.high == 5.0
 
 
+@pytest.mark.parametrize(
+    ("model", "trainer", "publish"),
+    [
+        ({"dtype": "float32", "lora": {}}, {}, "merged"),
+        ({"dtype": "bfloat16", "lora": {}}, {}, "adapter"),
+        ({"dtype": "float16", "lora": {"rank": 4}}, {"publish": {"backend": "gloo"}}, "adapter"),
+        ({"dtype": "bfloat16", "lora": {"publish": "merged"}}, {}, "merged"),
+        ({"dtype": "bfloat16", "lora": {}}, {"publish": {"backend": "nccl"}}, "merged"),
+    ],
+)
+def test_in_16_bits_adapters_are_published_where_they_can_travel_unless_the_recipe_says_so(
+    model: dict[str, Any], trainer: dict[str, Any], publish: str
+) -> None:
+    loaded = recipe_from({"model": {"tiny": {}, **model}, "data": MADE["data"], "trainer": trainer})
+    assert loaded.recipe.model.lora is not None
+    assert loaded.recipe.model.lora.publish == publish
+    assert (loaded.origins.get("model.lora.publish") == f"model.dtype {model['dtype']}") == (publish == "adapter")
+
+
 def test_k1_in_the_loss_is_taken_for_its_value_beside_an_exact_gradient() -> None:
     assert trainer_of(kl={"coefficient": 0.1, "estimator": "k1", "exact_gradient": True}).kl.estimator == "k1"
 
