@@ -60,7 +60,7 @@ def _composed(bases: Sequence[Layer], layers: Sequence[Layer], path: Path | None
     values, _ = merge(*bases, *layers)
     beneath = _beneath(values)
     values, _ = merge(*bases, beneath, *layers)
-    values, origins = merge(*bases, beneath, mismatch_layer(values), adapter_layer(values), *layers)
+    values, origins = merge(*bases, beneath, mismatch_layer(values), *layers, adapter_layer(values))
     return LoadedRecipe(build(Recipe, values), origins, path)
 
 
