@@ -51,7 +51,7 @@ class Forks:
         return True
 
     def _say(self, line: dict[str, str]) -> None:
-        print(json.dumps(line), file=self._out, flush=True)
+        print(f"\n{json.dumps(line)}", file=self._out, flush=True)  # pytest writes its dots on the same line
 
     def _replace(self, mutant: Mutant) -> None:
         function_of(importlib.import_module(self._module), mutant.function).__code__ = mutant.code
