@@ -34,6 +34,10 @@ Key = tuple[str, int]
 """A session's name, and which of its openings it is."""
 
 
+GIVEN_UP = "given_up"
+"""Beside the kinds of failures of an environment: the episode ended its waiting."""
+
+
 class RecordedEnvironments:
     """The sessions of `inner`, written down as they are played. Raises `CassetteError` for a file that is there."""
 
@@ -91,11 +95,11 @@ class RecordedEnvironment:
         return await self._noted(line, self._inner.step(action))
 
     async def close(self) -> None:
-        """A request that was given up failed where the episode's deadline did it. Where the whole episode is cancelled,
-        at the end of the run, nothing became of it."""
+        """A request may have been given up because the time of its episode was over. Where the whole episode is
+        cancelled, at the end of the run, nothing became of it."""
         closing = asyncio.current_task()
         if self._given_up and closing is not None and not closing.cancelling():
-            self._cassette.failed(self._given_up, "timeout", "given up while it was asked")
+            self._cassette.failed(self._given_up, GIVEN_UP, "the episode had waited too long for its environment")
         await self._inner.close()
 
     async def _noted(self, line: Json, asked: Coroutine[Any, Any, Observation]) -> Observation:
@@ -125,7 +129,8 @@ class ReplayedEnvironments:
         return ReplayedEnvironment(self, key)
 
     def next_line(self, asked: Json) -> Json:
-        """What was recorded of the request. Raises `EnvironmentFailed` where it failed, `CassetteError`."""
+        """What was recorded of the request. Raises `EnvironmentFailed` where it failed, `TimeoutError` where the time
+        of its episode was over, and `CassetteError`."""
         waiting = self._lines[asked["session"], asked["opening"]]
         if not waiting or any(waiting[0][name] != asked[name] for name in ("method", "request")):
             recorded = f"it has {dumps(waiting[0]['request']):.200} there" if waiting else "it has nothing more"
@@ -135,6 +140,8 @@ class ReplayedEnvironments:
             )
         line = waiting.popleft()
         if failure := line.get("failure"):
+            if failure["kind"] == GIVEN_UP:
+                raise TimeoutError(failure["detail"])
             raise EnvironmentFailed(self.spec.name, failure["kind"], failure["detail"])
         return line
 

@@ -103,8 +103,12 @@ class VllmEngine:
         return np.array(output.prompt_logprobs.logprobs, dtype=np.float32)
 
     def extend(self, request: Request, *, timeout_seconds: float) -> Finished:
-        """A reply that only its budget ends, sampled alone while the engine is paused."""
-        with self._alone() if self._paused else _as_it_is():
+        """A reply that only its budget ends, sampled alone while the engine is paused.
+
+        It leaves no trace in the process's random state: in one process with the learner that is the learner's too, and
+        a run that is resumed asks once more than one that never ended.
+        """
+        with self._alone() if self._paused else _as_it_is(), torch.random.fork_rng(devices=[]):
             endless = sampling_params(request, replace(self._settings, stop_token_ids=(), stop=()))
             return finished_of(self._run_to_end("extend", request.token_ids, endless, timeout_seconds))
 

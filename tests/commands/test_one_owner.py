@@ -18,10 +18,10 @@ def test_a_folder_that_is_owned_is_refused_by_its_owner_s_name(
     mine = RunFolder.create(tmp_path / "runs" / "run")
     (mine.checkpoints / "writing-000005-1").mkdir()
     ended = rlhf("train", recipe, f"run.dir={mine.path}", *more)
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith(f"error: {mine.path} belongs to process {os.getpid()} on ")
-    assert ended.err.count("\n") == 1
-    assert ended.seconds < 4
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"error: {mine.path} belongs to process {os.getpid()} on ")
+    assert ended.stderr.count("\n") == 1
+    assert ended.processor_seconds < 4
     mine.check()
     assert (mine.checkpoints / "writing-000005-1").is_dir()
     assert [path.name for path in mine.path.parent.iterdir()] == ["run"]
@@ -29,4 +29,4 @@ def test_a_folder_that_is_owned_is_refused_by_its_owner_s_name(
 
 def test_starting_over_is_for_runs_that_are_resumed(rlhf: Command, recipe: Path) -> None:
     ended = rlhf("train", recipe, "--start-over")
-    assert (ended.code, "--start-over goes with --resume" in ended.err) == (2, True)
+    assert (ended.returncode, "--start-over goes with --resume" in ended.stderr) == (2, True)

@@ -30,7 +30,11 @@ MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window
 MADE: dict[str, tuple[type, type, dict[str, Any]]] = {
     "falcon": (FalconConfig, FalconForCausalLM, {"alibi": False, "new_decoder_architecture": False}),
     "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM, {"head_dim": 32, **MIXED}),
-    "gpt_oss": (GptOssConfig, GptOssForCausalLM, {"head_dim": 32, "num_local_experts": 2, **MIXED}),
+    "gpt_oss": (
+        GptOssConfig,
+        GptOssForCausalLM,
+        {"head_dim": 32, "num_local_experts": 2, "num_experts_per_tok": 2, **MIXED},
+    ),
     "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": WINDOW}),
     "phi3": (Phi3Config, Phi3ForCausalLM, {"sliding_window": WINDOW}),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {"use_sliding_window": True, "max_window_layers": 1, **MIXED}),
