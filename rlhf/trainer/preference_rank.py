@@ -23,8 +23,8 @@ from rlhf.trainer.tally import Tally
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replies:
-    """Whole replies, each column `[S]`: log-probs under policy and reference summed over the reply's tokens, and how
-    many those are."""
+    """Whole replies, each column `float64 [S]`: log-probs under policy and reference summed over the reply's tokens,
+    and how many those are. What decides is a small difference of sums of hundreds of nats."""
 
     policy: Tensor
     reference: Tensor
@@ -55,13 +55,13 @@ class PreferenceRank(PairRank, Rank):
             replies = self._replies(microbatch)
             losses = pair_losses(config, replies.at(chosen), replies.at(rejected), terms.baseline)
             tally.see(pair_metrics(config, replies.at(chosen), replies.at(rejected), losses.detach()))
-            yield losses.sum() / (minibatch.samples / 2)
+            yield (losses.sum() / (minibatch.samples / 2)).float()
 
     def _replies(self, microbatch: MicroBatch) -> Replies:
         strand = self._tensor(microbatch.sequences)
 
         def summed(values: Tensor) -> Tensor:
-            return values.new_zeros(len(microbatch.samples)).index_add(0, strand, values)
+            return values.new_zeros(len(microbatch.samples), dtype=torch.float64).index_add(0, strand, values.double())
 
         reference = self._scored_by_reference(microbatch)
         logprobs, _ = self._forward(self.engine, microbatch)
