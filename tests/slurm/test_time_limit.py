@@ -10,8 +10,9 @@ from tests.slurm.jobs import GOING_ON, LONG, OVER_BOTH_NODES, START_SECONDS, UNH
 from tests.slurm.private import PrivateSlurm
 from tests.slurm.processes import until
 
-UPDATES, GROUPS, SAMPLES = 70, 8, 4
-"""More than a minute. Of two, SLURM gives one for the end, and half a one to its own clock, which looks that often."""
+UPDATES, GROUPS, SAMPLES = 140, 8, 4
+"""Two minutes. Of three, SLURM gives one for the end, and half a one to its own clock, which looks that often: it has
+90 seconds to start in, on a busy machine too."""
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -29,7 +30,7 @@ def job(slurm: PrivateSlurm, cache: Path, tmp_path_factory: pytest.TempPathFacto
         f"trainer.updates={UPDATES}",
         "--signal",
         "60",
-        time="2",
+        time="3",
     )
     assert until(lambda: job.state not in GOING_ON or int(job.shown("Restarts")), START_SECONDS), job.words()
     slurm.run("scontrol", "update", f"JobId={job.number}", "TimeLimit=30")  # one interruption is enough
