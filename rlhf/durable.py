@@ -17,6 +17,10 @@ NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
 """What file systems answer that keep their folders without being asked, and of one that may be entered and not read."""
 
 
+def unguarded() -> None:
+    """Asked whether a file may be written, it forbids nothing."""
+
+
 def checksum(path: Path) -> str:
     """BLAKE2b of a file's content, 32 hexadecimal digits."""
     digest = blake2b(digest_size=16)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from rlhf.runs.jsonl import JsonlWriter, always
+from rlhf.durable import unguarded
+from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import EpisodeRecord, Fate, as_row
 
 BESIDE_THE_BOOKS = (Fate.EVALUATED, Fate.BASELINE, Fate.SERVED)
@@ -18,7 +19,7 @@ class EpisodeWriter:
     """Appends records to `episodes.jsonl`; `counts` is the accounting of samples, and goes on from `fates`."""
 
     def __init__(
-        self, path: Path, fates: Mapping[str, int] = MappingProxyType({}), may_write: Callable[[], None] = always
+        self, path: Path, fates: Mapping[str, int] = MappingProxyType({}), may_write: Callable[[], None] = unguarded
     ) -> None:
         self._lines = JsonlWriter(path, may_write=may_write)
         self._fates = Counter({Fate(fate): count for fate, count in fates.items()})

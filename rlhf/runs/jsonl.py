@@ -10,14 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rlhf.durable import unguarded
 from rlhf.errors import DiskFailed
 
 BUFFERED_LINES = 1024
 """Lines kept in memory before they are written: a killed run loses no more than these."""
-
-
-def always() -> None:
-    """Forbids nothing."""
 
 
 class JsonlWriter:
@@ -28,7 +25,7 @@ class JsonlWriter:
     """
 
     def __init__(
-        self, path: Path, buffered_lines: int = BUFFERED_LINES, may_write: Callable[[], None] = always
+        self, path: Path, buffered_lines: int = BUFFERED_LINES, may_write: Callable[[], None] = unguarded
     ) -> None:
         self._path, self._file = path, path.open("ab", buffering=0)
         self._buffered_lines, self._may_write = buffered_lines, may_write

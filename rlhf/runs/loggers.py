@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlhf.durable import unguarded
 from rlhf.errors import UserError
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.jsonl import JsonlWriter, always, finite
+from rlhf.runs.jsonl import JsonlWriter, finite
 
 
 class Logger(Protocol):
@@ -23,7 +24,7 @@ class Logger(Protocol):
 class JsonlLogger:
     """One line an update: `update`, `time` (seconds since 1970) and every metric; NaN and infinities are null."""
 
-    def __init__(self, path: Path, may_write: Callable[[], None] = always) -> None:
+    def __init__(self, path: Path, may_write: Callable[[], None] = unguarded) -> None:
         self._lines = JsonlWriter(path, may_write=may_write)
 
     def log(self, update: int, metrics: Mapping[str, float]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rlhf.durable import checksums, sizes, sync_folder, sync_tree, write_durably
+from rlhf.durable import checksums, sizes, sync_folder, sync_tree, unguarded, write_durably
 from rlhf.errors import CheckpointError, UserError
 from rlhf.types import Written
 
@@ -36,10 +36,6 @@ class CheckpointManifest:
     files: Mapping[str, int]
     checksums: Mapping[str, str] = field(default_factory=dict)
     format: int = FORMAT
-
-
-def unguarded() -> None:
-    """Forbids nothing."""
 
 
 async def write_checkpoint(
