@@ -154,9 +154,11 @@ def problems() -> Iterator[str]:
                 yield f"{package(requirement)} of pyproject.toml is not in requirements/{name}.txt"
     optional = {package(line) for extra, lines in extras.items() if extra not in lists for line in lines}
     optional |= set(pins(LISTS / "environments.txt"))
+    installed = metadata.packages_distributions()
     for imported, file in sorted(third_party_imports().items()):
+        packages = {package(name) for name in (imported, PACKAGE_OF.get(imported, imported), *installed.get(imported, ()))}
         for name, pinned in lists.items():
-            if not set(packages_of(imported)) & (set(pinned) | optional):
+            if not packages & (set(pinned) | optional):
                 yield f"{file} imports {imported}, which no pin of requirements/{name}.txt provides"
 
 
@@ -197,11 +199,6 @@ def third_party_imports() -> dict[str, str]:
             for top in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"rlhf"}:
                 found.setdefault(top, str(path.relative_to(ROOT)))
     return found
-
-
-def packages_of(imported: str) -> set[str]:
-    installed = {package(name) for name in metadata.packages_distributions().get(imported, ())}
-    return installed | {package(imported), package(PACKAGE_OF.get(imported, imported))}
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -31,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts with `&` hands on that it is ignored
     pretend()
     pace()
+    gc.disable()  # until all is imported, of which nothing is garbage
     if not _is_worker(config):
         warm.make_folder(os.getpid())
 
@@ -46,6 +48,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         own = item.get_closest_marker("timeout")
         item.add_marker(pytest.mark.timeout(scaled(own.args[0] if own else TEST_SECONDS)))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

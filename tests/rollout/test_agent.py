@@ -129,6 +129,7 @@ async def test_an_agent_that_breaks_is_failed_by_its_kind_and_never_a_reward(
     assert lost_to_environment(sample), "an evaluation asks again"
 
 
+@pytest.mark.waits
 async def test_an_agent_that_does_not_end_in_time_is_cut_off_with_all_that_was_said() -> None:
     try:
         group = await group_of("hangs", scripted("yes", "yes"), size=1, timeout_seconds=2.0)
