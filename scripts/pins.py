@@ -156,7 +156,8 @@ def problems() -> Iterator[str]:
     optional |= set(pins(LISTS / "environments.txt"))
     installed = metadata.packages_distributions()
     for imported, file in sorted(third_party_imports().items()):
-        packages = {package(name) for name in (imported, PACKAGE_OF.get(imported, imported), *installed.get(imported, ()))}
+        names = (imported, PACKAGE_OF.get(imported, imported), *installed.get(imported, ()))
+        packages = {package(name) for name in names}
         for name, pinned in lists.items():
             if not packages & (set(pinned) | optional):
                 yield f"{file} imports {imported}, which no pin of requirements/{name}.txt provides"
