@@ -188,7 +188,7 @@ class Recipe(Config):
 
     def _attention_can_be_shared(self) -> None:
         size = self.trainer.deepspeed.sequence_parallel
-        if size > 1 and self.model.attention != "sdpa":
+        if size > 1 and self.model.attention not in ("auto", "sdpa"):
             raise ValueError(
                 f"model.attention is {self.model.attention}, but ranks that share rows "
                 f"(trainer.deepspeed.sequence_parallel: {size}) exchange heads around sdpa; use sdpa"

@@ -86,8 +86,8 @@ class ModelConfig(Config):
     """Train adapters instead of all weights."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the learner's forward pass and of the engine (master weights are float32)."""
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    """Attention implementation of the learner."""
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
+    """Attention implementation of the learner; `auto` is `sdpa`, and `eager` for a model that has no other."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
     trust_remote_code: bool = False

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
@@ -16,8 +18,30 @@ MIN_CHUNK_TOKENS = 64
 """Chunks of fewer tokens would spend their time on adding up the head's gradients, each as large as the head."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BehindHead:
+    """What a model makes of its head's numbers: `logits = cap * tanh(scale * numbers / cap)`, without a `cap` the
+    scaled numbers (Gemma 2, arXiv 2408.00118; Granite and Cohere scale)."""
+
+    scale: float = 1.0
+    cap: float | None = None
+
+    def __call__(self, numbers: Tensor) -> Tensor:
+        logits = numbers if self.scale == 1 else numbers * self.scale
+        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
+
+
+def behind_head(config: Any) -> BehindHead:
+    """That of the model with this configuration, by the names that configurations use."""
+    settings = config.get_text_config().to_dict()
+    return BehindHead(
+        scale=(settings.get("logit_scale") or 1.0) / (settings.get("logits_scaling") or 1.0),
+        cap=settings.get("final_logit_softcapping"),
+    )
+
+
 def head_logprobs(
-    head: nn.Module,
+    head: Callable[[Tensor], Tensor],
     hidden: Tensor,
     ids: Tensor,
     temperature: float = 1.0,
@@ -28,9 +52,9 @@ def head_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """`chosen_logprobs` of `head(hidden)` for hidden states `[A, H]`, without the logits `[A, V]` of all tokens.
 
-    The head is called as a module in the forward pass and in the recomputation, so that whoever shards or wraps it
-    (ZeRO-3, LoRA) has its hooks called. Under ZeRO-3 such a call is a collective: `most`, the largest A of all ranks,
-    has them call it equally often.
+    The head is called in the forward pass and in the recomputation, as the module that it is, so that whoever shards or
+    wraps it (ZeRO-3, LoRA) has its hooks called. Under ZeRO-3 such a call is a collective: `most`, the largest A of all
+    ranks, has them call it equally often.
     """
     size = max(MIN_CHUNK_TOKENS, LOGITS_AT_ONCE // vocabulary)
     chunks = -(-max(most, len(hidden)) // size)
@@ -56,7 +80,7 @@ def chosen_logprobs(
 
 
 def _of_chunk(
-    head: nn.Module, hidden: Tensor, ids: Tensor, temperature: float, entropy_gradient: bool
+    head: Callable[[Tensor], Tensor], hidden: Tensor, ids: Tensor, temperature: float, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
     return chosen_logprobs(head(hidden), ids, temperature, entropy_gradient=entropy_gradient)
 

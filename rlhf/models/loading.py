@@ -56,7 +56,7 @@ def load_policy(
     path: str,
     *,
     dtype: str = "float32",
-    attention: str = "sdpa",
+    attention: str = "auto",
     gradient_checkpointing: bool = False,
     trust_remote_code: bool = False,
     loader: str | None = None,
@@ -66,14 +66,13 @@ def load_policy(
     `loader` is the user's own `module:function`, called with the arguments of `from_pretrained` in its place.
     """
     config = load_config(path, trust_remote_code=trust_remote_code)
-    _refuse_unknown_heads(path, config)
     load = load_piece(loader, "model.loader") if loader else AutoModelForCausalLM.from_pretrained
     try:
         model: PreTrainedModel = load(
             path,
             config=without_dropout(config),
             dtype=DTYPES[dtype],
-            attn_implementation=attention,
+            attn_implementation=attention_named(attention),
             trust_remote_code=trust_remote_code,
         )
     except (OSError, ValueError, ImportError) as error:
@@ -83,10 +82,17 @@ def load_policy(
 
 
 def without_dropout(config: Any) -> Any:
-    """A model's configuration with the dropout that attention layers read from it turned off."""
-    if "attention_dropout" in config.to_dict():
-        config.attention_dropout = 0.0
+    """A model's configuration with the dropout that layers read from it turned off."""
+    own = config.get_text_config()
+    for name, value in own.to_dict().items():
+        if isinstance(value, float) and ("dropout" in name or name.endswith("_pdrop")):
+            setattr(own, name, 0.0)
     return config
+
+
+def attention_named(attention: str) -> str | None:
+    """What transformers calls this implementation; None lets it choose, as `auto` does."""
+    return None if attention == "auto" else attention
 
 
 def ready_to_train(model: PreTrainedModel, *, gradient_checkpointing: bool) -> None:
@@ -128,11 +134,6 @@ def _check_folder(path: str, setting: str) -> None:
         return
     if not (folder / "config.json").is_file():
         raise ModelError(f"{setting}={path} is not a Hugging Face model folder: it has no config.json")
-
-
-def _refuse_unknown_heads(path: str, config: Any) -> None:
-    if config.to_dict().get("final_logit_softcapping"):
-        raise ModelError(f"model.path={path}: models that cap their logits (final_logit_softcapping) are not supported")
 
 
 def first_line(error: BaseException) -> str:

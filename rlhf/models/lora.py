@@ -125,16 +125,22 @@ def _low_rank(layer: Any) -> LowRank:
     )
 
 
-def _check_targets(model: PreTrainedModel, config: LoraConfig) -> None:
+def default_targets(model: PreTrainedModel) -> tuple[str, ...]:
+    """What the model calls its linear layers but its head: what gets adapters where a recipe names nothing."""
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     linear = {
         name.rpartition(".")[2]
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and module is not head
     }
-    unknown = sorted(set(config.target_modules) - linear)
+    return tuple(sorted(linear))
+
+
+def _check_targets(model: PreTrainedModel, config: LoraConfig) -> None:
+    linear = default_targets(model)
+    unknown = sorted(set(config.target_modules) - set(linear))
     if unknown:
         raise ModelError(
             f"model.lora.target_modules: {', '.join(unknown)} is no linear layer of the decoder; "
-            f"there are {', '.join(sorted(linear))}"
+            f"there are {', '.join(linear)}"
         )

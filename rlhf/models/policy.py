@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rlhf.models.attention import attends_in_blocks
+from rlhf.models.attention import attends_in_blocks, decoder_of
 from rlhf.models.blocks import blocks_of
-from rlhf.models.head import chosen_logprobs, head_logprobs
+from rlhf.models.head import behind_head, chosen_logprobs, head_logprobs
 from rlhf.models.masks import packed_masks
 
 __all__ = ["Policy", "Rows", "WholeRows", "chosen_logprobs", "hidden_states"]
@@ -70,7 +70,7 @@ class Policy(nn.Module):
         # Without targets this is empty but still hangs on every weight: a padding micro-batch runs the same backward
         # pass as any other, because ranks must meet in every collective.
         logprobs, entropies = head_logprobs(
-            self.model.get_output_embeddings(),  # type: ignore[no-untyped-call]
+            lambda hidden: logits_of(self.model, hidden),
             hidden,
             token_ids.flatten()[targets[held]],
             temperature,
@@ -79,6 +79,12 @@ class Policy(nn.Module):
             most=most,
         )
         return self.rows.joined(logprobs, held), self.rows.joined(entropies, held)
+
+
+def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """The model's logits `[A, V]` of its last hidden states `[A, H]`."""
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return behind_head(model.config)(head(hidden))
 
 
 def hidden_states(model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor) -> Tensor:
@@ -94,7 +100,7 @@ def hidden_states(model: PreTrainedModel, token_ids: Tensor, position_ids: Tenso
         blocks = {"blocks": blocks_of(position_ids, model.dtype)}
     else:
         mask, blocks = packed_masks(model, position_ids), {}
-    output = model.base_model(
+    output = decoder_of(model)(
         input_ids=token_ids, position_ids=position_ids, attention_mask=mask, use_cache=False, **blocks
     )
     hidden: Tensor = output.last_hidden_state

@@ -1,8 +1,8 @@
 """Proof at load that a model computes here what it computes on its own.
 
 Its rows hold several sequences, some with a shared beginning, and its head is called apart from it. An architecture
-that carries a state from token to token, infers from a mask what it was not told, or scales its logits outside the
-head, would train on wrong numbers unseen.
+that carries a state from token to token, infers from a mask what it was not told, or does something with its logits
+that is not known here, would train on wrong numbers unseen.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlhf.errors import ModelError
-from rlhf.models.policy import hidden_states
+from rlhf.models.attention import decoder_of
+from rlhf.models.policy import hidden_states, logits_of
 from rlhf.models.rounding import rounded
 
 TOLERANCE = 1e-3
@@ -22,6 +23,8 @@ TOLERANCE = 1e-3
 more. In 16 bits rounding is measured."""
 MARGIN = 4
 """How much more than one measurement of rounding is still rounding, in 16 bits."""
+FAILURES = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
+"""What a model raises that was not written for rows of several sequences."""
 SHARED, LENGTHS = 4, (9, 7, 6)
 """Two sequences that begin with the same tokens, and a third; their lengths."""
 WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "local_attention_window", "window_size")
@@ -39,6 +42,14 @@ def check_model(model: PreTrainedModel, path: str, *, device: str = "cpu", setti
     if model.config._attn_implementation == "flash_attention_2":
         return
     named = f"{setting}={path}"
+    try:
+        _check(model, named)
+    except FAILURES as error:
+        cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ModelError(f"{named}: {type(model).__name__} does not take packed sequences ({cause})") from error
+
+
+def _check(model: PreTrainedModel, named: str) -> None:
     with torch.no_grad():
         _check_head(model, named)
         for longer in (0, *_windows(model)[-1:]):
@@ -80,7 +91,7 @@ def _sequences(model: PreTrainedModel, longer: int) -> list[Tensor]:
 
 
 def _alone(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    return _shown(model, model.base_model(input_ids=ids[None], use_cache=False).last_hidden_state[0])
+    return _shown(model, decoder_of(model)(input_ids=ids[None], use_cache=False).last_hidden_state[0])
 
 
 def _packed(model: PreTrainedModel, sequences: list[Tensor], shared: int) -> Iterator[tuple[str, list[Tensor]]]:
@@ -101,9 +112,8 @@ def _row(model: PreTrainedModel, ids: Tensor, places: list[Tensor]) -> tuple[Ten
 
 def _shown(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """What the last tokens of a sequence lead to: logits in nats, or where there is no vocabulary the states."""
-    head, tail = _head(model), hidden[-max(LENGTHS) :]
-    shown: Tensor = tail if head is None else head(tail)
-    return shown.float()
+    tail = hidden[-max(LENGTHS) :]
+    return (tail if _head(model) is None else logits_of(model, tail)).float()
 
 
 def _head(model: PreTrainedModel) -> nn.Module | None:

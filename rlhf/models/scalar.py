@@ -14,7 +14,15 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils import logging
 
 from rlhf.errors import ModelError
-from rlhf.models.loading import DTYPES, bare_tokenizer, first_line, load_config, ready_to_train, without_dropout
+from rlhf.models.loading import (
+    DTYPES,
+    attention_named,
+    bare_tokenizer,
+    first_line,
+    load_config,
+    ready_to_train,
+    without_dropout,
+)
 from rlhf.models.policy import Rows, WholeRows
 
 CLASSIFIER = "ForSequenceClassification"
@@ -45,7 +53,7 @@ def load_scalar(
     path: str,
     *,
     dtype: str = "float32",
-    attention: str = "sdpa",
+    attention: str = "auto",
     gradient_checkpointing: bool = False,
     trust_remote_code: bool = False,
     fresh_head: bool = False,
@@ -69,7 +77,7 @@ def load_scalar(
                 path,
                 config=without_dropout(config),
                 dtype=DTYPES[dtype],
-                attn_implementation=attention,
+                attn_implementation=attention_named(attention),
                 trust_remote_code=trust_remote_code,
                 ignore_mismatched_sizes=fresh_head,  # a head of several labels is left out too
                 output_loading_info=True,

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from transformers import AttentionInterface, PreTrainedModel
 
 from rlhf.errors import ModelError
-from rlhf.models.attention import attends_in_blocks, attention
+from rlhf.models.attention import attends_in_blocks, attention, decoder_of
 from rlhf.models.blocks import blocks_of
 
 NAME = "rlhf_shared"
@@ -37,7 +37,7 @@ class Team:
         self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
     ) -> tuple[Tensor, Tensor]:
         shard = Shard(length=token_ids.shape[1], size=self.size, rank=self.rank)
-        hidden = model.base_model(
+        hidden = decoder_of(model)(
             input_ids=shard.of(token_ids),
             position_ids=shard.of(position_ids),
             # Never looked at: see `rlhf.models.policy.hidden_states`.

@@ -26,7 +26,7 @@ class RewardModelSettings:
     model: str
     policy: str
     dtype: str = "float32"
-    attention: str = "sdpa"
+    attention: str = "auto"
     trust_remote_code: bool = False
     device: str = "cpu"
     tokens_per_batch: int = 4096

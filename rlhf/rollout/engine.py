@@ -132,7 +132,7 @@ class RemoteEngine:
     async def prepare(self, manifest: Manifest) -> None:
         """Pause sampling and acknowledge the manifest; requests are kept."""
         self._clock.pause()
-        await self._phase("prepare", [tensor.name for tensor in manifest.tensors])
+        await self._phase("prepare", manifest)
 
     async def receive(self, manifest: Manifest) -> None:
         """Take the tensors while the learner sends them."""

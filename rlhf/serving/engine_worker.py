@@ -15,7 +15,7 @@ from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken
 from rlhf.serving.refusal import refusal
 from rlhf.serving.settings import EngineFacts, EngineSettings, Finished, Refused, Request
 from rlhf.serving.thread import EngineThread
-from rlhf.types import PolicyVersion
+from rlhf.types import Manifest, PolicyVersion
 
 if TYPE_CHECKING:
     from rlhf.serving.vllm_engine import VllmEngine
@@ -94,9 +94,9 @@ class EngineWorker:
         """Join the transfer group; `init_info` is of the backend (`rlhf.transfer.init_info`)."""
         self._phase("connect", lambda engine: engine.connect(init_info))
 
-    def prepare(self, names: Sequence[str]) -> None:
-        """Stop sampling, keep the requests, and see that tensors of these names fill the whole model."""
-        self._phase("prepare", lambda engine: engine.prepare(names))
+    def prepare(self, manifest: Manifest) -> None:
+        """Stop sampling, keep the requests, and see that these tensors will fill the whole model."""
+        self._phase("prepare", lambda engine: engine.prepare(manifest))
 
     def receive(self, update_info: Mapping[str, Any]) -> None:
         """Take the tensors while the learner sends them; `update_info` is of the backend."""

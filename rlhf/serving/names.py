@@ -1,16 +1,11 @@
-"""Do the names of a publish fill every parameter of an engine's model, and nothing else?"""
+"""Do the names of a publish fill every layer of an engine that takes adapters, and nothing else?"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 
-def unknown_and_missing(names: Sequence[str], parameters: Mapping[str, tuple[str, ...]]) -> tuple[list[str], list[str]]:
-    """Names that no parameter takes, and names that parameters lack, each at most three.
-
-    `parameters` gives the checkpoint names that fill each parameter. A tied head has no parameter of its own, and may
-    be sent or not.
-    """
-    wanted = {source for sources in parameters.values() for source in sources}
-    unknown = [name for name in names if name not in wanted and not name.startswith("lm_head.")]
-    return unknown[:3], sorted(wanted - set(names))[:3]
+def unknown_and_missing(names: Sequence[str], layers: Mapping[str, tuple[str, ...]]) -> tuple[list[str], list[str]]:
+    """Names that no layer takes, and names that layers lack. `layers` gives the tensors that fill each."""
+    wanted = {source for sources in layers.values() for source in sources}
+    return [name for name in names if name not in wanted], sorted(wanted - set(names))

@@ -44,3 +44,17 @@ def quieten_imports() -> None:
     """Leave out what torch and vLLM remark at every start on a CPU: no Triton, and a name that torch will drop."""
     logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", r"`torch\.distributed\.reduce_op` is deprecated", FutureWarning)
+
+
+@contextmanager
+def uncompiled_classes() -> Iterator[None]:
+    """Models that vLLM runs by transformers' own code have their class changed for the compiler, whoever else makes a
+    model of it in this process. On a CPU nothing is compiled, and the class stays as it is."""
+    from vllm.model_executor.models.transformers.base import Base
+
+    decorate = Base._decorate_cls_for_torch_compile
+    Base._decorate_cls_for_torch_compile = lambda *arguments, **named: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Base._decorate_cls_for_torch_compile = decorate  # type: ignore[method-assign]

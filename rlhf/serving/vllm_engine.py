@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,15 @@ from rlhf.errors import DeadlinePassed, TransferError
 from rlhf.serving.adapter import POLICY, adapter_names, install_nothing, install_received, lora_arguments
 from rlhf.serving.leftovers import shared_segments
 from rlhf.serving.names import unknown_and_missing
-from rlhf.serving.process import without_collecting
+from rlhf.serving.process import uncompiled_classes, without_collecting
+from rlhf.serving.rehearsal import rehearse
 from rlhf.serving.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, Request
-from rlhf.types import FinishReason, PolicyVersion
+from rlhf.types import FinishReason, Manifest, PolicyVersion
 
 CPU_MEMORY_SHARE = 0.01
 """On a CPU vLLM checks this share of RAM for being free, and takes `kv_cache_megabytes` of it."""
-
+NAMED = 3
+"""Tensors that a refusal names, of each kind."""
 
 SCORING = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False)
 
@@ -50,15 +53,15 @@ class VllmEngine:
         self._settings = settings
         self._owns_process_group = not torch.distributed.is_initialized()
         _know_model_class(settings)
-        self._engine = LLMEngine.from_engine_args(engine_args(settings))
+        with uncompiled_classes() if settings.device == "cpu" else nullcontext():
+            self._engine = LLMEngine.from_engine_args(engine_args(settings))
         self._engine.set_weight_version(str(UNPUBLISHED))
         self._finished: dict[str, RequestOutput] = {}
         self._paused = False
         self._adapter = POLICY if settings.lora_rank else None
         if self._adapter:
             self._engine.collective_rpc(install_nothing)
-        names = adapter_names if self._adapter else _parameter_names
-        self._parameters = self._engine.apply_model(names)[0] if settings.weight_transfer else {}
+        self._acknowledged: Manifest | None = None
 
     @property
     def facts(self) -> EngineFacts:
@@ -112,14 +115,13 @@ class VllmEngine:
             endless = sampling_params(request, replace(self._settings, stop_token_ids=(), stop=()))
             return finished_of(self._run_to_end("extend", request.token_ids, endless, timeout_seconds))
 
-    def prepare(self, names: Sequence[str]) -> None:
+    def prepare(self, manifest: Manifest) -> None:
         """Stop sampling and forget all keys and values; requests wait where they are.
 
-        Raises `TransferError` where tensors of these names would leave a parameter as it was, or have no place.
+        Raises `TransferError` where the manifest would leave a parameter as it was, or has tensors without a place.
         """
-        unknown, missing = unknown_and_missing(names, self._parameters)
-        if unknown or missing:
-            raise TransferError(f"the model has no place for {unknown}, and would not be sent {missing}")
+        if self._settings.weight_transfer and manifest != self._acknowledged:
+            self._acknowledge(manifest)
         if not self._paused:
             self._engine.sleep(level=0, mode="keep")
             self._engine.reset_prefix_cache(reset_running_requests=True)
@@ -167,6 +169,18 @@ class VllmEngine:
             return []
         executor: Any = self._engine.model_executor
         return [worker.proc.pid for worker in executor.workers]
+
+    def _acknowledge(self, manifest: Manifest) -> None:
+        if self._adapter:
+            layers: Mapping[str, tuple[str, ...]] = self._engine.apply_model(adapter_names)[0]
+            unknown, missing = unknown_and_missing([spec.name for spec in manifest.tensors], layers)
+        else:
+            unknown, missing = self._engine.apply_model(partial(rehearse, manifest=manifest))[0]
+        if unknown or missing:
+            raise TransferError(
+                f"the model has no place for {unknown[:NAMED]}, and would not be sent {missing[:NAMED]}"
+            )
+        self._acknowledged = manifest
 
     def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams) -> None:
         prompt = tokens_input(token_ids.tolist())
@@ -290,14 +304,3 @@ def _know_model_class(settings: EngineSettings) -> None:
         lazy = ModelRegistry.models.get(architecture)
         if lazy is not None and settings.device == "cpu":
             ModelRegistry.register_model(architecture, lazy.load_model_cls())
-
-
-def _parameter_names(model: torch.nn.Module) -> dict[str, tuple[str, ...]]:
-    """The model's parameters, each with the checkpoint names that fill it (three for a fused qkv)."""
-    packed: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
-    return {name: _sources(name, packed) for name, _ in model.named_parameters()}
-
-
-def _sources(name: str, packed: Mapping[str, list[str]]) -> tuple[str, ...]:
-    *parents, module, kind = name.split(".")
-    return tuple(".".join([*parents, source, kind]) for source in packed.get(module, [module]))

@@ -6,7 +6,7 @@ a part of an adapter alone. Whatever gathers is collective under ZeRO-3: all ran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
+from rlhf.models.saved_names import as_saved
 from rlhf.types import Manifest, TensorSpec
 
 T = TypeVar("T")
@@ -56,20 +57,22 @@ def sources(policy: HasModel, form: Form = "merged") -> list[Source]:
 
 
 def manifest(policy: HasModel, form: Form = "merged") -> Manifest:
-    """What a publish sends, in order. Needs no communication."""
+    """What a publish sends, in order, by the names of the model's folder. Needs no communication."""
+    shapes = (
+        (source.name, torch.empty(_shape(source.weight), dtype=source.weight.dtype, device="meta"))
+        for source in sources(policy, form)
+    )
     return Manifest(
         tensors=tuple(
-            TensorSpec(
-                name=source.name, dtype=str(source.weight.dtype).removeprefix("torch."), shape=_shape(source.weight)
-            )
-            for source in sources(policy, form)
+            TensorSpec(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
+            for name, tensor in _saved(policy, shapes, form)
         )
     )
 
 
 def walk(policy: HasModel, bucket_bytes: int, form: Form = "merged") -> Iterator[tuple[str, Tensor]]:
     """Every tensor of a publish, gathered bucket by bucket. A tensor is valid until the next one is asked for."""
-    return _walk(sources(policy, form), bucket_bytes)
+    return _saved(policy, _walk(sources(policy, form), bucket_bytes), form)
 
 
 def whole_state(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
@@ -127,6 +130,12 @@ def gathered(weights: Sequence[nn.Parameter], modify: bool = False) -> AbstractC
         list(weights), modifier_rank=0 if modify else None
     )
     return gather
+
+
+def _saved(policy: HasModel, named: Iterable[tuple[str, Tensor]], form: Form) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of the model as its folder has them; adapters are called by the layers that they are beside."""
+    for name, tensor in named:
+        yield from as_saved(policy.model, name, tensor).items() if form == "merged" else [(name, tensor)]
 
 
 def _merged(policy: HasModel) -> list[Source]:

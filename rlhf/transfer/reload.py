@@ -6,34 +6,41 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
+from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedMoeBackend
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-from rlhf.errors import TransferError
-
 
 class Reload:
-    """One reload of all weights of a live vLLM model: construct, `load` each bucket, `finish`."""
+    """One reload of all weights of a live vLLM model: construct, `load` each bucket, `finish`. That the buckets hold
+    every weight was rehearsed (`rlhf.transfer.rehearsal`)."""
 
     def __init__(self, model: nn.Module, model_config: Any) -> None:
         self._model: Any = model
         self._model_config = model_config
-        self._awaited = {name for name, _ in model.named_parameters()}
+        pack_experts_again(model)
         initialize_layerwise_reload(model)
 
     def load(self, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> None:
         """Load tensors that are views of `buffer`, which may be filled again afterwards."""
-        self._awaited -= set(self._model.load_weights(tensors))
+        self._model.load_weights(tensors)
         _leave(buffer, self._model)
 
     def finish(self) -> None:
-        """Put the model back in service. Raises `TransferError` naming weights that no tensor reached."""
+        """Put the model back in service."""
         finalize_layerwise_reload(self._model, self._model_config)  # type: ignore[no-untyped-call]
         repack_tied_heads(self._model)
-        if self._awaited:
-            names = sorted(self._awaited)
-            raise TransferError(f"no tensor was sent for {', '.join(names[:5])} ({len(names)} weights of the engine)")
+
+
+def pack_experts_again(model: nn.Module) -> None:
+    """On a CPU vLLM packs a layer's experts when it makes their kernel, and makes it once: what is reloaded would be
+    read in the wrong order. Without a kernel the reload makes one, and packs."""
+    for module in model.modules():
+        method = vars(module).get("quant_method") or module._modules.get("quant_method")
+        if isinstance(method, UnquantizedFusedMoEMethod) and method.unquantized_backend == UnquantizedMoeBackend.CPU:
+            method.moe_kernel = None
 
 
 def repack_tied_heads(model: nn.Module) -> None:

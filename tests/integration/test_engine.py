@@ -21,7 +21,7 @@ from rlhf.models.tiny import byte_tokenizer, save_tiny
 from rlhf.serving.engine_worker import EngineWorker
 from rlhf.serving.environment import engine_environment
 from rlhf.serving.settings import UNPUBLISHED, Finished, Refused, Request
-from rlhf.types import FinishReason
+from rlhf.types import FinishReason, Manifest
 from tests.pace import scaled
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def test_a_pause_keeps_every_request_and_every_token(engine: Served) -> None:
     requests = tuple(request(f"r{n}", seed=n, max_tokens=60) for n in range(8))
     expected = engine.answer(*requests)
     engine.worker.submit(requests[:7])
-    engine.worker.prepare([])
+    engine.worker.prepare(Manifest(tensors=()))
     engine.worker.submit(requests[7:])
     assert engine.worker.collect(0.3) == []
     engine.worker.resume()
@@ -231,7 +231,7 @@ def test_a_canary_is_answered_in_the_pause_while_requests_wait_and_each_token_ha
     before = engine.worker.score(ids)
     engine.worker.submit(requests)
     time.sleep(0.02)
-    engine.worker.prepare([])
+    engine.worker.prepare(Manifest(tensors=()))
     engine.worker.commit(5)
     assert np.array_equal(engine.worker.score(ids), before)
     assert engine.worker.collect(0.2) == []

@@ -140,5 +140,7 @@ async def test_a_manifest_that_leaves_a_tensor_out_is_refused_before_any_byte_mo
 ) -> None:
     learner, engine = joined
     tensors = tuple(tensor for tensor in learner.manifest.tensors if "k_proj.weight" not in tensor.name)
-    with pytest.raises(WorkerFailed, match=r"would not be sent \['model\.layers\.0\.self_attn\.k_proj\.weight'"):
+    with pytest.raises(
+        WorkerFailed, match=r"not be sent \['model\.layers\.0\.self_attn\.qkv_proj\.weight \(75% of it\)'"
+    ):
         await engine.prepare(Manifest(tensors=tensors))

@@ -115,7 +115,7 @@ class ThreadedEngine:
         await asyncio.to_thread(self.worker.connect, init_info(rendezvous, first_rank))
 
     async def prepare(self, manifest: Manifest) -> None:
-        await asyncio.to_thread(self.worker.prepare, [spec.name for spec in manifest.tensors])
+        await asyncio.to_thread(self.worker.prepare, manifest)
 
     async def receive(self, manifest: Manifest) -> None:
         await asyncio.to_thread(self.worker.receive, update_info(manifest))

@@ -1,0 +1,136 @@
+"""Tiny models of many families: small enough to be measured in seconds, with the peculiarities of the large ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from rlhf.models.tiny import byte_tokenizer
+
+WINDOW, CONTEXT = 12, 128
+SHAPE: dict[str, Any] = {
+    "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": CONTEXT, "initializer_range": 0.1,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False,
+}  # fmt: skip
+SLIDES = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+MLA = {
+    "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 32,
+    "head_dim": 16, "num_key_value_heads": 2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A row of the table: `kind` is transformers' name of the family, `settings` what its configuration takes beside
+    `SHAPE`."""
+
+    name: str
+    kind: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def _family(name: str, kind: str = "", **settings: Any) -> Family:
+    return Family(name=name, kind=kind or name, settings=settings)
+
+
+FAMILIES = (
+    _family("llama"),
+    _family("llama-tied", kind="llama", tie_word_embeddings=True),
+    _family("llama-rope3", kind="llama", rope_parameters={
+        "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32}),
+    _family("llama-yarn", kind="llama", rope_parameters={
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}),
+    _family("mistral", sliding_window=WINDOW),
+    _family("ministral", sliding_window=WINDOW, layer_types=SLIDES["layer_types"]),
+    _family("qwen2"),
+    _family("qwen2-sliding", kind="qwen2", use_sliding_window=True, max_window_layers=1, **SLIDES),
+    _family("qwen3"),
+    _family("gemma", hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True),
+    _family("gemma2", query_pre_attn_scalar=16, final_logit_softcapping=6.0, attn_logit_softcapping=4.0,
+            tie_word_embeddings=True, **SLIDES),
+    _family("gemma3", kind="gemma3_text", query_pre_attn_scalar=16, tie_word_embeddings=True, **SLIDES),
+    _family("phi", partial_rotary_factor=0.5),
+    _family("phi3", sliding_window=WINDOW),
+    _family("phi3-longrope", kind="phi3", sliding_window=None, original_max_position_embeddings=32, rope_parameters={
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 32,
+        "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}),
+    _family("granite", embedding_multiplier=2.0, attention_multiplier=0.2, residual_multiplier=0.5, logits_scaling=2.0),
+    _family("olmo"),
+    _family("olmo2"),
+    _family("olmo3", **SLIDES),
+    _family("smollm3"),
+    _family("glm"),
+    _family("glm4"),
+    _family("stablelm", partial_rotary_factor=0.25),
+    _family("gpt_neox", rotary_pct=0.25, use_parallel_residual=True),
+    _family("gpt2", n_embd=64, n_layer=2, n_head=2, n_positions=CONTEXT),
+    _family("gptj", n_embd=64, n_layer=2, n_head=2, n_positions=CONTEXT, rotary_dim=8),
+    _family("gpt_bigcode", n_embd=64, n_layer=2, n_head=2, n_positions=CONTEXT),
+    _family("opt", ffn_dim=96, word_embed_proj_dim=64),
+    _family("bloom", n_layer=2, n_head=2),
+    _family("falcon", new_decoder_architecture=False, multi_query=True, parallel_attn=True),
+    _family("falcon-alibi", kind="falcon", alibi=True, multi_query=False, parallel_attn=False),
+    _family("mpt", d_model=64, n_heads=2, n_layers=2, max_seq_len=CONTEXT, expansion_ratio=2),
+    _family("starcoder2", sliding_window=WINDOW),
+    _family("cohere", logit_scale=0.5, tie_word_embeddings=True),
+    _family("cohere2", logit_scale=0.5, tie_word_embeddings=True, **SLIDES),
+    _family("exaone4", **SLIDES),
+    _family("nemotron", partial_rotary_factor=0.5),
+    _family("helium", head_dim=16),
+    _family("arcee"),
+    _family("seed_oss"),
+    _family("apertus"),
+    _family("hunyuan_v1_dense"),
+    _family("ernie4_5"),
+    _family("persimmon", partial_rotary_factor=0.5),
+    _family("codegen", n_embd=64, n_layer=2, n_head=2, n_positions=CONTEXT, rotary_dim=8),
+    _family("mixtral", sliding_window=None, **EXPERTS),
+    _family("qwen2_moe", shared_expert_intermediate_size=48, decoder_sparse_step=1, **EXPERTS),
+    _family("qwen3_moe", decoder_sparse_step=1, **EXPERTS),
+    _family("olmoe", **EXPERTS),
+    _family("flex_olmo", **EXPERTS),
+    _family("granitemoe", embedding_multiplier=2.0, attention_multiplier=0.2, residual_multiplier=0.5,
+            logits_scaling=2.0, **EXPERTS),
+    _family("phimoe", sliding_window=None, **EXPERTS),
+    _family("deepseek_v2", first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1,
+            topk_method="greedy", **MLA, **EXPERTS),
+    _family("deepseek_v3", first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=2, topk_group=1,
+            **MLA, **EXPERTS),
+    _family("glm4_moe", first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1,
+            **EXPERTS),
+    _family("dots1", first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1,
+            **EXPERTS),
+    _family("ernie4_5_moe", moe_num_experts=4, moe_k=2, moe_num_shared_experts=1, moe_layer_start_index=0, **EXPERTS),
+    _family("hunyuan_v1_moe", moe_topk=2, num_shared_expert=1, **EXPERTS),
+    _family("minimax_m2", **EXPERTS),
+    _family("gpt_oss", **SLIDES, **EXPERTS),
+    _family("llama4_text", attention_chunk_size=WINDOW, intermediate_size_mlp=96, interleave_moe_layer_step=1,
+            **EXPERTS),
+    _family("lfm2", layer_types=["conv", "full_attention"]),
+    _family("mamba", state_size=8),
+    _family("falcon_h1", mamba_d_ssm=64, mamba_n_heads=2, mamba_d_head=16, mamba_d_state=16),
+    _family("qwen3_next", layer_types=["linear_attention", "full_attention"], linear_num_value_heads=4,
+            linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16, **EXPERTS),
+)  # fmt: skip
+
+
+def save(family: Family, folder: Path) -> None:
+    """The folder of a model with random weights, always the same, every vector of it other than its neighbours."""
+    known = AutoConfig.for_model(family.kind)  # what a family does not know, engines might believe
+    shape = {key: value for key, value in SHAPE.items() if key in known.to_dict() or key in known.attribute_map}
+    config = AutoConfig.for_model(family.kind, **shape | family.settings)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() == 1:  # norms are ones and biases zeros: one could not be told from another
+                weight.add_(0.1 * torch.randn(weight.shape))
+    model.save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)

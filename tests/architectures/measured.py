@@ -1,0 +1,207 @@
+"""What is measured of one family, in this process: every cell is a number, or the named error that refuses it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from rlhf.errors import ConfigError, EngineBroken, ModelError, PublishError, TransferError
+from rlhf.models.config import LoraConfig
+from rlhf.models.loading import load_policy
+from rlhf.models.lora import default_targets
+from rlhf.models.policy import Policy, hidden_states, logits_of
+from rlhf.serving.environment import engine_environment
+from rlhf.trainer import weights
+from rlhf.trainer.canary import canary, limits_for
+from rlhf.trainer.publish import Publisher
+from tests.architectures.families import CONTEXT, SHAPE, Family, save
+from tests.architectures.learner import BUCKET_BYTES, FamilyLearner
+from tests.integration.torch_learner import ThreadedEngine
+
+LENGTHS = (60, 52, 31)
+SHARED = 20
+"""The second sequence begins with so many tokens of the first, and is a branch of it in the row."""
+REFUSALS = (ModelError, ConfigError, PublishError, TransferError, EngineBroken)
+LIMITS = {"packed": 1e-5, "gradient": 1e-6, "engine": 1e-4, "export": 0.0, "merged": 1e-4, "adapter": 1e-4}
+"""What a cell may be: nats, the whole gradient's relative error, and a difference of logits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A number within its limit, or the words that refuse."""
+
+    value: float = float("nan")
+    refused: str = ""
+
+
+def measure(family: Family) -> dict[str, Cell]:
+    """All cells of a family's row. What is no refusal by name is an error of ours, and raised."""
+    os.environ.update(engine_environment("cpu"))
+    cells: dict[str, Cell] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / family.name
+        save(family, folder)
+        for name, of in MEASURES.items():
+            cells[name] = _cell(of, folder)
+            if name == "packed" and cells[name].refused:
+                break
+    return cells
+
+
+def _cell(of: Callable[[Path], float], folder: Path) -> Cell:
+    try:
+        return Cell(value=of(folder))
+    except REFUSALS as error:
+        return Cell(refused=" ".join(str(error).replace(str(folder), folder.name).split()))
+
+
+def sequences() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    first, second, third = (torch.randint(3, SHAPE["vocab_size"] - 64, (n,), generator=generator) for n in LENGTHS)
+    second[:SHARED] = first[:SHARED]
+    return [first, second, third]
+
+
+def loss_of_row(policy: Policy) -> torch.Tensor:
+    """A sum of weighted log-probs of sequences in one row."""
+    first, second, third = sequences()
+    row = torch.cat([first, second[SHARED:], third])
+    positions = torch.cat([torch.arange(LENGTHS[0]), torch.arange(SHARED, LENGTHS[1]), torch.arange(LENGTHS[2])])
+    behind = LENGTHS[0] + LENGTHS[1] - SHARED
+    targets = torch.tensor([n for n in range(len(row)) if n not in (0, behind)])
+    sources = torch.where(targets == LENGTHS[0], SHARED - 1, targets - 1)
+    logprobs, _ = policy(row[None], positions[None], sources, targets, 1.0)
+    return (logprobs * _weights(row[targets])).sum()
+
+
+def loss_of_each(model: PreTrainedModel) -> torch.Tensor:
+    """The same sum, a sequence a row, by transformers alone."""
+    loss = torch.zeros((), dtype=torch.float64)
+    for ids, start in zip(sequences(), (0, SHARED - 1, 0), strict=True):
+        logprobs = model(input_ids=ids[None], use_cache=False).logits[0, :-1].log_softmax(-1)
+        chosen = logprobs.gather(-1, ids[1:, None])[start:, 0]
+        loss = loss + (chosen.double() * _weights(ids[start + 1 :])).sum()
+    return loss
+
+
+def _weights(ids: torch.Tensor) -> torch.Tensor:
+    return 1 + torch.cos(ids.float())
+
+
+def logprobs_of_row(folder: Path) -> float:
+    """The largest difference of log-probs, packed and alone, in nats."""
+    policy = Policy(learner_of(folder).policy.model)
+    plain = plain_model(folder)
+    first, second, third = sequences()
+    row = torch.cat([first, second[SHARED:], third])
+    positions = torch.cat([torch.arange(LENGTHS[0]), torch.arange(SHARED, LENGTHS[1]), torch.arange(LENGTHS[2])])
+    with torch.no_grad():
+        logits = logits_of(policy.model, hidden_states(policy.model, row[None], positions[None])[0])
+        own = [plain(input_ids=ids[None], use_cache=False).logits[0] for ids in (first, second, third)]
+    expected = torch.cat([own[0], own[1][SHARED:], own[2]])
+    return float((logits - expected).abs().max())
+
+
+def gradient_of_row(folder: Path) -> float:
+    """The relative error of the whole gradient."""
+    policy = learner_of(folder).policy
+    loss_of_row(policy).backward()
+    plain = plain_model(folder).double()
+    loss_of_each(plain).backward()
+    found = {name: weight.grad for name, weight in policy.model.named_parameters()}
+    gaps, sizes = [], []
+    for name, weight in plain.named_parameters():
+        own = found[name]
+        expected = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        gaps.append(((0 if own is None else own.double()) - expected).norm())
+        sizes.append(expected.norm())
+    return float(torch.stack(gaps).norm() / torch.stack(sizes).norm())
+
+
+def plain_model(folder: Path) -> PreTrainedModel:
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", experts_implementation="eager"
+    )
+    return model.eval()
+
+
+def learner_of(folder: Path, lora: LoraConfig | None = None) -> FamilyLearner:
+    return FamilyLearner(folder, attention="auto", lora=lora)
+
+
+def engine_after_update(folder: Path, lora: LoraConfig | None = None) -> float:
+    """The largest difference of log-probs of engine and learner in nats, after the drill, an update and a publish."""
+    learner = learner_of(folder, lora)
+    adapters = lora is not None and lora.publish == "adapter"
+    engine = _engine(folder, lora if adapters else None)
+    try:
+        return asyncio.run(_followed(learner, engine))
+    finally:
+        with suppress(EngineBroken):
+            engine.stop()
+
+
+def _engine(folder: Path, adapters: LoraConfig | None) -> ThreadedEngine:
+    """What an engine raises at its start refuses the model, as it ends a run before the first update."""
+    rank, targets = (adapters.rank, adapters.target_modules) if adapters else (0, ())
+    try:
+        return ThreadedEngine(folder, "float32", lora_rank=rank, lora_targets=targets)
+    except (AssertionError, RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
+        raise ConfigError(f"engine-0 cannot start: {type(error).__name__}: {error}") from error
+
+
+async def _followed(learner: FamilyLearner, engine: ThreadedEngine) -> float:
+    publisher = Publisher(
+        learner,
+        [engine],
+        canary=canary(SHAPE["vocab_size"] - 64, CONTEXT, limits_for("float32")),
+        phase_timeout_seconds=60,
+    )
+    await publisher.connect()
+    await publisher.drill()
+    learner.update(1e-2)
+    await publisher.publish()
+    gaps = []
+    for ids in sequences():
+        tokens = ids.numpy().astype(np.int32)
+        gaps.append(np.abs(await engine.score(tokens) - await learner.score(tokens)).max())
+    return float(max(gaps))
+
+
+def exported(folder: Path) -> float:
+    """The largest difference of logits after an export as a checkpoint writes it, and a reload."""
+    policy = learner_of(folder).policy
+    out = folder.with_name("exported")
+    policy.model.save_pretrained(out, state_dict=weights.whole_state(policy, BUCKET_BYTES, keep=True))
+    first, *_ = sequences()
+    with torch.no_grad():
+        before, after = (plain_model(one)(input_ids=first[None], use_cache=False).logits for one in (folder, out))
+    return float((before - after).abs().max())
+
+
+def with_lora(publish: str) -> Callable[[Path], float]:
+    def of(folder: Path) -> float:
+        targets = default_targets(load_policy(str(folder)))
+        settings = {"rank": 4, "alpha": 6, "target_modules": targets, "publish": publish}
+        return engine_after_update(folder, LoraConfig.model_validate(settings))
+
+    return of
+
+
+MEASURES: dict[str, Callable[[Path], float]] = {
+    "packed": logprobs_of_row,
+    "gradient": gradient_of_row,
+    "engine": engine_after_update,
+    "export": exported,
+    "merged": with_lora("merged"),
+    "adapter": with_lora("adapter"),
+}
