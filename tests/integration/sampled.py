@@ -26,7 +26,7 @@ PROMPTS = (4, 9, 17, 30, 50, 60)
 """Tokens of the prompts of an update."""
 SHAPE = TinyModelConfig(hidden_size=64, intermediate_size=128, max_position_embeddings=CONTEXT)
 HOT = SHAPE.model_copy(update={"layers": 8, "tie_word_embeddings": False})
-HOT_LOGITS = 30.0
+HOT_LOGITS, SHARP = 30.0, 6.0
 
 
 def hot_folder(folder: Path) -> Path:
@@ -36,6 +36,20 @@ def hot_folder(folder: Path) -> Path:
     ids = torch.arange(3, 3 + CONTEXT // 2)[None]
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(HOT_LOGITS / model(ids).logits.abs().max())
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def sharp_folder(folder: Path) -> Path:
+    """A model that looks at few tokens, and so cares where they are. One with small random weights looks at all alike:
+    a rope of half the frequencies moves no log-prob of it by more than 0.004, which in 16 bits is rounding."""
+    save_tiny(SHAPE, 0, folder)
+    model, tokenizer = load_policy(str(folder)), load_tokenizer(str(folder))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+                weight.mul_(SHARP)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

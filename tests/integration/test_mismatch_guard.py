@@ -21,7 +21,7 @@ from rlhf.serving.environment import engine_environment
 from rlhf.trainer.rank import Rank
 from rlhf.transfer.perturbation import perturbed
 from tests.integration.learner_ranks import ProcessWorker
-from tests.integration.sampled import CONTEXT, SHAPE, Sampled, hot_folder, started
+from tests.integration.sampled import CONTEXT, SHAPE, Sampled, hot_folder, sharp_folder, started
 from tests.integration.test_learner import look, same, whole_weights
 from tests.integration.torch_learner import ThreadedEngine
 
@@ -84,7 +84,7 @@ FAULTS: list[tuple[Planted, str]] = [
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedEngine]:
     """An engine of the precision that is asked for."""
     os.environ.update(engine_environment("cpu"))
-    folder = save_tiny(SHAPE, 0, tmp_path_factory.mktemp("served"))
+    folder = sharp_folder(tmp_path_factory.mktemp("served"))
     engine = ThreadedEngine(folder, request.param)
     yield engine
     engine.stop()

@@ -54,10 +54,11 @@ class Pair:
     async def publisher(self) -> tuple[TorchLearner, Publisher]:
         """A new learner at the start, connected to the engine."""
         learner = TorchLearner(self.folder, self.dtype)
+        context = MODELS[self.folder.name].max_position_embeddings
         publisher = Publisher(
             learner,
             [self.engine],
-            canary=canary(256, 256, limits_for(self.dtype)),
+            canary=canary(256, context, limits_for(self.dtype)),
             phase_timeout_seconds=30,
         )
         await publisher.connect()
