@@ -29,12 +29,12 @@ class Source:
     """The tensor called `name` is `factor * weight + added`, computed in float32 where there is anything to compute."""
 
     name: str
-    weight: nn.Parameter
+    weight: Tensor
     added: LowRank | None = None
     factor: float = 1.0
 
     @property
-    def parameters(self) -> list[nn.Parameter]:
+    def parameters(self) -> list[Tensor]:
         return [self.weight, self.added.a, self.added.b] if self.added else [self.weight]
 
     def whole(self) -> Tensor:
@@ -49,6 +49,17 @@ class Source:
 def held_weights(policy: HasModel) -> Named:
     """Every parameter under the name that it has in this process, tied ones once."""
     return list(policy.model.named_parameters())
+
+
+def held_constants(policy: HasModel) -> list[tuple[str, Tensor]]:
+    """What a model's folder holds beside its weights, and training leaves as it is, the correction of a router for
+    instance. Engines have it from the start."""
+    return [
+        (f"{path}.{name}" if path else name, buffer)
+        for path, module in policy.model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set and buffer.is_floating_point()
+    ]
 
 
 def sources(policy: HasModel, form: Form = "merged") -> list[Source]:
@@ -76,8 +87,10 @@ def walk(policy: HasModel, bucket_bytes: int, form: Form = "merged") -> Iterator
 
 
 def whole_state(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
-    """A copy of all weights on the CPU, adapters merged; ranks that do not `keep` it only take part in gathering."""
-    return _copy(_merged(policy), bucket_bytes, keep=keep)
+    """A copy on the CPU of all that the model's folder holds, adapters merged; ranks that do not `keep` it only take
+    part in gathering."""
+    constants = [Source(name=name, weight=constant) for name, constant in held_constants(policy)]
+    return _copy([*_merged(policy), *constants], bucket_bytes, keep=keep)
 
 
 def whole_adapter(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
@@ -120,7 +133,7 @@ def partitioned(weight: Any) -> bool:
     return hasattr(weight, "ds_tensor")
 
 
-def gathered(weights: Sequence[nn.Parameter], modify: bool = False) -> AbstractContextManager[Any]:
+def gathered(weights: Sequence[Tensor], modify: bool = False) -> AbstractContextManager[Any]:
     """Inside, `weights` are whole on every rank; with `modify`, changes (rank 0's) outlive the block."""
     if not any(partitioned(weight) for weight in weights):
         return nullcontext()
@@ -172,9 +185,7 @@ def _bytes(weight: Any) -> int:
     return int(elements) * int(weight.element_size())
 
 
-def _buckets(
-    items: Sequence[T], bucket_bytes: int, parameters: Callable[[T], Sequence[nn.Parameter]]
-) -> Iterator[list[T]]:
+def _buckets(items: Sequence[T], bucket_bytes: int, parameters: Callable[[T], Sequence[Tensor]]) -> Iterator[list[T]]:
     """Cut `items` in order so that the parameters of a bucket fill at most `bucket_bytes`, or it is one item."""
     bucket: list[T] = []
     filled = 0

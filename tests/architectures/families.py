@@ -20,9 +20,10 @@ SHAPE: dict[str, Any] = {
 SLIDES = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 MLA = {
-    "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 32,
-    "head_dim": 16, "num_key_value_heads": 2,
+    "q_lora_rank": 32, "kv_lora_rank": 512, "qk_nope_head_dim": 32, "qk_rope_head_dim": 64, "v_head_dim": 32,
+    "head_dim": 64, "num_key_value_heads": 2,
 }  # fmt: skip
+"""The kernels of an engine know latents of one size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +33,12 @@ class Family:
 
     name: str
     kind: str
+    attention: str = "auto"
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def _family(name: str, kind: str = "", **settings: Any) -> Family:
-    return Family(name=name, kind=kind or name, settings=settings)
+def _family(name: str, kind: str = "", attention: str = "auto", **settings: Any) -> Family:
+    return Family(name=name, kind=kind or name, attention=attention, settings=settings)
 
 
 FAMILIES = (
@@ -58,8 +60,8 @@ FAMILIES = (
     _family("gemma3", kind="gemma3_text", query_pre_attn_scalar=16, tie_word_embeddings=True, **SLIDES),
     _family("phi", partial_rotary_factor=0.5),
     _family("phi3", sliding_window=WINDOW),
-    _family("phi3-longrope", kind="phi3", sliding_window=None, original_max_position_embeddings=32, rope_parameters={
-        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 32,
+    _family("phi3-longrope", kind="phi3", sliding_window=None, original_max_position_embeddings=64, rope_parameters={
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64,
         "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}),
     _family("granite", embedding_multiplier=2.0, attention_multiplier=0.2, residual_multiplier=0.5, logits_scaling=2.0),
     _family("olmo"),
@@ -82,7 +84,7 @@ FAMILIES = (
     _family("cohere", logit_scale=0.5, tie_word_embeddings=True),
     _family("cohere2", logit_scale=0.5, tie_word_embeddings=True, **SLIDES),
     _family("exaone4", **SLIDES),
-    _family("nemotron", partial_rotary_factor=0.5),
+    _family("nemotron", attention="eager", partial_rotary_factor=0.5),
     _family("helium", head_dim=16),
     _family("arcee"),
     _family("seed_oss"),
@@ -102,8 +104,8 @@ FAMILIES = (
     _family("deepseek_v2", first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1,
             topk_method="greedy", **MLA, **EXPERTS),
     _family("deepseek_v3", first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=2, topk_group=1,
-            **MLA, **EXPERTS),
-    _family("glm4_moe", first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1,
+            topk_method="noaux_tc", **MLA, **EXPERTS),
+    _family("glm4_moe", head_dim=32, first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1,
             **EXPERTS),
     _family("dots1", first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1,
             **EXPERTS),

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +24,14 @@ from rlhf.serving.environment import engine_environment
 from rlhf.trainer import weights
 from rlhf.trainer.canary import canary, limits_for
 from rlhf.trainer.publish import Publisher
-from tests.architectures.families import CONTEXT, SHAPE, Family, save
+from tests.architectures.families import SHAPE, Family, save
 from tests.architectures.learner import BUCKET_BYTES, FamilyLearner
 from tests.integration.torch_learner import ThreadedEngine
 
 LENGTHS = (60, 52, 31)
 SHARED = 20
 """The second sequence begins with so many tokens of the first, and is a branch of it in the row."""
+Measure = Callable[[Family, Path], float]
 REFUSALS = (ModelError, ConfigError, PublishError, TransferError, EngineBroken)
 LIMITS = {"packed": 1e-5, "gradient": 1e-6, "engine": 1e-4, "export": 0.0, "merged": 1e-4, "adapter": 1e-4}
 """What a cell may be: nats, the whole gradient's relative error, and a difference of logits."""
@@ -51,7 +53,7 @@ def measure(family: Family) -> dict[str, Cell]:
         folder = Path(place) / family.name
         save(family, folder)
         for name, of in MEASURES.items():
-            cells[name] = _cell(of, folder)
+            cells[name] = _cell(partial(of, family), folder)
             if name == "packed" and cells[name].refused:
                 break
     return cells
@@ -97,9 +99,9 @@ def _weights(ids: torch.Tensor) -> torch.Tensor:
     return 1 + torch.cos(ids.float())
 
 
-def logprobs_of_row(folder: Path) -> float:
+def logprobs_of_row(family: Family, folder: Path) -> float:
     """The largest difference of log-probs, packed and alone, in nats."""
-    policy = Policy(learner_of(folder).policy.model)
+    policy = Policy(learner_of(family, folder).policy.model)
     plain = plain_model(folder)
     first, second, third = sequences()
     row = torch.cat([first, second[SHARED:], third])
@@ -111,9 +113,9 @@ def logprobs_of_row(folder: Path) -> float:
     return float((logits - expected).abs().max())
 
 
-def gradient_of_row(folder: Path) -> float:
+def gradient_of_row(family: Family, folder: Path) -> float:
     """The relative error of the whole gradient."""
-    policy = learner_of(folder).policy
+    policy = learner_of(family, folder).policy
     loss_of_row(policy).backward()
     plain = plain_model(folder).double()
     loss_of_each(plain).backward()
@@ -134,13 +136,13 @@ def plain_model(folder: Path) -> PreTrainedModel:
     return model.eval()
 
 
-def learner_of(folder: Path, lora: LoraConfig | None = None) -> FamilyLearner:
-    return FamilyLearner(folder, attention="auto", lora=lora)
+def learner_of(family: Family, folder: Path, lora: LoraConfig | None = None) -> FamilyLearner:
+    return FamilyLearner(folder, attention=family.attention, lora=lora)
 
 
-def engine_after_update(folder: Path, lora: LoraConfig | None = None) -> float:
+def engine_after_update(family: Family, folder: Path, lora: LoraConfig | None = None) -> float:
     """The largest difference of log-probs of engine and learner in nats, after the drill, an update and a publish."""
-    learner = learner_of(folder, lora)
+    learner = learner_of(family, folder, lora)
     adapters = lora is not None and lora.publish == "adapter"
     engine = _engine(folder, lora if adapters else None)
     try:
@@ -163,7 +165,7 @@ async def _followed(learner: FamilyLearner, engine: ThreadedEngine) -> float:
     publisher = Publisher(
         learner,
         [engine],
-        canary=canary(SHAPE["vocab_size"] - 64, CONTEXT, limits_for("float32")),
+        canary=canary(SHAPE["vocab_size"] - 64, engine.worker.facts.max_context_tokens, limits_for("float32")),
         phase_timeout_seconds=60,
     )
     await publisher.connect()
@@ -177,9 +179,9 @@ async def _followed(learner: FamilyLearner, engine: ThreadedEngine) -> float:
     return float(max(gaps))
 
 
-def exported(folder: Path) -> float:
+def exported(family: Family, folder: Path) -> float:
     """The largest difference of logits after an export as a checkpoint writes it, and a reload."""
-    policy = learner_of(folder).policy
+    policy = learner_of(family, folder).policy
     out = folder.with_name("exported")
     policy.model.save_pretrained(out, state_dict=weights.whole_state(policy, BUCKET_BYTES, keep=True))
     first, *_ = sequences()
@@ -188,16 +190,16 @@ def exported(folder: Path) -> float:
     return float((before - after).abs().max())
 
 
-def with_lora(publish: str) -> Callable[[Path], float]:
-    def of(folder: Path) -> float:
-        targets = default_targets(load_policy(str(folder)))
+def with_lora(publish: str) -> Measure:
+    def of(family: Family, folder: Path) -> float:
+        targets = default_targets(load_policy(str(folder), attention=family.attention))
         settings = {"rank": 4, "alpha": 6, "target_modules": targets, "publish": publish}
-        return engine_after_update(folder, LoraConfig.model_validate(settings))
+        return engine_after_update(family, folder, LoraConfig.model_validate(settings))
 
     return of
 
 
-MEASURES: dict[str, Callable[[Path], float]] = {
+MEASURES: dict[str, Measure] = {
     "packed": logprobs_of_row,
     "gradient": gradient_of_row,
     "engine": engine_after_update,
