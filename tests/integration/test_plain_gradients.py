@@ -202,10 +202,10 @@ def test_the_gradient_of_an_update_is_that_of_the_formula_on_plain_models(
     critic = {"critic": {"path": folders[2]}} if "critic" in settings else {}
     workers = ranks_of(request, ranks)
     learner = start(workers, folders, stage, way, **{**settings, **critic})
+    models = beside(workers, folders, way)  # a step puts masters in the place of stirred adapters
     groups = groups_of(folders[0])
     asyncio.run(learner.update(groups))
     found = ask(workers, recorded)
-    models = beside(workers, folders, way)
     said = models.says(groups)
     expected = [plain.gradient(models.policy, loss(said))]
     if critic:
@@ -222,9 +222,9 @@ def test_the_gradient_of_a_step_on_pairs_is_that_of_the_formula_on_plain_models(
     workers = ranks_of(request, ranks)
     learner = start(workers, folders, stage, way, preference=PREFERENCES[name])
     assert isinstance(learner, PreferenceLearner)
+    models = beside(workers, folders, way, temperature=1.0)
     asyncio.run(learner.prefer(PAIRS))
     (found,) = ask(workers, recorded)
-    models = beside(workers, folders, way, temperature=1.0)
     chosen, rejected = (
         [(*models.pair(segment), int(segment.action_mask.sum())) for segment in side]
         for side in ([pair.chosen for pair in PAIRS], [pair.rejected for pair in PAIRS])
