@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +10,15 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
 from rlhf.errors import ModelError
+from rlhf.models.whole import load_whole
 from rlhf.pieces import load_piece
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -71,7 +68,7 @@ def load_policy(
     """
     config = load_config(path, trust_remote_code=trust_remote_code)
     _refuse_unknown_heads(path, config)
-    load = load_piece(loader, "model.loader") if loader else _load_whole
+    load = load_piece(loader, "model.loader") if loader else load_whole
     try:
         model: PreTrainedModel = load(
             path,
@@ -84,41 +81,6 @@ def load_policy(
         raise ModelError(f"model.path={path}: {first_line(error)}") from None
     ready_to_train(model, gradient_checkpointing=gradient_checkpointing)
     return model
-
-
-def _load_whole(path: str, **settings: Any) -> PreTrainedModel:
-    """A causal LM of which every weight is the folder's. Raises `ModelError` that names one which is not: transformers
-    would draw it at random."""
-    with quiet():
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, output_loading_info=True, ignore_mismatched_sizes=True, **settings
-        )
-    model: PreTrainedModel
-    model, found = loaded
-    for name, there, needed in sorted(found["mismatched_keys"])[:1]:
-        raise ModelError(
-            f"model.path={path}: its weights do not fit its config.json: {name} is {list(there)} in the files, and "
-            f"{list(needed)} by config.json; take both of the same model"
-        )
-    check_none_missing(path, set(found["missing_keys"]))
-    return model
-
-
-def check_none_missing(path: str, missing: set[str], setting: str = "model.path") -> None:
-    """What is missing from the folder was drawn at random. Raises `ModelError`."""
-    if missing:
-        raise ModelError(f"{setting}={path} has no weights for {min(missing)}; it is not a whole model folder")
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """transformers reports at length what it left out and what it drew at random; it is asked for that, or refused."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def without_dropout(config: Any) -> Any:

@@ -11,17 +11,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from rlhf.errors import ModelError
-from rlhf.models.loading import (
-    DTYPES,
-    bare_tokenizer,
-    check_none_missing,
-    first_line,
-    load_config,
-    quiet,
-    ready_to_train,
-    without_dropout,
-)
+from rlhf.models.loading import DTYPES, bare_tokenizer, first_line, load_config, ready_to_train, without_dropout
 from rlhf.models.policy import Rows, WholeRows
+from rlhf.models.whole import check_none_missing, quiet
 
 CLASSIFIER = "ForSequenceClassification"
 HEAD = "score"
