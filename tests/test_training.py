@@ -9,6 +9,7 @@ import pytest
 from rlhf import training
 from rlhf.errors import ModelError, RlhfError, WorkerFailed
 from rlhf.training import explained
+from tests.pace import scaled
 
 FAILED = WorkerFailed("engine-0", "start", "RuntimeError: start (0) + length (128) exceeds dimension size (64).")
 REFUSED = ModelError("model.path=m: its weights do not fit its config.json")
@@ -31,6 +32,5 @@ async def test_a_model_that_the_learner_refuses_is_why_the_engine_failed(ends: R
 
 async def test_a_learner_that_hangs_does_not_keep_the_engines_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(training, "EXPLAINED_SECONDS", 0.01)
-    hanging = asyncio.ensure_future(asyncio.sleep(60))
-    assert await explained(FAILED, hanging) is FAILED
-    hanging.cancel()
+    async with asyncio.timeout(scaled(10)):
+        assert await explained(FAILED, asyncio.get_running_loop().create_future()) is FAILED

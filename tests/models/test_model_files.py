@@ -80,7 +80,7 @@ class TestDimensions:
          "language_model.model.embed_tokens.weight", "backbone.embeddings.weight"],
     )  # fmt: skip
     def test_the_embedding_goes_by_many_names(self, name: str):
-        assert embedding_rows({name: (8, 4), "vision.patch_embedding.weight": (9, 3, 2, 2)}) == 8
+        assert embedding_rows({name: (8, 4), "vision.embeddings.weight": (9, 3, 2, 2)}) == 8
 
     def test_of_two_embeddings_none_is_taken(self):
         assert embedding_rows({"a.embed_tokens.weight": (8, 4), "b.embed_tokens.weight": (9, 4)}) is None
