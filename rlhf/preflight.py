@@ -18,6 +18,11 @@ from rlhf.data.rows import task_from_row
 from rlhf.data.sources import local_files
 from rlhf.errors import ConfigError, DataError, ModelError, PlacementError
 from rlhf.http.config import check_cassette, token_from
+from rlhf.models.dimensions import check_dimensions, embedding_rows
+from rlhf.models.folder import text_config
+from rlhf.models.headers import tensor_shapes
+from rlhf.models.remote_code import brings_code, check_remote_code
+from rlhf.models.tokenizer_files import check_template, check_tokenizer, check_vocabulary
 from rlhf.pieces import is_piece, load_piece
 from rlhf.recipe import Recipe
 from rlhf.roles import engine_device, learner_device, roles_of
@@ -25,8 +30,6 @@ from rlhf.rollout.tool_calls import tool_format
 from rlhf.runs.recorded import episodes_file
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-WEIGHTS = ("*.safetensors", "*.bin")
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 def preflight(recipe: Recipe) -> Plan | None:
@@ -80,14 +83,25 @@ def check_loggers(recipe: Recipe) -> None:
 
 
 def check_model(recipe: Recipe) -> None:
-    """A local model is a model folder, and its context holds what the recipe asks. Hub names are left to the hub."""
+    """A local model is a whole model folder whose parts belong together, and its context holds what the recipe asks.
+    Hub names are left to the hub."""
     if recipe.model.path is None or is_hub_name(recipe.model.path):
         return
     folder = Path(recipe.model.path).expanduser()
-    check_context(recipe, context_tokens(read_model_config(folder)))
-    for what, patterns in (("weights", WEIGHTS), ("tokenizer", TOKENIZERS)):
-        if not any(found for pattern in patterns for found in folder.glob(pattern)):
-            raise ModelError(f"{folder} has no {what} ({', '.join(patterns)}); model.path must be a whole model folder")
+    config = read_model_config(folder)
+    check_remote_code(folder, config, trusted=recipe.model.trust_remote_code)
+    check_context(recipe, context_tokens(config))
+    shapes, rows = tensor_shapes(folder), text_config(config).get("vocab_size")
+    if brings_code(folder, config):
+        return  # only that code knows how its files are read
+    if shapes is not None and recipe.model.loader is None:
+        check_dimensions(folder, config, shapes)
+        rows = embedding_rows(shapes) or rows
+    check_tokenizer(folder)
+    if isinstance(rows, int):
+        check_vocabulary(folder, rows)
+    if recipe.kind != "offline":  # which reads tokens as they were recorded
+        check_template(folder)
 
 
 def check_reward_model(recipe: Recipe) -> None:
@@ -215,7 +229,7 @@ def read_model_config(folder: Path, key: str = "model.path") -> dict[str, Any]:
 
 def context_tokens(model_config: dict[str, Any]) -> int | None:
     """Longest context of a model, from its `config.json`; None where it does not say."""
-    text = model_config.get("text_config", model_config)
+    text = text_config(model_config)
     limit = text.get("max_position_embeddings", text.get("n_positions"))
     return limit if isinstance(limit, int) else None
 

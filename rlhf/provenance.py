@@ -79,9 +79,9 @@ def model_digest(name: str) -> str:
 
 def template_digest(model: str, *, trust_remote_code: bool) -> str:
     """Of what turns messages into tokens beside the vocabulary: the template and the special tokens."""
-    from rlhf.models.loading import load_tokenizer
+    from rlhf.models.loading import bare_tokenizer
 
-    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
+    tokenizer = bare_tokenizer(model, trust_remote_code=trust_remote_code)
     said = json.dumps([tokenizer.chat_template, tokenizer.special_tokens_map], sort_keys=True, default=str)
     return blake2b(said.encode(), digest_size=16).hexdigest()
 

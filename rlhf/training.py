@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from typing import Any
 
 from rlhf.boundary import Resumed, UpdateBoundary
 from rlhf.closing import closed, each
@@ -12,6 +13,7 @@ from rlhf.cluster.worker import Cluster
 from rlhf.data.mixing import MixedOrder
 from rlhf.data.overlap import check_overlap, questions_of
 from rlhf.data.tasks import held_out_problems, load_sets, mixed, training_tasks
+from rlhf.errors import RlhfError, UserError, WorkerFailed
 from rlhf.fine_tuning import fine_tune_on
 from rlhf.ledger import Ledger, group_accounts
 from rlhf.observed import ObservedBuffer, ObservedEvaluator, ObservedLearner, ObservedRollout, ObservedWeights
@@ -46,6 +48,9 @@ from rlhf.wiring import (
     started_serving,
 )
 
+EXPLAINED_SECONDS = 60.0
+"""How long a failed engine's error is kept for the learner's."""
+
 
 async def train(sitting: Sitting) -> Summary:
     """Train what the recipe says; everything is in the run folder when it returns, and when it raises."""
@@ -78,9 +83,12 @@ async def _train_on(cluster: Cluster, sitting: Sitting) -> Summary:
             stack.callback(starting.cancel)
             if recipe.cluster.kind == "local":
                 await starting  # one process has one default process group: DeepSpeed makes it, vLLM finds it
-            serving = await stack.enter_async_context(
-                started_serving(recipe, cluster, model, logs=folder.logs, publishes=True)
-            )
+            try:
+                serving = await stack.enter_async_context(
+                    started_serving(recipe, cluster, model, logs=folder.logs, publishes=True)
+                )
+            except WorkerFailed as failure:
+                raise await explained(failure, starting) from None
             await starting
             if sitting.point is not None:
                 await learner.load(sitting.point.path)
@@ -100,6 +108,14 @@ async def _train_on(cluster: Cluster, sitting: Sitting) -> Summary:
             serving=serving, learner=learner, publisher=publisher, began=began,
         )  # fmt: skip
         return await run.finish()
+
+
+async def explained(failure: WorkerFailed, starting: asyncio.Future[Any]) -> RlhfError:
+    """What to tell people when an engine's start failed while the learner's was `starting`: both load one model, and
+    where the model is at fault the learner says how, in a `UserError`."""
+    await asyncio.wait({starting}, timeout=EXPLAINED_SECONDS)
+    refused = starting.exception() if starting.done() and not starting.cancelled() else None
+    return refused if isinstance(refused, UserError) else failure
 
 
 class RlRun:

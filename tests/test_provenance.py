@@ -45,6 +45,13 @@ def write_rows(folder: Path, rows: list[dict[str, str]]) -> None:
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def test_a_tokenizer_without_a_template_has_a_digest_too(tmp_path: Path, recipe: Recipe):
+    start = str(recipe.model.path)
+    with_one = provenance.template_digest(start, trust_remote_code=False)
+    (tmp_path / "start" / "chat_template.jinja").unlink()
+    assert provenance.template_digest(start, trust_remote_code=False) != with_one
+
+
 def drop_a_row(folder: Path) -> None:
     write_rows(folder, ROWS[:499] + ROWS[500:])
 

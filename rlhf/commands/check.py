@@ -11,7 +11,10 @@ from rlhf.env.config import EnvironmentConfig
 from rlhf.layers import load_recipe
 from rlhf.located import located
 from rlhf.models.config import ModelConfig
-from rlhf.preflight import preflight
+from rlhf.models.folder import Values
+from rlhf.models.headers import parameters, tensor_shapes
+from rlhf.models.measured import measurements
+from rlhf.preflight import is_hub_name, preflight, read_model_config
 from rlhf.recipe import Recipe
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.trainer.config import CorrectionConfig
@@ -46,6 +49,7 @@ def parts(recipe: Recipe) -> list[Row]:
     return [
         ("run", f"{recipe.name}, kind {recipe.kind}, in {recipe.run_dir}"),
         ("model", describe_model(recipe.model)),
+        *describe_folder(recipe.model),
         *(("training data", describe_training(one)) for one in recipe.data.train_sets.values()),
         *([("episodes", recipe.data.episodes)] if recipe.data.episodes else []),
         *(describe_environment(recipe.environment) if recipe.environment else []),
@@ -117,6 +121,25 @@ def describe_model(model: ModelConfig) -> str:
         f"tiny {tiny.architecture}: {tiny.layers} layers of {tiny.hidden_size}, "
         f"context of {tiny.max_position_embeddings} tokens, {model.dtype}{warmup}"
     )
+
+
+def describe_folder(model: ModelConfig) -> list[Row]:
+    """Family and size of a model folder. Tiny models have their line, and names of the hub are left to the hub."""
+    if model.path is None or is_hub_name(model.path):
+        return []
+    folder = Path(model.path).expanduser()
+    config, shapes = read_model_config(folder), tensor_shapes(folder)
+    size = "unknown: only safetensors files say it" if shapes is None else f"{parameters(shapes):,}"
+    return [
+        ("family", f"{describe_family(config)}: {measurements().told(config)}"),
+        ("parameters", size),
+    ]
+
+
+def describe_family(config: Values) -> str:
+    """`qwen2 (Qwen2ForCausalLM)`."""
+    architectures = config.get("architectures")
+    return str(config["model_type"]) + (f" ({', '.join(map(str, architectures))})" if architectures else "")
 
 
 def describe_environment(config: EnvironmentConfig) -> list[Row]:

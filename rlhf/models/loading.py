@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
     PreTrainedModel,
@@ -18,6 +18,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from rlhf.errors import ModelError
+from rlhf.models.whole import load_whole
 from rlhf.pieces import load_piece
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -66,7 +67,7 @@ def load_policy(
     `loader` is the user's own `module:function`, called with the arguments of `from_pretrained` in its place.
     """
     config = load_config(path, trust_remote_code=trust_remote_code)
-    load = load_piece(loader, "model.loader") if loader else AutoModelForCausalLM.from_pretrained
+    load = load_piece(loader, "model.loader") if loader else load_whole
     try:
         model: PreTrainedModel = load(
             path,
@@ -75,7 +76,7 @@ def load_policy(
             attn_implementation=attention_named(attention),
             trust_remote_code=trust_remote_code,
         )
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise ModelError(f"model.path={path}: {first_line(error)}") from None
     ready_to_train(model, gradient_checkpointing=gradient_checkpointing)
     return model

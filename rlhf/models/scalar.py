@@ -5,13 +5,10 @@ On disk it is a sequence-classification model with one label, as `transformers` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
-from transformers.utils import logging
 
 from rlhf.errors import ModelError
 from rlhf.models.loading import (
@@ -24,6 +21,7 @@ from rlhf.models.loading import (
     without_dropout,
 )
 from rlhf.models.policy import Rows, WholeRows
+from rlhf.models.whole import check_none_missing, quiet
 
 CLASSIFIER = "ForSequenceClassification"
 HEAD = "score"
@@ -70,7 +68,7 @@ def load_scalar(
         config.num_labels = 1
     else:
         _check_is_scalar(path, config, setting)
-    with _quiet():
+    with quiet():
         try:
             model: PreTrainedModel
             model, found = AutoModelForSequenceClassification.from_pretrained(
@@ -85,7 +83,7 @@ def load_scalar(
         except (OSError, ValueError, ImportError, RuntimeError) as error:
             raise ModelError(f"{setting}={path}: {first_line(error)}") from None
     head = _head(path, model, setting)
-    _check_whole(path, set(found["missing_keys"]), fresh_head, setting)
+    check_none_missing(path, set(found["missing_keys"]) - ({f"{HEAD}.weight"} if fresh_head else set()), setting)
     if fresh_head:
         nn.init.zeros_(head.weight)
         tokenizer = bare_tokenizer(path, trust_remote_code=trust_remote_code, setting=setting)
@@ -142,21 +140,3 @@ def _head(path: str, model: PreTrainedModel, setting: str) -> nn.Linear:
     if not isinstance(head, nn.Linear):
         raise ModelError(f"{setting}={path}: {type(model).__name__} has no linear layer {HEAD!r} as its head")
     return head
-
-
-def _check_whole(path: str, missing: set[str], fresh_head: bool, setting: str) -> None:
-    """What is missing from the folder was drawn at random."""
-    unknown = sorted(missing - ({f"{HEAD}.weight"} if fresh_head else set()))
-    if unknown:
-        raise ModelError(f"{setting}={path} has no weights for {unknown[0]}; it is not a whole model folder")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """transformers reports the head that is left out and the one that is new, as asked."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)

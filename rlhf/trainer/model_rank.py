@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rlhf.durable import files_below, synced
 from rlhf.errors import CheckpointError
-from rlhf.models.loading import load_tokenizer
+from rlhf.models.loading import bare_tokenizer
 from rlhf.models.lora import save_adapter
 from rlhf.models.policy import Policy
 from rlhf.models.scalar import ScalarHead
@@ -103,7 +103,7 @@ class ModelRank:
         state = weights.whole_state(self.module, self.settings.bucket_bytes, keep=self.rank == 0)
         if self.rank == 0:
             self.module.model.save_pretrained(path, state_dict=state)
-            tokenizer = load_tokenizer(
+            tokenizer = bare_tokenizer(
                 self.settings.model_path, trust_remote_code=self.settings.model.trust_remote_code
             )
             tokenizer.save_pretrained(path)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.model_folders import save_folder
 from tests.warm import command_line
 from tests.warm.client import Ended
 
@@ -46,9 +47,4 @@ def recipe(tmp_path: Path, rows: Path) -> Path:
 @pytest.fixture
 def model_folder(tmp_path: Path) -> Path:
     """A folder with the files of a model, as far as a check looks."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2", "max_position_embeddings": 64}))
-    (folder / "model.safetensors").write_bytes(b"")
-    (folder / "tokenizer.json").write_text("{}")
-    return folder
+    return save_folder(tmp_path / "model")

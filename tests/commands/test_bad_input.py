@@ -100,14 +100,6 @@ def test_a_checkpoint_given_for_a_model_points_to_the_model_inside(rlhf: Command
     assert f"did you mean {inside}" in error
 
 
-@pytest.mark.parametrize(("file", "missing"), [("model.safetensors", "weights"), ("tokenizer.json", "tokenizer")])
-def test_a_model_folder_that_lacks_a_part_names_it(
-    rlhf: Command, recipe: Path, model_folder: Path, file: str, missing: str
-):
-    (model_folder / file).unlink()
-    assert f"no {missing}" in refusal(rlhf, recipe, "model.tiny=null", f"model.path={model_folder}")
-
-
 def test_held_out_problems_of_the_training_fold_are_refused(rlhf: Command, recipe: Path):
     made = ("data.train.path=null", "data.train.sorting.digits=5", "data.eval.sorting.digits=5")
     error = refusal(rlhf, recipe, *made)

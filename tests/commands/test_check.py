@@ -11,8 +11,10 @@ import yaml
 
 from rlhf.commands.check import describe_environment
 from rlhf.env.config import EnvironmentConfig
+from rlhf.models.measured import measurements
 from rlhf.preflight import is_hub_name
 from tests.commands.conftest import Command
+from tests.model_folders import CONFIG, PARAMETERS
 from tests.pace import scaled
 
 
@@ -31,14 +33,31 @@ def test_a_sound_recipe_is_described(rlhf: Command, recipe: Path, rows: Path):
         assert part in ended.stdout
 
 
-def test_checking_imports_neither_torch_nor_ray_nor_vllm(recipe: Path):
+def test_a_model_folder_is_described(rlhf: Command, recipe: Path, model_folder: Path):
+    ended = rlhf("check", recipe, "model.tiny=null", f"model.path={model_folder}")
+    assert ended.returncode == 0, ended.stderr
+    assert f"family         qwen2 (Qwen2ForCausalLM): {measurements().told(CONFIG)}\n" in ended.stdout
+    assert f"parameters     {PARAMETERS}\n" in ended.stdout
+
+
+def test_the_size_of_pickled_weights_is_not_guessed(rlhf: Command, recipe: Path, model_folder: Path):
+    (model_folder / "model.safetensors").rename(model_folder / "pytorch_model.bin")
+    ended = rlhf("check", recipe, "model.tiny=null", f"model.path={model_folder}")
+    assert "parameters     unknown: only safetensors files say it" in ended.stdout
+
+
+def test_checking_imports_neither_torch_nor_ray_nor_vllm(recipe: Path, model_folder: Path):
     program = (
         "import sys; from pathlib import Path; from rlhf.commands.check import check\n"
         "check(Path(sys.argv[1]), [])\n"
+        "check(Path(sys.argv[1]), ['model.tiny=null', f'model.path={sys.argv[2]}'])\n"
         "sys.exit(', '.join({'torch', 'ray', 'vllm', 'deepspeed', 'transformers', 'datasets'} & set(sys.modules)))"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", program, str(recipe)], capture_output=True, text=True, timeout=scaled(60)
+        [sys.executable, "-c", program, str(recipe), str(model_folder)],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
     )
     assert ended.stderr.strip() == ""
 

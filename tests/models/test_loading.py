@@ -56,6 +56,36 @@ def test_a_folder_without_weights_is_one_line(folder: Path, tmp_path: Path) -> N
     assert "\n" not in str(raised.value)
 
 
+def whole(folder: Path, target: Path, **values: object) -> str:
+    """The model with another configuration."""
+    path = changed(folder, target, **values)
+    (target / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    return path
+
+
+def test_weights_of_another_shape_are_named(folder: Path, tmp_path: Path) -> None:
+    told = (
+        r"mlp\.down_proj\.weight is 64 x 512, and 64 x 128 by config\.json; take config\.json and weights of the same"
+    )
+    with pytest.raises(ModelError, match=told) as raised:
+        load_policy(whole(folder, tmp_path / "other", intermediate_size=128))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_weight_that_is_missing_is_named_and_not_drawn_at_random(folder: Path, tmp_path: Path) -> None:
+    more = {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3}
+    with pytest.raises(ModelError, match=r"has no weights for model\.layers\.2\."):
+        load_policy(whole(folder, tmp_path / "more", **more))
+
+
+def test_weights_that_are_cut_short_are_one_line(folder: Path, tmp_path: Path) -> None:
+    path = whole(folder, tmp_path / "short")
+    file = tmp_path / "short" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ModelError, match=f"model.path={path}: "):
+        load_policy(path)
+
+
 def test_a_model_that_caps_its_logits_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="final_logit_softcapping"):
         load_policy(changed(folder, tmp_path / "capped", final_logit_softcapping=30.0))

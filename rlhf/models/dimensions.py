@@ -1,0 +1,86 @@
+"""Whether the weights in a folder are those of its `config.json`, as far as their shapes tell without torch.
+
+What holds for every architecture is compared: the embedding's rows and columns, and the number of layers. All the rest
+is seen when the model is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rlhf.errors import ModelError
+from rlhf.models.folder import Values, text_config
+from rlhf.models.headers import Shapes
+
+EMBEDDINGS = ("embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings", "embeddings", "embedding")
+"""What architectures call their table of token embeddings."""
+HEADS = ("lm_head.weight", "embed_out.weight")
+"""What they call the head, where it is not the embedding once more."""
+WIDTHS = (
+    "word_embed_proj_dim", "input_embedding_size", "embedding_size", "hidden_size", "n_embd", "n_embed", "d_model",
+)  # fmt: skip
+"""What configurations call its columns; the first that is there counts."""
+DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+LAYER = r"(?:layers|h|blocks)\.(\d+)\."
+UNCOUNTED = re.compile("mtp|nextn")
+"""Layers that predict further tokens stand behind the counted ones, in checkpoints of models that name them so."""
+REMEDY = "take config.json and weights of the same model"
+
+
+def embedding_rows(shapes: Shapes) -> int | None:
+    """Number of tokens that the embedding has rows for; None where it is not found."""
+    name = _embedding(shapes)
+    return shapes[name][0] if name else None
+
+
+def check_dimensions(folder: Path, config: Values, shapes: Shapes) -> None:
+    """Raises `ModelError` naming what differs. What `config` does not say, or the files do not show, is passed over."""
+    name, text = _embedding(shapes), text_config(config)
+    if name is None:
+        return
+    rows, columns = shapes[name]
+    width = _first(WIDTHS, text)
+    # Some families have rows for more tokens than they can say; the head has a row for each that they can.
+    sizes = {rows, *(shapes[head][0] for head in shapes if head.endswith(HEADS))}
+    for key, found in (("vocab_size", sizes), (width, {columns})):
+        said = text.get(key)
+        if isinstance(said, int) and said not in found:
+            raise ModelError(
+                f"{folder}: its weights do not fit its config.json: {name} is {rows} x {columns}, and {key} is "
+                f"{said}; {REMEDY}"
+            )
+    _check_depth(folder, config, shapes, name)
+
+
+def _check_depth(folder: Path, config: Values, shapes: Shapes, embedding: str) -> None:
+    text = text_config(config)
+    key = _first(DEPTHS, text)
+    layer = re.compile(re.escape(_above(embedding)) + LAYER)
+    found = 1 + max((int(match[1]) for match in map(layer.match, shapes) if match), default=-1)
+    said = text.get(key)
+    if not found or not isinstance(said, int):
+        return
+    more_are_known = any(UNCOUNTED.search(name) for name in (*config, *text))
+    if found < said or (found > said and not more_are_known):
+        raise ModelError(
+            f"{folder}: its weights do not fit its config.json: they have {found} layers, and {key} is {said}; {REMEDY}"
+        )
+
+
+def _embedding(shapes: Shapes) -> str | None:
+    """The name of the table of token embeddings, where there is exactly one."""
+    for called in EMBEDDINGS:
+        found = [name for name in shapes if f".{name}".endswith(f".{called}.weight") and len(shapes[name]) == 2]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def _above(name: str) -> str:
+    """`model.` of `model.embed_tokens.weight`."""
+    return "".join(f"{part}." for part in name.split(".")[:-2])
+
+
+def _first(keys: tuple[str, ...], values: Values) -> str:
+    return next((key for key in keys if isinstance(values.get(key), int)), keys[0])

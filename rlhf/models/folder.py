@@ -1,0 +1,34 @@
+"""The JSON files of a Hugging Face folder, read without transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rlhf.errors import ModelError
+
+Values = dict[str, Any]
+
+
+def read_json(file: Path) -> Values:
+    """The object in `file`; an empty one where there is no such file. Raises `ModelError`."""
+    try:
+        loaded = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file} cannot be read as JSON ({_reason(error)}); download the model again") from None
+    if not isinstance(loaded, dict):
+        raise ModelError(f"{file} is not a JSON object; download the model again")
+    return loaded
+
+
+def text_config(config: Values) -> Values:
+    """The part of a `config.json` that is the language model's: models of pictures and sound nest it."""
+    nested = config.get("text_config")
+    return nested if isinstance(nested, dict) else config
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return str(error.strerror) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,78 @@
+"""Names and shapes of a folder's tensors, from the headers of its safetensors files, without torch.
+
+A safetensors file begins with the length of its header, 8 bytes little-endian, and the header, a JSON object of
+`{"dtype", "shape", "data_offsets"}` by tensor name; offsets count from its end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+
+from rlhf.errors import ModelError
+from rlhf.models.folder import Values, read_json
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shapes by the names of tensors."""
+SAFETENSORS, PICKLES = "model.safetensors", "pytorch_model.bin"
+LENGTH_BYTES = 8
+
+
+def tensor_shapes(folder: Path) -> Shapes | None:
+    """Every tensor that transformers would load from `folder`; None where it has only `.bin` files, which cannot be
+    read without torch. Raises `ModelError` for a folder without weights, and for files that are absent or damaged."""
+    named = read_json(folder / "config.json").get("transformers_weights")
+    for name in (named, SAFETENSORS, f"{SAFETENSORS}.index.json", PICKLES, f"{PICKLES}.index.json"):
+        if isinstance(name, str) and (folder / name).exists():
+            if ".bin" in name:
+                return None
+            files = _parts(folder / name) if name.endswith(".json") else [folder / name]
+            return {tensor: shape for file in files for tensor, shape in _header(file).items()}
+    raise ModelError(
+        f"{folder} has no weights ({SAFETENSORS}, {PICKLES}, or the .index.json of several such files); "
+        "model.path must be a whole model folder"
+    )
+
+
+def parameters(shapes: Shapes) -> int:
+    """Number of weights; tied ones are in the files once."""
+    return sum(prod(shape) for shape in shapes.values())
+
+
+def _parts(index: Path) -> list[Path]:
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not files:
+        raise ModelError(f"{index} has no weight_map; download the model again")
+    return [index.parent / str(name) for name in sorted(set(files.values()))]
+
+
+def _header(file: Path) -> Shapes:
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as content:
+            length = int.from_bytes(content.read(LENGTH_BYTES), "little")
+            # The length is nonsense in a file that is something else, for instance git-lfs's pointer to the real one.
+            written = content.read(length) if length <= size else b""
+    except FileNotFoundError:
+        raise ModelError(f"{file} is absent, and the index names it; download the model again") from None
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error.strerror}") from None
+    shapes, end = _described(file, written)
+    if LENGTH_BYTES + length + end > size:
+        raise ModelError(
+            f"{file} is cut short: {size:,} of {LENGTH_BYTES + length + end:,} bytes; download the model again"
+        )
+    return shapes
+
+
+def _described(file: Path, written: bytes) -> tuple[Shapes, int]:
+    """The shapes of a header, and where its last tensor ends."""
+    try:
+        tensors: dict[str, Values] = json.loads(written)
+        tensors.pop("__metadata__", None)
+        shapes = {name: tuple(map(int, tensor["shape"])) for name, tensor in tensors.items()}
+        return shapes, max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        raise ModelError(f"{file} is not a safetensors file; download the model again") from None

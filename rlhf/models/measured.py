@@ -1,0 +1,48 @@
+"""Which families of models learner and engine compute alike: `measured.json`, written by
+`python -m tests.architectures --write`, with a verdict for each `model_type` that was tried."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Literal
+
+from rlhf.models.folder import Values, text_config
+
+NOT_MEASURED = "not measured: it is proved at the start of the run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What came of one family. `reason` is empty for one that is right."""
+
+    verdict: Literal["right", "refused"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """The verdicts by `model_type`, the day, and the versions of the libraries that they hold for."""
+
+    date: str
+    versions: Mapping[str, str]
+    families: Mapping[str, Verdict]
+
+    def told(self, config: Values) -> str:
+        """The verdict on the model of a `config.json`, in words. A nested model counts by the outer type first."""
+        types = [str(values.get("model_type")) for values in (config, text_config(config))]
+        found = next((self.families[name] for name in types if name in self.families), None)
+        if found is None:
+            return NOT_MEASURED
+        said = "right" if found.verdict == "right" else f"refused: {found.reason}"
+        versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
+        return f"{said} (measured {self.date} with {versions})"
+
+
+def measurements() -> Measurements:
+    """The table of this package."""
+    table = json.loads(files("rlhf.models").joinpath("measured.json").read_text())
+    families = {name: Verdict(**one) for name, one in table["families"].items()}
+    return Measurements(date=table["date"], versions=table["versions"], families=families)

@@ -1,0 +1,51 @@
+"""Code that a model folder brings along, and whether it is needed. transformers is not imported: its list is read."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from rlhf.errors import ModelError
+from rlhf.models.folder import Values, read_json
+
+MODEL_TYPES = ("models/auto/auto_mappings.py", "models/auto/configuration_auto.py")
+"""Where transformers lists the model types that it knows."""
+FILES = ("config.json", "tokenizer_config.json")
+
+
+def brings_code(folder: Path, config: Values) -> bool:
+    """Whether the model is not one of transformers' own, and has its own code in `auto_map`. transformers passes the
+    code of a model over that it knows itself."""
+    return not is_known(str(config.get("model_type"))) and bool(_naming(folder))
+
+
+def check_remote_code(folder: Path, config: Values, *, trusted: bool) -> None:
+    """Raises `ModelError` for a model that is nothing without code which the recipe does not trust."""
+    if not trusted and brings_code(folder, config):
+        raise ModelError(
+            f"{folder} brings its own code (auto_map in {_naming(folder)[0]}): transformers {version('transformers')} "
+            f"does not know model_type {config.get('model_type')}; if you trust that code, set "
+            "model.trust_remote_code: true"
+        )
+
+
+def is_known(model_type: str) -> bool:
+    """Whether the installed transformers has such models itself. Where none is installed nothing is known of it."""
+    listed = _listed()
+    return listed is None or f'"{model_type}"' in listed
+
+
+def _naming(folder: Path) -> list[str]:
+    return [name for name in FILES if read_json(folder / name).get("auto_map")]
+
+
+@cache
+def _listed() -> str | None:
+    """The source that has every known model type in quotes."""
+    spec = find_spec("transformers")
+    if spec is None or spec.origin is None:
+        return None
+    files = [Path(spec.origin).parent / name for name in MODEL_TYPES]
+    return "".join(file.read_text() for file in files if file.exists()) or None

@@ -1,0 +1,53 @@
+"""Loading a model so that every weight is the folder's: what does not fit transformers draws at random, and says so in
+a log alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
+
+from rlhf.errors import ModelError
+
+
+def load_whole(path: str, **settings: Any) -> PreTrainedModel:
+    """A causal LM, with the `settings` of `from_pretrained`. Raises `ModelError` naming a weight that the folder has
+    not, or has in another shape than its `config.json` says."""
+    with quiet():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path, output_loading_info=True, ignore_mismatched_sizes=True, **settings
+        )
+    model: PreTrainedModel
+    model, found = loaded
+    for name, there, needed in sorted(found["mismatched_keys"])[:1]:
+        raise ModelError(
+            f"model.path={path}: its weights do not fit its config.json: {name} is {by(there)}, and {by(needed)} by "
+            "config.json; take config.json and weights of the same model"
+        )
+    check_none_missing(path, set(found["missing_keys"]))
+    return model
+
+
+def by(shape: tuple[int, ...]) -> str:
+    """A shape as people write it: `288 x 64`."""
+    return " x ".join(map(str, shape))
+
+
+def check_none_missing(path: str, missing: set[str], setting: str = "model.path") -> None:
+    """Raises `ModelError` naming one of the weights that the folder `setting` names has not."""
+    if missing:
+        raise ModelError(f"{setting}={path} has no weights for {min(missing)}; it is not a whole model folder")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """transformers reports at length what was left out and what was drawn, which is asked for here, or refused."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
