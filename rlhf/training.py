@@ -11,7 +11,7 @@ from rlhf.closing import closed, each
 from rlhf.cluster.worker import Cluster
 from rlhf.data.mixing import MixedOrder
 from rlhf.data.overlap import check_overlap, questions_of
-from rlhf.data.tasks import held_out_problems, load_sets, mixed, training_tasks
+from rlhf.data.tasks import conversations_of, held_out_problems, load_sets, mixed, training_tasks
 from rlhf.fine_tuning import fine_tune_on
 from rlhf.ledger import Ledger, group_accounts
 from rlhf.observed import ObservedBuffer, ObservedEvaluator, ObservedLearner, ObservedRollout, ObservedWeights
@@ -79,7 +79,9 @@ async def _train_on(cluster: Cluster, sitting: Sitting) -> Summary:
             if recipe.cluster.kind == "local":
                 await starting  # one process has one default process group: DeepSpeed makes it, vLLM finds it
             serving = await stack.enter_async_context(
-                started_serving(recipe, cluster, model, logs=folder.logs, publishes=True)
+                started_serving(
+                    recipe, cluster, model, logs=folder.logs, publishes=True, asked=conversations_of(train, held_out)
+                )
             )
             await starting
             if sitting.point is not None:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids, with_tools
-from rlhf.models.increments import Increments
+from rlhf.errors import ModelError
+from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids, prompt_text, with_tools
+from rlhf.models.increments import QUESTION, Increments
 from rlhf.models.turn_end import turn_end
 from rlhf.types import Message, Prompt, Task, Tool
 
@@ -32,7 +33,7 @@ class ChatRenderer:
         self._tokenizer, self._arguments = tokenizer, with_tools(arguments, tools)
         self._end = turn_end(tokenizer, self._arguments, declared_ends)
         self._increments = Increments(tokenizer, self._arguments, end=self._end.token_id)
-        self._without_tools, self._offers = arguments, dict[str, ChatRenderer]()
+        self._tools, self._without_tools, self._offers = tools, arguments, dict[str, ChatRenderer]()
         self._declared_ends = declared_ends
 
     def offering(self, tools: Sequence[Tool]) -> ChatRenderer:
@@ -51,8 +52,8 @@ class ChatRenderer:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What a person should know of where replies end."""
-        return self._end.told
+        """What a person should know of where replies end, and of tools that the template keeps to itself."""
+        return (*self._end.told, *self._unsaid())
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
         """The conversation so far, and the header of the assistant's reply."""
@@ -89,6 +90,15 @@ class ChatRenderer:
     def whole_text(self, token_ids: NDArray[np.int32]) -> str:
         """Tokens as they are, special ones too."""
         return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=False))
+
+    def _unsaid(self) -> list[str]:
+        try:
+            prompt = prompt_text(self._tokenizer, [QUESTION], self._arguments)
+        except ModelError:  # a template that wants more than a question
+            return []
+        unsaid = [tool.name for tool in self._tools if tool.name not in prompt]
+        said = f"the chat template does not tell the policy of its tools {', '.join(unsaid)}; the environment has to"
+        return [said] if unsaid else []
 
     def _without_ends(self, token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
         return token_ids[~np.isin(token_ids, self.stop_token_ids)]
