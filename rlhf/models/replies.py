@@ -35,14 +35,14 @@ class Replies:
     def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> None:
         self._tokenizer, self.end = tokenizer, end_of_reply(tokenizer, arguments)
         self._marks = [mark_text(tokenizer, mark) for mark in sorted(marks_of(tokenizer))]
-        self._around = _around(tokenizer, arguments, mark_text(tokenizer, self.end))
-        self._header_ids = self._encoded(self._around.header)
+        self.around = _around(tokenizer, arguments, mark_text(tokenizer, self.end))
+        self._header_ids = self._encoded(self.around.header)
 
     def token_ids(self, response: str, *, last: bool = True) -> list[int]:
         """The tokens of `response` as the policy would say it, and the end of its turn. `last` says that the
         conversation ends with it: of a reply that is answered templates keep white space and no marks around it."""
         text = self._said(response, last)
-        whole = self._encoded(self._around.header + text)
+        whole = self._encoded(self.around.header + text)
         given = len(self._header_ids)
         inside = whole[given:] if whole[:given] == self._header_ids else self._encoded(text)
         return [*inside, self.end]
@@ -50,13 +50,13 @@ class Replies:
     def _said(self, response: str, last: bool) -> str:
         """The response with what the template writes around it; what it brings itself is not said twice."""
         text = self._without_header(response)
-        before, after = (one if last or one.isspace() else "" for one in (self._around.before, self._around.after))
+        before, after = (one if last or one.isspace() else "" for one in (self.around.before, self.around.after))
         opening = next((mark for mark in self._marks if before.startswith(mark)), before)
         return ("" if text.startswith(opening) else before) + text + ("" if text.endswith(after) else after)
 
     def _without_header(self, response: str) -> str:
         """Thinking that the header has begun (DeepSeek R1: `<think>` and a newline) is not begun again."""
-        header = self._around.header
+        header = self.around.header
         begun = next((mark for mark in self._marks if header.rstrip().endswith(mark)), None)
         if begun is None or not response.startswith(begun):
             return response
