@@ -81,7 +81,7 @@ class ChatRenderer:
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
         """What people and rewards read of sampled tokens: without special tokens, and without the end of the turn."""
-        return str(self._tokenizer.decode(self._without_ends(token_ids).tolist(), skip_special_tokens=True))
+        return self._decoded(self._without_ends(token_ids), without_special=True)
 
     def marked_text(self, token_ids: NDArray[np.int32]) -> str:
         """What tool calls are read from: with the special tokens that may mark them, without those that stop."""
@@ -89,7 +89,13 @@ class ChatRenderer:
 
     def whole_text(self, token_ids: NDArray[np.int32]) -> str:
         """Tokens as they are, special ones too."""
-        return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=False))
+        return self._decoded(token_ids, without_special=False)
+
+    def _decoded(self, token_ids: NDArray[np.int32], *, without_special: bool) -> str:
+        """As it was sampled: many tokenizers are told to "clean up", which takes spaces before punctuation away."""
+        ids = token_ids.tolist()
+        text = self._tokenizer.decode(ids, skip_special_tokens=without_special, clean_up_tokenization_spaces=False)
+        return str(text)
 
     def _unsaid(self) -> list[str]:
         try:

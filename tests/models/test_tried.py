@@ -202,6 +202,15 @@ def test_a_mark_in_what_a_user_says_is_read_as_that_mark(vocabulary: str, wire: 
     assert counts[1] == counts[0] + 1
 
 
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+def test_rewards_read_the_spaces_that_were_sampled(vocabulary: str) -> None:
+    tokenizer = tokenizer_of(vocabulary, BY_NAME["chatml"])
+    tokenizer.clean_up_tokenization_spaces = True
+    renderer = renderer_of(tokenizer, BY_NAME["chatml"])
+    said = np.array(Replies(tokenizer).token_ids("two , four ."), np.int32)
+    assert renderer.text(said) == renderer.marked_text(said) == "two , four ."
+
+
 def test_spaces_that_a_demonstration_brings_itself_are_not_doubled() -> None:
     tokenizer = made("tiktoken", BY_NAME["llama2"])
     replies = Replies(tokenizer)
