@@ -74,13 +74,14 @@ def rendered(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Ite
     """The demonstrations as tokens. Raises `DataError` for one that is longer than the model's context."""
     from rlhf.models.chat import demonstration, prompt_ids
     from rlhf.models.loading import declared_ends, load_tokenizer
-    from rlhf.models.turn_end import end_of_reply, turn_end
+    from rlhf.models.replies import Replies
+    from rlhf.models.turn_end import turn_end
 
     trust = recipe.model.trust_remote_code
     tokenizer = load_tokenizer(model, trust_remote_code=trust)
 
     arguments = recipe.data.chat_template_arguments
-    end = end_of_reply(tokenizer, arguments)
+    replies = Replies(tokenizer, arguments).token_ids
     for words in turn_end(tokenizer, arguments, declared_ends(model, trust_remote_code=trust)).told:
         tell(words)
 
@@ -89,7 +90,7 @@ def rendered(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Ite
 
     def segments() -> Iterator[Segment]:
         for messages, response in demonstrations_of(recipe, prompt_tokens, tell):
-            segment = demonstration(tokenizer, messages, response, arguments, end=end)
+            segment = demonstration(tokenizer, messages, response, arguments, replies=replies)
             if len(segment.token_ids) > context_tokens:
                 raise DataError(
                     f"a demonstration of {len(segment.token_ids)} tokens is longer than the model's context of "

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rlhf.cluster.worker import Cluster
-from rlhf.data.tasks import Tell, held_out_problems, load_sets
+from rlhf.data.tasks import Tell, conversations_of, held_out_problems, load_sets
 from rlhf.errors import UserError
 from rlhf.layers import recipe_from
 from rlhf.recipe import Recipe
@@ -40,7 +40,7 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
         assert evaluator is not None
         return await evaluator(version=0)
 
-    return asyncio.run(_served(recipe, model, evaluate))
+    return asyncio.run(_served(recipe, model, evaluate, conversations_of(loaded)))
 
 
 def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
@@ -68,14 +68,19 @@ async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, 
     return await _served(recipe_from(one_process).recipe, model, work)
 
 
-async def _served(recipe: Recipe, model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
+async def _served(
+    recipe: Recipe,
+    model: str,
+    work: Callable[[Serving], Coroutine[Any, Any, T]],
+    asked: Iterable[Sequence[Message]] = (),
+) -> T:
     """The work's result on engines that serve `model`; their logs are not kept."""
 
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder)
 
         async def serve_and_work(cluster: Cluster) -> T:
-            async with started_serving(recipe, cluster, model, logs=logs, publishes=False) as serving:
+            async with started_serving(recipe, cluster, model, logs=logs, publishes=False, asked=asked) as serving:
                 return await work(serving)
 
         async with started_cluster(recipe, (ENGINE, REWARD, ENVIRONMENT), logs, PlainView(StringIO())) as cluster:

@@ -121,17 +121,18 @@ def fitting(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Fitt
     """Renders pairs by the chat template of `model`."""
     from rlhf.models.chat import comparison
     from rlhf.models.loading import declared_ends, load_tokenizer
-    from rlhf.models.turn_end import end_of_reply, turn_end
+    from rlhf.models.replies import Replies
+    from rlhf.models.turn_end import turn_end
 
     trust = recipe.model.trust_remote_code
     tokenizer = load_tokenizer(model, trust_remote_code=trust)
     arguments = recipe.data.chat_template_arguments
-    end = end_of_reply(tokenizer, arguments)
+    replies = Replies(tokenizer, arguments).token_ids
     for words in turn_end(tokenizer, arguments, declared_ends(model, trust_remote_code=trust)).told:
         tell(words)
 
     def fitted(pair: Pair) -> PairOfSegments | None:
-        chosen, rejected = comparison(tokenizer, pair.prompt, pair.chosen, pair.rejected, arguments, end=end)
+        chosen, rejected = comparison(tokenizer, pair.prompt, pair.chosen, pair.rejected, arguments, replies=replies)
         made = PairOfSegments(chosen=chosen, rejected=rejected, margin=pair.margin or 0.0)
         return made if made.tokens <= context_tokens else None
 

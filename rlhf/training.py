@@ -12,7 +12,7 @@ from rlhf.closing import closed, each
 from rlhf.cluster.worker import Cluster
 from rlhf.data.mixing import MixedOrder
 from rlhf.data.overlap import check_overlap, questions_of
-from rlhf.data.tasks import held_out_problems, load_sets, mixed, training_tasks
+from rlhf.data.tasks import conversations_of, held_out_problems, load_sets, mixed, training_tasks
 from rlhf.errors import RlhfError, UserError, WorkerFailed
 from rlhf.fine_tuning import fine_tune_on
 from rlhf.ledger import Ledger, group_accounts
@@ -84,8 +84,9 @@ async def _train_on(cluster: Cluster, sitting: Sitting) -> Summary:
             if recipe.cluster.kind == "local":
                 await starting  # one process has one default process group: DeepSpeed makes it, vLLM finds it
             try:
+                asked = conversations_of(train, held_out)
                 serving = await stack.enter_async_context(
-                    started_serving(recipe, cluster, model, logs=folder.logs, publishes=True)
+                    started_serving(recipe, cluster, model, logs=folder.logs, publishes=True, asked=asked)
                 )
             except WorkerFailed as failure:
                 raise await explained(failure, starting) from None

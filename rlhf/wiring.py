@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -48,7 +48,7 @@ from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.publish import Publisher
 from rlhf.trainer.settings import LearnerSettings, Trained
 from rlhf.transfer.init_info import engine_backend
-from rlhf.types import Sampling, Task, Tool
+from rlhf.types import Message, Sampling, Task, Tool
 
 L = TypeVar("L", bound=RemoteLearner)
 
@@ -237,14 +237,34 @@ def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> Cha
     return renderer
 
 
+def check_asked(recipe: Recipe, model: str, renderer: ChatRenderer, asked: Iterable[Sequence[Message]]) -> None:
+    """The chat template takes what the data ask: of every order of roles one conversation is rendered. What
+    environments and agents say is not known yet. Raises `ModelError`."""
+    if recipe.environment is not None or recipe.agent is not None:
+        return
+    for messages in {tuple(message.role for message in one): one for one in asked}.values():
+        try:
+            renderer.prompt(messages)
+        except ModelError as error:
+            raise ModelError(f"model.path={model}: {error}") from None
+
+
 @asynccontextmanager
 async def started_serving(
-    recipe: Recipe, cluster: Cluster, model: str, *, logs: Path, publishes: bool
+    recipe: Recipe,
+    cluster: Cluster,
+    model: str,
+    *,
+    logs: Path,
+    publishes: bool,
+    asked: Iterable[Sequence[Message]] = (),
 ) -> AsyncIterator[Serving]:
-    """Engines started on `model`, the reward's workers, and environments or the agent's endpoint."""
+    """Engines started on `model`, the reward's workers, and environments or the agent's endpoint. Before that the chat
+    template is tried on what will be `asked`."""
     async with AsyncExitStack() as stack:
         surroundings = await stack.enter_async_context(started_surroundings(recipe, cluster))
         renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
+        check_asked(recipe, model, renderer, asked)
         settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
         workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})
         engines = tuple(make_engine(recipe, worker) for worker in workers)

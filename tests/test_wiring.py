@@ -5,13 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rlhf.config import build
-from rlhf.errors import DeadlinePassed
+from rlhf.data.tasks import conversations_of
+from rlhf.errors import DeadlinePassed, ModelError
 from rlhf.recipe import Recipe
 from rlhf.roles import REWARD, reward_roles
 from rlhf.rollout.engine import RemoteEngine
-from rlhf.types import Scored, Task
-from rlhf.wiring import spawn_reward, stop_engines
+from rlhf.types import Message, Scored, Task
+from rlhf.wiring import spawn_reward, started_serving, stop_engines
+from tests.models.vocabularies import tokenizer_of
+from tests.models.wire import WIRES
 from tests.reward.test_model import FakeWorker, trajectory
 
 
@@ -50,3 +55,20 @@ async def test_a_reward_model_among_the_parts_of_a_reward_gets_its_workers(tmp_p
     assert score == Scored(value=3.5, parts={"rule": 0.0, "taste": 7.0})
     assert cluster.spawned == [REWARD]
     await reward.close()
+
+
+async def test_a_question_that_the_chat_template_refuses_ends_a_run_before_an_engine_starts(tmp_path: Path) -> None:
+    [gemma] = [wire for wire in WIRES if wire.name == "gemma"]
+    tokenizer_of("byte-level BPE", gemma).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gemma2"}')
+    recipe = build(Recipe, {"model": {"path": str(tmp_path)}, "data": {"train": {"sorting": {}}}})
+    asked, ruled = Message(role="user", content="2?"), Message(role="system", content="Be brief.")
+    loaded = {"train": [Task(id="a", messages=(asked,)), Task(id="b", messages=(ruled, asked))], "seeds": []}
+    serving = started_serving(
+        recipe, cluster := Cluster(), str(tmp_path), logs=tmp_path, publishes=False, asked=conversations_of(loaded)
+    )  # type: ignore[arg-type]
+    with pytest.raises(
+        ModelError, match=f"model.path={tmp_path}: the chat template refuses .* of system, user: System"
+    ):
+        await serving.__aenter__()
+    assert cluster.spawned == []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rlhf.data.config import DataConfig, DatasetConfig
 from rlhf.data.mixing import MixedOrder
 from rlhf.data.selection import PromptTokens, Selection, distinct, of_right_length
 from rlhf.data.sources import load_tasks
-from rlhf.types import Task
+from rlhf.types import Message, Task
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
@@ -20,6 +20,11 @@ Loaded = Mapping[str, Sequence[Task]]
 def load_sets(sets: Mapping[str, DatasetConfig]) -> dict[str, list[Task]]:
     """Every task of every dataset. Raises `DataError`."""
     return {key: load_tasks(config) for key, config in sets.items()}
+
+
+def conversations_of(*loaded: Loaded) -> Iterator[tuple[Message, ...]]:
+    """What all those tasks ask, but for questions of an environment, which are not known yet."""
+    return (task.messages for sets in loaded for tasks in sets.values() for task in tasks if task.messages)
 
 
 def training_tasks(data: DataConfig, loaded: Loaded, prompt_tokens: PromptTokens, tell: Tell) -> list[list[Task]]:

@@ -12,6 +12,8 @@ from rlhf.errors import ModelError
 from rlhf.types import Message, Segment, TokenKind, Tool
 
 NONE: Mapping[str, Any] = {}
+ReplyTokens = Callable[[str], Sequence[int]]
+"""A response as the tokens that the policy would have sampled, with the end of its turn: `Replies.token_ids`."""
 
 
 class ChatTokenizer(Protocol):
@@ -85,10 +87,10 @@ def demonstration(
     response: str,
     arguments: Mapping[str, Any] = NONE,
     *,
-    end: int,
+    replies: ReplyTokens,
 ) -> Segment:
-    """The chat prompt as PROMPT, then the response and the token `end` of its turn as ACTION."""
-    return _answered(tokenizer, prompt_ids(tokenizer, messages, arguments), response, end)
+    """The chat prompt as PROMPT, then the response with the end of its turn as ACTION, its tokens by `replies`."""
+    return _answered(prompt_ids(tokenizer, messages, arguments), replies(response))
 
 
 def comparison(
@@ -98,15 +100,14 @@ def comparison(
     rejected: str,
     arguments: Mapping[str, Any] = NONE,
     *,
-    end: int,
+    replies: ReplyTokens,
 ) -> tuple[Segment, Segment]:
     """The demonstrations of two responses to one prompt, which is rendered once."""
     prompt = prompt_ids(tokenizer, messages, arguments)
-    return _answered(tokenizer, prompt, chosen, end), _answered(tokenizer, prompt, rejected, end)
+    return _answered(prompt, replies(chosen)), _answered(prompt, replies(rejected))
 
 
-def _answered(tokenizer: ChatTokenizer, prompt: Sequence[int], response: str, end: int) -> Segment:
-    reply = [*tokenizer.encode(response, add_special_tokens=False), end]
+def _answered(prompt: Sequence[int], reply: Sequence[int]) -> Segment:
     length = len(prompt) + len(reply)
     kinds = [TokenKind.PROMPT] * len(prompt) + [TokenKind.ACTION] * len(reply)
     return Segment(

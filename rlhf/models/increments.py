@@ -3,22 +3,28 @@
 A conversation is never rendered again as it grows, because sampled tokens are trained as they were sampled. Instead a
 made-up conversation with a placeholder for the reply is rendered together with the new messages, and what follows the
 placeholder is the increment. That is only right for a template that appends; one that changes what it said before
-(Qwen3 removes earlier thinking) is found by comparing, and refused.
+(Qwen3 removes earlier thinking, Mistral moves the system message to the newest question) is found by comparing, and
+refused. White space around a reply (Llama 2, Mistral) is no such change: the policy samples it, or does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from rlhf.errors import ModelError
 from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids, prompt_text
+from rlhf.models.replies import Replies
+from rlhf.models.turn_end import mark_text
 from rlhf.types import Message, Segment, TokenKind
 
 REPLIER = "assistant"
 QUESTION = Message(role="user", content="placeholder question")
+OPENINGS = ([QUESTION], [Message(role="system", content="placeholder rule"), QUESTION])
+HEARD = "placeholder answer"
 REPLY = "placeholder reply"
 REPLIES = (REPLY, f"<think>\nplaceholder thought\n</think>\n\n{REPLY}")
 """What the check lets the policy say: templates that rewrite mostly rewrite thinking."""
@@ -37,33 +43,48 @@ class Increments:
         messages, and the header of the next reply. Raises `ModelError` for a template that does not append."""
         if refused := self.verdict([message.role for message in messages]):
             raise ModelError(refused)
-        return self._encoded(self._tail(REPLY, messages))
+        whole = self._rendered([QUESTION, Message(role=REPLIER, content=REPLY), *messages])
+        return self._encoded(self._tail(whole))
 
     def verdict(self, roles: Sequence[str]) -> str | None:
         """Why messages of these roles cannot be appended; None when they can. Found once for each set of roles."""
         key = tuple(sorted(set(roles)))
         if key not in self._verdicts:
-            self._verdicts[key] = self._refusal([Message(role=role, content="placeholder answer") for role in key])
+            self._verdicts[key] = self._refusal([Message(role=role, content=HEARD) for role in key])
         return self._verdicts[key]
 
     def _refusal(self, messages: Sequence[Message]) -> str | None:
+        roles = [message.role for message in messages]
         try:
-            for reply in REPLIES:
-                grown = self._rendered([QUESTION]) + reply + self._tail(reply, messages)
-                whole = self._rendered([QUESTION, Message(role=REPLIER, content=reply), *messages])
-                if grown != whole:
-                    return _rewritten(grown, whole, [message.role for message in messages])
+            for opening, reply in product(self._openings(), REPLIES):
+                asked = self._rendered(opening)
+                whole = self._rendered([*opening, Message(role=REPLIER, content=reply), *messages])
+                tail = self._tail(whole)
+                said = whole.removeprefix(asked).removesuffix(tail)
+                if not whole.startswith(asked) or said.strip() != reply:
+                    return _rewritten(asked + reply + tail, whole, roles)
+                if tail.count(HEARD) < len(messages):
+                    return (
+                        f"the chat template leaves out what a {' and '.join(roles)} message says; use another template"
+                    )
         except ModelError as error:
             return str(error)
         return None
 
-    def _tail(self, reply: str, messages: Sequence[Message]) -> str:
+    def _openings(self) -> Sequence[list[Message]]:
+        """How a conversation may begin: with a system message too, where the template takes one."""
+        try:
+            self._rendered(OPENINGS[-1])
+        except ModelError:
+            return OPENINGS[:1]
+        return OPENINGS
+
+    def _tail(self, whole: str) -> str:
         """What the template puts after the reply: its stop token first."""
-        rendered = self._rendered([QUESTION, Message(role=REPLIER, content=reply), *messages])
-        _, found, tail = rendered.partition(REPLY)
+        _, found, behind = whole.partition(REPLY)
         if not found:
             raise ModelError("the chat template leaves out what the policy said before; use history: last_n")
-        stop = self._stop()
+        stop, tail = self._stop(), behind.lstrip()
         if not tail.startswith(stop):
             raise ModelError(
                 f"the chat template goes on with {tail[:20]!r} behind a reply, but a reply ends at {stop!r}: after it "
@@ -81,29 +102,28 @@ class Increments:
     def _stop(self) -> str:
         if self._end is None:
             raise ModelError("no token ends a reply: nothing can be appended after it; use history: last_n")
-        return str(self._tokenizer.decode([self._end], skip_special_tokens=False))
+        return mark_text(self._tokenizer, self._end)
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         return prompt_text(self._tokenizer, messages, self._arguments)
 
 
 def conversation(
-    tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE, *, end: int
+    tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE, *, replies: Replies
 ) -> Segment:
     """A demonstration with several replies, rendered as an episode is: what comes before the first reply is PROMPT,
-    every reply with the token `end` of its turn ACTION, what comes between them ENV; what comes after the last is left
-    out.
+    every reply with the end of its turn ACTION, what comes between them ENV; what comes after the last is left out.
 
     Raises `ModelError` for a template that does not append, and for a conversation in which nobody replies.
     """
-    replies = [n for n, one in enumerate(messages) if one.role == REPLIER]
-    if not replies:
+    spoken = [n for n, one in enumerate(messages) if one.role == REPLIER]
+    if not spoken:
         raise ModelError("a demonstration needs an assistant message to imitate")
-    increments = Increments(tokenizer, arguments, end=end)
-    pieces = [(TokenKind.PROMPT, prompt_ids(tokenizer, messages[: replies[0]], arguments))]
-    for reply, following in zip(replies, [*replies[1:], None], strict=True):
-        said = tokenizer.encode(messages[reply].content, add_special_tokens=False)
-        pieces.append((TokenKind.ACTION, [*said, end]))
+    increments = Increments(tokenizer, arguments, end=replies.end)
+    pieces = [(TokenKind.PROMPT, prompt_ids(tokenizer, messages[: spoken[0]], arguments))]
+    for reply, following in zip(spoken, [*spoken[1:], None], strict=True):
+        said = replies.token_ids(messages[reply].content, last=following is None)
+        pieces.append((TokenKind.ACTION, said))
         if following is not None:
             pieces.append((TokenKind.ENV, increments.after_reply(messages[reply + 1 : following])))
     token_ids = np.array([token for _, tokens in pieces for token in tokens], np.int32)

@@ -59,6 +59,17 @@ def end_of_reply(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) 
     return end
 
 
+def mark_text(tokenizer: ChatTokenizer, token: int) -> str:
+    """A mark as templates write it. Decoding would not do: sentencepiece reads `▁` within one as a space."""
+    added = tokenizer.added_tokens_decoder
+    return str(added[token].content if token in added else tokenizer.decode([token], skip_special_tokens=False))
+
+
+def with_reply(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> str:
+    """A conversation that ends with a reply, as the template writes it. Raises `ModelError` where it refuses."""
+    return prompt_text(tokenizer, ASKED_AND_ANSWERED, {**arguments, "add_generation_prompt": False})
+
+
 def marks_of(tokenizer: ChatTokenizer) -> frozenset[int]:
     """Tokens that are marks and no pieces of text: special ones, and those added to the vocabulary."""
     return frozenset((*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder))
@@ -67,7 +78,7 @@ def marks_of(tokenizer: ChatTokenizer) -> frozenset[int]:
 def _written(tokenizer: ChatTokenizer, arguments: Mapping[str, Any], marks: frozenset[int]) -> int | None:
     """What the template writes behind a reply; None where that is no mark, or where it leaves replies out."""
     try:
-        rendered = prompt_text(tokenizer, ASKED_AND_ANSWERED, {**arguments, "add_generation_prompt": False})
+        rendered = with_reply(tokenizer, arguments)
     except ModelError:
         return None
     _, found, tail = rendered.rpartition(ASKED_AND_ANSWERED[-1].content)
@@ -77,7 +88,7 @@ def _written(tokenizer: ChatTokenizer, arguments: Mapping[str, Any], marks: froz
 
 def _told(tokenizer: ChatTokenizer, written: int | None, ends: Sequence[int], ordinary: Sequence[int]) -> list[str]:
     def named(tokens: Sequence[int]) -> str:
-        return ", ".join(f"{tokenizer.decode([token], skip_special_tokens=False)!r} ({token})" for token in tokens)
+        return ", ".join(f"{mark_text(tokenizer, token)!r} ({token})" for token in tokens)
 
     told = []
     if not ends:

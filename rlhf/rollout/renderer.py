@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids, with_tools
-from rlhf.models.increments import Increments
+from rlhf.errors import ModelError
+from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids, prompt_text, with_tools
+from rlhf.models.increments import QUESTION, Increments
 from rlhf.models.turn_end import turn_end
 from rlhf.types import Message, Prompt, Task, Tool
 
@@ -32,7 +33,7 @@ class ChatRenderer:
         self._tokenizer, self._arguments = tokenizer, with_tools(arguments, tools)
         self._end = turn_end(tokenizer, self._arguments, declared_ends)
         self._increments = Increments(tokenizer, self._arguments, end=self._end.token_id)
-        self._without_tools, self._offers = arguments, dict[str, ChatRenderer]()
+        self._tools, self._without_tools, self._offers = tools, arguments, dict[str, ChatRenderer]()
         self._declared_ends = declared_ends
 
     def offering(self, tools: Sequence[Tool]) -> ChatRenderer:
@@ -51,8 +52,8 @@ class ChatRenderer:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What a person should know of where replies end."""
-        return self._end.told
+        """What a person should know of where replies end, and of tools that the template keeps to itself."""
+        return (*self._end.told, *self._unsaid())
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
         """The conversation so far, and the header of the assistant's reply."""
@@ -80,7 +81,7 @@ class ChatRenderer:
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
         """What people and rewards read of sampled tokens: without special tokens, and without the end of the turn."""
-        return str(self._tokenizer.decode(self._without_ends(token_ids).tolist(), skip_special_tokens=True))
+        return self._decoded(self._without_ends(token_ids), without_special=True)
 
     def marked_text(self, token_ids: NDArray[np.int32]) -> str:
         """What tool calls are read from: with the special tokens that may mark them, without those that stop."""
@@ -88,7 +89,22 @@ class ChatRenderer:
 
     def whole_text(self, token_ids: NDArray[np.int32]) -> str:
         """Tokens as they are, special ones too."""
-        return str(self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=False))
+        return self._decoded(token_ids, without_special=False)
+
+    def _decoded(self, token_ids: NDArray[np.int32], *, without_special: bool) -> str:
+        """As it was sampled: many tokenizers are told to "clean up", which takes spaces before punctuation away."""
+        ids = token_ids.tolist()
+        text = self._tokenizer.decode(ids, skip_special_tokens=without_special, clean_up_tokenization_spaces=False)
+        return str(text)
+
+    def _unsaid(self) -> list[str]:
+        try:
+            prompt = prompt_text(self._tokenizer, [QUESTION], self._arguments)
+        except ModelError:  # a template that wants more than a question
+            return []
+        unsaid = [tool.name for tool in self._tools if tool.name not in prompt]
+        said = f"the chat template does not tell the policy of its tools {', '.join(unsaid)}; the environment has to"
+        return [said] if unsaid else []
 
     def _without_ends(self, token_ids: NDArray[np.int32]) -> NDArray[np.int32]:
         return token_ids[~np.isin(token_ids, self.stop_token_ids)]

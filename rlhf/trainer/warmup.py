@@ -31,15 +31,15 @@ async def warm_up(
     """
     from rlhf.models.increments import conversation
     from rlhf.models.loading import load_tokenizer
-    from rlhf.models.turn_end import end_of_reply
+    from rlhf.models.replies import Replies
 
     tokenizer = load_tokenizer(str(raw))
     trainer = warmup_trainer(settings.trainer, warmup)
     learner = RemoteLearner(workers, trainer)
     whole = settings.model.model_copy(update={"lora": None})
     await learner.start(LearnerSettings(model_path=str(raw), model=whole, trainer=trainer, device=settings.device))
-    end = end_of_reply(tokenizer)
-    segments = (conversation(tokenizer, messages, end=end) for messages in demonstrations)
+    replies = Replies(tokenizer)
+    segments = (conversation(tokenizer, messages, replies=replies) for messages in demonstrations)
     await fine_tune(learner, segments, updates=warmup.updates, batch_size=warmup.batch_size, watch=watch)
     await learner.export(warm)
     await learner.stop()

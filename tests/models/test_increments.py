@@ -7,6 +7,7 @@ import pytest
 from rlhf.errors import ModelError
 from rlhf.models.chat import prompt_ids, with_tools
 from rlhf.models.increments import Increments, conversation
+from rlhf.models.replies import Replies
 from rlhf.types import Message, TokenKind, Tool
 from tests.models.templates import (
     APPENDING,
@@ -77,7 +78,7 @@ def test_a_role_that_the_template_refuses_is_named() -> None:
 def test_a_demonstration_of_several_replies_is_rendered_as_the_template_does(template: str) -> None:
     tokenizer = tokenizer_with(template)
     said = [Message(role="user", content="1+2?"), Message(role="assistant", content="call"), TOOL]
-    segment = conversation(tokenizer, [*said, Message(role="assistant", content="3"), USER], end=END)
+    segment = conversation(tokenizer, [*said, Message(role="assistant", content="3"), USER], replies=Replies(tokenizer))
     assert segment.token_ids.tolist() == [*prompt_ids(tokenizer, said), *tokenizer.encode("3<|im_end|>")]
     replies = segment.token_ids[segment.kinds == TokenKind.ACTION]
     assert tokenizer.decode(replies) == "call<|im_end|>3<|im_end|>"
@@ -85,4 +86,4 @@ def test_a_demonstration_of_several_replies_is_rendered_as_the_template_does(tem
 
 def test_a_demonstration_without_a_reply_is_refused() -> None:
     with pytest.raises(ModelError, match="needs an assistant message to imitate"):
-        conversation(tokenizer_with(APPENDING["chatml"]), [USER], end=END)
+        conversation(tokenizer := tokenizer_with(APPENDING["chatml"]), [USER], replies=Replies(tokenizer))

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rlhf.models.chat import comparison
+from rlhf.models.replies import Replies
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.trainer.batch import build_minibatches
 from rlhf.trainer.pairs import PairOfSegments, mismatched, pair_batch
@@ -22,7 +23,7 @@ def made_pairs(count: int = 12) -> list[PairOfSegments]:
     for n in range(count):
         prompt = [Message(role="user", content="?" * (4 + n // 3))]
         replies = ["".join(rng.choice(list("abcdef"), int(rng.integers(1, 40)))) for _ in range(2)]
-        chosen, rejected = comparison(tokenizer, prompt, *replies, end=tokenizer.eos_token_id)
+        chosen, rejected = comparison(tokenizer, prompt, *replies, replies=Replies(tokenizer).token_ids)
         pairs.append(PairOfSegments(chosen=chosen, rejected=rejected, margin=float(n)))
     return pairs
 

@@ -1,0 +1,80 @@
+"""A reply to imitate, as tokens: what the policy would have sampled behind the header that the chat template gives it.
+
+A template may write something around a reply: a space before it (Llama 2, Mistral), a channel (gpt-oss), an empty
+`<think>` (Qwen 3). The policy samples that, so a demonstration has it too. And a text is not read alone: behind a
+header, a sentencepiece tokenizer puts no space before it that it puts before a text of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf.errors import ModelError
+from rlhf.models.chat import NONE, ChatTokenizer, prompt_text
+from rlhf.models.turn_end import ASKED_AND_ANSWERED, end_of_reply, mark_text, marks_of, with_reply
+
+QUESTION, REPLY = ASKED_AND_ANSWERED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What the template writes around a reply: `header` is behind the question and is given, `before` and `after` are
+    for the policy to say. `after` stands before the end of the turn."""
+
+    header: str
+    before: str = ""
+    after: str = ""
+
+
+class Replies:
+    """The replies of demonstrations for one tokenizer and its template; `arguments` are what the template takes beside
+    messages. Raises `ModelError` where nothing ends a reply."""
+
+    def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> None:
+        self._tokenizer, self.end = tokenizer, end_of_reply(tokenizer, arguments)
+        self._marks = [mark_text(tokenizer, mark) for mark in sorted(marks_of(tokenizer))]
+        self.around = _around(tokenizer, arguments, mark_text(tokenizer, self.end))
+        self._header_ids = self._encoded(self.around.header)
+
+    def token_ids(self, response: str, *, last: bool = True) -> list[int]:
+        """The tokens of `response` as the policy would say it, and the end of its turn. `last` says that the
+        conversation ends with it: of a reply that is answered templates keep white space and no marks around it."""
+        text = self._said(response, last)
+        whole = self._encoded(self.around.header + text)
+        given = len(self._header_ids)
+        inside = whole[given:] if whole[:given] == self._header_ids else self._encoded(text)
+        return [*inside, self.end]
+
+    def _said(self, response: str, last: bool) -> str:
+        """The response with what the template writes around it; what it brings itself is not said twice."""
+        text = self._without_header(response)
+        before, after = (one if last or one.isspace() else "" for one in (self.around.before, self.around.after))
+        opening = next((mark for mark in self._marks if before.startswith(mark)), before)
+        return ("" if text.startswith(opening) else before) + text + ("" if text.endswith(after) else after)
+
+    def _without_header(self, response: str) -> str:
+        """Thinking that the header has begun (DeepSeek R1: `<think>` and a newline) is not begun again."""
+        header = self.around.header
+        begun = next((mark for mark in self._marks if header.rstrip().endswith(mark)), None)
+        if begun is None or not response.startswith(begun):
+            return response
+        return response.removeprefix(begun).removeprefix(header.rpartition(begun)[2])
+
+    def _encoded(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def _around(tokenizer: ChatTokenizer, arguments: Mapping[str, Any], end: str) -> Around:
+    """Nothing before and after where the template does not put a reply behind the header that it gives."""
+    try:
+        asked, answered = prompt_text(tokenizer, [QUESTION], arguments), with_reply(tokenizer, arguments)
+    except ModelError:
+        return Around(header="")
+    header = asked.rpartition(QUESTION.content)[2]
+    before, found, tail = answered.removeprefix(asked).partition(REPLY.content)
+    if not (answered.startswith(asked) and found):
+        return Around(header=header)
+    after, ended, _ = tail.partition(end)
+    return Around(header=header, before=before, after=after if ended else "")
