@@ -16,6 +16,7 @@ from rlhf.cluster.described import describe
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import ConfigError, ModelError, RlhfError
+from rlhf.models.config import LoraConfig
 from rlhf.recipe import Recipe
 from rlhf.reward.config import ScorerConfig
 from rlhf.reward.live import LiveReward
@@ -91,7 +92,7 @@ async def spawn_learners(recipe: Recipe, cluster: Cluster) -> Sequence[Worker]:
 def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
     return LearnerSettings(
         model_path=model,
-        model=recipe.model,
+        model=recipe.model.model_copy(update={"lora": adapters_of(recipe, model)}),
         trainer=recipe.trainer,
         # Examples were not sampled: their log-probs are those of the model as it is.
         temperature=recipe.sampling.temperature if recipe.kind in ("rl", "distill", "offline") else 1.0,
@@ -99,6 +100,15 @@ def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
         trains=trained_by(recipe),
         seed=recipe.seed,
     )
+
+
+def adapters_of(recipe: Recipe, model: str) -> LoraConfig | None:
+    """The recipe's adapters, for the layers of this model."""
+    if recipe.model.lora is None:
+        return None
+    from rlhf.models.lora import fitting
+
+    return fitting(recipe.model.lora, model, trust_remote_code=recipe.model.trust_remote_code)
 
 
 def trained_by(recipe: Recipe) -> Trained:
@@ -127,7 +137,7 @@ def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
 
 def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...], *, publishes: bool) -> EngineSettings:
     rollout = recipe.rollout
-    adapters = recipe.model.lora if publishes and recipe.model.publishes_adapters else None
+    adapters = adapters_of(recipe, model) if publishes and recipe.model.publishes_adapters else None
     return EngineSettings(
         model=model,
         dtype=recipe.model.dtype,

@@ -60,17 +60,12 @@ class LoraConfig(Config):
     """Inner dimension of an adapter."""
     alpha: int = Field(32, ge=1)
     """An adapter counts `alpha / rank` times."""
-    target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    """Names of the linear layers that get adapters."""
+    target_modules: tuple[str, ...] = ()
+    """Names of the linear layers that get adapters; without any, all of the decoder's do, whatever its family calls
+    them. Experts that are stacked in one tensor, and routers, get none."""
     publish: Literal["merged", "adapter"] = "merged"
     """What engines are sent: whole weights with the adapters added, served at full speed, or the adapters alone: less
     to send, exact in 16 bits too, and served more slowly. In 16 bits it is the adapters unless the recipe says so."""
-
-    @model_validator(mode="after")
-    def _some_targets(self) -> LoraConfig:
-        if not self.target_modules:
-            raise ValueError("model.lora.target_modules is empty: name linear layers, for instance [q_proj, v_proj]")
-        return self
 
 
 class ModelConfig(Config):

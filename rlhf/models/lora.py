@@ -7,7 +7,7 @@ for a `.base_layer` that `hugging_face_name` takes out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.config import LoraConfig
+from rlhf.models.loading import load_config
 
 if TYPE_CHECKING:
     import peft
@@ -53,10 +54,10 @@ def add_lora(model: PreTrainedModel, config: LoraConfig | None) -> PreTrainedMod
         return model
     import peft
 
-    _check_targets(model, config)
+    layers = _targeted(model, config)
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        peft.inject_adapter_in_model(peft_config(config), model, ADAPTER)
+        peft.inject_adapter_in_model(peft_config(config, layers), model, ADAPTER)
     return model
 
 
@@ -89,21 +90,22 @@ def without_adapter(policy: HasModel) -> Iterator[None]:
 def save_adapter(folder: Path, tensors: dict[str, Tensor], config: LoraConfig, base: str) -> None:
     """Write an adapter as `peft` reads it. `tensors` are `A` and `B`, unscaled, by the names of a publish."""
     folder.mkdir(parents=True, exist_ok=True)
-    described = peft_config(config)
+    layers = {name.partition(".lora_")[0].rpartition(".")[2] for name in tensors}
+    described = peft_config(config, sorted(layers))
     described.base_model_name_or_path, described.inference_mode = base, True
     described.save_pretrained(str(folder))
     named = {f"base_model.model.{name}": tensor.contiguous() for name, tensor in tensors.items()}
     save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
-def peft_config(config: LoraConfig) -> peft.LoraConfig:
-    """No dropout: log-probs must be those of the policy that sampled."""
+def peft_config(config: LoraConfig, targets: Sequence[str]) -> peft.LoraConfig:
+    """Adapters for the layers `targets`, without dropout: log-probs must be those of the policy that sampled."""
     import peft
 
     return peft.LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
-        target_modules=list(config.target_modules),
+        target_modules=list(targets),
         lora_dropout=0.0,
         bias="none",
         task_type="CAUSAL_LM",
@@ -125,22 +127,35 @@ def _low_rank(layer: Any) -> LowRank:
     )
 
 
-def default_targets(model: PreTrainedModel) -> tuple[str, ...]:
-    """What the model calls its linear layers but its head: what gets adapters where a recipe names nothing."""
+def fitting(config: LoraConfig | None, path: str, *, trust_remote_code: bool = False) -> LoraConfig | None:
+    """The same for the model in `path`, whose linear layers get adapters where `config` names none."""
+    if config is None or config.target_modules:
+        return config
+    described = load_config(path, trust_remote_code=trust_remote_code)
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            described, trust_remote_code=trust_remote_code
+        )
+    return config.model_copy(update={"target_modules": tuple(sorted({own for _, own in linear_layers(model)}))})
+
+
+def linear_layers(model: PreTrainedModel) -> list[tuple[str, str]]:
+    """The model's linear layers but its head, each by its path and its own name. Raises `ModelError` for a model that
+    has none."""
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    linear = {
-        name.rpartition(".")[2]
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not head
-    }
-    return tuple(sorted(linear))
+    paths = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
+    if not paths:
+        raise ModelError(f"model.lora: {type(model).__name__} has no linear layers for adapters")
+    return [(path, path.rpartition(".")[2]) for path in paths]
 
 
-def _check_targets(model: PreTrainedModel, config: LoraConfig) -> None:
-    linear = default_targets(model)
-    unknown = sorted(set(config.target_modules) - set(linear))
-    if unknown:
+def _targeted(model: PreTrainedModel, config: LoraConfig) -> list[str]:
+    """Paths of the layers that get adapters. `peft` takes a layer's own name for the experts' too."""
+    linear = linear_layers(model)
+    known = {own for _, own in linear}
+    if unknown := sorted(set(config.target_modules) - known):
         raise ModelError(
             f"model.lora.target_modules: {', '.join(unknown)} is no linear layer of the decoder; "
-            f"there are {', '.join(linear)}"
+            f"there are {', '.join(sorted(known))}"
         )
+    return [path for path, own in linear if own in config.target_modules or not config.target_modules]

@@ -14,7 +14,7 @@ from rlhf.models.tiny import byte_tokenizer
 WINDOW, CONTEXT = 12, 128
 SHAPE: dict[str, Any] = {
     "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": CONTEXT, "initializer_range": 0.1,
+    "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": CONTEXT, "initializer_range": 0.05,
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False,
 }  # fmt: skip
 SLIDES = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
@@ -105,8 +105,8 @@ FAMILIES = (
             topk_method="greedy", **MLA, **EXPERTS),
     _family("deepseek_v3", first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=2, topk_group=1,
             topk_method="noaux_tc", **MLA, **EXPERTS),
-    _family("glm4_moe", head_dim=32, first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1,
-            **EXPERTS),
+    _family("glm4_moe", head_dim=32, first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=1,
+            topk_group=1, **EXPERTS),
     _family("dots1", first_k_dense_replace=1, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1,
             **EXPERTS),
     _family("ernie4_5_moe", moe_num_experts=4, moe_k=2, moe_num_shared_experts=1, moe_layer_start_index=0, **EXPERTS),

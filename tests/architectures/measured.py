@@ -7,7 +7,6 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,13 +16,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.errors import ConfigError, EngineBroken, ModelError, PublishError, TransferError
 from rlhf.models.config import LoraConfig
-from rlhf.models.loading import load_policy
-from rlhf.models.lora import default_targets
+from rlhf.models.lora import fitting
 from rlhf.models.policy import Policy, hidden_states, logits_of
 from rlhf.serving.environment import engine_environment
 from rlhf.trainer import weights
 from rlhf.trainer.canary import canary, limits_for
 from rlhf.trainer.publish import Publisher
+from tests.architectures.cells import Cell
 from tests.architectures.families import SHAPE, Family, save
 from tests.architectures.learner import BUCKET_BYTES, FamilyLearner
 from tests.integration.torch_learner import ThreadedEngine
@@ -33,16 +32,6 @@ SHARED = 20
 """The second sequence begins with so many tokens of the first, and is a branch of it in the row."""
 Measure = Callable[[Family, Path], float]
 REFUSALS = (ModelError, ConfigError, PublishError, TransferError, EngineBroken)
-LIMITS = {"packed": 1e-5, "gradient": 1e-6, "engine": 1e-4, "export": 0.0, "merged": 1e-4, "adapter": 1e-4}
-"""What a cell may be: nats, the whole gradient's relative error, and a difference of logits."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """A number within its limit, or the words that refuse."""
-
-    value: float = float("nan")
-    refused: str = ""
 
 
 def measure(family: Family) -> dict[str, Cell]:
@@ -192,9 +181,8 @@ def exported(family: Family, folder: Path) -> float:
 
 def with_lora(publish: str) -> Measure:
     def of(family: Family, folder: Path) -> float:
-        targets = default_targets(load_policy(str(folder), attention=family.attention))
-        settings = {"rank": 4, "alpha": 6, "target_modules": targets, "publish": publish}
-        return engine_after_update(family, folder, LoraConfig.model_validate(settings))
+        lora = fitting(LoraConfig.model_validate({"rank": 4, "alpha": 6, "publish": publish}), str(folder))
+        return engine_after_update(family, folder, lora)
 
     return of
 

@@ -83,6 +83,38 @@ def test_blocks_give_what_a_dense_mask_gives(
         assert float((one.double() - other.double()).norm() / other.double().norm()) <= tolerance
 
 
+def dense_and_odd(query: Tensor, key: Tensor, value: Tensor, position_ids: Tensor, sinks: Tensor, cap: float) -> Tensor:
+    """The same with scores that are capped and a sink for each head, in float64."""
+    key, value = (x.double().repeat_interleave(HEADS // KEY_HEADS, 1) for x in (key, value))
+    scores = cap * torch.tanh(query.double() @ key.transpose(-1, -2) / WIDTH**0.5 / cap)
+    scores = scores.masked_fill(~seen_one_by_one(position_ids[:1]), -torch.inf)
+    sink = sinks.double()[None, :, None, None].expand(*scores.shape[:3], 1)
+    return (torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1] @ value).transpose(1, 2)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_capped_scores_and_sinks_are_kept_in_blocks(layout: str) -> None:
+    where = positions(layout)
+    inputs = [*made(where), torch.tensor([-1.0, 0.0, 1.0, 2.0], requires_grad=True)]
+    options = {"scaling": WIDTH**-0.5, "blocks": blocks_of(where, torch.float32), "softcap": 0.7, "s_aux": inputs[3]}
+    found = attention(nn.Module(), *inputs[:3], None, **options)[0]
+    exact = dense_and_odd(*inputs[:3], where, inputs[3], 0.7)
+    direction = torch.randn(exact.shape)
+    gradients = [torch.autograd.grad((y * direction).sum(), inputs) for y in (found, exact)]
+    for one, other in zip((found, *gradients[0]), (exact, *gradients[1]), strict=True):
+        assert float((one.double() - other.double()).norm() / other.double().norm()) <= 2e-6
+
+
+def test_capped_scores_of_a_sequence_that_stands_alone_need_no_mask() -> None:
+    inputs = made(torch.arange(12)[None])
+    options = {"scaling": WIDTH**-0.5, "softcap": 0.7}
+    alone = attention(nn.Module(), *inputs, None, **options)[0]
+    seen = torch.ones(12, 12, dtype=torch.bool).tril()[None, None]
+    in_a_block = attention(nn.Module(), *inputs, None, **options, blocks=blocks_of(torch.arange(12)[None], alone.dtype))
+    for other in (attention(nn.Module(), *inputs, seen, **options), in_a_block):
+        torch.testing.assert_close(alone, other[0])
+
+
 def test_runs_are_stretches_of_rising_positions_and_know_their_sequence() -> None:
     runs = runs_of(positions("branches of two sequences"))
     assert [(run.start, run.length, run.root, run.shared) for run in runs] == [

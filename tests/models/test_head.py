@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf.models import head as head_module
-from rlhf.models.head import chosen_logprobs, head_logprobs
+from rlhf.models.head import BehindHead, chosen_logprobs, head_logprobs
+from rlhf.models.policy import logits_of
 
 TOKENS, HIDDEN, VOCABULARY = 23, 16, 50
 IDS = torch.arange(TOKENS) * 7 % VOCABULARY
@@ -28,12 +30,19 @@ def made(dtype: torch.dtype, bias: bool = False) -> tuple[nn.Linear, Tensor]:
     return head, (3 * torch.randn(TOKENS, HIDDEN)).to(dtype).requires_grad_()
 
 
+class Capped(nn.Linear):
+    """A head, and what Gemma 2 and Granite make of its numbers, as their papers write it."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return 2 * torch.tanh(super().forward(hidden) / 3 / 2)
+
+
 def plain(head: nn.Module, hidden: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     log_softmax = torch.log_softmax(head(hidden).double() / temperature, -1)
     return log_softmax.gather(1, IDS[:, None])[:, 0], -(log_softmax.exp() * log_softmax).sum(-1)
 
 
-def chunked(head: nn.Module, hidden: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def chunked(head: Callable[[Tensor], Tensor], hidden: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     return head_logprobs(head, hidden, IDS, temperature, vocabulary=VOCABULARY, entropy_gradient=True)
 
 
@@ -68,6 +77,45 @@ def test_gradients_of_log_probs_and_entropies_equal_those_of_a_plain_softmax(bia
     exact_head, _ = made(torch.float32, bias)
     exact = gradients(plain, exact_head.double(), hidden.detach().double().requires_grad_(), temperature)
     close(gradients(chunked, head, hidden, temperature), exact, 1e-6)
+
+
+def test_capped_and_scaled_logits_have_the_values_and_gradients_of_the_formula() -> None:
+    head, hidden = made(torch.float32)
+    behind = BehindHead(scale=1 / 3, cap=2.0)
+
+    def computed(head: nn.Module, hidden: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        return chunked(lambda part: behind(head(part)), hidden, temperature)
+
+    capped = Capped(HIDDEN, VOCABULARY, bias=False).double()
+    capped.weight.data.copy_(head.weight)
+    exact = hidden.detach().double().requires_grad_()
+    for one, other in zip(computed(head, hidden, 0.7), plain(capped, exact, 0.7), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
+    close(gradients(computed, head, hidden), gradients(plain, capped, exact), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("gemma2", {"final_logit_softcapping": 2.0}),
+        ("granite", {"logits_scaling": 4.0}),
+        ("cohere", {"logit_scale": 0.25}),
+        ("llama", {}),
+    ],
+)
+def test_what_is_behind_a_head_is_read_from_the_configuration(family: str, settings: dict[str, float]) -> None:
+    shape = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    config = AutoConfig.for_model(family, **shape, **heads, pad_token_id=0, **settings)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    model.get_output_embeddings().weight.data.mul_(30)
+    ids = torch.arange(9)[None]
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+        hidden = model.base_model(input_ids=ids).last_hidden_state
+        assert torch.equal(logits_of(model, hidden), expected)
+        assert bool(settings) == (not torch.allclose(model.get_output_embeddings()(hidden), expected))
 
 
 def test_sixteen_bit_weights_have_their_softmax_in_float32() -> None:

@@ -3,10 +3,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from rlhf.errors import ModelError
 from rlhf.models.config import TinyModelConfig
-from rlhf.models.loading import context_length, load_policy, load_tokenizer
+from rlhf.models.loading import context_length, load_policy, load_tokenizer, without_dropout
 from rlhf.models.tiny import save_tiny
 
 
@@ -86,9 +87,10 @@ def test_weights_that_are_cut_short_are_one_line(folder: Path, tmp_path: Path) -
         load_policy(path)
 
 
-def test_a_model_that_caps_its_logits_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="final_logit_softcapping"):
-        load_policy(changed(folder, tmp_path / "capped", final_logit_softcapping=30.0))
+def test_every_dropout_of_a_configuration_is_turned_off() -> None:
+    for family, names in {"opt": ["dropout", "attention_dropout"], "gptj": ["attn_pdrop", "resid_pdrop"]}.items():
+        config = AutoConfig.for_model(family, **dict.fromkeys(names, 0.3))
+        assert [vars(without_dropout(config))[name] for name in names] == [0.0, 0.0]
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ from pathlib import Path
 import peft
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from rlhf.errors import ModelError
 from rlhf.models.config import LoraConfig, TinyModelConfig
 from rlhf.models.loading import load_policy
-from rlhf.models.lora import add_lora, low_ranks, save_adapter, without_adapter
+from rlhf.models.lora import add_lora, fitting, low_ranks, save_adapter, without_adapter
 from rlhf.models.policy import Policy
 from rlhf.models.tiny import save_tiny
 from rlhf.trainer import weights
+from tests.architectures.families import FAMILIES, save
 
 LORA = LoraConfig(rank=4, alpha=6)
 MODELS = [("qwen2", True), ("llama", False), ("qwen3", True)]
@@ -139,9 +139,19 @@ def test_what_cannot_have_an_adapter_is_refused_in_a_line_that_names_what_can(fo
         adapted(folder, LoraConfig(target_modules=("q_proj", target)))
 
 
-def test_an_adapter_needs_targets() -> None:
-    with pytest.raises(ValidationError, match="name linear layers"):
-        LoraConfig(target_modules=())
+def test_without_targets_all_linear_layers_of_the_family_get_adapters_but_the_head(folder: str) -> None:
+    fitted = fitting(LoraConfig(), folder)
+    assert fitted is not None
+    assert fitted.target_modules == ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
+    assert low_ranks(adapted(folder, LoraConfig()).model).keys() == low_ranks(adapted(folder, fitted).model).keys()
+    assert fitting(LoraConfig(target_modules=("q_proj",)), folder) == LoraConfig(target_modules=("q_proj",))
+    assert fitting(None, folder) is None
+
+
+def test_a_layer_that_is_called_as_the_experts_are_gets_an_adapter_and_they_do_not(tmp_path: Path) -> None:
+    save(next(family for family in FAMILIES if family.name == "qwen2_moe"), tmp_path)
+    adapted_to = low_ranks(adapted(str(tmp_path), LoraConfig(rank=2, target_modules=("gate_proj",))).model)
+    assert sorted(adapted_to) == [f"model.layers.{n}.mlp.shared_expert.gate_proj.weight" for n in range(2)]
 
 
 def kept(delta: dict[str, Tensor], published: dict[str, Tensor]) -> float:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import (
     AttentionInterface,
-    GraniteConfig,
-    GraniteForCausalLM,
+    AutoConfig,
+    AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -43,12 +43,26 @@ def test_the_models_that_are_trained_here_pass(architecture: Any, attention: str
     check_model(load_scalar(folder, attention=attention, dtype=dtype, fresh_head=True), folder)
 
 
-def test_a_head_that_scales_its_logits_is_refused() -> None:
-    scaled = GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=8.0, attn_implementation="sdpa"))
-    with torch.no_grad():
-        scaled.get_output_embeddings().weight.mul_(20)
-    with pytest.raises(ModelError, match=r"model\.path=granite: logits of the head alone are off by"):
-        check_model(scaled, "granite")
+def test_logits_that_are_not_made_as_is_known_here_are_refused() -> None:
+    scaled = LlamaForCausalLM(LlamaConfig(**SHAPE, attn_implementation="sdpa"))
+    scaled.get_output_embeddings().weight.data.mul_(20)
+    real = scaled.forward
+
+    def forward(*arguments: Any, **named: Any) -> Any:
+        output = real(*arguments, **named)
+        output.logits = output.logits / 8
+        return output
+
+    scaled.forward = forward  # type: ignore[method-assign]
+    with pytest.raises(ModelError, match=r"model\.path=scaled: logits of the head alone are off by"):
+        check_model(scaled, "scaled")
+
+
+def test_what_a_model_raises_that_takes_no_rows_is_a_refusal_by_name() -> None:
+    config = AutoConfig.for_model("bloom", vocab_size=64, hidden_size=32, n_layer=1, n_head=2)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with pytest.raises(ModelError, match=r"model\.path=bloom: BloomForCausalLM does not take packed sequences \("):
+        check_model(model, "bloom")
 
 
 def test_a_model_whose_tokens_see_their_neighbours_in_the_row_is_refused() -> None:

@@ -1,0 +1,101 @@
+"""`python -m tests.architectures [NAME …]`: measures tiny models of many families and prints the table.
+
+The last line is `RESULT {…}`; the exit code is 1 where a model is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import pickle
+import signal
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.architectures.families import FAMILIES, Family
+from tests.architectures.table import Row, for_check, page
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 600
+"""For one family."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.architectures", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="models to measure, instead of all")
+    parser.add_argument("--write", action="store_true", help="write docs/models.md and what `rlhf check` says")
+    parser.add_argument("--jobs", type=int, default=1, help="models at once")
+    options = parser.parse_args()
+    chosen = [family for family in FAMILIES if not options.names or family.name in options.names]
+    if unknown := set(options.names) - {family.name for family in chosen}:
+        parser.error(f"no model is called {', '.join(sorted(unknown))}")
+    if options.write and options.names:
+        parser.error("what is written is the whole table")
+    import_once()
+    rows = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for row in pool.map(in_a_child, chosen):
+            print(row.line, flush=True)
+            rows.append(row)
+    counts = Counter(row.verdict for row in rows)
+    if options.write and not counts["wrong"]:
+        today = datetime.now(UTC).date().isoformat()
+        (ROOT / "docs" / "models.md").write_text(page(rows, today))
+        (ROOT / "rlhf" / "models" / "measured.json").write_text(for_check(rows, today))
+    print(f"RESULT {json.dumps({verdict: counts[verdict] for verdict in ('right', 'refused', 'wrong')})}")
+    return int(counts["wrong"] > 0)
+
+
+def import_once() -> None:
+    """What every child needs is imported before they are forked."""
+    os.environ.update({"VLLM_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"})
+    import peft  # noqa: F401
+
+    import tests.architectures.measured  # noqa: F401
+
+    logging.disable(logging.WARNING)
+
+
+def in_a_child(family: Family) -> Row:
+    """An engine leaves traces in its process; what ends the process is told."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        with os.fdopen(write, "wb") as answer:
+            pickle.dump(measured(family), answer)
+        os._exit(0)
+    os.close(write)
+    deadline = time.monotonic() + SECONDS
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.05)
+    with os.fdopen(read, "rb") as answer:
+        said = answer.read()
+    if not said:
+        return Row(family=family, cells={}, broke=f"its process ended with status {ended[1]}")
+    row: Row = pickle.loads(said)
+    return row
+
+
+def measured(family: Family) -> Row:
+    from tests.architectures.measured import measure
+
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    try:
+        return Row(family=family, cells=measure(family))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the row's
+        return Row(family=family, cells={}, broke=f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
