@@ -13,12 +13,16 @@ from rlhf.pieces import is_piece
 class TinyModelConfig(Config):
     """A small causal LM made from the recipe, with a byte tokenizer and a chat template."""
 
-    architecture: Literal["llama", "qwen2", "qwen3"] = "qwen2"
+    architecture: Literal["llama", "qwen2", "qwen3", "qwen3_moe"] = "qwen2"
     """Shape of the model, as transformers and vLLM both know it."""
     hidden_size: int = Field(128, ge=32)
     """Width of the residual stream."""
     intermediate_size: int = Field(512, ge=32)
-    """Width of the MLP."""
+    """Width of the MLP; of each expert, where there are experts."""
+    experts: int = Field(4, ge=2)
+    """Experts of a layer, where the architecture has them."""
+    experts_per_token: int = Field(2, ge=1)
+    """Of these, those that a token goes through."""
     layers: int = Field(2, ge=1)
     """Decoder layers."""
     heads: int = Field(2, ge=1)
@@ -32,6 +36,8 @@ class TinyModelConfig(Config):
 
     @model_validator(mode="after")
     def _shapes(self) -> TinyModelConfig:
+        if self.experts_per_token > self.experts:
+            raise ValueError("tiny: experts_per_token is at most experts")
         if self.hidden_size % self.heads or self.heads % self.kv_heads:
             raise ValueError("tiny: heads must divide hidden_size, and kv_heads must divide heads")
         if (self.hidden_size // self.heads) not in (32, 64, 80, 96, 112, 128, 192, 256):

