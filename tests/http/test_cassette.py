@@ -11,6 +11,7 @@ import pytest
 from rlhf.errors import CassetteError, HttpFailed
 from rlhf.http.client import HttpClient
 from rlhf.http.config import CassetteConfig, HttpConfig
+from tests.pace import scaled
 from tests.servers import DROP, HANG, Asked, Reply, response, scripted
 
 CONFIG = HttpConfig(attempts=2, first_pause_seconds=0.001, longest_pause_seconds=0.001)
@@ -18,7 +19,7 @@ CONFIG = HttpConfig(attempts=2, first_pause_seconds=0.001, longest_pause_seconds
 
 def client(url: str, path: Path, mode: str) -> HttpClient:
     cassette = CassetteConfig(path=str(path), mode=mode)  # type: ignore[arg-type]
-    return HttpClient(url, CONFIG, timeout_seconds=0.3, token="secret", cassette=cassette)
+    return HttpClient(url, CONFIG, timeout_seconds=scaled(1), token="secret", cassette=cassette)
 
 
 async def answers(asking: HttpClient, *bodies: Any) -> list[Any]:

@@ -11,6 +11,7 @@ import pytest
 from rlhf.errors import HttpFailed
 from rlhf.http.client import HttpClient
 from rlhf.http.config import HttpConfig
+from tests.pace import scaled
 from tests.servers import DROP, HANG, Asked, Reply, nobody, response, scripted
 
 QUICK: dict[str, Any] = {"first_pause_seconds": 0.001, "longest_pause_seconds": 0.01}
@@ -97,7 +98,7 @@ async def test_a_server_that_is_not_there_is_refused() -> None:
 
 async def test_a_server_that_hangs_is_a_timeout() -> None:
     async with scripted(lambda asked: HANG) as server:
-        failed = await failure(client(server.url, timeout_seconds=0.1, attempts=2))
+        failed = await failure(client(server.url, timeout_seconds=scaled(0.5), attempts=2))
         assert (failed.kind, len(server.asked)) == ("timeout", 2)
 
 
