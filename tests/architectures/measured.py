@@ -190,7 +190,7 @@ def numbers_of_row(family: Family, folder: Path) -> float:
     check_model(model, folder.name)
     head = model.get_submodule(HEAD)
     torch.manual_seed(0)
-    torch.nn.init.normal_(head.weight)
+    torch.nn.init.normal_(head.weight, std=head.weight.shape[1] ** -0.5)
     row, positions, _ = row_of()
     with torch.no_grad():
         packed = ScalarHead(model)(row[None], positions[None], torch.arange(len(row)))

@@ -115,3 +115,11 @@ def test_without_a_reward_to_learn_from_the_held_out_reward_does_not_rise(
 ) -> None:
     run = train(tmp_path / "run", cache, "cluster.kind=local", "trainer.eval_every=0", control)
     assert run.summary["eval_reward_end"] - run.summary["eval_reward_start"] < 0.1
+
+
+@pytest.mark.slow
+def test_a_model_with_experts_learns_it_too(tmp_path: Path, cache: Path) -> None:
+    experts = ("model.tiny.architecture=qwen3_moe", "model.tiny.intermediate_size=128")
+    run = train(tmp_path / "run", cache, *experts)
+    assert run.summary["eval_reward_end"] >= 0.9
+    assert max(line["logprob_difference_max"] for line in run.metrics) <= 1e-4

@@ -30,6 +30,7 @@ MODELS = {
     "qwen2": TinyModelConfig(architecture="qwen2", tie_word_embeddings=True),
     "qwen3": TinyModelConfig(architecture="qwen3", tie_word_embeddings=True),
     "hot": HOT,
+    "experts": TinyModelConfig(architecture="qwen3_moe", intermediate_size=96, tie_word_embeddings=False),
 }
 CASES = [("llama", "float32"), ("qwen2", "float32"), ("qwen3", "float32"), ("llama", "bfloat16"), ("qwen2", "bfloat16")]
 HOT_CASE = ("hot", "bfloat16")
@@ -40,7 +41,11 @@ CLASSES = {
     "attention": "self_attn",
     "mlp": "mlp",
     "norm": "norm",
+    "experts": "mlp.experts",
+    "router": "mlp.gate.",
 }
+DENSE = ("embedding", "head", "attention", "mlp", "norm")
+"""What every model has."""
 Loaded = Iterator[tuple[str, Tensor]]
 
 
@@ -120,7 +125,7 @@ async def test_after_every_publish_the_engine_computes_what_the_learner_does(pai
         assert publisher.canary_difference <= ROUNDING[pair.dtype] * (10 if pair.folder.name == "hot" else 1)
 
 
-@pytest.mark.parametrize("frozen", CLASSES)
+@pytest.mark.parametrize("frozen", DENSE)
 async def test_the_drill_catches_a_frozen_class(pair: Pair, frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, publisher = await pair.publisher()
     await publisher.publish()
@@ -131,7 +136,7 @@ async def test_the_drill_catches_a_frozen_class(pair: Pair, frozen: str, monkeyp
         await publisher.drill()
 
 
-@pytest.mark.parametrize("frozen", CLASSES)
+@pytest.mark.parametrize("frozen", DENSE)
 async def test_the_canary_catches_a_class_that_freezes_later(
     pair: Pair, frozen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +145,32 @@ async def test_the_canary_catches_a_class_that_freezes_later(
     freeze(monkeypatch, pair, frozen)
     with pytest.raises(PublishError, match="in phase 'canary'"):
         await publish_until_it_shows(learner, publisher)
+
+
+async def test_experts_follow_every_publish_and_stay_behind_unseen_neither_at_first_nor_later(
+    pairs: Callable[[str, str], Pair],
+) -> None:
+    pair = pairs("experts", "float32")
+    learner, publisher = await pair.publisher()
+    await publisher.drill()
+    for version in range(1, 4):
+        learner.update(1e-2)
+        assert await publisher.publish() == version
+        assert publisher.canary_difference <= ROUNDING["float32"]
+    for frozen in ("experts", "router"):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            learner, publisher = await pair.publisher()
+            await publisher.publish()
+            freeze(monkeypatch, pair, frozen)
+            await publisher.publish()
+            with pytest.raises(PublishError, match="it does not follow perturbed weights"):
+                await publisher.drill()
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            learner, publisher = await pair.publisher()
+            await publisher.drill()
+            freeze(monkeypatch, pair, frozen)
+            with pytest.raises(PublishError, match="in phase 'canary'"):
+                await publish_until_it_shows(learner, publisher)
 
 
 async def test_the_drill_catches_two_tensors_that_changed_places(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,14 @@ from transformers import AutoModelForCausalLM
 
 from rlhf.models.rounding import rounded
 from rlhf.serving.engine_worker import EngineWorker
+from rlhf.trainer import weights
 from rlhf.transfer.init_info import init_info, update_info
 from rlhf.transfer.perturbation import perturbed
 from rlhf.transfer.sender import GlooSender
-from rlhf.types import Manifest, PolicyVersion, Rendezvous, TensorSpec
+from rlhf.types import Manifest, PolicyVersion, Rendezvous
 from tests.transfer.meeting import rendezvous
 
+BUCKET_BYTES = 2**16
 ROUNDING = {"float32": 1e-4, "bfloat16": 0.1}
 """Nats: more than rounding makes of the log-probs of these small models."""
 
@@ -39,21 +41,16 @@ class TorchLearner:
 
     async def rendezvous(self, world_size: int) -> Rendezvous:
         # Buckets of 64 KiB end between q, k and v of these small models.
-        return rendezvous(world_size, bucket_bytes=2**16)
+        return rendezvous(world_size, bucket_bytes=BUCKET_BYTES)
 
     async def connect(self, rendezvous: Rendezvous) -> None:
         await asyncio.to_thread(self.sender.connect, rendezvous)
 
     async def manifest(self) -> Manifest:
-        return Manifest(
-            tensors=tuple(
-                TensorSpec(name=name, dtype=self.dtype, shape=tuple(weight.shape))
-                for name, weight in self.model.named_parameters()
-            )
-        )
+        return weights.manifest(self)
 
     async def send(self) -> None:
-        await asyncio.to_thread(self.sender.send, self.model.named_parameters(), await self.manifest())
+        await asyncio.to_thread(self.sender.send, weights.walk(self, BUCKET_BYTES), await self.manifest())
 
     async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
         ids = torch.tensor(token_ids, dtype=torch.long)[None]
