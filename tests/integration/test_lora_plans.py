@@ -30,7 +30,7 @@ from rlhf.trainer.publish import Publisher
 from rlhf.trainer.rank import Rank
 from rlhf.trainer.settings import LearnerSettings
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
-from tests.integration.torch_learner import ThreadedEngine
+from tests.integration.torch_learner import LINEAR, ThreadedEngine
 from tests.pace import scaled
 from tests.trainer.made import made_groups
 
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 CANARY = np.arange(3, 40, dtype=np.int32)
 GROUPS = made_groups(8, 4)
 MERGED = LoraConfig(rank=4, alpha=6)
-ADAPTER = LoraConfig(rank=4, alpha=6, publish="adapter")
+ADAPTER = LoraConfig(rank=4, alpha=6, target_modules=LINEAR, publish="adapter")
 PLANS = [(ranks, stage) for ranks in (1, 2) for stage in (0, 1, 2, 3)]
 CORNERS = {("merged", False, 2, 3), ("adapter", True, 2, 3), ("adapter", False, 1, 0)}
 """Of the matrix: what is not left to the slow tests. Without LoRA the end-to-end plans are the corners."""

@@ -26,7 +26,7 @@ from rlhf.trainer.canary import canary, difference, limits_for
 from rlhf.trainer.publish import Publisher
 from rlhf.transfer.perturbation import perturbed
 from rlhf.types import Manifest
-from tests.integration.torch_learner import ROUNDING, ThreadedEngine, TorchLearner
+from tests.integration.torch_learner import LINEAR, ROUNDING, ThreadedEngine, TorchLearner
 
 pytestmark = pytest.mark.engine
 
@@ -47,11 +47,11 @@ class Case:
 
 
 ATTENTION_ONLY = LoraConfig(rank=4, alpha=6, target_modules=("q_proj", "v_proj"), publish="adapter")
-ADAPTER = Case("qwen2", True, "float32", LoraConfig(rank=8, publish="adapter"))
+ADAPTER = Case("qwen2", True, "float32", LoraConfig(rank=8, target_modules=LINEAR, publish="adapter"))
 PARTIAL = Case("llama", False, "float32", ATTENTION_ONLY)
-CASES = [PARTIAL, Case("llama", False, "bfloat16", LoraConfig(rank=8, publish="adapter"))]
+CASES = [PARTIAL, Case("llama", False, "bfloat16", LoraConfig(rank=8, target_modules=LINEAR, publish="adapter"))]
 MORE = [
-    Case(architecture, tied, dtype, LoraConfig(rank=8, publish=publish))
+    Case(architecture, tied, dtype, LoraConfig(rank=8, target_modules=LINEAR, publish=publish))
     for architecture, tied in (("qwen2", True), ("llama", False), ("qwen3", True), ("qwen3", False))
     for dtype in ("float32", "bfloat16")
     for publish in ("merged", "adapter")

@@ -23,12 +23,12 @@ from rlhf.transfer.perturbation import perturbed
 from tests.integration.learner_ranks import ProcessWorker
 from tests.integration.sampled import CONTEXT, SHAPE, Sampled, hot_folder, sharp_folder, started
 from tests.integration.test_learner import look, same, whole_weights
-from tests.integration.torch_learner import ThreadedEngine
+from tests.integration.torch_learner import LINEAR, ThreadedEngine
 
 pytestmark = pytest.mark.engine
 
 SIXTEEN = pytest.param("bfloat16", marks=pytest.mark.slow)
-ADAPTER, MERGED = LoraConfig(rank=8, publish="adapter"), LoraConfig(rank=8)
+ADAPTER, MERGED = LoraConfig(rank=8, target_modules=LINEAR, publish="adapter"), LoraConfig(rank=8)
 Planted = Callable[[Rank], None]
 
 

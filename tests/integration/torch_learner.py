@@ -22,6 +22,8 @@ from rlhf.types import Manifest, PolicyVersion, Rendezvous
 from tests.transfer.meeting import rendezvous
 
 BUCKET_BYTES = 2**16
+LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""What the models of these tests call their linear layers, as engines are told."""
 ROUNDING = {"float32": 1e-4, "bfloat16": 0.1}
 """Nats: more than rounding makes of the log-probs of these small models."""
 
