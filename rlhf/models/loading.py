@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
 from transformers import (
     AutoConfig,
     AutoTokenizer,
@@ -97,13 +96,13 @@ def attention_named(attention: str) -> str | None:
 
 
 def ready_to_train(model: PreTrainedModel, *, gradient_checkpointing: bool) -> None:
-    """Turn every dropout layer off, and training mode on."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
+    """Leave nothing in a forward pass that is drawn, no dropout and no noise in a router: the log-probs of a policy are
+    those of the one that sampled. That is what modules do in evaluation; gradients flow all the same."""
+    model.eval()  # type: ignore[no-untyped-call]
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model.train()
+        for module in model.modules():  # layers are recomputed in training alone; what is in them stays as it is
+            module.training = vars(module).get("gradient_checkpointing", False)
 
 
 def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:

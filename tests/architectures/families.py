@@ -18,7 +18,7 @@ SHAPE: dict[str, Any] = {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False,
 }  # fmt: skip
 SLIDES = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
-EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
 MLA = {
     "q_lora_rank": 32, "kv_lora_rank": 512, "qk_nope_head_dim": 32, "qk_rope_head_dim": 64, "v_head_dim": 32,
     "head_dim": 64, "num_key_value_heads": 2,
@@ -85,14 +85,14 @@ FAMILIES = (
     _family("cohere2", logit_scale=0.5, tie_word_embeddings=True, **SLIDES),
     _family("exaone4", **SLIDES),
     _family("nemotron", attention="eager", partial_rotary_factor=0.5),
-    _family("helium", head_dim=16),
+    _family("helium"),
     _family("arcee"),
     _family("seed_oss"),
     _family("apertus"),
     _family("hunyuan_v1_dense"),
     _family("ernie4_5"),
     _family("persimmon", partial_rotary_factor=0.5),
-    _family("codegen", n_embd=64, n_layer=2, n_head=2, n_positions=CONTEXT, rotary_dim=8),
+    _family("codegen", n_embd=64, n_layer=2, n_head=4, n_positions=CONTEXT, rotary_dim=8),
     _family("mixtral", sliding_window=None, **EXPERTS),
     _family("qwen2_moe", shared_expert_intermediate_size=48, decoder_sparse_step=1, **EXPERTS),
     _family("qwen3_moe", decoder_sparse_step=1, **EXPERTS),
@@ -111,13 +111,12 @@ FAMILIES = (
             **EXPERTS),
     _family("ernie4_5_moe", moe_num_experts=4, moe_k=2, moe_num_shared_experts=1, moe_layer_start_index=0, **EXPERTS),
     _family("hunyuan_v1_moe", moe_topk=2, num_shared_expert=1, **EXPERTS),
-    _family("minimax_m2", **EXPERTS),
+    _family("minimax_m2", rotary_dim=16, scoring_func="sigmoid", **EXPERTS),
     _family("gpt_oss", **SLIDES, **EXPERTS),
     _family("llama4_text", attention_chunk_size=WINDOW, intermediate_size_mlp=96, interleave_moe_layer_step=1,
             **EXPERTS),
     _family("lfm2", layer_types=["conv", "full_attention"]),
     _family("mamba", state_size=8),
-    _family("falcon_h1", mamba_d_ssm=64, mamba_n_heads=2, mamba_d_head=16, mamba_d_state=16),
     _family("qwen3_next", layer_types=["linear_attention", "full_attention"], linear_num_value_heads=4,
             linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16, **EXPERTS),
 )  # fmt: skip

@@ -3,12 +3,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf.errors import ModelError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import context_length, load_policy, load_tokenizer, without_dropout
 from rlhf.models.tiny import save_tiny
+from tests.architectures.families import FAMILIES, save
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def changed(folder: Path, target: Path, **values: object) -> str:
 
 def test_a_made_model_comes_back_ready_for_training(folder: Path) -> None:
     model = load_policy(str(folder), dtype="bfloat16")
-    assert model.training
+    assert all(weight.requires_grad for weight in model.parameters())
     assert model.dtype == torch.bfloat16
     assert context_length(str(folder)) == 96
     assert "<|im_start|>" in load_tokenizer(str(folder)).chat_template
@@ -85,6 +86,17 @@ def test_weights_that_are_cut_short_are_one_line(folder: Path, tmp_path: Path) -
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ModelError, match=f"model.path={path}: "):
         load_policy(path)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_nothing_is_drawn_in_a_forward_pass(tmp_path: Path, checkpointing: bool) -> None:
+    """The routers of this family choose by chance when they are trained."""
+    save(next(family for family in FAMILIES if family.name == "phimoe"), tmp_path)
+    ids = torch.arange(3, 63)[None]
+    with torch.no_grad():
+        expected = AutoModelForCausalLM.from_pretrained(tmp_path).eval()(input_ids=ids, use_cache=False).logits
+    found = load_policy(str(tmp_path), gradient_checkpointing=checkpointing)(input_ids=ids, use_cache=False).logits
+    assert torch.allclose(found, expected, atol=1e-5)
 
 
 def test_every_dropout_of_a_configuration_is_turned_off() -> None:
