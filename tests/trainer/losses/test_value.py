@@ -48,3 +48,8 @@ def test_the_entropy_is_that_of_the_tempered_distribution_with_its_gradient(temp
     slopes = [-p * (math.log(p) + expected) / temperature for p in shares]
     assert found.tolist() == [pytest.approx(expected, rel=1e-6)]
     assert logits.grad[0].tolist() == pytest.approx(slopes, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3, 4)])
+def test_the_entropy_is_over_the_vocabulary_however_many_axes_there_are(shape: tuple[int, ...]) -> None:
+    assert entropy(torch.zeros(shape)).flatten().tolist() == pytest.approx([math.log(4)] * (math.prod(shape) // 4))
