@@ -22,11 +22,14 @@ def test_the_value_loss_is_half_the_larger_of_two_squares(clip: float | None) ->
     assert_equal(value_loss(NEW, OLD, ADVANTAGES, MASK, clip), table(expected))
 
 
-def test_a_value_that_has_moved_beyond_the_clip_towards_its_target_learns_no_more() -> None:
-    values = torch.tensor([0.5, -0.5], requires_grad=True)
+@pytest.mark.parametrize("up", [1.0, -1.0])
+def test_a_value_that_has_moved_beyond_the_clip_towards_its_target_learns_no_more(up: float) -> None:
+    values = torch.tensor([0.5 * up, -0.5 * up], requires_grad=True)
     both = torch.ones(2, dtype=torch.bool)
-    value_loss(values, torch.zeros(2), torch.ones(2), both, clip=0.2).sum().backward()
-    assert values.grad.tolist() == [0.0, -1.5]
+    losses = value_loss(values, torch.zeros(2), torch.full((2,), up), both, clip=0.2)
+    losses.sum().backward()
+    assert losses.tolist() == pytest.approx([0.8**2 / 2, 1.5**2 / 2])
+    assert values.grad.tolist() == [0.0, -1.5 * up]
 
 
 def test_explained_variance_is_one_of_a_perfect_critic_and_nothing_of_equal_returns() -> None:
