@@ -28,6 +28,14 @@ def test_the_modules_of_the_heart_and_their_tests_are_there() -> None:
         assert all((ROOT / test).exists() for test in module.tests), module.file
 
 
+def test_what_is_listed_as_a_survivor_is_a_line_of_its_module_and_has_a_reason() -> None:
+    for module in read_heart():
+        lines = {line.strip() for line in (ROOT / module.file).read_text().splitlines()}
+        for one in module.survivors:
+            assert one.was in lines, f"{module.file} has no line {one.was}"
+            assert one.reason, one
+
+
 @pytest.mark.parametrize(
     ("text", "new", "words"),
     [

@@ -1,4 +1,5 @@
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,6 +103,35 @@ def test_segments_of_one_trajectory_share_its_advantage_and_its_place_in_the_ans
     np.testing.assert_allclose(batch.per_token.weights, 0.2)
 
 
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
+def test_one_token_alone_has_the_whole_weight_and_is_the_whole_denominator(aggregation: str) -> None:
+    batch = build_batch([one_trajectory(made_segment(np.random.default_rng(0), 3, 1))], aggregation=aggregation)
+    (parts,) = build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=64, aggregation=aggregation)
+    assert batch.per_token.weights.tolist() == [1.0]
+    assert parts[0].denominator == 1.0
+
+
+def test_a_token_is_current_where_the_learner_s_own_version_sampled_it() -> None:
+    rng = np.random.default_rng(0)
+    first, second = made_segment(rng, 2, 3), made_segment(rng, 1, 2)
+    first, second = (
+        replace(one, versions=np.array(versions, np.int32))
+        for one, versions in ((first, [-1, -1, 3, 2, 3]), (second, [-1, 4, 3]))
+    )
+    groups = [one_trajectory(first, second)]
+    current = build_batch(groups, version=3).per_token.current
+    assert current is not None
+    assert current.tolist() == [1.0, 0.0, 1.0, 0.0, 1.0]
+    assert build_batch(groups).per_token.current is None
+
+
+def test_what_goes_to_the_ranks_is_in_single_precision() -> None:
+    columns = build_batch(made_groups(1), version=0).per_token
+    assert columns.current is not None
+    found = [columns.behaviour, columns.weights, columns.advantages, columns.current]
+    assert {column.dtype for column in found} == {np.dtype(np.float32)}
+
+
 def test_a_context_that_starts_with_an_action_is_a_programming_error() -> None:
     rng = np.random.default_rng(0)
     segment = made_segment(rng, 0, 3)
@@ -114,6 +144,7 @@ def test_a_batch_without_anything_to_train_has_no_steps() -> None:
     batch = made_batch([without_score(one_trajectory(made_segment(np.random.default_rng(0), 3, 2)), 0)])
     assert build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=64) == [(), ()]
     assert batch.per_sample(batch.per_token.advantages) == []
+    assert batch.sample_groups.dtype == np.int64
 
 
 def test_what_is_sent_to_the_ranks_survives_the_journey() -> None:

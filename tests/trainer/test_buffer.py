@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf.errors import FailureBudgetSpent
-from rlhf.trainer.buffer import Accounts, TicketBuffer
+from rlhf.trainer.buffer import Accounts, TicketBuffer, lost_samples
 from rlhf.types import Failed, Filtered, Group, Task, Ticket
 from tests.trainer.made import made_groups, without_score
 
@@ -108,8 +108,16 @@ async def test_filtering_stops_when_the_refill_budget_of_an_update_is_spent() ->
     assert kept == [False, False, True]
     assert [g.ticket.ordinal for g in await tickets.take()] == [2]
     tickets.advance(1)
-    ticket = await tickets.admit()
-    assert tickets.settle(ticket, Filtered(group=group(ticket), reason="equal")) is False, "a new update, a new budget"
+    again = [await tickets.admit()]
+    while not tickets.settle(again[-1], Filtered(group=group(again[-1]), reason="equal")):
+        again.append(await tickets.admit())
+    assert len(again) == 3, "a new update, a new budget"
+
+
+def test_of_a_group_that_failed_every_sample_is_lost_also_those_with_a_score() -> None:
+    (whole,) = made_groups(1, 4)
+    assert lost_samples(Failed(kind="timeout", samples=whole.samples)) == (4, 4)
+    assert lost_samples(without_score(whole, 1)) == (1, 4)
 
 
 @pytest.mark.parametrize("staleness", [0, 2])

@@ -27,12 +27,19 @@ def test_the_sequences_are_fixed_in_vocabulary_and_fit_the_context() -> None:
     assert [len(s) for s in one.sequences] == [24] * 4
     assert all(s.min() >= 0 and s.max() < 50 for s in one.sequences)
     assert {len(s) for s in canary(50, 16, None).sequences} == {16}
+    assert {s.dtype for s in (*one.sequences, one.long_prompt)} == {np.dtype(np.int32)}
+    assert canary(50, 16, EXACT).limits == EXACT
 
 
-@pytest.mark.parametrize("context", [16, 100, 1000])
-def test_the_long_prompt_and_its_reply_fill_the_context(context: int) -> None:
+def test_every_token_of_the_vocabulary_may_be_in_it() -> None:
+    made = canary(2, 1000, None)
+    assert set(np.concatenate(made.sequences).tolist()) == set(made.long_prompt.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize(("context", "reply"), [(16, 8), (100, 32), (1000, 32)])
+def test_the_long_prompt_and_its_reply_fill_the_context(context: int, reply: int) -> None:
     made = canary(50, context, None)
-    assert len(made.long_prompt) + made.reply_tokens == context
+    assert (len(made.long_prompt), made.reply_tokens) == (context - reply, reply)
     assert made.long_prompt.max() < 50
 
 
@@ -41,6 +48,13 @@ def test_one_log_prob_that_is_off_is_a_disagreement() -> None:
     for sign in (1, -1):
         assert disagreement(moved(sign * 0.09), START, every(0.1)) is None
         assert told in str(disagreement(moved(sign * 0.2), START, every(0.1)))
+
+
+def test_what_is_just_the_limit_is_within_it() -> None:
+    limits = every(0.25)
+    assert disagreement(moved(0.25), START, limits) is None
+    assert staleness(START, START, moved(0.75), START, limits) is None
+    assert staleness(moved(0.25), START, moved(1.0), START, limits)
 
 
 def test_limits_that_were_measured_allow_a_rare_large_difference_and_no_larger_mean() -> None:
@@ -61,6 +75,7 @@ def test_what_is_measured_allows_four_times_as_much_and_never_less_than_float32(
     assert (exact.mean, exact.high) == (EXACT.mean, EXACT.high)
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_not_a_number_agrees_with_nothing(broken: float) -> None:
     assert difference(moved(broken), moved(broken)) == float("inf")

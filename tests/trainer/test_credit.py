@@ -15,7 +15,7 @@ from rlhf.trainer.algorithm import ESTIMATORS
 from rlhf.trainer.batch import build_batch, build_minibatches
 from rlhf.trainer.config import OverlongConfig, TrainerConfig
 from rlhf.trainer.credit import wanted_scores, with_advantages
-from rlhf.trainer.episodes import Episodes, episodes_of
+from rlhf.trainer.episodes import Episodes, episodes_of, overlong_penalty_of
 from rlhf.trainer.scores import Scores
 from rlhf.types import Group, Sample, Scored, Segment, Status, Task, Ticket, TokenKind, Trajectory, Turn
 from tests.trainer.made import without_score
@@ -178,6 +178,21 @@ def test_rewards_of_turns_come_at_their_last_actions_and_the_rest_of_the_outcome
     found = episodes([group_of(replace(episode(0, two, third), score=score))])
     assert found.rewards.tolist() == [[0.0, 0.25, 0.5, 2.0]]
     assert found.turns.tolist() == [[0, 0, 1, 2]]
+    assert found.turns.dtype == np.int64
+
+
+def test_turns_are_counted_over_as_many_contexts_as_an_episode_has() -> None:
+    parts = [segment([P, A, A], Turn(start=1, stop=3, reward=reward)) for reward in (1.0, 2.0, 3.0)]
+    found = episodes([group_of(by_turns(episode(6.0, *parts)))])
+    assert found.turns.tolist() == [[0, 0, 1, 1, 2, 2]]
+    assert found.rewards.tolist() == [[0.0, 1.0, 0.0, 2.0, 0.0, 3.0]]
+
+
+def test_groups_without_an_episode_to_train_are_no_rows() -> None:
+    groups = [without_score(group_of(episode(0, segment([P, A]))), 0)]
+    found = episodes_of(groups, Scores(), np.zeros(0, np.float32), overlong=OverlongConfig(), max_tokens=16)
+    assert found.mask.shape == found.rewards.shape == (0, 0)
+    assert (found.lengths.dtype, found.groups.dtype) == (np.int64, np.int64)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +213,9 @@ def test_what_a_turn_without_an_action_was_given_is_paid_at_the_end() -> None:
     turns = Turn(start=1, stop=2, reward=0.25), Turn(start=3, stop=3, reward=0.5)
     found = episodes([group_of(by_turns(episode(0.75, segment([P, A, E], *turns))))])
     assert found.rewards.tolist() == [[0.75]]
+    between = Turn(start=1, stop=2), Turn(start=2, stop=3, reward=0.5), Turn(start=3, stop=4)
+    found = episodes([group_of(by_turns(episode(0.5, segment([P, A, E, A], *between))))])
+    assert found.rewards.tolist() == [[0.0, 0.5]]
 
 
 def test_kl_in_the_reward_is_taken_from_every_token_and_from_the_outcome() -> None:
@@ -235,6 +253,11 @@ def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_t
     assert [weights.sum() for weights in filled.per_sample(filled.per_token.weights)] == [2.0, 0.0]
     (steps,) = build_minibatches(filled, minibatches=1, ranks=1, tokens_per_microbatch=64)
     assert steps[0].denominator == 2.0
+
+
+def test_a_reply_beyond_the_buffer_pays_the_recipe_s_factor() -> None:
+    overlong = OverlongConfig(buffer_tokens=4, factor=0.5)
+    assert overlong_penalty_of(np.array([2, 6, 8, 9]), overlong, 8).tolist() == [0.0, -0.25, -0.5, -0.5]
 
 
 @pytest.mark.parametrize(

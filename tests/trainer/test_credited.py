@@ -14,7 +14,7 @@ from rlhf.trainer.batch import Batch, build_batch
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit import wanted_scores, with_advantages
 from rlhf.trainer.scores import Scores
-from rlhf.types import Group, Sample, Trajectory
+from rlhf.types import Group, Sample, Trajectory, Unscored
 from tests.trainer.test_credit import A, P, episode, episodes, group_of, made_scores, segment
 
 PLAIN = {"normalize_by_std": False}
@@ -45,6 +45,7 @@ def test_what_the_ranks_said_goes_with_the_batch_to_its_losses() -> None:
     for name, column in scores.named():
         np.testing.assert_array_equal(getattr(columns, name), column)
     assert columns.returns is not None
+    assert columns.returns.dtype == columns.advantages.dtype == np.float32
     np.testing.assert_allclose(columns.returns, [2.0, 2.0, 1.0], rtol=1e-6)
     np.testing.assert_allclose(columns.advantages, columns.returns - scores.values, rtol=1e-6)
     returns, values = np.array([2.0, 2.0, 1.0]), np.float64(scores.values)
@@ -83,6 +84,26 @@ def test_the_divergence_that_is_steered_is_shown_and_else_the_plain_one(
     assert metrics["kl_reference"] == pytest.approx(np.mean([shown(float(d)) for d in distances]), rel=1e-6)
 
 
+def test_without_log_probs_of_a_reference_no_divergence_is_shown() -> None:
+    groups = two_episodes()
+    scores = Scores(proximal=made_scores(groups).proximal)
+    assert with_advantages(build_batch(groups), groups, scores, TrainerConfig(), 0.0, 16)[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("estimator", "price"),
+    [("k1", lambda d: d), ("k2", lambda d: d * d / 2), ("k3", lambda d: math.exp(-d) - 1 + d)],
+)
+def test_the_recipe_s_estimator_prices_the_divergence_in_the_reward(
+    estimator: str, price: Callable[[float], float]
+) -> None:
+    kl = {"coefficient": 0.5, "place": "reward", "estimator": estimator}
+    batch, _, scores = credited(advantage=PLAIN, kl=kl)
+    first, second, other = (0.5 * price(float(d)) for d in np.float64(scores.proximal) - np.float64(scores.reference))
+    half = ((2.0 - first - second) - (1.0 - other)) / 2
+    np.testing.assert_allclose(batch.per_token.advantages, [half, half, -half], rtol=1e-6)
+
+
 def test_kl_in_the_loss_is_no_price_in_the_reward() -> None:
     in_loss, _, _ = credited(advantage=PLAIN, kl={"coefficient": 0.5, "place": "loss"})
     free, _, _ = credited(advantage=PLAIN)
@@ -110,3 +131,12 @@ def test_a_baseline_is_repeated_for_every_sample_of_its_group() -> None:
     assert found.baselines is not None
     assert found.baselines.tolist() == [0.25, 0.25, -1.0, -1.0, -1.0]
     assert episodes([*groups, group_of(episode(1.0, segment([P, A])))]).baselines is None
+
+
+def test_a_baseline_is_a_double_and_no_number_where_nothing_scored_it() -> None:
+    unscored = Sample(trajectory=episode(0, segment([P, A])).trajectory, score=Unscored(kind="timeout"))
+    groups = [group_of(episode(1.0, segment([P, A])), baseline=unscored)]
+    np.testing.assert_array_equal(episodes(groups).baselines, [np.nan])
+    whole = episodes([group_of(episode(1.0, segment([P, A])), baseline=episode(3, segment([P, A])))])
+    assert whole.baselines is not None
+    assert whole.baselines.dtype == np.float64

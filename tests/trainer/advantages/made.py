@@ -52,6 +52,16 @@ def garbled(made: Batch) -> Batch:
     return replace(made, **{name: np.where(made.mask > 0, getattr(made, name), junk) for name in TOKENS})
 
 
+def rounded(made: Batch) -> Batch:
+    """The same batch in single precision."""
+    return replace(made, **{name: getattr(made, name).astype(np.float32) for name in (*TOKENS, "scores", "bootstrap")})
+
+
+def widened_to_double(made: Batch) -> Batch:
+    """The same numbers in double precision."""
+    return replace(made, **{name: getattr(made, name).astype(np.float64) for name in (*TOKENS, "scores", "bootstrap")})
+
+
 def permuted(made: Batch, order: NDArray[np.int64]) -> Batch:
     """The same samples in another order."""
     return replace(made, **{name: getattr(made, name)[order] for name in (*TOKENS, "turns", "mask", *SAMPLES)})

@@ -37,12 +37,20 @@ def test_a_truncated_episode_ends_in_the_value_of_what_follows_and_a_terminated_
     assert gae([[1.0]], [[0.5]], [[1]], gamma=0.5, lam=1.0).advantages.tolist() == [[0.5]]
 
 
+def test_a_lambda_an_episode_is_reckoned_with_in_double_precision() -> None:
+    made, lam = batch(4), np.float32([0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9])
+    single, double = (gae(made.rewards, made.values, made.mask, gamma=0.9, lam=each) for each in (lam, lam.tolist()))
+    assert np.array_equal(single.advantages, double.advantages)
+
+
 def test_an_episode_in_segments_is_estimated_as_if_it_were_one() -> None:
     made = batch(1)
     row, cuts = 1, [3, 4, 9]
     parts = [np.split(column[row], cuts) for column in (made.rewards, made.values, made.mask)]
     pieces = gae_over_segments(*parts, gamma=0.9, lam=0.8, bootstrap=made.bootstrap[row])
     whole = gae(made.rewards, made.values, made.mask, gamma=0.9, lam=0.8, bootstrap=made.bootstrap)
+    assert [piece.advantages.size for piece in pieces] == [part.size for part in parts[0]]
+    assert [piece.returns.size for piece in pieces] == [part.size for part in parts[0]]
     assert np.array_equal(np.concatenate([piece.advantages for piece in pieces]), whole.advantages[row])
     assert np.array_equal(np.concatenate([piece.returns for piece in pieces]), whole.returns[row])
 
@@ -50,8 +58,8 @@ def test_an_episode_in_segments_is_estimated_as_if_it_were_one() -> None:
 def test_a_turn_is_one_action_with_the_value_of_its_first_token() -> None:
     mask, turns = [[1, 1, 0, 1, 1, 1]], [[1, 1, 1, 2, 2, 2]]
     rewards, values = [[0.5, 0.5, 9.0, 0.0, 0.0, 3.0]], [[1.0, 7.0, 9.0, 2.0, 7.0, 7.0]]
-    estimates = gae_per_turn(rewards, values, mask, turns, gamma=0.5, lam=0.5)
-    first, second = by_definition([1.0, 3.0], [1.0, 2.0], 0.0, 0.5, 0.5)
+    estimates = gae_per_turn(rewards, values, mask, turns, gamma=0.5, lam=0.5, bootstrap=[4.0])
+    first, second = by_definition([1.0, 3.0], [1.0, 2.0], 4.0, 0.5, 0.5)
     assert estimates.advantages.tolist() == [[first, first, 0.0, second, second, second]]
     assert estimates.returns.tolist() == [[first + 1, first + 1, 0.0, second + 2, second + 2, second + 2]]
 
@@ -65,3 +73,5 @@ def test_turns_of_one_token_are_tokens() -> None:
 
 def test_the_longer_the_answer_the_further_the_outcome_is_carried() -> None:
     assert length_adaptive_lambda([0, 1, 4, 40], alpha=0.5).tolist() == [0.0, 0.0, 0.5, 0.95]
+    single, whole = (length_adaptive_lambda(lengths, alpha=0.5) for lengths in (np.float32([7.0]), [7]))
+    assert single.tolist() == whole.tolist()

@@ -59,6 +59,8 @@ def test_shuffled_rewards_keep_every_reward_and_move_them_between_groups() -> No
     assert sorted(values[0] + values[1]) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     assert sorted(values[0]) != [1.0, 2.0, 3.0]
     assert all(isinstance(group.samples[0].score, Unscored) for group in shuffled)
+    again = shuffled_rewards(groups, seed=1)
+    assert [[score.value for _, _, score in group.trainable] for group in again] == values
 
 
 def test_rewards_that_turns_were_paid_are_shuffled_with_the_whole_and_paid_no_more() -> None:
@@ -79,4 +81,4 @@ def test_rewards_that_turns_were_paid_are_shuffled_with_the_whole_and_paid_no_mo
     ]
     (shuffled,) = shuffled_rewards([replace(group, samples=tuple(paid))], seed=1)
     assert sorted(s.value for _, _, s in shuffled.trainable) == sorted(sample.score.value for sample in paid)
-    assert not any(score.turn_weight or score.only_turns for _, _, score in shuffled.trainable)
+    assert {(score.turn_weight, score.only_turns) for _, _, score in shuffled.trainable} == {(0.0, False)}

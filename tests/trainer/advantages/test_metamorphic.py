@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rlhf.trainer import advantages
-from tests.trainer.advantages.made import Batch, batch, garbled, permuted, widened
+from tests.trainer.advantages.made import Batch, batch, garbled, permuted, rounded, widened, widened_to_double
 
 Estimator = Callable[[Batch], NDArray[np.float64]]
 
@@ -92,6 +92,14 @@ def test_permuting_the_samples_permutes_the_answer(estimate: Estimator, seed: in
     made = batch(seed)
     order = np.random.default_rng(seed).permutation(made.scores.size)
     np.testing.assert_allclose(estimate(permuted(made, order)), estimate(made)[order], rtol=1e-12, atol=1e-12)
+
+
+@every_estimator
+def test_numbers_in_single_precision_are_reckoned_with_in_double(estimate: Estimator) -> None:
+    made = rounded(batch(1))
+    answer = estimate(made)
+    assert answer.dtype == np.float64
+    assert np.array_equal(answer, estimate(widened_to_double(made)))
 
 
 @pytest.mark.parametrize("name", ["gae", "gae per turn", "remax", "v-trace"])

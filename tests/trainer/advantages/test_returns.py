@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from rlhf.trainer.advantages import (
+    Moments,
+    kl_estimate,
     kl_penalised,
     masked_moments,
     outcome_rewards,
@@ -56,7 +59,11 @@ def test_scaling_without_shifting_keeps_the_mean() -> None:
 def test_equal_values_whiten_to_exactly_zero(count: int) -> None:
     mask = np.arange(6) < count
     assert not whiten(np.full(6, 0.1), mask).any()
-    assert masked_moments(np.full(6, 0.1), mask).variance == 0.0
+    assert masked_moments(np.full(6, 0.1), mask) == Moments(count, 0.1 if count else 0.0, 0.0)
+
+
+def test_moments_count_what_is_not_masked() -> None:
+    assert masked_moments([1.0, 9.0, 2.0, 3.0], [1, 0, 1, 1]) == Moments(3, 2.0, 1.0)
 
 
 def test_reinforce_plus_plus_whitens_the_returns_and_its_baseline_form_the_distances_from_the_group() -> None:
@@ -64,8 +71,15 @@ def test_reinforce_plus_plus_whitens_the_returns_and_its_baseline_form_the_dista
     assert reinforce_plus_plus([[1.0], [1.0], [3.0], [3.0]], mask, ddof=0) == pytest.approx(
         np.array([[-1.0], [-1.0], [1.0], [1.0]])
     )
-    by_group = reinforce_plus_plus_baseline([1.0, 3.0, 11.0, 13.0], [0, 0, 1, 1], mask, ddof=0)
-    assert by_group == pytest.approx(np.array([[-1.0], [1.0], [-1.0], [1.0]]))
+    by_group = reinforce_plus_plus_baseline([1.0, 3.0, 11.0, 25.0], [0, 0, 1, 1], mask, ddof=0)
+    assert by_group == pytest.approx(np.array([[-0.2], [0.2], [-1.4], [1.4]]))
+
+
+def test_reinforce_plus_plus_discounts_once_an_action() -> None:
+    two = reinforce_plus_plus([[0.0, 8.0]], [[1, 1]], gamma=0.5)
+    three = reinforce_plus_plus([[0.0, 0.0, 8.0]], [[1, 1, 1]], gamma=0.5)
+    assert two[0].tolist() == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)])
+    assert three[0] == pytest.approx((np.array([2.0, 4.0, 8.0]) - 14 / 3) / np.std([2.0, 4.0, 8.0], ddof=1))
 
 
 def test_a_batch_of_equal_groups_teaches_reinforce_plus_plus_baseline_nothing() -> None:
@@ -80,6 +94,15 @@ def test_remax_takes_the_greedy_answers_reward_from_every_action() -> None:
 def test_overlong_answers_pay_in_a_line_over_the_buffer_and_no_more_than_the_factor() -> None:
     penalty = overlong_penalty([0, 60, 70, 80, 100, 130], max_tokens=100, buffer_tokens=40, factor=2.0)
     assert penalty.tolist() == [0.0, 0.0, -0.5, -1.0, -2.0, -2.0]
+    single = overlong_penalty(np.float32([62.0]), max_tokens=100, buffer_tokens=60)
+    assert single.tolist() == overlong_penalty([62], max_tokens=100, buffer_tokens=60).tolist()
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_kl_is_reckoned_in_double_precision(estimator: Literal["k1", "k2", "k3"]) -> None:
+    single = kl_estimate(np.float32([0.1, -0.7]), estimator)
+    assert single.dtype == np.float64
+    assert single.tolist() == kl_estimate(np.float32([0.1, -0.7]).tolist(), estimator).tolist()
 
 
 def test_kl_is_taken_from_the_reward_of_each_action() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlhf.trainer.losses import aggregate
+from rlhf.trainer.losses import aggregate, denominator
 from tests.trainer.losses.made import MASK, NEW, ROWS
 
 
@@ -23,6 +23,12 @@ def test_each_aggregation_is_its_sum_in_plain_python() -> None:
     assert len(kept) == ROWS - 1
     for name, value in expected.items():
         assert float(aggregate(NEW, MASK, name, constant_tokens=50.0)) == pytest.approx(value, rel=1e-6)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "sequence_sum", "constant"])
+@pytest.mark.parametrize("mask", [[[True]], [[False]]], ids=["one token", "nothing"])
+def test_one_token_alone_and_nothing_at_all_are_divided_by_one(aggregation: str, mask: list[list[bool]]) -> None:
+    assert denominator(torch.tensor(mask), aggregation) == 1.0
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "sequence_sum", "constant"])

@@ -26,6 +26,8 @@ def test_estimators_have_the_values_and_gradients_of_the_table(estimator: str) -
     kl.sum().backward()
     assert_equal(kl, table(lambda r, c: VALUES[estimator](distance(r, c))))
     assert_equal(logprobs.grad, table(lambda r, c: GRADIENTS[estimator](distance(r, c))))
+    exact = kl_penalty(logprobs, REFERENCE, MASK, estimator, exact_gradient=True)
+    assert_equal(exact, table(lambda r, c: VALUES[estimator](distance(r, c))))
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])

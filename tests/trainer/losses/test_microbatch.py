@@ -156,6 +156,17 @@ def test_a_correction_weighs_tokens_as_its_method_and_level_say(method: str, lev
     assert seen.count == 1
 
 
+def test_a_correction_leaves_what_the_policy_s_loss_says() -> None:
+    policy = policy_loss_of(LossConfig())
+    plain, corrected = (
+        policy_loss(flat_tokens(), 1.0, Objective(policy=policy, kl=KLConfig(), correction=correction),
+                    kl_coefficient=0.0)[1]
+        for correction in (None, CorrectionConfig())
+    )  # fmt: skip
+    assert corrected.maxima == plain.maxima
+    assert plain.sums == {name: corrected.sums[name] for name in plain.sums}
+
+
 def test_a_dropped_token_costs_nothing_however_large_its_loss() -> None:
     def endless(given: Actions) -> tuple[torch.Tensor, Metrics]:
         return torch.where(given.log_ratio > 0, torch.inf, given.logprobs), Metrics(1)

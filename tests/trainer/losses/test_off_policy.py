@@ -39,10 +39,17 @@ def test_truncated_weights_are_cut_to_the_bounds_and_masked_ones_dropped(level: 
     ratios = ratio(OLD, BEHAVIOUR, MASK, level)
     one = BY_LEVEL[level]
     assert_equal(truncated(ratios, high=1.1), table(lambda r, c: min(one(r, c), 1.1)))
+    assert_equal(truncated(ratios, low=0.8, high=1.1), table(lambda r, c: min(max(one(r, c), 0.8), 1.1)))
     assert_equal(masked(ratios, low=0.8, high=1.1), table(lambda r, c: one(r, c) if 0.8 <= one(r, c) <= 1.1 else 0.0))
     inside = kept(ratios, low=0.8, high=1.1)[MASK]
     assert inside.any()
     assert not inside.all()
+
+
+def test_a_ratio_that_is_just_a_bound_is_within_it() -> None:
+    assert kept(torch.tensor([0.5, 1.0, 2.0]), low=0.5, high=2.0).all()
+    everything = torch.ones(1, 3, dtype=torch.bool)
+    assert float(mismatch(OLD[:1, :3], OLD[:1, :3], everything, high=1.0).sums["importance_clipped"]) == 0
 
 
 def test_weights_carry_no_gradient() -> None:

@@ -22,11 +22,14 @@ def test_the_value_loss_is_half_the_larger_of_two_squares(clip: float | None) ->
     assert_equal(value_loss(NEW, OLD, ADVANTAGES, MASK, clip), table(expected))
 
 
-def test_a_value_that_has_moved_beyond_the_clip_towards_its_target_learns_no_more() -> None:
-    values = torch.tensor([0.5, -0.5], requires_grad=True)
+@pytest.mark.parametrize("up", [1.0, -1.0])
+def test_a_value_that_has_moved_beyond_the_clip_towards_its_target_learns_no_more(up: float) -> None:
+    values = torch.tensor([0.5 * up, -0.5 * up], requires_grad=True)
     both = torch.ones(2, dtype=torch.bool)
-    value_loss(values, torch.zeros(2), torch.ones(2), both, clip=0.2).sum().backward()
-    assert values.grad.tolist() == [0.0, -1.5]
+    losses = value_loss(values, torch.zeros(2), torch.full((2,), up), both, clip=0.2)
+    losses.sum().backward()
+    assert losses.tolist() == pytest.approx([0.8**2 / 2, 1.5**2 / 2])
+    assert values.grad.tolist() == [0.0, -1.5 * up]
 
 
 def test_explained_variance_is_one_of_a_perfect_critic_and_nothing_of_equal_returns() -> None:
@@ -48,3 +51,8 @@ def test_the_entropy_is_that_of_the_tempered_distribution_with_its_gradient(temp
     slopes = [-p * (math.log(p) + expected) / temperature for p in shares]
     assert found.tolist() == [pytest.approx(expected, rel=1e-6)]
     assert logits.grad[0].tolist() == pytest.approx(slopes, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3, 4)])
+def test_the_entropy_is_over_the_vocabulary_however_many_axes_there_are(shape: tuple[int, ...]) -> None:
+    assert entropy(torch.zeros(shape)).flatten().tolist() == pytest.approx([math.log(4)] * (math.prod(shape) // 4))
