@@ -108,10 +108,16 @@ def shared_attention(
     attention_mask: Tensor | None,
     *,
     team: Team,
+    s_aux: Tensor | None = None,
     **arguments: Any,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it, of this rank's columns: `query` `[R, heads, width, d]`, `key` and `value`
-    with as many heads or fewer; returns `[R, width, heads, d]`."""
+    with as many heads or fewer; returns `[R, width, heads, d]`. Raises `ModelError` for sinks, one for each head."""
+    if s_aux is not None:
+        raise ModelError(
+            f"trainer.deepspeed.sequence_parallel is {team.size}, but the attention of this model has sinks, "
+            "which are not exchanged with heads; use 1"
+        )
     # Fewer key/value heads than ranks: several ranks get the same one.
     copies = max(team.size // key.shape[1], 1)
     key, value = (x if copies == 1 else x.repeat_interleave(copies, 1) for x in (key, value))

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from rlhf.errors import ModelError
-from rlhf.models.shared_rows import NAME, Shard, Team
+from rlhf.models.shared_rows import NAME, Shard, Team, shared_attention
 
 
 @pytest.mark.parametrize(("length", "size"), [(1, 2), (7, 2), (8, 2), (10, 4), (3, 4)])
@@ -59,3 +59,9 @@ def test_heads_that_cannot_be_dealt_are_refused(heads: int, kv_heads: int, size:
 def test_attention_that_would_not_be_exchanged_is_refused() -> None:
     with pytest.raises(ModelError, match="the attention of LlamaForCausalLM cannot be shared"):
         team(2).take(made_model(2, 2, attention="eager"))
+
+
+def test_sinks_that_would_not_be_dealt_with_their_heads_are_refused() -> None:
+    heads = [torch.zeros(1, 2, 4, 8)] * 3
+    with pytest.raises(ModelError, match="sequence_parallel is 2, but the attention of this model has sinks"):
+        shared_attention(nn.Module(), *heads, None, team=team(2), s_aux=torch.zeros(2))
