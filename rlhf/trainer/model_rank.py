@@ -125,7 +125,10 @@ class ModelRank:
     def _plan(self) -> str:
         """What DeepSpeed's state depends on besides the model."""
         stage, model = self.settings.trainer.deepspeed.zero_stage, self.settings.model
-        adapters = f", LoRA of rank {model.lora.rank} for {', '.join(model.lora.target_modules)}" if model.lora else ""
+        adapters = ""
+        if model.lora:
+            targets = ", ".join(model.lora.target_modules) or "all linear layers"
+            adapters = f", LoRA of rank {model.lora.rank} for {targets}"
         return f"{self.world_size} rank(s) of ZeRO stage {stage} in {model.dtype}{adapters}"
 
     def _average_weights(self) -> None:

@@ -226,5 +226,5 @@ async def test_a_publish_asks_the_phases_of_the_worker() -> None:
     await engine.commit(4)
     await engine.resume()
     assert [method for method, _ in worker.calls] == ["connect", "prepare", "receive", "commit", "resume"]
-    assert worker.calls[1][1] == (["norm.weight"],)
+    assert worker.calls[1][1] == (manifest,)
     assert worker.calls[3][1] == (4,)
