@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rlhf.errors import DeadlinePassed, GenerateFailed
@@ -37,6 +39,7 @@ async def test_the_samples_of_a_group_have_seeds_of_their_own_that_a_replay_has_
     await rollout(first, FakeReward(0, 1, 2))(TASK, TICKET)
     await rollout(again, FakeReward(0, 1, 2))(TASK, TICKET)
     await rollout(other, FakeReward(0, 1, 2), run_seed=2)(TASK, TICKET)
+    await rollout(other, FakeReward(0, 1, 2))(TASK, replace(TICKET, ordinal=TICKET.ordinal + 1))
     seeds = [seed for _, _, seed in first.asked]
     assert len(set(seeds)) == 3
     assert seeds == [seed for _, _, seed in again.asked]

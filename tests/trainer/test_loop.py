@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.loop import Loop
-from rlhf.types import PolicyVersion, Updated
+from rlhf.types import Group, PolicyVersion, Updated
 from tests.fakes import FakeLearner, FakeRollout, FakeTasks
 
 
@@ -22,8 +24,15 @@ class Boundary:
         return version == self.stop_at
 
 
-def make(*, staleness: int = 0, updates: int = 3, rollout: FakeRollout | None = None, boundary: Boundary | None = None):
-    learner, rollout, boundary = FakeLearner(), rollout or FakeRollout(), boundary or Boundary()
+def make(
+    *,
+    staleness: int = 0,
+    updates: int = 3,
+    rollout: FakeRollout | None = None,
+    boundary: Boundary | None = None,
+    learner: FakeLearner | None = None,
+):
+    learner, rollout, boundary = learner or FakeLearner(), rollout or FakeRollout(), boundary or Boundary()
     tickets = TicketBuffer(
         groups_per_update=2, max_staleness=staleness, updates=updates, refill_groups=0, failure_budget=1.0
     )
@@ -65,6 +74,30 @@ async def test_the_boundary_comes_before_the_first_update_and_after_each_publish
     loop, _, _, _, boundary = make()
     await loop.run(3)
     assert boundary.seen == [(0, False), (1, True), (2, True), (3, True)]
+
+
+async def test_engines_have_the_weights_before_anything_is_played_and_before_the_boundary_of_each_update() -> None:
+    told: list[str] = []
+
+    class Learner(FakeLearner):
+        async def update(self, groups: Sequence[Group]) -> Updated:
+            told.append("update")
+            return await super().update(groups)
+
+        async def publish(self) -> PolicyVersion:
+            told.append("publish")
+            return await super().publish()
+
+    class Telling(Boundary):
+        async def __call__(self, version: PolicyVersion, updated: Updated | None) -> bool:
+            told.append(f"boundary {version}")
+            return await super().__call__(version, updated)
+
+    loop, learner, rollout, *_ = make(updates=4, boundary=Telling(), learner=Learner())
+    learner.version = loop.version = 2  # a resumed run
+    await loop.run(4)
+    assert told == ["publish", "boundary 2", "update", "publish", "boundary 3", "update", "publish", "boundary 4"]
+    assert {ticket.version for _, ticket in rollout.played} == {2, 3}
 
 
 async def test_the_boundary_can_stop_the_run_and_the_last_update_is_accounted_for() -> None:
