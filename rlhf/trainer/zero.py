@@ -59,7 +59,6 @@ def build_engine(
 
     if settings.device == "cpu" and settings.model.dtype == "float16":
         raise ModelError("model.dtype=float16 trains on GPUs only; on a CPU use float32 or bfloat16")
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     optimizer = torch.optim.AdamW(
         [parameter for parameter in module.parameters() if parameter.requires_grad],
         lr=config.learning_rate,
@@ -83,9 +82,6 @@ def build_engine(
         config=deepspeed_config(settings, config, world_size, sum(p.numel() for p in module.parameters())),
         dist_init_required=False,
     )
-    # DeepSpeed rounds buffers to 16 bits with the weights; rotary frequencies must stay as the engine has them.
-    for name, buffer in module.named_buffers():
-        buffer.data = buffers[name].to(buffer.device)
     return engine
 
 
