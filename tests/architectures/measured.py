@@ -27,8 +27,8 @@ from rlhf.trainer.canary import canary, limits_for
 from rlhf.trainer.publish import Publisher
 from tests.architectures.cells import Cell
 from tests.architectures.families import SHAPE, Family, save
-from tests.architectures.learner import BUCKET_BYTES, FamilyLearner
-from tests.integration.torch_learner import ThreadedEngine
+from tests.architectures.learner import FamilyLearner
+from tests.integration.torch_learner import BUCKET_BYTES, ThreadedEngine
 
 LENGTHS = (60, 52, 31)
 SHARED = 20

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,10 +20,8 @@ from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.tiny import save_tiny
 from rlhf.serving.environment import engine_environment
 from rlhf.serving.settings import Finished, Request
-from rlhf.trainer import weights
 from rlhf.trainer.canary import canary, difference, limits_for
 from rlhf.trainer.publish import Publisher
-from rlhf.transfer.perturbation import perturbed
 from rlhf.types import Manifest
 from tests.integration.torch_learner import LINEAR, ROUNDING, ThreadedEngine, TorchLearner
 
@@ -65,27 +62,6 @@ class LoraLearner(TorchLearner):
         super().__init__(folder, case.dtype)
         add_lora(self.model, case.lora)
         self.form = case.lora.publish
-        self._saved: list[Tensor] = []
-
-    async def manifest(self) -> Manifest:
-        return weights.manifest(self, self.form)
-
-    async def send(self) -> None:
-        tensors = weights.walk(self, BUCKET_BYTES, self.form)
-        await asyncio.to_thread(self.sender.send, tensors, weights.manifest(self, self.form))
-
-    async def perturb(self) -> None:
-        self._saved = weights.snapshot(self)
-        weights.change(self, BUCKET_BYTES, perturbed, self.form)
-
-    async def restore(self) -> None:
-        weights.put_back(self, self._saved)
-
-    def _set(self, values: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, weight in self.model.named_parameters():
-                if weight.requires_grad:
-                    weight.copy_(values[name])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.models.rounding import rounded
 from rlhf.serving.engine_worker import EngineWorker
@@ -29,13 +29,19 @@ ROUNDING = {"float32": 1e-4, "bfloat16": 0.1}
 
 
 class TorchLearner:
-    """A `WeightSource` over a Hugging Face folder."""
+    """A `WeightSource` over a Hugging Face folder, which publishes in `form`."""
+
+    form: weights.Form = "merged"
 
     def __init__(self, folder: Path, dtype: str) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+        self.model = self.loaded(folder, dtype)
         self.dtype, self._version = dtype, 0
         self.sender = GlooSender()
-        self._held: dict[str, torch.Tensor] = {}
+        self._saved: list[torch.Tensor] = []
+
+    def loaded(self, folder: Path, dtype: str) -> PreTrainedModel:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+        return model.eval()
 
     @property
     def version(self) -> PolicyVersion:
@@ -49,10 +55,10 @@ class TorchLearner:
         await asyncio.to_thread(self.sender.connect, rendezvous)
 
     async def manifest(self) -> Manifest:
-        return weights.manifest(self)
+        return weights.manifest(self, self.form)
 
     async def send(self) -> None:
-        await asyncio.to_thread(self.sender.send, weights.walk(self, BUCKET_BYTES), await self.manifest())
+        await asyncio.to_thread(self.sender.send, weights.walk(self, BUCKET_BYTES, self.form), await self.manifest())
 
     async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
         ids = torch.tensor(token_ids, dtype=torch.long)[None]
@@ -66,27 +72,20 @@ class TorchLearner:
         return np.abs(again - await self.score(token_ids))
 
     async def perturb(self) -> None:
-        self._held = {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
-        self._set({name: perturbed(name, weight) for name, weight in self._held.items()})
+        self._saved = weights.snapshot(self)
+        weights.change(self, BUCKET_BYTES, perturbed, self.form)
 
     async def restore(self) -> None:
-        self._set(self._held)
+        weights.put_back(self, self._saved)
 
     def update(self, size: float) -> None:
-        """An optimizer step of `size` in every element, as Adam's first ones are."""
+        """An optimizer step of `size` in every element that is trained, as Adam's first ones are."""
         self._version += 1
         generator = torch.Generator().manual_seed(self._version)
-        self._set(
-            {
-                name: weight + size * torch.randn(weight.shape, generator=generator).sign().to(weight.dtype)
-                for name, weight in self.model.named_parameters()
-            }
-        )
-
-    def _set(self, values: dict[str, torch.Tensor]) -> None:
         with torch.no_grad():
-            for name, weight in self.model.named_parameters():
-                weight.copy_(values[name])
+            for weight in self.model.parameters():
+                if weight.requires_grad:
+                    weight.add_(size * torch.randn(weight.shape, generator=generator).sign().to(weight.dtype))
 
 
 class ThreadedEngine:
