@@ -143,7 +143,8 @@ class Completion:
     """One reply of the policy, token by token as it was sampled.
 
     `token_ids` `int32 [N]`; `logprobs` `float32 [N]`, of the distribution sampled from;
-    `versions` `int32 [N]`, the policy version that sampled each token.
+    `versions` `int32 [N]`, the policy version that sampled each token; `routing` `int16 [P + N - 1, layers, k]` the
+    experts that the engine chose for the prompt and the reply but its last token, where it says so.
     """
 
     token_ids: NDArray[np.int32]
@@ -151,6 +152,7 @@ class Completion:
     versions: NDArray[np.int32]
     finish_reason: FinishReason
     engine: str = ""
+    routing: NDArray[np.int16] | None = None
 
 
 class TokenKind(IntEnum):
@@ -176,7 +178,8 @@ class Turn:
 class Segment:
     """A run of tokens that the model saw as one context. All arrays have one length `[T]`.
 
-    `logprobs` and `versions` are meaningful where `kinds` is ACTION; elsewhere 0 and -1.
+    `logprobs` and `versions` are meaningful where `kinds` is ACTION; elsewhere 0 and -1. `routing` `int16
+    [T, layers, k]` are the experts that the engine chose, -1 where it did not say.
     """
 
     token_ids: NDArray[np.int32]
@@ -184,6 +187,7 @@ class Segment:
     logprobs: NDArray[np.float32]
     versions: NDArray[np.int32]
     turns: tuple[Turn, ...] = ()
+    routing: NDArray[np.int16] | None = None
 
     @property
     def action_mask(self) -> NDArray[np.bool_]:

@@ -225,4 +225,5 @@ def completion_of(reply: Finished, engine: str) -> Completion:
         versions=reply.versions,
         finish_reason=reply.reason,
         engine=engine,
+        routing=reply.routing,
     )

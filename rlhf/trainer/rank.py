@@ -19,6 +19,7 @@ from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.policy import Policy
 from rlhf.models.probe import check_model
 from rlhf.models.rounding import rounded
+from rlhf.models.routing import RoutingReplay
 from rlhf.models.scalar import check_same_vocabulary
 from rlhf.trainer import weights, zero
 from rlhf.trainer.algorithm import needs_of, needs_reference
@@ -57,6 +58,7 @@ class Rank(ModelRank):
         self.critic = Critic(settings.trainer.critic, settings, world_size) if settings.trainer.critic else None
         self.objective = _objective(settings)
         self.guard = MismatchGuard(settings.model.dtype, self.device)
+        self.routing = RoutingReplay(self.policy.model, settings.routing) if settings.routing != "ignore" else None
         self._sender: WeightSender | None = None
         self._held: list[Tensor] | None = None
 
@@ -79,6 +81,7 @@ class Rank(ModelRank):
     def score_tokens(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)[None]
         positions = torch.arange(ids.shape[1], device=self.device)
+        self._take_routing(None)
         with zero.scoring(self.engine):
             logprobs, _ = self.engine(ids, positions[None], positions[:-1], positions[1:], 1.0)
         scores: NDArray[np.float32] = logprobs.cpu().numpy()
@@ -182,6 +185,9 @@ class Rank(ModelRank):
         def losses() -> Iterator[Tensor]:
             for microbatch in minibatch.microbatches:
                 logprobs, entropies = self._forward(self.engine, microbatch)
+                if self.routing and later is not None:
+                    differing, chosen = self.routing.disagreement()
+                    tally.add("moe/routing_disagreement", differing, chosen)
                 tokens = self._tokens(microbatch, logprobs, entropies)
                 loss, metrics = policy_loss(
                     tokens, minibatch.denominator, self.objective, kl_coefficient=orders.kl_coefficient
@@ -266,13 +272,15 @@ class Rank(ModelRank):
         if self.reference is not None:
             return self._scored(self.reference, microbatch)
         with without_adapter(self.policy):
-            return self._scored(self.engine, microbatch)
+            return self._scored(self.engine, replace(microbatch, routing=None))
 
     def _scored(self, module: nn.Module, microbatch: MicroBatch) -> Tensor:
         with zero.scoring(self.engine):
             return self._forward(module, microbatch)[0]
 
     def _forward(self, module: nn.Module, microbatch: MicroBatch) -> tuple[Tensor, Tensor]:
+        if module is self.engine:
+            self._take_routing(microbatch.routing)
         logprobs, entropy = module(
             self._tensor(microbatch.token_ids).long(),
             self._tensor(microbatch.position_ids).long(),
@@ -283,6 +291,10 @@ class Rank(ModelRank):
             most=microbatch.most,
         )
         return logprobs, entropy
+
+    def _take_routing(self, routing: NDArray[np.int16] | None) -> None:
+        if self.routing:
+            self.routing.take(routing)
 
 
 def _load(settings: LearnerSettings, *, gradient_checkpointing: bool, lora: LoraConfig | None = None) -> Policy:
