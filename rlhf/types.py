@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 PolicyVersion = int
 """Updates behind the weights; 0 is the start."""
+Routing = NDArray[np.int16]
+"""The experts that an engine chose for tokens, `[T, layers, k]`; -1 where it did not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,15 @@ class Completion:
     versions: NDArray[np.int32]
     finish_reason: FinishReason
     engine: str = ""
-    routing: NDArray[np.int16] | None = None
+    routing: Routing | None = None
+
+
+class TokenScores(NamedTuple):
+    """What an engine says of given tokens `[T]`: the log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, and
+    the experts that it chose, `int16 [T, layers, k]`, where it says so."""
+
+    logprobs: NDArray[np.float32]
+    routing: Routing | None = None
 
 
 class TokenKind(IntEnum):
@@ -187,7 +197,7 @@ class Segment:
     logprobs: NDArray[np.float32]
     versions: NDArray[np.int32]
     turns: tuple[Turn, ...] = ()
-    routing: NDArray[np.int16] | None = None
+    routing: Routing | None = None
 
     @property
     def action_mask(self) -> NDArray[np.bool_]:

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.attention import decoder_of
 from rlhf.models.config import RoutingMode
 from rlhf.models.loading import load_config
+from rlhf.types import Routing
 
 REPLAYED = frozenset({"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "glm4_moe", "hunyuan_v1_moe"})
 """`model_type`s whose choices were seen to be those of the engine (tests/integration/test_routing.py)."""
@@ -45,8 +45,7 @@ class RoutingReplay:
     a model without experts."""
 
     def __init__(self, model: PreTrainedModel, mode: RoutingMode) -> None:
-        config = model.config.get_text_config().to_dict()
-        self._experts, self._chosen = _first(config, EXPERTS), _first(config, CHOSEN)
+        self._experts, self._chosen = choice_of(model.config)
         self.mode: RoutingMode = mode
         self._device = next(model.parameters()).device
         self._given: Tensor | None = None
@@ -58,7 +57,7 @@ class RoutingReplay:
             layer.register_forward_pre_hook(choice.enter)
             layer.register_forward_hook(choice.leave, always_call=True)
 
-    def take(self, routing: NDArray[np.int16] | None) -> None:
+    def take(self, routing: Routing | None) -> None:
         """The experts of the tokens computed next, `[R, L, layers, k]`, -1 where the learner is to choose itself; None
         where it is to choose them all."""
         known = np.zeros((1, 1, 0, 1), bool) if routing is None else routing >= 0
@@ -125,14 +124,24 @@ class _Layer(TorchFunctionMode):
         return torch.return_types.topk((scores.gather(-1, taken), taken))
 
 
-def _first(config: Mapping[str, Any], names: Iterable[str]) -> int:
+def choice_of(config: PreTrainedConfig) -> tuple[int, int]:
+    """How many experts a layer has, and how many of them a token. Raises `ModelError` for a model without any."""
+    said = config.get_text_config().to_dict()
+    numbers = [_first(said, names) for names in (EXPERTS, CHOSEN)]
+    if None in numbers:
+        raise ModelError("the model has no experts: write rollout.routing: ignore")
+    experts, chosen = numbers
+    return int(experts or 0), int(chosen or 0)
+
+
+def _first(config: Mapping[str, Any], names: Iterable[str]) -> int | None:
     for name in names:
         found = config.get(name)
         if isinstance(found, list):  # one for each layer, all alike
             found = found[0]
         if isinstance(found, int):
             return found
-    raise ModelError("the model has no experts whose choice could be replayed: write rollout.routing: ignore")
+    return None
 
 
 def _layers_of(model: PreTrainedModel) -> nn.ModuleList:

@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.types import Completion, Segment, TokenKind, Turn
+from rlhf.types import Completion, Routing, Segment, TokenKind, Turn
 
 Ids = NDArray[np.int32]
-Routing = NDArray[np.int16]
 
 
 class Context:

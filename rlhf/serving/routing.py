@@ -18,6 +18,8 @@ from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
 from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
+from rlhf.types import Routing
+
 
 class RoutingRecord:
     """The experts of every token in the KV cache, `int16 [places, layers, k]` with -1 in layers without any.
@@ -36,11 +38,11 @@ class RoutingRecord:
         for layer, router in routers.items():
             router.set_capture_fn(partial(self._keep, layer))
 
-    def of(self, request: str, tokens: int) -> NDArray[np.int16]:
+    def of(self, request: str, tokens: int) -> Routing:
         """Of the first `tokens` tokens of a request that the engine has just computed: `[tokens, layers, k]`."""
         blocks = torch.tensor(self._runner.requests[request].block_ids[self._group])
         places = (blocks[:, None] * self._block + torch.arange(self._block)).flatten()[:tokens]
-        experts: NDArray[np.int16] = self._experts[places].numpy()
+        experts: Routing = self._experts[places].numpy()
         return experts
 
     def _keep(self, layer: int, experts: Tensor) -> None:
@@ -53,7 +55,7 @@ class RoutingRecord:
         self._experts[places[tokens], layer, : experts.shape[1]] = experts[: len(places)][tokens].to(torch.int16)
 
 
-def choices(told: NDArray[Any]) -> NDArray[np.int16]:
+def choices(told: NDArray[Any]) -> Routing:
     """What vLLM itself tells, `[T, layers, k]`, with -1 in place of the zeros of layers without experts: no token is
     given one expert twice."""
     experts = told.astype(np.int16)

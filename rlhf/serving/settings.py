@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.types import FinishReason
+from rlhf.types import FinishReason, Routing
 
 UNPUBLISHED = -1
 """Version of an engine's own start weights, before the first publish."""
@@ -72,7 +72,7 @@ class Finished(NamedTuple):
     logprobs: NDArray[np.float32]
     versions: NDArray[np.int32]
     reason: FinishReason
-    routing: NDArray[np.int16] | None = None
+    routing: Routing | None = None
 
 
 class Refused(NamedTuple):

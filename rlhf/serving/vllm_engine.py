@@ -33,7 +33,7 @@ from rlhf.serving.process import uncompiled_classes, without_collecting
 from rlhf.serving.rehearsal import rehearse
 from rlhf.serving.routing import RoutingRecord, choices, record_routing
 from rlhf.serving.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, Request
-from rlhf.types import FinishReason, Manifest, PolicyVersion
+from rlhf.types import FinishReason, Manifest, PolicyVersion, Routing, TokenScores
 
 CPU_MEMORY_SHARE = 0.01
 """On a CPU vLLM checks this share of RAM for being free, and takes `kv_cache_megabytes` of it."""
@@ -107,12 +107,13 @@ class VllmEngine:
         finished, self._finished = self._finished, {}
         return [finished_of(output) for output in finished.values()]
 
-    def score(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> NDArray[np.float32]:
-        """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, computed anew and never from a cache."""
+    def score(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> TokenScores:
+        """Log-probs of given tokens at temperature 1, computed anew and never from a cache."""
         with self._alone() if self._paused else _as_it_is():
             output = self._run_to_end("score", token_ids, SCORING, timeout_seconds)
         assert isinstance(output.prompt_logprobs, FlatLogprobs)
-        return np.array(output.prompt_logprobs.logprobs, dtype=np.float32)
+        logprobs = np.array(output.prompt_logprobs.logprobs, dtype=np.float32)
+        return TokenScores(logprobs, _routing(output.outputs[0]))
 
     def extend(self, request: Request, *, timeout_seconds: float) -> Finished:
         """A reply that only its budget ends, sampled alone while the engine is paused.
@@ -306,8 +307,12 @@ def finished_of(output: RequestOutput, *, cut_off: bool = False) -> Finished:
         logprobs=_sampled_logprobs(completion),
         versions=_versions(completion),
         reason=FinishReason(reason),
-        routing=None if completion.routed_experts is None else choices(completion.routed_experts),
+        routing=_routing(completion),
     )
+
+
+def _routing(completion: CompletionOutput) -> Routing | None:
+    return None if completion.routed_experts is None else choices(completion.routed_experts)
 
 
 def _sampled_logprobs(completion: CompletionOutput) -> NDArray[np.float32]:

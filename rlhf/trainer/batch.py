@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import NotFinite
-from rlhf.trainer.bundle import Bundle, Routing, Strand, bundled, laid_out
+from rlhf.trainer.bundle import Bundle, Strand, bundled, laid_out
 from rlhf.trainer.packing import Row, cut, deal, pack
-from rlhf.types import Group, PolicyVersion, Segment, Status
+from rlhf.types import Group, PolicyVersion, Routing, Segment, Status
 
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 Floats = NDArray[np.float32]

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.types import Routing
+
 Ints = NDArray[np.int64]
-Routing = NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

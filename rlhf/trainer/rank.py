@@ -12,7 +12,8 @@ import torch.distributed
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rlhf.errors import CheckpointError
+from rlhf.errors import CheckpointError, ModelError
+from rlhf.models.balance import RouterBalance, balance_of
 from rlhf.models.config import LoraConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.lora import add_lora, without_adapter
@@ -43,7 +44,7 @@ from rlhf.trainer.settings import LearnerSettings, Orders
 from rlhf.trainer.tally import Tally
 from rlhf.transfer.perturbation import perturbed
 from rlhf.transfer.sender import WeightSender, sender_for, walk
-from rlhf.types import Manifest, PolicyVersion, Rendezvous
+from rlhf.types import Manifest, PolicyVersion, Rendezvous, Routing
 
 
 class Rank(ModelRank):
@@ -59,6 +60,7 @@ class Rank(ModelRank):
         self.objective = _objective(settings)
         self.guard = MismatchGuard(settings.model.dtype, self.device)
         self.routing = RoutingReplay(self.policy.model, settings.routing) if settings.routing != "ignore" else None
+        self.balance = _balance(self.policy, settings)
         self._sender: WeightSender | None = None
         self._held: list[Tensor] | None = None
 
@@ -78,20 +80,24 @@ class Rank(ModelRank):
                 columns.keep("last_values", last)
         return columns.answer()
 
-    def score_tokens(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+    def score_tokens(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+        """Log-probs `[T - 1]` at temperature 1; `routing` may be of the first tokens only."""
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)[None]
         positions = torch.arange(ids.shape[1], device=self.device)
-        self._take_routing(None)
+        if routing is not None:
+            unknown = np.full((len(token_ids) - len(routing), *routing.shape[1:]), -1, np.int16)
+            routing = np.concatenate([routing, unknown])[None]
+        self._take_routing(routing)
         with zero.scoring(self.engine):
             logprobs, _ = self.engine(ids, positions[None], positions[:-1], positions[1:], 1.0)
         scores: NDArray[np.float32] = logprobs.cpu().numpy()
         return scores
 
-    def rounding(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+    def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         """By how much another way of rounding moves `score_tokens`, `[T - 1]`."""
         with rounded(self.policy):
-            again = self.score_tokens(token_ids)
-        moved: NDArray[np.float32] = np.abs(again - self.score_tokens(token_ids))
+            again = self.score_tokens(token_ids, routing)
+        moved: NDArray[np.float32] = np.abs(again - self.score_tokens(token_ids, routing))
         return moved
 
     def update(self, minibatches: Sequence[Minibatch], orders: Orders) -> RankAnswer:
@@ -103,7 +109,7 @@ class Rank(ModelRank):
     def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
         tally = Tally()
         for minibatch in minibatches:
-            losses = (self._sft_loss(microbatch, minibatch.denominator, tally) for microbatch in minibatch.microbatches)
+            losses = (self._sft_loss(microbatch, minibatch, tally) for microbatch in minibatch.microbatches)
             self._optimizer_step(losses, len(minibatch.microbatches), tally)
         self._average_weights()
         return tally.answer()
@@ -199,7 +205,7 @@ class Rank(ModelRank):
                 if first:
                     self._record(microbatch, tokens, tally, untouched=later is not None)
                 passes.append(logprobs.detach())
-                yield loss
+                yield loss + self._balance_loss(microbatch, minibatch, tally)
 
         def objection() -> Disagreement | None:
             return None if later is None else self._objection(minibatch, passes, later)
@@ -262,11 +268,19 @@ class Rank(ModelRank):
         torch.distributed.all_reduce(divergence)
         return float(divergence) / self.settings.trainer.deepspeed.sequence_parallel / tokens > limit
 
-    def _sft_loss(self, microbatch: MicroBatch, denominator: float, tally: Tally) -> Tensor:
+    def _sft_loss(self, microbatch: MicroBatch, minibatch: Minibatch, tally: Tally) -> Tensor:
         logprobs, _ = self._forward(self.engine, microbatch)
-        loss, metrics = sft_loss(logprobs, self._tensor(microbatch.per_token.weights), denominator)
+        loss, metrics = sft_loss(logprobs, self._tensor(microbatch.per_token.weights), minibatch.denominator)
         tally.see(metrics)
-        return loss
+        return loss + self._balance_loss(microbatch, minibatch, tally)
+
+    def _balance_loss(self, microbatch: MicroBatch, minibatch: Minibatch, tally: Tally) -> Tensor | float:
+        """The micro-batch's part of the step's balance of experts, by its ACTION tokens."""
+        if self.balance is None or not len(microbatch.targets):
+            return 0.0
+        balance = self.balance.loss(self._tensor(microbatch.position_ids))
+        tally.add("moe/balance_loss", balance.detach() * len(microbatch.targets), len(microbatch.targets))
+        return balance * (len(microbatch.targets) / minibatch.tokens)
 
     def _scored_by_reference(self, microbatch: MicroBatch) -> Tensor:
         if self.reference is not None:
@@ -292,7 +306,7 @@ class Rank(ModelRank):
         )
         return logprobs, entropy
 
-    def _take_routing(self, routing: NDArray[np.int16] | None) -> None:
+    def _take_routing(self, routing: Routing | None) -> None:
         if self.routing:
             self.routing.take(routing)
 
@@ -325,6 +339,16 @@ def _reference(settings: LearnerSettings) -> Policy | None:
         )
         settings = replace(settings, model_path=settings.trainer.reference_path)
     return _load(settings, gradient_checkpointing=False).requires_grad_(False).eval()
+
+
+def _balance(policy: Policy, settings: LearnerSettings) -> RouterBalance | None:
+    balance = balance_of(policy.model, settings.trainer.loss.balance_coefficient)
+    if balance and settings.trainer.deepspeed.sequence_parallel > 1:
+        raise ModelError(
+            "ranks that share rows (trainer.deepspeed.sequence_parallel) do not see the balance of experts over them; "
+            "use trainer.loss.balance_coefficient: 0"
+        )
+    return balance
 
 
 def _objective(settings: LearnerSettings) -> Objective:
