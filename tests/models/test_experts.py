@@ -17,6 +17,7 @@ from rlhf.models.loading import load_policy
 from rlhf.models.policy import Policy
 from rlhf.models.routing import RoutingReplay
 from rlhf.models.tiny import save_tiny
+from tests.architectures.families import FAMILIES, save
 
 TOKENS = 20
 IDS = torch.arange(5, 5 + TOKENS)[None]
@@ -60,30 +61,42 @@ def test_given_experts_are_taken_and_their_own_choice_is_counted(folder: str) ->
     assert 0.2 < float(differing) / of < 0.8  # half of what is drawn blindly
 
 
-def test_the_learners_own_choice_given_back_changes_nothing(folder: str) -> None:
-    model = load_policy(folder)
-    routing, seen = RoutingReplay(model, "replay"), []
-    for layer in model.model.layers:
+def chosen_by(model: PreTrainedModel) -> np.ndarray:
+    """What the model's routers choose themselves, `[1, T, layers, 2]`."""
+    seen: list[Tensor] = []
+    hooks = [
         layer.mlp.gate.register_forward_hook(lambda _, __, output: seen.append(output[-1]))
-    own = logprobs(model)
-    routing.take(torch.stack(seen, 1)[None].numpy().astype(np.int16))
-    again = logprobs(model)
-    assert torch.equal(own, again)
-    assert float(routing.disagreement()[0]) == 0
+        for layer in model.model.layers
+    ]
+    logprobs(model)
+    for hook in hooks:
+        hook.remove()
+    return torch.stack(seen, 1)[None].numpy().astype(np.int16)
+
+
+def test_the_learners_own_choice_given_back_changes_nothing(folder: str) -> None:
+    """In another order too, but for rounding: the weight of an expert goes with it."""
+    model = load_policy(folder)
+    routing, own = RoutingReplay(model, "replay"), logprobs(model)
+    for order, tolerance in ((1, 0), (-1, 1e-6)):
+        routing.take(chosen_by(model)[..., ::order].copy())
+        torch.testing.assert_close(logprobs(model), own, rtol=0, atol=tolerance)
+        assert float(routing.disagreement()[0]) == 0
 
 
 def test_where_nothing_is_given_the_learner_chooses(folder: str) -> None:
     model = load_policy(folder)
-    routing = RoutingReplay(model, "replay")
-    own = logprobs(model)
-    given = drawn()
+    routing, own = RoutingReplay(model, "replay"), logprobs(model)
+    given = chosen_by(model)
     given[:, 5:] = -1
     routing.take(given)
-    partly = logprobs(model)
+    assert torch.equal(logprobs(model), own)
     assert routing.disagreement()[1] == 5 * 2 * 2
+    given[:, :5] = drawn()[:, :5]
+    routing.take(given)
+    assert not torch.equal(logprobs(model), own)
     routing.take(np.full_like(given, -1))
     assert torch.equal(logprobs(model), own)
-    assert not torch.equal(partly, own)
 
 
 def test_compared_experts_change_nothing(folder: str) -> None:
@@ -152,3 +165,15 @@ def test_balance_is_trained_where_the_model_asks_for_it(folder: str) -> None:
 def test_what_fills_up_a_row_is_no_token() -> None:
     rows = torch.tensor([[0, 1, 2, 0, 1, 0, 0], [0, 1, 2, 3, 4, 0, 1]])
     assert tokens_of(rows).tolist() == [[True] * 5 + [False] * 2, [True] * 7]
+
+
+def test_a_choice_among_groups_of_experts_is_none_of_experts(tmp_path: Path) -> None:
+    """glm4_moe asks for the two best of each group, and of the groups, before it chooses."""
+    save(next(family for family in FAMILIES if family.name == "glm4_moe"), tmp_path)
+    model = load_policy(str(tmp_path))
+    routing = RoutingReplay(model, "replay")
+    given = drawn()
+    given[:, :, 0] = -1  # the first layer is dense
+    routing.take(given)
+    logprobs(model)
+    assert routing.disagreement()[1] == TOKENS * 2
