@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from rlhf.controller.checkpoints import saying_what_is_intact
+from rlhf.controller.preemption import Leaving
+from rlhf.controller.resume import ResumePoint
+from rlhf.controller.sitting import Sitting, run_folder
 from rlhf.errors import UserError
-from rlhf.layers import LoadedRecipe, load_recipe
-from rlhf.leaving import Leaving
-from rlhf.located import located
-from rlhf.metrics import Clock
-from rlhf.preflight import preflight
-from rlhf.resume import ResumePoint
+from rlhf.recipe.loading import LoadedRecipe, load_recipe
+from rlhf.recipe.preflight import preflight
+from rlhf.recipe.resolve import located
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.summary import Summary
+from rlhf.runs.tracing import Clock
 from rlhf.runs.view import BothViews, PlainView, make_view
-from rlhf.saving import saying_what_is_intact
-from rlhf.sitting import Sitting, run_folder
 from rlhf.trainer.checkpoint import export_model, model_folder
 
 
@@ -66,7 +66,7 @@ class Trainer:
 
     def _sit(self, folder: RunFolder, point: ResumePoint | None, told: Sequence[str], leaving: Leaving) -> Summary:
         """From the run folder to the summary."""
-        from rlhf.training import train
+        from rlhf.controller.rl import train
 
         if point is None:
             folder.write_recipe(self.recipe, self.loaded.origins)
@@ -89,13 +89,13 @@ class Trainer:
 
     def evaluate(self) -> Evaluation:
         """The trained policy on the recipe's held-out tasks, greedily."""
-        from rlhf.inference import evaluate_model
+        from rlhf.controller.inference import evaluate_model
 
         return evaluate_model(self.recipe, self._trained)
 
     def predict(self, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
         """The trained policy's reply to one user message."""
-        from rlhf.inference import reply
+        from rlhf.controller.inference import reply
 
         return reply(self._trained, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
 

@@ -20,11 +20,11 @@ from benchmarks.end_to_end.workload import (
     Precision,
     reply_tokens,
 )
-from rlhf.layers import recipe_from
-from rlhf.metrics import Span, busy_seconds
+from rlhf.recipe.loading import recipe_from
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
 from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
+from rlhf.runs.tracing import Span, busy_seconds
 from rlhf.types import Completion, Prompt, Sampling
 
 LEARNER_PHASES = ("publish", "train", "wait")

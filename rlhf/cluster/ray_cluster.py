@@ -23,8 +23,8 @@ from rlhf.cluster.ray_joining import join_ray, too_few
 from rlhf.cluster.ray_nodes import RayNode, living_nodes
 from rlhf.cluster.ray_places import launch, reserve
 from rlhf.cluster.resources import Plan, Role
+from rlhf.cluster.tempdir import socket_folder
 from rlhf.errors import DeadlinePassed
-from rlhf.scratch import socket_folder
 
 OBJECT_STORE_BYTES = 256 << 20
 CLOSE_SECONDS = 10.0

@@ -8,14 +8,14 @@ from pathlib import Path
 from rlhf.cluster.described import describe
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
 from rlhf.env.config import EnvironmentConfig
-from rlhf.layers import load_recipe
-from rlhf.located import located
 from rlhf.models.config import ModelConfig
 from rlhf.models.folder import Values
 from rlhf.models.headers import parameters, tensor_shapes
 from rlhf.models.measured import measurements
-from rlhf.preflight import is_hub_name, preflight, read_model_config
-from rlhf.recipe import Recipe
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.preflight import is_hub_name, preflight, read_model_config
+from rlhf.recipe.resolve import located
+from rlhf.recipe.schema import Recipe
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.trainer.config import CorrectionConfig
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import telling
 from rlhf.errors import ConfigError
-from rlhf.layers import load_recipe
-from rlhf.located import located
-from rlhf.supervisor import supervise
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.resolve import located
 from rlhf.trainer.checkpoint import model_folder
 
 
@@ -29,7 +29,7 @@ def evaluate(checkpoint: str, recipe: Path, overrides: Sequence[str] = ()) -> in
     model = model_folder(checkpoint)
 
     def run() -> int:
-        from rlhf.inference import evaluate_model
+        from rlhf.controller.inference import evaluate_model
 
         evaluation = evaluate_model(loaded, model, partial(print, file=sys.stderr))
         print(

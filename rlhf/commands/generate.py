@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import telling
-from rlhf.supervisor import supervise
 from rlhf.trainer.checkpoint import model_folder
 
 
@@ -12,7 +12,7 @@ def generate(checkpoint: str, prompt: str, max_tokens: int, temperature: float, 
     model = model_folder(checkpoint)
 
     def run() -> int:
-        from rlhf.inference import reply
+        from rlhf.controller.inference import reply
 
         print(reply(model, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed))
         return 0

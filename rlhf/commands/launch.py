@@ -31,7 +31,7 @@ def launch(
     """Train on several hosts over ssh: they share a file system, and the path of this environment."""
     from rlhf.deploy.ssh.hosts_file import read_hosts
     from rlhf.deploy.ssh.launch import Launch
-    from rlhf.layers import load_recipe
+    from rlhf.recipe.loading import load_recipe
 
     words = [str(recipe.absolute()), *(overrides or [])]
     job = Launch(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf.config import build, merge, parse_override
-from rlhf.layers import load_recipe
-from rlhf.located import folder_of
 from rlhf.pieces import is_piece
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.resolve import folder_of
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.live import LiveReward
 from rlhf.reward.reward import make_reward

@@ -31,9 +31,9 @@ def node(
     """Be one machine of a Ray cluster, until told to end (RLHF_RUN_ID, RAY_AUTH_TOKEN)."""
     from rlhf.cluster.machine import this_machine
     from rlhf.cluster.ray_host import redirect_output
+    from rlhf.cluster.supervisor import supervise
     from rlhf.deploy.hosts import host_name
     from rlhf.deploy.node import NodeSettings, check_token, run_id, run_node
-    from rlhf.supervisor import supervise
 
     check_token()
     machine = this_machine()

@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from rlhf.config import nested_configs, walk_fields
 from rlhf.errors import UserError
-from rlhf.recipe import Recipe
+from rlhf.recipe.schema import Recipe
 
 
 @dataclass(frozen=True, slots=True)

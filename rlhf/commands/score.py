@@ -16,8 +16,8 @@ from typing import Any, TextIO
 from rlhf.data.config import DatasetConfig
 from rlhf.data.rows import answer_of, messages_of
 from rlhf.errors import ConfigError, DataError
-from rlhf.layers import load_recipe
-from rlhf.recipe import Recipe
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.live import LiveReward
 from rlhf.reward.reward import make_reward

@@ -12,19 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import telling
 from rlhf.commands.train import as_ctrl_c
 from rlhf.errors import ConfigError
 from rlhf.http.binding import LOOPBACK, check_binding
 from rlhf.http.config import token_from
 from rlhf.rollout.tool_calls import tool_format
-from rlhf.supervisor import supervise
 from rlhf.trainer.checkpoint import model_folder
 
 if TYPE_CHECKING:
+    from rlhf.controller.build import Serving
     from rlhf.rollout.episode import Policy
     from rlhf.types import Trajectory
-    from rlhf.wiring import Serving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,8 @@ def serve_policy(checkpoint: str, settings: PolicySettings) -> int:
 
 async def serve(model: str, name: str, token: str | None, settings: PolicySettings) -> int:
     """Start an engine on the model in a folder, and answer until this is cancelled."""
+    from rlhf.controller.inference import served_here
     from rlhf.http.listening import listening
-    from rlhf.inference import served_here
     from rlhf.rollout.endpoint.app import policy_app, uvicorn_config
     from rlhf.rollout.endpoint.front import Front
     from rlhf.rollout.endpoint.sessions import Sessions

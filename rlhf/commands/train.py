@@ -7,15 +7,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import tell
+from rlhf.controller.preemption import EXIT_SAVED, Leaving
 from rlhf.errors import RlhfError, RunTaken, UserError
-from rlhf.layers import LoadedRecipe, load_recipe
-from rlhf.leaving import EXIT_SAVED, Leaving
-from rlhf.located import located
-from rlhf.metrics import Clock
-from rlhf.preflight import preflight
+from rlhf.recipe.loading import LoadedRecipe, load_recipe
+from rlhf.recipe.preflight import preflight
+from rlhf.recipe.resolve import located
 from rlhf.runs.summary import Summary
-from rlhf.supervisor import supervise
+from rlhf.runs.tracing import Clock
 
 
 def train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = False, start_over: bool = False) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlhf.durable import write_durably
 from rlhf.errors import DeadlinePassed, RendezvousError
+from rlhf.runs.durable import write_durably
 
 LOOK_SECONDS = 0.5
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlhf.conversation import joined
+from rlhf.models.conversation import joined
 from rlhf.types import Message, Task
 
 

@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 
 from rlhf.config import Config
 from rlhf.http.config import CassetteConfig
+from rlhf.models.tool_formats import ToolFormatName
 from rlhf.pieces import is_piece
-from rlhf.tool_formats import ToolFormatName
 
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 Kind = Literal["thread", "process", "own", "inline"]

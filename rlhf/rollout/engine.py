@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlhf.cluster.worker import Worker
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed
 from rlhf.rollout.clock import RunningClock
-from rlhf.serving.settings import EngineFacts, Finished, Refused, Request
+from rlhf.rollout.vllm.settings import EngineFacts, Finished, Refused, Request
 from rlhf.transfer.init_info import init_info, update_info
 from rlhf.types import Completion, FinishReason, Manifest, PolicyVersion, Prompt, Rendezvous, Sampling, TokenScores
 

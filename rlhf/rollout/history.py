@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.conversation import joined
 from rlhf.errors import ModelError
+from rlhf.models.conversation import joined
 from rlhf.rollout.context import Context
 from rlhf.types import Message, Prompt, Segment, Tool
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from rlhf.durable import unguarded
+from rlhf.runs.durable import unguarded
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import EpisodeRecord, Fate, as_row
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.config import Config, Origins
-from rlhf.durable import write_durably
 from rlhf.errors import UserError
+from rlhf.runs.durable import write_durably
 from rlhf.runs.owner import FOLDER as OWNER
 from rlhf.runs.owner import Owner, Tell, silent
 from rlhf.runs.resolved import resolved_yaml

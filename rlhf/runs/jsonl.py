@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rlhf.durable import unguarded
 from rlhf.errors import DiskFailed
+from rlhf.runs.durable import unguarded
 
 BUFFERED_LINES = 1024
 """Lines kept in memory before they are written: a killed run loses no more than these."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlhf.durable import unguarded
 from rlhf.errors import UserError
+from rlhf.runs.durable import unguarded
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter, finite
 

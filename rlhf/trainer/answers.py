@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.metrics import Sums, reduce
+from rlhf.runs.tracing import Sums, reduce
 from rlhf.trainer.agreement import Limits
 
 

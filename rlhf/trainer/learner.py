@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.cluster.worker import Worker
-from rlhf.durable import synced
 from rlhf.errors import PolicyMismatch, WorkerDied
+from rlhf.runs.durable import synced
 from rlhf.trainer.advantages import shuffled_rewards
 from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
 from rlhf.trainer.batch import ROW_TOKENS, Aggregation, Batch, Minibatch, build_batch, build_minibatches

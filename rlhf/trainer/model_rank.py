@@ -13,12 +13,12 @@ import torch.distributed
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf.durable import files_below, synced
 from rlhf.errors import CheckpointError
 from rlhf.models.loading import bare_tokenizer
 from rlhf.models.lora import save_adapter
 from rlhf.models.policy import Policy
 from rlhf.models.scalar import ScalarHead
+from rlhf.runs.durable import files_below, synced
 from rlhf.trainer import weights, zero
 from rlhf.trainer.answers import Disagreement
 from rlhf.trainer.ema import Average

@@ -21,7 +21,7 @@ from rlhf.models.lora import fitting
 from rlhf.models.policy import Policy, hidden_states, logits_of
 from rlhf.models.probe import check_model
 from rlhf.models.scalar import HEAD, ScalarHead, load_scalar
-from rlhf.serving.environment import engine_environment
+from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer import weights
 from rlhf.trainer.canary import canary, limits_for
 from rlhf.trainer.publish import Publisher

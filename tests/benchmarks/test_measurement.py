@@ -22,8 +22,8 @@ from benchmarks.end_to_end.workload import (
     reward,
 )
 from rlhf.errors import DeadlinePassed
-from rlhf.metrics import Span
 from rlhf.runs.records import EpisodeRecord, Fate
+from rlhf.runs.tracing import Span
 
 
 def measured(

@@ -10,8 +10,8 @@ from typing import Any
 from rlhf.cluster.described import describe
 from rlhf.cluster.plan import plan
 from rlhf.cluster.resources import Resources, Role
-from rlhf.layers import load_recipe
-from rlhf.roles import roles_of
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.workers import roles_of
 
 GOLDENS = Path(__file__).with_name("goldens")
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"

@@ -15,7 +15,7 @@ import pytest
 from rlhf.cluster.forking.started import ForkServer, forked_environment
 from rlhf.cluster.plan import plan
 from rlhf.cluster.resources import Resources, Role
-from rlhf.scratch import socket_folder
+from rlhf.cluster.tempdir import socket_folder
 from tests.pace import scaled
 from tests.warm.client import WarmProcess, ask
 

@@ -14,7 +14,7 @@ from rlhf import cli
 from rlhf.commands.options import all_options, default_text, type_name
 from rlhf.config import known_keys
 from rlhf.errors import WorkerDied
-from rlhf.recipe import Recipe
+from rlhf.recipe.schema import Recipe
 from tests.commands.conftest import Command
 from tests.pace import scaled
 

@@ -16,7 +16,7 @@ from rlhf.data.preference_sorting import faults, pairs
 from rlhf.data.sorting import fold_of
 from rlhf.data.sources import load_pairs, load_tasks
 from rlhf.errors import ConfigError, DataError
-from rlhf.preflight import check_dataset
+from rlhf.recipe.preflight import check_dataset
 from rlhf.types import Message
 
 HH = Path(__file__).parents[3] / "shared" / "data" / "hh_rlhf" / "harmless_base_test.jsonl.gz"

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import numpy as np
 
-from rlhf.ledger import Ledger
-from rlhf.metrics import Clock
-from rlhf.observed import ObservedBuffer, ObservedLearner, ObservedRollout
+from rlhf.cluster.watch import telling_error
+from rlhf.controller.episode_log import Ledger
+from rlhf.controller.instrumentation import ObservedBuffer, ObservedLearner, ObservedRollout
 from rlhf.protocols import Environments
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.turns import Rules, WithEnvironment
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
+from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView
 from rlhf.trainer.buffer import Accounts, TicketBuffer
 from rlhf.trainer.loop import Loop
 from rlhf.types import Group, PolicyVersion, Sampling, TrainedSample, Updated
-from rlhf.vigil import telling_error
 from tests.fakes import FakeEngine, FakeLearner, FakeRenderer, FakeTasks
 
 GROUP, GROUPS = 4, 8

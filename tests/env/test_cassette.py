@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from rlhf.cluster.local import LocalCluster
+from rlhf.controller.environments import started_environments
 from rlhf.env.cassette import RecordedEnvironments, ReplayedEnvironments
 from rlhf.env.config import EnvironmentConfig
 from rlhf.errors import CassetteError, EnvironmentFailed
 from rlhf.rollout.seat import Seat
 from rlhf.runs.records import EpisodeRecord
-from rlhf.surroundings import started_environments
 from rlhf.types import Message, Observation, Task, ToolCall
 from tests.env.fated import RETURN, met
 from tests.env.looping import Books, run_to_the_end

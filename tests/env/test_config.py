@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from rlhf.cluster.local import LocalCluster
+from rlhf.controller.environments import started_environments
 from rlhf.env.tools import CalculatorEnvironment
 from rlhf.errors import CassetteError, ConfigError
-from rlhf.layers import recipe_from
-from rlhf.preflight import check_environment
-from rlhf.recipe import Recipe
-from rlhf.roles import environment_roles
-from rlhf.surroundings import started_environments
+from rlhf.recipe.loading import recipe_from
+from rlhf.recipe.preflight import check_environment
+from rlhf.recipe.schema import Recipe
+from rlhf.recipe.workers import environment_roles
 from tests.env.serving import served
 
 CALCULATOR = {"environment": "rlhf.env.tools:CalculatorEnvironment"}

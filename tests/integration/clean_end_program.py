@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from rlhf.supervisor import supervise
+from rlhf.cluster.supervisor import supervise
 
 
 def main() -> int:

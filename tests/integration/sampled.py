@@ -11,7 +11,7 @@ import torch
 from rlhf.models.config import LoraConfig, ModelConfig, TinyModelConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.tiny import save_tiny
-from rlhf.serving.settings import Finished, Request
+from rlhf.rollout.vllm.settings import Finished, Request
 from rlhf.trainer.canary import canary, limits_for
 from rlhf.trainer.config import DeepSpeedConfig, OptimizerConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner

@@ -18,14 +18,14 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from rlhf.errors import ConfigError, EngineBroken
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import byte_tokenizer, save_tiny
-from rlhf.serving.engine_worker import EngineWorker
-from rlhf.serving.environment import engine_environment
-from rlhf.serving.settings import UNPUBLISHED, Finished, Refused, Request
+from rlhf.rollout.vllm.engine_worker import EngineWorker
+from rlhf.rollout.vllm.environment import engine_environment
+from rlhf.rollout.vllm.settings import UNPUBLISHED, Finished, Refused, Request
 from rlhf.types import FinishReason, Manifest
 from tests.pace import scaled
 
 if TYPE_CHECKING:
-    from rlhf.serving.vllm_engine import VllmEngine
+    from rlhf.rollout.vllm.vllm_engine import VllmEngine
 
 pytestmark = pytest.mark.engine
 

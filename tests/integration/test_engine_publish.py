@@ -20,7 +20,7 @@ from rlhf.errors import WorkerFailed
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.engine import RemoteEngine
-from rlhf.serving.environment import engine_environment
+from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.transfer.perturbation import perturbed
 from rlhf.transfer.sender import GlooSender
 from rlhf.types import Completion, Manifest, Prompt, Rendezvous, Sampling, TensorSpec
@@ -77,7 +77,7 @@ async def joined(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     architecture, tied = request.param
     config = TinyModelConfig(architecture=architecture, hidden_size=64, heads=2, tie_word_embeddings=tied)
     save_tiny(config, 0, tmp_path)
-    worker = LocalWorker("engine-0", Host("rlhf.serving.engine_worker:EngineWorker", 8))
+    worker = LocalWorker("engine-0", Host("rlhf.rollout.vllm.engine_worker:EngineWorker", 8))
     settings = {"model": str(tmp_path), "kv_cache_megabytes": 16, "weight_transfer": "gloo"}
     await worker.construct({"name": "engine-0", "settings": settings}, 60)
     engine = RemoteEngine(worker)

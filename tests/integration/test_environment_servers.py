@@ -13,18 +13,18 @@ import httpx
 import psutil
 import pytest
 
+from rlhf.cluster.watch import while_alive
 from rlhf.cluster.worker import Cluster
+from rlhf.controller.build import started_cluster
+from rlhf.controller.environments import started_environments
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.errors import EnvironmentFailed, WorkerDied
-from rlhf.layers import recipe_from
 from rlhf.protocols import Environment, Environments
-from rlhf.recipe import Recipe
-from rlhf.roles import ENVIRONMENT
+from rlhf.recipe.loading import recipe_from
+from rlhf.recipe.schema import Recipe
+from rlhf.recipe.workers import ENVIRONMENT
 from rlhf.runs.view import PlainView
-from rlhf.surroundings import started_environments
 from rlhf.types import Message, Task
-from rlhf.vigil import while_alive
-from rlhf.wiring import started_cluster
 from tests.commanded import ROOT
 from tests.env.environments import Moody
 

@@ -10,9 +10,9 @@ import pytest
 
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
-from rlhf.serving.environment import engine_environment
-from rlhf.serving.settings import EngineSettings
-from rlhf.serving.vllm_engine import engine_args
+from rlhf.rollout.vllm.environment import engine_environment
+from rlhf.rollout.vllm.settings import EngineSettings
+from rlhf.rollout.vllm.vllm_engine import engine_args
 
 pytestmark = pytest.mark.engine
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf.durable import sizes
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
 from rlhf.models import head
 from rlhf.models.config import ModelConfig, WarmupConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.policy import chosen_logprobs
+from rlhf.runs.durable import sizes
 from rlhf.trainer import weights, zero
 from rlhf.trainer.batch import build_minibatches
 from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, PublishConfig, TrainerConfig

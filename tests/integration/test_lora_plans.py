@@ -20,7 +20,7 @@ from rlhf.models.config import LoraConfig, ModelConfig, TinyModelConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.policy import chosen_logprobs
 from rlhf.models.tiny import save_tiny
-from rlhf.serving.environment import engine_environment
+from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer import weights
 from rlhf.trainer.agreement import EXACT
 from rlhf.trainer.canary import canary

@@ -18,8 +18,8 @@ from rlhf.errors import EngineBroken, PublishError
 from rlhf.models.config import LoraConfig, TinyModelConfig
 from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.tiny import save_tiny
-from rlhf.serving.environment import engine_environment
-from rlhf.serving.settings import Finished, Request
+from rlhf.rollout.vllm.environment import engine_environment
+from rlhf.rollout.vllm.settings import Finished, Request
 from rlhf.trainer.canary import canary, difference, limits_for
 from rlhf.trainer.publish import Publisher
 from rlhf.types import Manifest

@@ -17,7 +17,7 @@ from rlhf.errors import PolicyMismatch
 from rlhf.models import policy as policy_module
 from rlhf.models.config import LoraConfig
 from rlhf.models.tiny import save_tiny
-from rlhf.serving.environment import engine_environment
+from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.rank import Rank
 from rlhf.transfer.perturbation import perturbed
 from tests.integration.learner_ranks import ProcessWorker

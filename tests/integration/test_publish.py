@@ -17,7 +17,7 @@ from torch.nn.functional import linear
 from rlhf.errors import PublishError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
-from rlhf.serving.environment import engine_environment
+from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.canary import canary, limits_for
 from rlhf.trainer.publish import Publisher
 from tests.integration.sampled import HOT, hot_folder

@@ -24,7 +24,7 @@ from rlhf.reward.config import RewardConfig
 from rlhf.reward.local_model import LocalModelReward
 from rlhf.reward.reward import make_reward
 from rlhf.reward.server import ServerSettings, reward_app
-from rlhf.serving.environment import engine_environment
+from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.types import Scored, Status, Trajectory
 from tests.integration.test_reward_model_served import folder  # noqa: F401 - a fixture
 from tests.pace import scaled

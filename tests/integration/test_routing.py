@@ -18,8 +18,8 @@ from rlhf.models.loading import load_policy
 from rlhf.models.policy import Policy
 from rlhf.models.routing import REPLAYED, RoutingReplay
 from rlhf.models.tiny import save_tiny
-from rlhf.serving.environment import engine_environment
-from rlhf.serving.settings import Finished, Request
+from rlhf.rollout.vllm.environment import engine_environment
+from rlhf.rollout.vllm.settings import Finished, Request
 from tests.architectures.families import FAMILIES, save
 from tests.integration.torch_learner import ThreadedEngine
 

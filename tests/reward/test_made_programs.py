@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf.data.programs import VERBS, Habit, Problem, asserts_of, written
-from rlhf.layers import load_recipe
+from rlhf.recipe.loading import load_recipe
 from rlhf.reward.code import CodeScorer, make_code_scorer
 from rlhf.types import Scored
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from rlhf.controller.environments import started_endpoint
 from rlhf.errors import EngineBroken, GenerateFailed
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.rollout.group import GroupRollout, lost_to_environment
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.seeds import request_seed
-from rlhf.surroundings import started_endpoint
 from rlhf.types import Failed, Group, Message, Sample, Sampling, Scored, Status, Task, Ticket, Trajectory, Unscored
 from tests.rollout.endpoint import agents
 from tests.rollout.endpoint.asking import check

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, WorkerDied
 from rlhf.rollout.engine import RemoteEngine
-from rlhf.serving.settings import Finished, Refused, Request
+from rlhf.rollout.vllm.settings import Finished, Refused, Request
 from rlhf.types import Completion, FinishReason, Manifest, Prompt, Rendezvous, Sampling, TensorSpec
 
 Reply = Finished | Refused

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.group import GroupRollout
-from rlhf.serving.settings import Finished, Request
+from rlhf.rollout.vllm.settings import Finished, Request
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.loop import Loop
 from rlhf.trainer.statistics import batch_statistics

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf.errors import UserError
-from rlhf.layers import load_recipe, recipe_from
+from rlhf.recipe.loading import load_recipe, recipe_from
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter, read_jsonl
 from rlhf.runs.resolved import resolved_yaml

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf.errors import ConfigError
-from rlhf.layers import load_recipe, recipe_from
+from rlhf.recipe.loading import load_recipe, recipe_from
 from rlhf.trainer.algorithm import PRESETS
 from rlhf.trainer.config import CorrectionConfig, TrainerConfig
 

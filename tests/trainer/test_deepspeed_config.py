@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rlhf.errors import ConfigError
-from rlhf.layers import recipe_from
 from rlhf.models.config import ModelConfig
-from rlhf.recipe import Recipe
+from rlhf.recipe.loading import recipe_from
+from rlhf.recipe.schema import Recipe
 from rlhf.trainer import zero
 from rlhf.trainer.settings import LearnerSettings
 

@@ -20,7 +20,7 @@ import psutil
 
 from rlhf.cluster.forking.ray_worker import SOCKET
 from rlhf.cluster.ray_cluster import PRIVATE_RAY
-from rlhf.serving.environment import engine_environment
+from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.environment import rank_environment
 from tests.pace import scaled
 
@@ -32,7 +32,7 @@ PACKET_BYTES = 1 << 16
 IMPORTS = (
     "tests.older_processor:pretend",
     "rlhf.trainer.worker:import_ranks",
-    "rlhf.serving.engine_worker:import_engine",
+    "rlhf.rollout.vllm.engine_worker:import_engine",
     "tests.warm.imports:import_commands",
 )
 IMPORTED_WITH = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}

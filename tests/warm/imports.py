@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import importlib
 
-MODULES = ("rlhf.cli", "rlhf.api", "rlhf.training", "rlhf.trainer.preference_rank", "rlhf.trainer.reward_rank", "peft")
+MODULES = (
+    "rlhf.cli",
+    "rlhf.api",
+    "rlhf.controller.rl",
+    "rlhf.trainer.preference_rank",
+    "rlhf.trainer.reward_rank",
+    "peft",
+)
 
 
 def import_commands() -> None:

@@ -14,8 +14,8 @@ from string import Template
 from rlhf.cluster.heartbeat import HEARTBEAT
 from rlhf.cluster.plan import Plan, Resources, describe, plan
 from rlhf.errors import ConfigError
-from rlhf.layers import LoadedRecipe, load_recipe
-from rlhf.roles import roles_of
+from rlhf.recipe.loading import LoadedRecipe, load_recipe
+from rlhf.recipe.workers import roles_of
 from rlhf.runs.resolved import resolved_yaml
 
 ROOT = Path(__file__).parents[3]

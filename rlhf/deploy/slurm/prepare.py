@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rlhf.deploy.slurm.job import Job, Part
 from rlhf.errors import ConfigError
-from rlhf.layers import load_recipe
-from rlhf.located import located
-from rlhf.preflight import preflight
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.preflight import preflight
+from rlhf.recipe.resolve import located
 
 ELSEWHERE = "cluster.address=later"
 """Says that the workers' places are not on this machine; the job's own address is known when its head runs."""

@@ -18,8 +18,8 @@ from rlhf.deploy.ssh.hosts_file import Host
 from rlhf.deploy.ssh.orders import Orders, node_command, train_command, variables
 from rlhf.deploy.ssh.session import Print, Session, connection
 from rlhf.errors import DeadlinePassed, HostError, NodeFailed
-from rlhf.recipe import Recipe
-from rlhf.roles import roles_of
+from rlhf.recipe.schema import Recipe
+from rlhf.recipe.workers import roles_of
 
 END_SECONDS = 40.0
 """For what runs on a host to end in order: longer than its far end gives it."""

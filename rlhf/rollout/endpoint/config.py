@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from rlhf.config import Config
+from rlhf.models.tool_formats import ToolFormatName
 from rlhf.pieces import is_piece
-from rlhf.tool_formats import ToolFormatName
 
 
 class AgentConfig(Config):

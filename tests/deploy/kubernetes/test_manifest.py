@@ -12,7 +12,7 @@ import yaml
 
 from rlhf.deploy.kubernetes.manifest import RECIPE_FOLDER, Job, load_for, manifest, ray_version
 from rlhf.errors import ConfigError, PlacementError
-from rlhf.layers import load_recipe
+from rlhf.recipe.loading import load_recipe
 from tests.warm.command_line import rlhf
 
 HERE = Path(__file__).parent

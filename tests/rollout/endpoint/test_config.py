@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rlhf.errors import ConfigError
-from rlhf.layers import recipe_from
-from rlhf.preflight import check_agent
-from rlhf.recipe import Recipe
+from rlhf.recipe.loading import recipe_from
+from rlhf.recipe.preflight import check_agent
+from rlhf.recipe.schema import Recipe
 
 AGENT = {"program": "tests.rollout.endpoint.agents:twice"}
 

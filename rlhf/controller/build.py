@@ -1,0 +1,336 @@
+"""The composition root: the only module that knows every part. It starts them, joins them, and ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from threading import Thread
+from typing import TypeVar
+
+from rlhf.cluster.described import describe
+from rlhf.cluster.worker import Cluster, Worker
+from rlhf.controller.environments import Surroundings, opening_of, started_surroundings
+from rlhf.data.config import EvaluationSetConfig
+from rlhf.errors import ConfigError, ModelError, RlhfError
+from rlhf.models.config import LoraConfig, RoutingMode
+from rlhf.recipe.schema import Recipe
+from rlhf.recipe.workers import (
+    ENGINE,
+    LEARNER,
+    REWARD,
+    engine_device,
+    learner_device,
+    playing_roles,
+    reward_device,
+    roles_of,
+    transfer_backend,
+)
+from rlhf.reward.config import ScorerConfig
+from rlhf.reward.live import LiveReward
+from rlhf.reward.model import ModelReward
+from rlhf.reward.model_worker import RewardModelSettings
+from rlhf.reward.reward import make_reward
+from rlhf.rollout.engine import RemoteEngine
+from rlhf.rollout.evaluation import EvaluationSet, Evaluator
+from rlhf.rollout.group import GroupRollout
+from rlhf.rollout.renderer import ChatRenderer
+from rlhf.rollout.router import Router
+from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings
+from rlhf.runs.view import View
+from rlhf.trainer.algorithm import needs_of
+from rlhf.trainer.batch import ROW_TOKENS
+from rlhf.trainer.canary import canary, limits_for
+from rlhf.trainer.learner import RemoteLearner
+from rlhf.trainer.publish import Publisher
+from rlhf.trainer.settings import LearnerSettings, Trained
+from rlhf.transfer.init_info import engine_backend
+from rlhf.types import Message, Sampling, Task, Tool
+
+L = TypeVar("L", bound=RemoteLearner)
+
+
+@asynccontextmanager
+async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view: View) -> AsyncIterator[Cluster]:
+    """The recipe's cluster with a place for every worker of `roles`, and its end."""
+    # Read when torch is imported, which this process does after its workers: an engine may come to live here later.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if recipe.cluster.kind == "local":
+        from rlhf.cluster.local import LocalCluster
+
+        cluster: Cluster = LocalCluster()
+    else:
+        from rlhf.cluster.ray_cluster import RayCluster
+
+        cluster = RayCluster(
+            address=recipe.cluster.address,
+            placement_timeout_seconds=recipe.cluster.placement_timeout_seconds,
+            nodes=recipe.cluster.nodes,
+        )
+    possible = (*roles_of(recipe), *playing_roles(recipe))
+    chosen = [role for role in possible if role.name in roles]
+    unique = tuple({role.name: role for role in chosen}.values())
+    try:
+        if recipe.cluster.kind == "ray":  # the tokenizer's imports, while Ray and its workers start
+            Thread(target=import_module, args=("rlhf.models.loading",), daemon=True).start()
+        await cluster.start(unique, logs, lambda plan: view.message(describe(plan)))
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+async def spawn_learners(recipe: Recipe, cluster: Cluster) -> Sequence[Worker]:
+    """The ranks' workers. On a Ray that was started here they meet on loopback."""
+    alone = recipe.cluster.address is None
+    return await cluster.spawn(LEARNER, lambda index: {"name": f"{LEARNER}-{index}", "loopback": alone})
+
+
+def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
+    return LearnerSettings(
+        model_path=model,
+        model=recipe.model.model_copy(update={"lora": adapters_of(recipe, model)}),
+        trainer=recipe.trainer,
+        # Examples were not sampled: their log-probs are those of the model as it is.
+        temperature=recipe.sampling.temperature if recipe.kind in ("rl", "distill", "offline") else 1.0,
+        device=learner_device(recipe),
+        trains=trained_by(recipe),
+        routing=routing_of(recipe, model) if recipe.plays else "ignore",
+        seed=recipe.seed,
+    )
+
+
+def adapters_of(recipe: Recipe, model: str) -> LoraConfig | None:
+    """The recipe's adapters, for the layers of this model."""
+    if recipe.model.lora is None:
+        return None
+    from rlhf.models.lora import fitting
+
+    return fitting(recipe.model.lora, model, trust_remote_code=recipe.model.trust_remote_code)
+
+
+def routing_of(recipe: Recipe, model: str) -> RoutingMode:
+    """What is done with the experts that engines choose; `auto` decided for this model."""
+    if recipe.rollout.routing != "auto":
+        return recipe.rollout.routing
+    shared = recipe.rollout.tensor_parallel_size > 1 or recipe.trainer.deepspeed.sequence_parallel > 1
+    if shared or engine_device(recipe) != "cpu":
+        return "ignore"
+    from rlhf.models.routing import is_replayed
+
+    return "replay" if is_replayed(model, trust_remote_code=recipe.model.trust_remote_code) else "ignore"
+
+
+def trained_by(recipe: Recipe) -> Trained:
+    """What the ranks of a recipe's kind train."""
+    return recipe.kind if recipe.kind in ("reward_model", "preference") else "policy"
+
+
+def make_learner(recipe: Recipe, workers: Sequence[Worker]) -> RemoteLearner:
+    return learner_of(RemoteLearner, recipe, workers)
+
+
+def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
+    """A learner of policies, or one that learns something else with the same ranks."""
+    return kind(
+        workers,
+        recipe.trainer,
+        max_tokens=recipe.sampling.max_tokens,
+        shuffle_seed=recipe.seed,
+        transfer_backend=transfer_backend(recipe),
+        publish_timeout_seconds=recipe.rollout.publish_timeout_seconds,
+        # Flash attention takes no mask: there a sequence has a row alone. Untested.
+        row_tokens=1 if recipe.model.attention == "flash_attention_2" else ROW_TOKENS,
+        plays=recipe.plays,
+    )
+
+
+def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...], *, publishes: bool) -> EngineSettings:
+    rollout = recipe.rollout
+    adapters = adapters_of(recipe, model) if publishes and recipe.model.publishes_adapters else None
+    return EngineSettings(
+        model=model,
+        dtype=recipe.model.dtype,
+        stop_token_ids=tuple(dict.fromkeys((*stop_token_ids, *recipe.sampling.stop_token_ids))),
+        stop=recipe.sampling.stop,
+        max_context_tokens=rollout.max_context_tokens,
+        max_sequences=rollout.max_sequences,
+        tensor_parallel_size=rollout.tensor_parallel_size,
+        kv_cache_megabytes=rollout.kv_cache_megabytes,
+        gpu_memory_utilization=rollout.gpu_memory_utilization,
+        weight_transfer=engine_backend(transfer_backend(recipe)) if publishes else None,
+        lora_rank=adapters.rank if adapters else 0,
+        lora_targets=adapters.target_modules if adapters else (),
+        trust_remote_code=recipe.model.trust_remote_code,
+        routing=publishes and routing_of(recipe, model) != "ignore",
+        device=engine_device(recipe),
+        start_timeout_seconds=rollout.start_timeout_seconds,
+        command_timeout_seconds=rollout.publish_timeout_seconds,
+    )
+
+
+def make_engine(recipe: Recipe, worker: Worker) -> RemoteEngine:
+    rollout = recipe.rollout
+    return RemoteEngine(
+        worker,
+        transfer_ranks=rollout.tensor_parallel_size,
+        max_sequences=rollout.max_sequences,
+        start_timeout_seconds=rollout.start_timeout_seconds,
+        generate_timeout_seconds=rollout.generate_timeout_seconds,
+        publish_timeout_seconds=rollout.publish_timeout_seconds,
+    )
+
+
+async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Serving) -> Publisher:
+    """Engines and learner joined for transfers; with the drill, the path between them proved."""
+    limits = limits_for(recipe.model.dtype, recipe.trainer.publish.tolerance)
+    publisher = Publisher(
+        learner,
+        serving.engines,
+        canary=canary(serving.facts.vocab_size, serving.facts.max_context_tokens, limits, seed=recipe.seed),
+        phase_timeout_seconds=recipe.rollout.publish_timeout_seconds,
+    )
+    await publisher.connect()
+    if recipe.trainer.publish.drill:
+        await publisher.drill()
+    return publisher
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Engines that answer, and what is needed to ask them."""
+
+    engines: tuple[RemoteEngine, ...]
+    router: Router
+    renderer: ChatRenderer
+    reward: LiveReward
+    facts: EngineFacts
+    surroundings: Surroundings
+
+    def rollout(self, recipe: Recipe, *, sampling: Sampling, group_size: int, purpose: str) -> GroupRollout:
+        return GroupRollout(
+            engine=self.router,
+            renderer=self.renderer,
+            reward=self.reward,
+            sampling=sampling,
+            group_size=group_size,
+            max_context_tokens=self.facts.max_context_tokens,
+            run_seed=recipe.seed,
+            filter_equal_rewards=recipe.trainer.filter.equal_rewards and purpose == "train",
+            greedy_baseline=needs_of(recipe.trainer).baseline and purpose == "train",
+            purpose=purpose,
+            play=self.surroundings.play(purpose),
+        )
+
+    async def opening(self, recipe: Recipe, task: Task) -> str | None:
+        """What the first episode will be asked, for a person; None without an environment. Raises `ConfigError`."""
+        return await opening_of(self.surroundings, recipe, task, self.renderer, self.facts.max_context_tokens)
+
+    def evaluator(self, recipe: Recipe, problems: Mapping[str, Sequence[Task]]) -> Evaluator | None:
+        """Every evaluation set with its own sampling; `problems` by the name of their set."""
+        sets = [
+            EvaluationSet(name=name, config=config, tasks=problems[name], rollout=self._asking(recipe, name, config))
+            for name, config in recipe.data.eval_sets.items()
+        ]
+        return Evaluator(sets) if sets else None
+
+    def _asking(self, recipe: Recipe, name: str, config: EvaluationSetConfig) -> GroupRollout:
+        sampling = Sampling(temperature=config.temperature, max_tokens=config.max_tokens or recipe.sampling.max_tokens)
+        return self.rollout(recipe, sampling=sampling, group_size=config.samples, purpose=f"eval-{name}")
+
+
+def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> ChatRenderer:
+    """Imports transformers: seconds in which learner and engines start, when this has a thread of its own.
+
+    Raises `ModelError` for a chat template that cannot say what an environment will say.
+    """
+    from rlhf.models.loading import declared_ends, load_tokenizer
+
+    trust = recipe.model.trust_remote_code
+    tokenizer = load_tokenizer(model, trust_remote_code=trust)
+    ends = declared_ends(model, trust_remote_code=trust)
+    renderer = ChatRenderer(tokenizer, recipe.data.chat_template_arguments, tools, ends)
+    if unknown := [token for token in recipe.sampling.stop_token_ids if token >= len(tokenizer)]:
+        raise ConfigError(f"sampling.stop_token_ids has {unknown}, and {model} has {len(tokenizer)} tokens")
+    appends = recipe.environment is not None and recipe.environment.history == "full"
+    if appends and (refused := renderer.refusal(["tool" if tools else "user"])):
+        raise ModelError(f"model.path={model}: {refused}")
+    return renderer
+
+
+def check_asked(recipe: Recipe, model: str, renderer: ChatRenderer, asked: Iterable[Sequence[Message]]) -> None:
+    """The chat template takes what the data ask: of every order of roles one conversation is rendered. What
+    environments and agents say is not known yet. Raises `ModelError`."""
+    if recipe.environment is not None or recipe.agent is not None:
+        return
+    for messages in {tuple(message.role for message in one): one for one in asked}.values():
+        try:
+            renderer.prompt(messages)
+        except ModelError as error:
+            raise ModelError(f"model.path={model}: {error}") from None
+
+
+@asynccontextmanager
+async def started_serving(
+    recipe: Recipe,
+    cluster: Cluster,
+    model: str,
+    *,
+    logs: Path,
+    publishes: bool,
+    asked: Iterable[Sequence[Message]] = (),
+) -> AsyncIterator[Serving]:
+    """Engines started on `model`, the reward's workers, and environments or the agent's endpoint. Before that the chat
+    template is tried on what will be `asked`."""
+    async with AsyncExitStack() as stack:
+        surroundings = await stack.enter_async_context(started_surroundings(recipe, cluster))
+        renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
+        check_asked(recipe, model, renderer, asked)
+        settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
+        workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})
+        engines = tuple(make_engine(recipe, worker) for worker in workers)
+        reward = await spawn_reward(recipe, cluster, model, logs)
+        stack.push_async_callback(reward.close)
+        starting = asyncio.gather(*(engine.start() for engine in engines))
+        await asyncio.gather(starting, reward.start())
+        stack.push_async_callback(stop_engines, engines)
+        yield Serving(engines, Router(engines), renderer, reward, starting.result()[0], surroundings)
+
+
+async def spawn_reward(recipe: Recipe, cluster: Cluster, model: str, logs: Path) -> LiveReward:
+    """The recipe's reward, not started yet. A reward model has workers on the cluster; `model` is the policy's."""
+    scorer = recipe.reward.model_scorer
+    scoring = await spawn_reward_model(recipe, scorer, cluster, model) if scorer else None
+    return make_reward(recipe.reward, logs / "scorers.log", scoring)
+
+
+async def spawn_reward_model(recipe: Recipe, scorer: ScorerConfig, cluster: Cluster, model: str) -> ModelReward:
+    settings = RewardModelSettings(
+        model=os.path.expanduser(str(scorer.model)),
+        policy=model,
+        dtype=scorer.dtype,
+        trust_remote_code=recipe.model.trust_remote_code,
+        device=reward_device(recipe),
+        tokens_per_batch=scorer.tokens_per_batch,
+    )
+    workers = await cluster.spawn(REWARD, lambda index: {"name": f"{REWARD}-{index}"})
+    return ModelReward(
+        workers,
+        settings,
+        timeout_seconds=scorer.timeout_seconds,
+        start_timeout_seconds=scorer.start_timeout_seconds,
+    )
+
+
+async def stop_engines(engines: Sequence[RemoteEngine]) -> None:
+    """All at once: each may take its whole deadline. One that is dead or hangs is left to the cluster's end: its error
+    would hide the one that ended the run."""
+
+    async def stop(engine: RemoteEngine) -> None:
+        with suppress(RlhfError):
+            await engine.stop()
+
+    await asyncio.gather(*map(stop, engines))

@@ -1,0 +1,112 @@
+"""A run's checkpoint: the ranks' state, its books and its records, on the disk before a manifest names them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from rlhf.controller.trainer_state import STANDING, Standing, read_standing, write_standing
+from rlhf.errors import CheckpointError, DiskFailed, SaveFailed, WorkerFailed
+from rlhf.runs.durable import sync_file, sync_folder, synced
+from rlhf.runs.folder import RunFolder
+from rlhf.trainer.checkpoint import checkpoints, is_whole, prune, read_checkpoint, unfinished, write_checkpoint
+from rlhf.types import PolicyVersion, Written
+
+FULL_BYTES = 1 << 20
+"""Less than this is a full disk, whatever the library says whose write failed."""
+OF_DISKS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE,
+)  # fmt: skip
+"""What a file system says that cannot or must not write."""
+
+
+class Saves(Protocol):
+    """What is saved: a learner, whose ranks write and sync their parts and say what they wrote."""
+
+    async def save(self, path: Path) -> Mapping[str, Written]: ...
+
+
+async def save_run(
+    folder: RunFolder,
+    learner: Saves,
+    standing: Standing,
+    *,
+    version: PolicyVersion,
+    next_ordinal: int,
+    outstanding: tuple[int, ...],
+    keep: int,
+) -> None:
+    """Write a checkpoint beside the earlier ones; when it is whole, and its books can be read, drop the oldest.
+
+    Raises `SaveFailed`, which says from which checkpoint the run can go on.
+    """
+
+    async def save(path: Path) -> Mapping[str, Written]:
+        written = await learner.save(path)
+        write_standing(path, standing)
+        await asyncio.to_thread(sync_records, folder, standing)
+        return {**written, **synced(path, [path / STANDING])}
+
+    try:
+        finished = await write_checkpoint(
+            folder.checkpoints,
+            version=version,
+            next_ordinal=next_ordinal,
+            outstanding=outstanding,
+            save=save,
+            mark=f"-{folder.owner.fence}" if folder.owner else "",
+            may_write=folder.check,
+        )
+        read_standing(finished)
+        read_checkpoint(finished)
+        await asyncio.to_thread(prune, folder.checkpoints, keep, folder.check)
+    except (OSError, CheckpointError, DiskFailed, WorkerFailed) as error:
+        why = f"version {version} cannot be saved: {cause(error, folder)}; {intact(folder)}"
+        await asyncio.to_thread(make_room, folder)
+        raise SaveFailed(why) from error
+
+
+def make_room(folder: RunFolder) -> None:
+    """Delete what was written of the checkpoint: a summary may then fit onto a full disk."""
+    folder.check()
+    for path in unfinished(folder.checkpoints):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def sync_records(folder: RunFolder, standing: Standing) -> None:
+    """The records that the books count, and the names of what is in the run folder and around it."""
+    for name in standing.lines:
+        sync_file(folder.path / name)
+    for path in (folder.checkpoints, folder.path, folder.path.parent):
+        sync_folder(path)
+
+
+@contextmanager
+def saying_what_is_intact(folder: RunFolder) -> Iterator[None]:
+    """A disk that is full, or that refuses, ends a run in one line. Raises `DiskFailed` for such an `OSError`."""
+    try:
+        yield
+    except (OSError, DiskFailed) as error:
+        if isinstance(error, OSError) and error.errno not in OF_DISKS:
+            raise
+        raise DiskFailed(f"{cause(error, folder)}; {intact(folder)}") from error
+
+
+def cause(error: Exception, folder: RunFolder) -> str:
+    """Why a write failed, in words: libraries that write tensors do not say that a disk is full."""
+    if shutil.disk_usage(folder.path).free < FULL_BYTES:
+        return f"the disk of {folder.path} is full"
+    if isinstance(error, OSError):
+        return f"{error.filename or folder.path} cannot be written ({error.strerror})"
+    return str(error)
+
+
+def intact(folder: RunFolder) -> str:
+    """What of a run is whole, in words."""
+    found = next((path for path in reversed(checkpoints(folder.checkpoints)) if is_whole(path)), None)
+    return f"{found} is intact, and --resume goes on from it" if found else "no checkpoint was written before"

@@ -1,0 +1,45 @@
+"""The end of a run: its books are closed however it ends, the summary first, and what ended it is what is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from rlhf.cluster.watch import telling_error
+from rlhf.controller.preemption import Leaving
+from rlhf.errors import RlhfError
+from rlhf.runs.summary import STOPPED, Summary
+
+
+async def closed(run: Awaitable[str], close: Callable[[str], Summary], leaving: Leaving) -> Summary:
+    """Wait for the outcome of `run` and `close` its books with it; when it raises, with what it raised.
+
+    A run that fails for want of a disk cannot close its books either: its own failure is raised then.
+    """
+    try:
+        outcome = await run
+    except (asyncio.CancelledError, KeyboardInterrupt) as error:
+        _close_after(str(error) or STOPPED, close, leaving)  # a death cancels with its words, a person without any
+        raise
+    except BaseException as error:
+        _close_after(str(telling_error(error)), close, leaving)
+        raise
+    return close(STOPPED if leaving.stopped else outcome)
+
+
+def each(*steps: Callable[[], object]) -> None:
+    """Take every step, whatever became of those before it; then raise the first failure."""
+    failures: list[Exception] = []
+    for step in steps:
+        try:
+            step()
+        except (OSError, RlhfError) as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+def _close_after(outcome: str, close: Callable[[str], Summary], leaving: Leaving) -> None:
+    with suppress(OSError, RlhfError):
+        close(STOPPED if leaving.stopped else outcome)

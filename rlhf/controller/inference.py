@@ -1,0 +1,87 @@
+"""Engines without a learner: evaluate a checkpoint, or ask it something."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rlhf.cluster.watch import while_alive
+from rlhf.cluster.worker import Cluster
+from rlhf.controller.build import Serving, started_cluster, started_serving
+from rlhf.data.tasks import Tell, conversations_of, held_out_problems, load_sets
+from rlhf.errors import UserError
+from rlhf.recipe.loading import recipe_from
+from rlhf.recipe.schema import Recipe
+from rlhf.recipe.workers import ENGINE, ENVIRONMENT, REWARD
+from rlhf.rollout.evaluation import Evaluation
+from rlhf.runs.view import PlainView
+from rlhf.types import Message, Sampling
+
+T = TypeVar("T")
+
+
+def untold(message: str) -> None:
+    """Tells no one."""
+
+
+def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluation:
+    """Every evaluation set of the recipe, by the model in a Hugging Face folder."""
+    loaded = load_sets(recipe.data.eval_sets)
+
+    async def evaluate(serving: Serving) -> Evaluation:
+        for words in serving.renderer.told:
+            tell(words)
+        problems = held_out_problems(recipe.data, loaded, serving.renderer.prompt_tokens, tell)
+        evaluator = serving.evaluator(recipe, problems)
+        assert evaluator is not None
+        return await evaluator(version=0)
+
+    return asyncio.run(_served(recipe, model, evaluate, conversations_of(loaded)))
+
+
+def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
+    """One reply to one user message, by one engine in this process. Raises `UserError` for a prompt without room."""
+
+    async def answer(serving: Serving) -> str:
+        tokens = serving.renderer.prompt((Message(role="user", content=prompt),))
+        room = min(max_tokens, serving.facts.max_context_tokens - len(tokens.token_ids))
+        if room < 1:
+            raise UserError(
+                f"the prompt has {len(tokens.token_ids)} tokens and the model's context "
+                f"{serving.facts.max_context_tokens}: there is no room for a reply; shorten it"
+            )
+        completion = await serving.router.generate(
+            tokens, sampling=Sampling(temperature=temperature, max_tokens=room), seed=seed, session="generate"
+        )
+        return serving.renderer.text(completion.token_ids)
+
+    return asyncio.run(served_here(model, answer))
+
+
+async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
+    """The work's result on one engine in this process that serves `model`."""
+    one_process = {"model": {"path": model}, "data": {"train": {"sorting": {}}}, "cluster": {"kind": "local"}}
+    return await _served(recipe_from(one_process).recipe, model, work)
+
+
+async def _served(
+    recipe: Recipe,
+    model: str,
+    work: Callable[[Serving], Coroutine[Any, Any, T]],
+    asked: Iterable[Sequence[Message]] = (),
+) -> T:
+    """The work's result on engines that serve `model`; their logs are not kept."""
+
+    with tempfile.TemporaryDirectory() as folder:
+        logs = Path(folder)
+
+        async def serve_and_work(cluster: Cluster) -> T:
+            async with started_serving(recipe, cluster, model, logs=logs, publishes=False, asked=asked) as serving:
+                return await work(serving)
+
+        async with started_cluster(recipe, (ENGINE, REWARD, ENVIRONMENT), logs, PlainView(StringIO())) as cluster:
+            return await while_alive(cluster, serve_and_work(cluster))

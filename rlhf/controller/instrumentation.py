@@ -1,0 +1,108 @@
+"""Parts of the loop, watched from outside: each wraps one part, keeps its protocol, and adds time and records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rlhf.controller.episode_log import Ledger
+from rlhf.protocols import Learner, Rollout, WeightSync
+from rlhf.rollout.evaluation import Evaluation, Evaluator
+from rlhf.runs.episodes import EpisodeWriter
+from rlhf.runs.records import records_of_evaluation
+from rlhf.runs.tracing import Clock
+from rlhf.runs.view import View
+from rlhf.trainer.buffer import TicketBuffer
+from rlhf.trainer.statistics import batch_statistics
+from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Updated, Written
+
+
+class ObservedRollout:
+    """A `Rollout` whose tickets the ledger knows from the start."""
+
+    def __init__(self, rollout: Rollout, *, clock: Clock, ledger: Ledger) -> None:
+        self._rollout, self._clock, self._ledger = rollout, clock, ledger
+
+    async def __call__(self, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
+        self._ledger.admitted(ticket, task)
+        with self._clock.span("generate", ordinal=ticket.ordinal, version=ticket.version):
+            return await self._rollout(task, ticket)
+
+
+class ObservedBuffer:
+    """A `Buffer` whose fates are written down, and whose waits are timed."""
+
+    def __init__(self, buffer: TicketBuffer, *, clock: Clock, ledger: Ledger) -> None:
+        self._buffer, self._clock, self._ledger = buffer, clock, ledger
+
+    async def admit(self) -> Ticket:
+        return await self._buffer.admit()
+
+    def settle(self, ticket: Ticket, outcome: Group | Filtered | Failed) -> bool:
+        kept = self._buffer.settle(ticket, outcome)
+        self._ledger.settled(ticket, outcome, kept=kept)
+        return kept
+
+    async def take(self) -> list[Group]:
+        with self._clock.span("wait"):
+            return await self._buffer.take()
+
+    def advance(self, version: PolicyVersion) -> None:
+        self._buffer.advance(version)
+
+
+class ObservedLearner:
+    """A `Learner` whose updates are timed and written down, with the statistics of their batch among the metrics."""
+
+    def __init__(self, learner: Learner, *, clock: Clock, ledger: Ledger, view: View, version: PolicyVersion) -> None:
+        self._learner, self._clock, self._ledger, self._view = learner, clock, ledger, view
+        self._version = version
+        self.seconds_to_first_update: float | None = None
+
+    async def update(self, groups: Sequence[Group]) -> Updated:
+        if self.seconds_to_first_update is None:
+            self.seconds_to_first_update = self._clock.elapsed_seconds
+        self._view.phase("train")
+        statistics = batch_statistics(groups, version=self._version)
+        with self._clock.span("train", version=self._version):
+            updated = await self._learner.update(groups)
+        self._version += 1
+        with self._clock.span("record", version=self._version):
+            self._ledger.trained(groups, updated, self._version)
+        return replace(updated, metrics=statistics | dict(updated.metrics))
+
+    async def save(self, path: Path) -> Mapping[str, Written]:
+        with self._clock.span("save"):
+            return await self._learner.save(path)
+
+    async def load(self, path: Path) -> None:
+        await self._learner.load(path)
+
+
+class ObservedEvaluator:
+    """An evaluator whose episodes are written down, and let go: a run keeps the numbers of all its evaluations."""
+
+    def __init__(self, evaluator: Evaluator, *, records: EpisodeWriter) -> None:
+        self._evaluator, self._records = evaluator, records
+
+    async def __call__(self, version: PolicyVersion) -> Evaluation:
+        evaluation = await self._evaluator(version)
+        for one in evaluation.sets:
+            self._records.write(records_of_evaluation(one.groups, one.name))
+        self._records.flush()
+        return Evaluation(sets=tuple(replace(one, groups=()) for one in evaluation.sets))
+
+
+class ObservedWeights:
+    """A `WeightSync` whose publishes are timed."""
+
+    def __init__(self, weights: WeightSync, *, clock: Clock, view: View) -> None:
+        self._weights, self._clock, self._view = weights, clock, view
+
+    async def publish(self) -> PolicyVersion:
+        self._view.phase("publish")
+        with self._clock.span("publish"):
+            version = await self._weights.publish()
+        self._view.phase("generate")
+        return version

@@ -1,0 +1,139 @@
+"""Preference pairs as a study: a reward model or a policy learns which of two replies is preferred."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count, islice
+from pathlib import Path
+
+from rlhf.cluster.worker import Worker
+from rlhf.controller.build import learner_of, learner_settings
+from rlhf.controller.dataset_trainer import Books, HeldOut, Lesson
+from rlhf.data.config import DatasetConfig
+from rlhf.data.overlap import check_overlap, questions_of_pairs
+from rlhf.data.preference import Pair
+from rlhf.data.sources import load_pairs
+from rlhf.data.tasks import Tell, mixed
+from rlhf.errors import DataError
+from rlhf.recipe.schema import Recipe
+from rlhf.trainer.pairs import PairOfSegments, PreferenceLearner, RewardLearner
+
+Fitted = Callable[[Pair], PairOfSegments | None]
+"""A pair as tokens, or None when the model's context is too short for it."""
+
+
+class Comparison:
+    """A `Study` of pairs; `held_out` ones by the name of their set."""
+
+    def __init__(
+        self,
+        learner: RewardLearner,
+        pairs: Iterator[PairOfSegments],
+        held_out: Mapping[str, Sequence[PairOfSegments]],
+        batch_size: int,
+    ) -> None:
+        self.learner, self._pairs, self._held_out, self._batch_size = learner, pairs, held_out, batch_size
+
+    async def resume(self, checkpoint: Path) -> None:
+        await self.learner.load(checkpoint)
+        await asyncio.to_thread(deque, islice(self._pairs, self.books.examples), 0)
+
+    async def update(self) -> Lesson:
+        pairs = list(islice(self._pairs, self._batch_size))
+        metrics = await self.learner.prefer(pairs)
+        tokens = sum(len(segment.token_ids) for pair in pairs for segment in (pair.chosen, pair.rejected))
+        return Lesson(metrics=metrics, watched=("pair_loss", "accuracy"), tokens=tokens)
+
+    async def evaluate(self) -> dict[str, HeldOut]:
+        return {
+            name: HeldOut(examples=len(pairs), metrics=await self.learner.judge(pairs))
+            for name, pairs in self._held_out.items()
+        }
+
+    @property
+    def books(self) -> Books:
+        return Books(examples=self.learner.version * self._batch_size)
+
+
+async def begin_comparison(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> Comparison:
+    """Start the ranks on `model`, a policy's or a reward model's beginning, and find its pairs."""
+    data = recipe.data
+    train = await asyncio.to_thread(told_pairs, data.train_sets, tell)
+    held_out = await asyncio.to_thread(
+        told_pairs, {data.eval_key(name): one for name, one in data.eval_sets.items()}, tell
+    )
+    check_overlap(
+        data,
+        {key: questions_of_pairs(pairs) for key, pairs in train.items()},
+        {name: questions_of_pairs(held_out[data.eval_key(name)]) for name in data.eval_sets},
+        tell,
+    )
+    learner = learner_of(PreferenceLearner if recipe.kind == "preference" else RewardLearner, recipe, workers)
+    facts = await learner.start(learner_settings(recipe, model))
+    fitted = await asyncio.to_thread(fitting, recipe, model, facts["context_tokens"], tell)
+    return Comparison(
+        learner,
+        in_order(recipe, list(train.values()), fitted),
+        {
+            name: await asyncio.to_thread(all_fitted, pairs, fitted, key, tell)
+            for name, (key, pairs) in zip(data.eval_sets, held_out.items(), strict=True)
+        },
+        recipe.trainer.groups_per_update,
+    )
+
+
+def told_pairs(sets: Mapping[str, DatasetConfig], tell: Tell) -> dict[str, Sequence[Pair]]:
+    """The pairs of every dataset by its key; people are told of rows that make none. Raises `DataError`."""
+    found = {key: load_pairs(config) for key, config in sets.items()}
+    for key, one in found.items():
+        if one.dropped:
+            tell(f"{key}: {one.describe()}")
+    return {key: one.pairs for key, one in found.items()}
+
+
+def in_order(recipe: Recipe, pairs: Sequence[Sequence[Pair]], fitted: Fitted) -> Iterator[PairOfSegments]:
+    """The pairs for ever, in the order of training, without those that are too long. Raises `DataError` when that is
+    every one."""
+    order, total = mixed(recipe.data, pairs, recipe.seed), sum(map(len, pairs))
+    skipped = 0
+    for ordinal in count():
+        one = fitted(order[ordinal])
+        skipped = 0 if one else skipped + 1
+        if one:
+            yield one
+        elif skipped > total:
+            raise DataError(f"none of {total} pairs fits into the model's context; shorten them, or use another model")
+
+
+def all_fitted(pairs: Sequence[Pair], fitted: Fitted, key: str, tell: Tell) -> list[PairOfSegments]:
+    """The pairs that fit, once each; people are told of the others. Raises `DataError` when none does."""
+    found = [one for one in map(fitted, pairs) if one]
+    if len(found) < len(pairs):
+        tell(f"{key}: {len(pairs) - len(found)} of {len(pairs)} pairs left out: longer than the model's context")
+    if not found:
+        raise DataError(f"{key}: none of {len(pairs)} pairs fits into the model's context")
+    return found
+
+
+def fitting(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Fitted:
+    """Renders pairs by the chat template of `model`."""
+    from rlhf.models.chat import comparison
+    from rlhf.models.loading import declared_ends, load_tokenizer
+    from rlhf.models.replies import Replies
+    from rlhf.models.turn_end import turn_end
+
+    trust = recipe.model.trust_remote_code
+    tokenizer = load_tokenizer(model, trust_remote_code=trust)
+    arguments = recipe.data.chat_template_arguments
+    replies = Replies(tokenizer, arguments).token_ids
+    for words in turn_end(tokenizer, arguments, declared_ends(model, trust_remote_code=trust)).told:
+        tell(words)
+
+    def fitted(pair: Pair) -> PairOfSegments | None:
+        chosen, rejected = comparison(tokenizer, pair.prompt, pair.chosen, pair.rejected, arguments, replies=replies)
+        made = PairOfSegments(chosen=chosen, rejected=rejected, margin=pair.margin or 0.0)
+        return made if made.tokens <= context_tokens else None
+
+    return fitted

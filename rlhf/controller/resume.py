@@ -1,0 +1,142 @@
+"""Going on with a run: from which checkpoint, with which books, and how exactly.
+
+Everything that was written after the checkpoint is cut off: what was played then is played again, with the same seeds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from rlhf.config import read_yaml
+from rlhf.controller.trainer_state import Standing, check_records, read_standing
+from rlhf.errors import CheckpointError, ConfigError
+from rlhf.recipe.schema import Recipe
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.jsonl import read_jsonl
+from rlhf.trainer.checkpoint import CheckpointManifest, checkpoints, read_checkpoint, unfinished, verify
+from rlhf.types import PolicyVersion
+
+DATA_KEYS = ("seed", "kind", "data", "trainer.groups_per_update")
+"""What decides which task comes when. A run keeps them for its life."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePoint:
+    """A complete checkpoint, and where the run stood."""
+
+    path: Path
+    manifest: CheckpointManifest
+    standing: Standing
+
+    @property
+    def version(self) -> PolicyVersion:
+        return self.manifest.version
+
+
+def resume_point(
+    recipe: Recipe, folder: RunFolder, tell: Callable[[str], None], *, start_over: bool = False
+) -> ResumePoint | None:
+    """The newest checkpoint of the run in `folder` that is whole, with books and records; None when it has not come to
+    one, or when none can be used and it is to `start_over`.
+
+    Says what was found, what was refused, and what changed. Raises `ConfigError` for a recipe that asks for other data,
+    and `CheckpointError` when there are checkpoints and none of them can be used.
+    """
+    point, refused = newest_usable(folder)
+    for why in [*(f"{path} was never finished" for path in unfinished(folder.checkpoints)), *refused]:
+        tell(f"not resumed from: {why}")
+    if point is None:
+        if has_checkpoints(folder) and not start_over:
+            raise CheckpointError(
+                f"{folder.checkpoints} has checkpoints and none that can be used ({len(refused)} refused; the newest: "
+                f"{refused[0] if refused else 'set aside before'}); mend one, or give --start-over to begin anew beside"
+            )
+        tell(f"{folder.path} has no checkpoint to resume from: starting anew")
+        return None
+    tell(f"resuming from {point.path.name}: {point.version} of {recipe.trainer.updates} updates are behind it")
+    for key, (before, now) in changes(read_yaml(folder.recipe), recipe.model_dump(mode="json")).items():
+        if any(key == fixed or key.startswith(f"{fixed}.") for fixed in DATA_KEYS):
+            raise ConfigError(f"{key} was {before!r} in {folder.path} and is {now!r}: a resumed run keeps its data")
+        tell(f"changed since: {key} {before!r} → {now!r}")
+    if (plan := plan_of(recipe)) != point.standing.plan:
+        tell(f"resuming under another plan ({point.standing.plan}; now {plan}): exact in data, not in bits")
+    return point
+
+
+def newest_usable(folder: RunFolder) -> tuple[ResumePoint | None, list[str]]:
+    """The newest checkpoint from which the run can go on, read to its last byte, and why each newer one was refused."""
+    refused = []
+    for path in reversed(checkpoints(folder.checkpoints)):
+        try:
+            manifest, standing = read_checkpoint(path), read_standing(path)
+            check_records(folder.path, standing)
+            verify(path, manifest)
+        except CheckpointError as error:
+            refused.append(str(error))
+        else:
+            return ResumePoint(path=path, manifest=manifest, standing=standing), refused
+    return None, refused
+
+
+def has_checkpoints(folder: RunFolder) -> bool:
+    """Whether the run ever came to a checkpoint, damaged ones included."""
+    return any(folder.checkpoints.glob("version-*")) or any(folder.checkpoints.glob("damaged-*"))
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The dotted keys whose values differ, with both."""
+    old, new = dict(_leaves(before)), dict(_leaves(now))
+    return {key: (old.get(key), new.get(key)) for key in (*old, *new) if old.get(key) != new.get(key)}
+
+
+def rewind(folder: RunFolder, point: ResumePoint) -> None:
+    """Put newer checkpoints, which cannot be used, out of the way as `damaged-NUMBER`, then cut off what was recorded
+    after this one."""
+    for path in checkpoints(folder.checkpoints):
+        if path.name > point.path.name:
+            folder.check()
+            path.rename(damaged_name(path))
+    for name, length in point.standing.lines.items():
+        folder.check()
+        if (folder.path / name).exists():
+            os.truncate(folder.path / name, length)
+
+
+def damaged_name(path: Path) -> Path:
+    """A free name for a checkpoint that cannot be used."""
+    plain = path.with_name(path.name.replace("version", "damaged"))
+    return next(
+        free for n in count() if not (free := plain.with_name(f"{plain.name}.{n}") if n else plain).exists()
+    )  # an earlier one may have been damaged at the same update
+
+
+def reported_updates(folder: RunFolder) -> Iterator[tuple[PolicyVersion, Mapping[str, float]]]:
+    """Every update that was reported, with its metrics."""
+    for line in read_jsonl(folder.metrics):
+        yield line["update"], line
+
+
+def plan_of(recipe: Recipe) -> str:
+    """What the bits of a run depend on besides the recipe's mathematics: who computes what with how many threads."""
+    learner, rollout = recipe.trainer.deepspeed, recipe.rollout
+    ranks = f"{learner.ranks} rank(s) of {_share(learner.cpus_per_rank, learner.gpus_per_rank)}"
+    engines = f"{rollout.engines} engine(s) of {_share(rollout.cpus_per_engine, rollout.gpus_per_engine)}"
+    parallel = f" x {rollout.tensor_parallel_size}" if rollout.tensor_parallel_size > 1 else ""
+    return f"{ranks}, ZeRO stage {learner.zero_stage}, {recipe.model.dtype}; {engines}{parallel}"
+
+
+def _share(cores: float, gpus: float) -> str:
+    return f"{cores:g} core(s)" + (f" and {gpus:g} GPU(s)" if gpus else "")
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value

@@ -1,0 +1,76 @@
+"""Where a run stood at a checkpoint: its books, in `standing.json` beside the weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlhf.errors import CheckpointError
+from rlhf.rollout.evaluation import Evaluation, SetResult
+from rlhf.trainer.buffer import Accounts
+from rlhf.types import PolicyVersion
+
+STANDING = "standing.json"
+Evaluations = tuple[tuple[PolicyVersion, Evaluation], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a run stood at a checkpoint, beside its weights and ordinals."""
+
+    plan: str
+    """`plan_of` the run."""
+    groups: Accounts
+    episodes: Mapping[str, int]
+    """Records by fate."""
+    lines: Mapping[str, int]
+    """Lengths of the files of records in bytes, by name."""
+    metrics: Mapping[str, float]
+    """Of the update behind the checkpoint: it is reported after the checkpoint is written."""
+    evaluations: Evaluations
+    """Those before this checkpoint, without their groups."""
+    held_out: tuple[Mapping[str, Mapping[str, Any]], ...] = ()
+    """The same of a run without episodes: of every set its `HeldOut`."""
+    wall_seconds: float
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    """What the run began with, by digest (`rlhf.controller.provenance`)."""
+
+
+def write_standing(checkpoint: Path, standing: Standing) -> None:
+    (checkpoint / STANDING).write_text(json.dumps(asdict(standing)))
+
+
+def read_standing(checkpoint: Path) -> Standing:
+    """Raises `CheckpointError`, also for books that cannot be read."""
+    try:
+        values = json.loads((checkpoint / STANDING).read_text())
+        evaluations = tuple((version, _evaluation(sets["sets"])) for version, sets in values["evaluations"])
+        groups, held_out = Accounts(**values["groups"]), tuple(values["held_out"])
+        return Standing(**{**values, "groups": groups, "evaluations": evaluations, "held_out": held_out})
+    except FileNotFoundError:
+        raise CheckpointError(f"{checkpoint} holds no {STANDING}: this run cannot be resumed from it") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{checkpoint / STANDING} cannot be read ({error})") from None
+
+
+def check_records(folder: Path, standing: Standing) -> None:
+    """Whether the records that the books count are there. Raises `CheckpointError` when there is less than at that
+    time, or when a file has its length and was never filled."""
+    for name, length in standing.lines.items():
+        path = folder / name
+        there = path.stat().st_size if path.exists() else 0
+        if there < length:
+            raise CheckpointError(f"{path} has {there} bytes, and had {length} at the checkpoint: records are lost")
+        if not length:
+            continue
+        with path.open("rb") as file:
+            file.seek(length - 1)
+            if file.read(1) != b"\n":
+                raise CheckpointError(f"{path} has no end of a line where the checkpoint's records end: it is damaged")
+
+
+def _evaluation(sets: list[dict[str, Any]]) -> Evaluation:
+    return Evaluation(sets=tuple(SetResult(**{**one, "groups": ()}) for one in sets))

@@ -1,0 +1,246 @@
+"""What can be known to be wrong before anything heavy starts: files, folders, places. Without torch, in a moment."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rlhf.cluster.machine import this_machine
+from rlhf.cluster.plan import plan
+from rlhf.cluster.resources import Plan
+from rlhf.config import read_yaml
+from rlhf.data.config import DatasetConfig
+from rlhf.data.preference import pair_from_row
+from rlhf.data.rows import task_from_row
+from rlhf.data.sources import local_files
+from rlhf.errors import ConfigError, DataError, ModelError, PlacementError
+from rlhf.http.config import check_cassette, token_from
+from rlhf.models.dimensions import check_dimensions, embedding_rows
+from rlhf.models.folder import text_config
+from rlhf.models.headers import tensor_shapes
+from rlhf.models.remote_code import brings_code, check_remote_code
+from rlhf.models.tokenizer_files import check_template, check_tokenizer, check_vocabulary
+from rlhf.pieces import is_piece, load_piece
+from rlhf.recipe.schema import Recipe
+from rlhf.recipe.workers import engine_device, learner_device, roles_of
+from rlhf.rollout.tool_calls import tool_format
+from rlhf.runs.recorded import episodes_file
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def preflight(recipe: Recipe) -> Plan | None:
+    """Check what `recipe` names on this machine, and return its `placement`. Raises a `UserError` of one line."""
+    check_devices(recipe)
+    check_loggers(recipe)
+    check_model(recipe)
+    check_reward_model(recipe)
+    check_reward_servers(recipe)
+    check_reference(recipe)
+    check_episodes(recipe)
+    check_environment(recipe)
+    check_agent(recipe)
+    for dataset in recipe.data.sets.values():
+        check_dataset(dataset)
+    return placement(recipe)
+
+
+def placement(recipe: Recipe) -> Plan | None:
+    """Where the workers go on this machine; None when the recipe joins a cluster, which alone knows its nodes.
+
+    Raises `PlacementError`.
+    """
+    if recipe.cluster.address:
+        return None
+    if recipe.cluster.nodes > 1:
+        raise PlacementError(
+            f"cluster.nodes is {recipe.cluster.nodes}, and without cluster.address this machine is the only one; "
+            "give the address of a Ray cluster, or leave cluster.nodes at 1"
+        )
+    return plan(roles_of(recipe), [this_machine()])
+
+
+def check_devices(recipe: Recipe) -> None:
+    """What only GPUs can do is not asked of a CPU. Raises `ConfigError`."""
+    backend = recipe.trainer.publish.backend
+    if recipe.plays and backend in ("nccl", "ipc") and "cpu" in (engine_device(recipe), learner_device(recipe)):
+        raise ConfigError(
+            f"trainer.publish.backend is {backend}, but not every engine and rank has a GPU (rollout.gpus_per_engine, "
+            "trainer.deepspeed.gpus_per_rank); use auto or gloo"
+        )
+    if recipe.model.dtype == "float16" and learner_device(recipe) == "cpu":
+        raise ConfigError("model.dtype is float16, which trains on GPUs only; on a CPU use float32 or bfloat16")
+
+
+def check_loggers(recipe: Recipe) -> None:
+    """The loggers by name are installed. Raises `ConfigError`."""
+    for name in recipe.run.loggers:
+        if find_spec(name) is None:
+            raise ConfigError(f"run.loggers names {name}, which is not installed: pip install {name}, or leave it out")
+
+
+def check_model(recipe: Recipe) -> None:
+    """A local model is a whole model folder whose parts belong together, and its context holds what the recipe asks.
+    Hub names are left to the hub."""
+    if recipe.model.path is None or is_hub_name(recipe.model.path):
+        return
+    folder = Path(recipe.model.path).expanduser()
+    config = read_model_config(folder)
+    check_remote_code(folder, config, trusted=recipe.model.trust_remote_code)
+    check_context(recipe, context_tokens(config))
+    shapes, rows = tensor_shapes(folder), text_config(config).get("vocab_size")
+    if brings_code(folder, config):
+        return  # only that code knows how its files are read
+    if shapes is not None and recipe.model.loader is None:
+        check_dimensions(folder, config, shapes)
+        rows = embedding_rows(shapes) or rows
+    check_tokenizer(folder)
+    if isinstance(rows, int):
+        check_vocabulary(folder, rows)
+    if recipe.kind != "offline":  # which reads tokens as they were recorded
+        check_template(folder)
+
+
+def check_reward_model(recipe: Recipe) -> None:
+    """A local reward model is a model folder; what it scores with is seen when it loads. Raises `ModelError`."""
+    scorer = recipe.reward.model_scorer
+    name = scorer.model if scorer else None
+    if recipe.plays and name is not None and not is_hub_name(name):
+        read_model_config(Path(name).expanduser(), "reward.model")
+
+
+def check_reward_servers(recipe: Recipe) -> None:
+    """Tokens of servers and judges are in the environment, and cassettes where they should be. Raises `UserError`."""
+    for scorer in recipe.reward.scorers.values() if recipe.plays else ():
+        if scorer.cassette:
+            check_cassette(scorer.cassette)
+        if asked := scorer.remote or scorer.judge:
+            token_from(asked.token_env if scorer.asks else None)
+
+
+def check_reference(recipe: Recipe) -> None:
+    """A local reference or teacher is a model folder. Raises `ModelError`."""
+    name = recipe.trainer.reference_path
+    if name is not None and not is_hub_name(name):
+        read_model_config(Path(name).expanduser(), "trainer.reference_path")
+
+
+def check_episodes(recipe: Recipe) -> None:
+    """The recorded episodes are there, and their log-probs are of the distribution that the recipe learns in.
+
+    Raises `DataError`, `ConfigError`.
+    """
+    if recipe.data.episodes is None:
+        return
+    recorded = episodes_file(recipe.data.episodes).with_name("recipe.yaml")
+    sampling = read_yaml(recorded).get("sampling", {}) if recorded.is_file() else {}
+    if sampling.get("temperature", recipe.sampling.temperature) != recipe.sampling.temperature:
+        raise ConfigError(
+            f"sampling.temperature is {recipe.sampling.temperature}, but {recipe.data.episodes} was sampled at "
+            f"{sampling['temperature']}: log-probs of the two do not compare; set it so"
+        )
+
+
+def check_environment(recipe: Recipe) -> None:
+    """The environment's class, and the functions that go with it, can be imported, and its cassette is where it should
+    be. Raises `UserError`."""
+    if (environment := recipe.environment) is None:
+        return
+    if environment.cassette:
+        check_cassette(environment.cassette)
+    own_format = environment.tool_format if is_piece(environment.tool_format) else None
+    pieces = {
+        "environment.environment": None if environment.is_replayed else environment.environment,
+        "environment.demonstrations": environment.demonstrations,
+        "environment.tool_format": own_format,
+    }
+    for setting, name in pieces.items():
+        if name is not None:
+            load_piece(name, setting)
+
+
+def check_agent(recipe: Recipe) -> None:
+    """The agent's program and tool format can be imported. Raises `ConfigError`."""
+    if recipe.agent is not None:
+        load_piece(recipe.agent.program, "agent.program")
+        tool_format(recipe.agent.tool_format, "agent.tool_format")
+
+
+def check_context(recipe: Recipe, context: int | None) -> None:
+    """The model's context is longer than a reply and holds `rollout.max_context_tokens`. Raises `ConfigError`."""
+    if context is None:
+        return
+    for key, tokens in recipe.reply_limits.items():
+        if tokens >= context:
+            raise ConfigError(
+                f"{key} is {tokens}, but the context of {recipe.model.path} is {context} tokens, prompt and reply "
+                "together; lower it"
+            )
+    if recipe.rollout.max_context_tokens and recipe.rollout.max_context_tokens > context:
+        raise ConfigError(
+            f"rollout.max_context_tokens is {recipe.rollout.max_context_tokens}, longer than the context of "
+            f"{recipe.model.path}, {context} tokens; lower it"
+        )
+
+
+def check_dataset(config: DatasetConfig) -> None:
+    """The files of a local dataset are there and, where that is cheap to see, their first row makes a task
+    or can be read as a pair.
+
+    Raises `DataError`.
+    """
+    if config.path is None:
+        return
+    plain = [file for file in local_files(config) if file.suffix == ".jsonl"]
+    if plain:
+        row, where = _first_row(plain[0]), f"{plain[0]}, row 1"
+        if config.holds_pairs:
+            pair_from_row(config, row, where)
+        else:
+            task_from_row(config, row, "first", where)
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether `name` is for the hub: it looks like `owner/name`, and nothing here goes by that name or that folder."""
+    path = Path(name)
+    here = path.exists() or (len(path.parts) > 1 and Path(path.parts[0]).is_dir())
+    return not here and HUB_NAME.fullmatch(name) is not None
+
+
+def read_model_config(folder: Path, key: str = "model.path") -> dict[str, Any]:
+    """`config.json` of the Hugging Face folder that `key` of the recipe names. Raises `ModelError`."""
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: there is no such model folder; give a Hugging Face folder or a hub name")
+    try:
+        loaded = json.loads((folder / "config.json").read_text())
+    except FileNotFoundError:
+        inside = next(iter(sorted(folder.glob("**/huggingface/config.json"))), None)
+        hint = f"; did you mean {inside.parent}?" if inside else f"; {key} must be a Hugging Face folder"
+        raise ModelError(f"{folder} is not a model folder: it has no config.json{hint}") from None
+    except ValueError:
+        raise ModelError(f"{folder / 'config.json'} is not valid JSON; download the model again") from None
+    if not isinstance(loaded, dict) or "model_type" not in loaded:
+        raise ModelError(f"{folder / 'config.json'} has no model_type; {key} must be a Hugging Face folder")
+    return loaded
+
+
+def context_tokens(model_config: dict[str, Any]) -> int | None:
+    """Longest context of a model, from its `config.json`; None where it does not say."""
+    text = text_config(model_config)
+    limit = text.get("max_position_embeddings", text.get("n_positions"))
+    return limit if isinstance(limit, int) else None
+
+
+def _first_row(file: Path) -> dict[str, Any]:
+    with file.open() as lines:
+        first = next((line for line in lines if line.strip()), "")
+    try:
+        row = json.loads(first)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        raise DataError(f"{file}, row 1 is not a JSON object; every line must be one")
+    return row

@@ -1,0 +1,65 @@
+"""Where the models that a recipe names really are: a run folder stands for the model of its newest checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rlhf.config import C, read_yaml
+from rlhf.recipe.loading import LoadedRecipe
+from rlhf.recipe.schema import Recipe
+from rlhf.reward.config import RewardConfig
+from rlhf.trainer.checkpoint import CHECKPOINTS, model_folder
+
+Values = Mapping[str, Any]
+
+
+def located(loaded: LoadedRecipe, *, resumed: bool = False) -> LoadedRecipe:
+    """The recipe with every run folder replaced by the Hugging Face folder in it; names of other kinds stay.
+
+    A run that is `resumed` keeps the checkpoints that stood for its run folders when it began, whatever these have come
+    to since. Raises `CheckpointError` for a run that has left no finished checkpoint.
+    """
+    recorded = loaded.recipe.run_dir / "recipe.yaml"
+    before = read_yaml(recorded) if resumed and recorded.is_file() else {}
+    return replace(loaded, recipe=with_folders(loaded.recipe, before))
+
+
+def with_folders(recipe: Recipe, before: Values) -> Recipe:
+    """See `located`. `before` are the values of the same recipe when the run began."""
+    trainer, critic, began = recipe.trainer, recipe.trainer.critic, _below(before, "trainer")
+    changed_critic = critic and _changed(critic, "path", critic.path, _below(began, "critic"))
+    changed_trainer = _changed(trainer, "reference_path", trainer.reference_path, began)
+    parts = {
+        "model": _changed(recipe.model, "path", recipe.model.path, _below(before, "model")),
+        "reward": _located_reward(recipe.reward, _below(before, "reward")),
+        "trainer": changed_trainer.model_copy(update={"critic": changed_critic}),
+    }
+    return recipe.model_copy(update=parts)
+
+
+def _located_reward(reward: RewardConfig, before: Values) -> RewardConfig:
+    began = _below(before, "parts")
+    parts = {name: _changed(part, "model", part.model, _below(began, name)) for name, part in reward.parts.items()}
+    return _changed(reward, "model", reward.model, before).model_copy(update={"parts": parts})
+
+
+def _changed(part: C, key: str, name: str | None, before: Values) -> C:
+    began = before.get(key)
+    if name and began and (Path(name).expanduser() / CHECKPOINTS) in Path(began).parents:
+        return part.model_copy(update={key: began})
+    return part.model_copy(update={key: name and folder_of(name)})
+
+
+def _below(values: Values, key: str) -> Values:
+    return values.get(key) or {}
+
+
+def folder_of(name: str) -> str:
+    """The model folder in a run folder; any other name as it is."""
+    path = Path(name).expanduser()
+    if (path / CHECKPOINTS).is_dir():
+        return model_folder(str(path))
+    return str(path) if name.startswith("~") else name

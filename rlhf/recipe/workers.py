@@ -1,0 +1,115 @@
+"""Which workers a recipe needs: plain data for the placement plan, without torch, ray or vllm."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rlhf.cluster.resources import Role
+from rlhf.recipe.schema import Recipe
+from rlhf.rollout.vllm.environment import engine_environment
+from rlhf.trainer.environment import rank_environment
+
+ENGINE, LEARNER, REWARD, ENVIRONMENT = "engine", "learner", "reward", "environment"
+
+
+def roles_of(recipe: Recipe) -> tuple[Role, ...]:
+    """Learner ranks and, for RL, engines, reward models and environment servers; in this order they are placed."""
+    learner = Role(
+        name=LEARNER,
+        count=recipe.trainer.deepspeed.ranks,
+        factory="rlhf.trainer.worker:LearnerWorker",
+        imports="rlhf.trainer.worker:import_ranks",
+        cpus=recipe.trainer.deepspeed.cpus_per_rank,
+        gpus=recipe.trainer.deepspeed.gpus_per_rank,
+        layout=recipe.cluster.learners,
+        env=rank_environment(learner_device(recipe)),
+        start_timeout_seconds=recipe.trainer.deepspeed.start_timeout_seconds,
+        hint="trainer.deepspeed.ranks, trainer.deepspeed.cpus_per_rank or trainer.deepspeed.gpus_per_rank",
+        size_hint="trainer.deepspeed.cpus_per_rank or trainer.deepspeed.gpus_per_rank",
+    )
+    return (learner, *playing_roles(recipe)) if recipe.plays else (learner,)
+
+
+def playing_roles(recipe: Recipe) -> tuple[Role, ...]:
+    """What episodes need, and an evaluation too."""
+    return (engine_role(recipe), *reward_roles(recipe), *environment_roles(recipe))
+
+
+def engine_role(recipe: Recipe) -> Role:
+    """The engines alone: what an evaluation needs."""
+    rollout = recipe.rollout
+    return Role(
+        name=ENGINE,
+        count=rollout.engines,
+        factory="rlhf.rollout.vllm.engine_worker:EngineWorker",
+        imports="rlhf.rollout.vllm.engine_worker:import_engine",
+        cpus=rollout.cpus_per_engine * rollout.tensor_parallel_size,
+        gpus=rollout.gpus_per_engine * rollout.tensor_parallel_size,
+        env=engine_environment(engine_device(recipe)),
+        concurrency=8,
+        start_timeout_seconds=rollout.start_timeout_seconds,
+        hint="rollout.engines, rollout.tensor_parallel_size, rollout.cpus_per_engine or rollout.gpus_per_engine",
+        size_hint="rollout.tensor_parallel_size, rollout.cpus_per_engine or rollout.gpus_per_engine",
+    )
+
+
+def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
+    """The reward models, where the reward is one."""
+    reward = recipe.reward.model_scorer
+    if reward is None:
+        return ()
+    return (
+        Role(
+            name=REWARD,
+            count=reward.workers,
+            factory="rlhf.reward.model_worker:RewardModelWorker",
+            cpus=reward.cpus_per_worker,
+            gpus=reward.gpus_per_worker,
+            env={"DS_ACCELERATOR": "cpu"} if reward_device(recipe) == "cpu" else {},
+            concurrency=1,
+            start_timeout_seconds=reward.start_timeout_seconds,
+            hint="reward.workers, reward.cpus_per_worker or reward.gpus_per_worker",
+        ),
+    )
+
+
+def environment_roles(recipe: Recipe) -> tuple[Role, ...]:
+    """The environment's servers, where the recipe starts any."""
+    environment = recipe.environment
+    if environment is None or not environment.servers or environment.is_replayed:
+        return ()
+    return (
+        Role(
+            name=ENVIRONMENT,
+            count=environment.servers,
+            factory="rlhf.env.server.worker:EnvironmentServer",
+            cpus=environment.cpus_per_server,
+            start_timeout_seconds=environment.start_timeout_seconds,
+            hint="environment.servers or environment.cpus_per_server",
+        ),
+    )
+
+
+def reward_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
+    reward = recipe.reward.model_scorer
+    return "cuda" if reward and reward.gpus_per_worker else "cpu"
+
+
+def engine_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
+    return "cuda" if recipe.rollout.gpus_per_engine else "cpu"
+
+
+def learner_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
+    return "cuda" if recipe.trainer.deepspeed.gpus_per_rank else "cpu"
+
+
+def transfer_backend(recipe: Recipe) -> Literal["gloo", "nccl", "ipc"]:
+    """`auto` resolved: gloo unless both sides have GPUs, and for adapters, which are small; ipc where an engine and a
+    rank share one."""
+    chosen = recipe.trainer.publish.backend
+    if chosen != "auto":
+        return chosen
+    if recipe.model.publishes_adapters or "cpu" in (engine_device(recipe), learner_device(recipe)):
+        return "gloo"
+    shared = recipe.rollout.gpus_per_engine + recipe.trainer.deepspeed.gpus_per_rank <= 1
+    return "ipc" if shared else "nccl"

@@ -1,0 +1,184 @@
+"""A vLLM engine as a worker: plain types in and out, any thread may call, and one thread inside does the work."""
+
+from __future__ import annotations
+
+import importlib
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken
+from rlhf.rollout.vllm.refusal import refusal
+from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, Finished, Refused, Request
+from rlhf.rollout.vllm.thread import EngineThread
+from rlhf.types import Manifest, PolicyVersion, TokenScores
+
+if TYPE_CHECKING:
+    from rlhf.rollout.vllm.vllm_engine import VllmEngine
+
+T = TypeVar("T")
+
+
+class EngineWorker:
+    """Runs in a Ray actor or in this process. `settings` are those of `EngineSettings`, as a dict.
+
+    `submit` takes a batch and returns at once; `collect` waits for whatever ended since. A publish is `connect` once,
+    then `prepare`, `receive`, `commit`, (`score`,) `resume`. When a step or a phase fails or passes its deadline the
+    engine is broken: every request in flight is refused, and whatever is asked of it later raises `EngineBroken`.
+    """
+
+    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
+        self.name = name
+        self.settings = EngineSettings(**settings)
+        self._seconds = self.settings.command_timeout_seconds
+        self._thread: EngineThread[VllmEngine] = EngineThread(name, deliver=self._deliver, fail=self._fail_step)
+        self._outbox: queue.SimpleQueue[Finished | Refused] = queue.SimpleQueue()
+        self._in_flight: set[str] = set()
+        self._cause = ""
+
+    def start(self) -> EngineFacts:
+        """Import vllm and load the model; `ConfigError` where vLLM refuses the settings."""
+        began = time.monotonic()
+        try:
+            self._thread.start(lambda: _build(self.settings), timeout_seconds=self.settings.start_timeout_seconds)
+        except ValueError as error:
+            raise ConfigError(f"{self.name} cannot start: {_one_line(error)}") from error
+        facts = self._thread.run(lambda engine: engine.facts, awaited="facts", timeout_seconds=self._seconds)
+        self.facts = facts._replace(seconds=time.monotonic() - began)
+        return self.facts
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Take requests; those that cannot be answered come back from `collect` as `Refused`."""
+        self._thread.run(lambda engine: self._take(engine, requests), awaited="submit", timeout_seconds=self._seconds)
+
+    def collect(self, timeout_seconds: float) -> list[Finished | Refused]:
+        """All replies since the last call; waits for the first one at most `timeout_seconds`."""
+        try:
+            replies = [self._outbox.get(timeout=timeout_seconds)]
+        except queue.Empty:
+            return []
+        while not self._outbox.empty():
+            replies.append(self._outbox.get())
+        return replies
+
+    def abort(self, ids: Sequence[str]) -> None:
+        """Forget requests; they are not heard of again."""
+        self._thread.run(lambda engine: self._forget(engine, ids), awaited="abort", timeout_seconds=self._seconds)
+
+    def cut_off(self, ids: Sequence[str]) -> None:
+        """End requests where they are: what they have said so far comes back from `collect`."""
+        self._thread.run(lambda engine: self._cut_off(engine, ids), awaited="cut_off", timeout_seconds=self._seconds)
+
+    def score(self, token_ids: NDArray[np.int32]) -> TokenScores:
+        """Log-probs of given tokens at temperature 1, with the weights the engine has now.
+
+        Raises `ValueError` for tokens that the model has no place for.
+        """
+        detail = refusal(Request("score", token_ids, temperature=1, max_tokens=1, seed=0), self.facts)
+        if detail:
+            raise ValueError(f"{self.name} cannot score: {detail}")
+        return self._phase("score", lambda engine: engine.score(token_ids, timeout_seconds=self._seconds))
+
+    def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Finished:
+        """`tokens` more behind `token_ids`, sampled at temperature 1 with the weights the engine has now, while all
+        else waits."""
+        request = Request("extend", token_ids, temperature=1, max_tokens=tokens, seed=0)
+        return self._phase("extend", lambda engine: engine.extend(request, timeout_seconds=self._seconds))
+
+    def connect(self, init_info: Mapping[str, Any]) -> None:
+        """Join the transfer group; `init_info` is of the backend (`rlhf.transfer.init_info`)."""
+        self._phase("connect", lambda engine: engine.connect(init_info))
+
+    def prepare(self, manifest: Manifest) -> None:
+        """Stop sampling, keep the requests, and see that these tensors will fill the whole model."""
+        self._phase("prepare", lambda engine: engine.prepare(manifest))
+
+    def receive(self, update_info: Mapping[str, Any]) -> None:
+        """Take the tensors while the learner sends them; `update_info` is of the backend."""
+        self._phase("receive", lambda engine: engine.receive(update_info))
+
+    def commit(self, version: PolicyVersion) -> None:
+        """Tokens from here on carry `version`."""
+        self._phase("commit", lambda engine: engine.commit(version))
+
+    def resume(self) -> None:
+        """Sample again."""
+        self._phase("resume", lambda engine: engine.resume())
+
+    def close(self) -> None:
+        """End the thread and free the model."""
+        self._thread.stop(timeout_seconds=self._seconds)
+
+    def _phase(self, name: str, do: Callable[[VllmEngine], T]) -> T:
+        try:
+            return self._thread.run(
+                lambda engine: self._guarded(name, do, engine), awaited=name, timeout_seconds=self._seconds
+            )
+        except DeadlinePassed as error:
+            self._break(str(error))
+            raise
+
+    def _guarded(self, name: str, do: Callable[[VllmEngine], T], engine: VllmEngine) -> T:
+        if self._cause:
+            raise EngineBroken(self.name, self._cause)
+        try:
+            return do(engine)
+        except Exception as error:
+            self._break(f"{name} failed with {_one_line(error)}")
+            raise EngineBroken(self.name, self._cause) from error
+
+    def _take(self, engine: VllmEngine, requests: Sequence[Request]) -> None:
+        for request in requests:
+            detail = self._cause or refusal(request, self.facts)
+            if detail:
+                self._outbox.put(Refused(request.id, detail, broken=bool(self._cause)))
+            else:
+                self._in_flight.add(request.id)
+                engine.add(request)
+
+    def _forget(self, engine: VllmEngine, ids: Sequence[str]) -> None:
+        self._in_flight.difference_update(ids)
+        engine.abort(list(ids))
+
+    def _cut_off(self, engine: VllmEngine, ids: Sequence[str]) -> None:
+        self._deliver(engine.cut_off([request_id for request_id in ids if request_id in self._in_flight]))
+
+    def _deliver(self, replies: list[Finished]) -> None:
+        for reply in replies:
+            self._in_flight.discard(reply.id)
+            self._outbox.put(reply)
+
+    def _fail_step(self, error: BaseException) -> None:
+        self._break(f"a step failed with {_one_line(error)}")
+
+    def _break(self, cause: str) -> None:
+        self._cause = self._cause or cause
+        lost, self._in_flight = self._in_flight, set()
+        for request_id in lost:
+            self._outbox.put(Refused(request_id, self._cause, broken=True))
+
+
+def import_engine() -> None:
+    """Import vllm: most of the time that an engine takes to start."""
+    from rlhf.rollout.vllm.process import quieten_imports
+
+    quieten_imports()
+    importlib.import_module("rlhf.rollout.vllm.vllm_engine")
+
+
+def _build(settings: EngineSettings) -> VllmEngine:
+    from rlhf.rollout.vllm.process import undisturbed_process
+
+    with undisturbed_process():
+        import_engine()
+        from rlhf.rollout.vllm.vllm_engine import VllmEngine
+
+        return VllmEngine(settings)
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

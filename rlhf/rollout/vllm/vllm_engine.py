@@ -1,0 +1,338 @@
+"""vLLM's own engine, in this process and stepped by hand. One thread uses it; see `rlhf.rollout.vllm.thread`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import vllm
+from numpy.typing import NDArray
+from vllm import SamplingParams
+from vllm.config import WeightTransferConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.inputs.engine import tokens_input
+from vllm.logprobs import FlatLogprobs
+from vllm.model_executor.models import ModelRegistry
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.transformers_utils.config import get_config
+from vllm.v1.core.sched.request_queue import create_request_queue
+from vllm.v1.engine import FinishReason as Ended
+from vllm.v1.engine.llm_engine import LLMEngine
+
+from rlhf.errors import DeadlinePassed, TransferError
+from rlhf.rollout.vllm.adapter import POLICY, adapter_names, install_nothing, install_received, lora_arguments
+from rlhf.rollout.vllm.leftovers import shared_segments
+from rlhf.rollout.vllm.names import unknown_and_missing
+from rlhf.rollout.vllm.process import uncompiled_classes, without_collecting
+from rlhf.rollout.vllm.rehearsal import rehearse
+from rlhf.rollout.vllm.routing import RoutingRecord, choices, record_routing
+from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, Request
+from rlhf.types import FinishReason, Manifest, PolicyVersion, Routing, TokenScores
+
+CPU_MEMORY_SHARE = 0.01
+"""On a CPU vLLM checks this share of RAM for being free, and takes `kv_cache_megabytes` of it."""
+NAMED = 3
+"""Tensors that a refusal names, of each kind."""
+
+SCORING = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False)
+
+
+class VllmEngine:
+    """Continues and scores token ids, and takes new weights.
+
+    While it is paused nothing is sampled: requests keep their tokens, their random state and their place. Only `score`
+    runs then, alone, which is how a canary is answered between commit and resume.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._owns_process_group = not torch.distributed.is_initialized()
+        _know_model_class(settings)
+        with uncompiled_classes() if settings.device == "cpu" else nullcontext():
+            self._engine = LLMEngine.from_engine_args(engine_args(settings))
+        self._engine.set_weight_version(str(UNPUBLISHED))
+        self._finished: dict[str, RequestOutput] = {}
+        self._paused = False
+        self._adapter = POLICY if settings.lora_rank else None
+        if self._adapter:
+            self._engine.collective_rpc(install_nothing)
+        self._acknowledged: Manifest | None = None
+        self._routing: RoutingRecord | None = None
+        if settings.routing and settings.device == "cpu":
+            (self._routing,) = self._engine.collective_rpc(record_routing)
+        self._internal_ids: dict[str, str] = {}
+
+    @property
+    def facts(self) -> EngineFacts:
+        model = self._engine.model_config
+        return EngineFacts(model.max_model_len, model.get_vocab_size(), vllm.__version__, seconds=0)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._finished) or (not self._paused and self._engine.has_unfinished_requests())
+
+    def add(self, request: Request) -> None:
+        self._add(request.id, request.token_ids, sampling_params(request, self._settings))
+
+    def abort(self, ids: list[str]) -> None:
+        """Forget requests; those that have ended are not touched."""
+        for request_id in ids:
+            self._internal_ids.pop(request_id, None)
+        self._engine.abort_request(ids, internal=False)
+
+    def cut_off(self, ids: list[str]) -> list[Finished]:
+        """End requests where they are, and return what was said so far; nothing of those that have ended."""
+        processor: Any = self._engine.output_processor
+        said = []
+        for request_id in ids:
+            for internal_id in processor.external_req_ids.get(request_id, ()):
+                state = processor.request_states[internal_id]
+                output = state.make_request_output([], None, Ended.ABORT, None)
+                if self._is_running(internal_id):
+                    self._attach_routing(output)
+                said.append(finished_of(output, cut_off=True))
+        self.abort(ids)
+        return said
+
+    def step(self) -> list[Finished]:
+        """One step of the scheduler and the model, and the replies that ended since the last one."""
+        if not self._paused:
+            self._step()
+        finished, self._finished = self._finished, {}
+        return [finished_of(output) for output in finished.values()]
+
+    def score(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> TokenScores:
+        """Log-probs of given tokens at temperature 1, computed anew and never from a cache."""
+        with self._alone() if self._paused else _as_it_is():
+            output = self._run_to_end("score", token_ids, SCORING, timeout_seconds)
+        assert isinstance(output.prompt_logprobs, FlatLogprobs)
+        logprobs = np.array(output.prompt_logprobs.logprobs, dtype=np.float32)
+        return TokenScores(logprobs, _routing(output.outputs[0]))
+
+    def extend(self, request: Request, *, timeout_seconds: float) -> Finished:
+        """A reply that only its budget ends, sampled alone while the engine is paused.
+
+        It leaves no trace in the process's random state: in one process with the learner that is the learner's too, and
+        a run that is resumed asks once more than one that never ended.
+        """
+        with self._alone() if self._paused else _as_it_is(), torch.random.fork_rng(devices=[]):
+            endless = sampling_params(request, replace(self._settings, stop_token_ids=(), stop=()))
+            return finished_of(self._run_to_end("extend", request.token_ids, endless, timeout_seconds))
+
+    def prepare(self, manifest: Manifest) -> None:
+        """Stop sampling and forget all keys and values; requests wait where they are.
+
+        Raises `TransferError` where the manifest would leave a parameter as it was, or has tensors without a place.
+        """
+        if self._settings.weight_transfer and manifest != self._acknowledged:
+            self._acknowledge(manifest)
+        if not self._paused:
+            self._engine.sleep(level=0, mode="keep")
+            self._engine.reset_prefix_cache(reset_running_requests=True)
+            self._paused = True
+
+    def resume(self) -> None:
+        if self._paused:
+            self._engine.wake_up(tags=["scheduling"])
+            self._paused = False
+
+    def connect(self, init_info: Mapping[str, Any]) -> None:
+        """Join the transfer group."""
+        self._engine.collective_rpc("init_weight_transfer_engine", args=(dict(init_info),))
+
+    def receive(self, update_info: Mapping[str, Any]) -> None:
+        """All tensors of one publish, in vLLM's three calls; adapters come into service after them."""
+        self._engine.collective_rpc("start_weight_update")
+        self._engine.collective_rpc("update_weights", args=(dict(update_info),))
+        self._engine.collective_rpc("finish_weight_update")
+        if self._adapter:
+            self._engine.collective_rpc(install_received)
+
+    def commit(self, version: PolicyVersion) -> None:
+        """Tokens from here on carry `version`; nothing computed with older weights is used again."""
+        self._engine.reset_prefix_cache(reset_running_requests=True)
+        self._engine.set_weight_version(str(version))
+
+    def close(self) -> None:
+        """Free the model. A process group that was here before the engine outlives it: vLLM would destroy it."""
+        segments = shared_segments(self._child_pids)
+        if self._owns_process_group:
+            on_cpu = self._settings.device == "cpu"  # a GPU's memory is wanted back at once
+            with without_collecting() if on_cpu else nullcontext():
+                self._engine.engine_core.shutdown()
+        else:
+            core: Any = self._engine.engine_core
+            core._finalizer.detach()  # it would shut down, process group and all, when the process ends
+        for segment in segments:
+            segment.unlink(missing_ok=True)
+
+    @property
+    def _child_pids(self) -> list[int]:
+        """Processes that vLLM started, one a tensor-parallel rank; none where there is one rank."""
+        if self._settings.tensor_parallel_size == 1:
+            return []
+        executor: Any = self._engine.model_executor
+        return [worker.proc.pid for worker in executor.workers]
+
+    def _acknowledge(self, manifest: Manifest) -> None:
+        if self._adapter:
+            layers: Mapping[str, tuple[str, ...]] = self._engine.apply_model(adapter_names)[0]
+            unknown, missing = unknown_and_missing([spec.name for spec in manifest.tensors], layers)
+        else:
+            unknown, missing = self._engine.apply_model(partial(rehearse, manifest=manifest))[0]
+        if unknown or missing:
+            raise TransferError(
+                f"the model has no place for {unknown[:NAMED]}, and would not be sent {missing[:NAMED]}"
+            )
+        self._acknowledged = manifest
+
+    def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams) -> None:
+        prompt = tokens_input(token_ids.tolist())
+        internal_id = self._engine.add_request(request_id, prompt, params, lora_request=self._adapter)
+        if self._routing:
+            self._internal_ids[request_id] = internal_id
+
+    def _step(self) -> None:
+        for output in self._engine.step():
+            if isinstance(output, RequestOutput) and output.finished:
+                self._attach_routing(output)
+                self._finished[output.request_id] = output
+
+    def _attach_routing(self, output: RequestOutput) -> None:
+        """The experts of a reply where vLLM puts them itself. Its places in the cache are its own until the next
+        step."""
+        if self._routing:
+            (completion,) = output.outputs
+            tokens = len(output.prompt_token_ids or ()) + len(completion.token_ids) - 1
+            completion.routed_experts = self._routing.of(self._internal_ids.pop(output.request_id), tokens)
+
+    def _is_running(self, internal_id: str) -> bool:
+        """Whether the request is in the cache, and not put back to wait."""
+        scheduler: Any = self._engine.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
+        return any(request.request_id == internal_id for request in scheduler.running)
+
+    def _run_to_end(
+        self, name: str, token_ids: NDArray[np.int32], params: SamplingParams, timeout_seconds: float
+    ) -> RequestOutput:
+        request_id = f"{name}-{time.monotonic_ns()}"
+        self._add(request_id, token_ids, params)
+        deadline = time.monotonic() + timeout_seconds
+        while request_id not in self._finished:
+            if time.monotonic() > deadline:
+                self.abort([request_id])
+                raise DeadlinePassed(name, timeout_seconds)
+            self._step()
+        return self._finished.pop(request_id)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let the scheduler run while the requests that wait are out of its sight. vLLM has no call for this: they are
+        all in `waiting`, since `pause` took running ones back to it."""
+        scheduler: Any = self._engine.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
+        held, scheduler.waiting = scheduler.waiting, create_request_queue(scheduler.policy)
+        self._engine.wake_up(tags=["scheduling"])
+        try:
+            yield
+        finally:
+            self._engine.sleep(level=0, mode="keep")
+            self._engine.reset_prefix_cache(reset_running_requests=True)
+            scheduler.waiting = held
+
+
+@contextmanager
+def _as_it_is() -> Iterator[None]:
+    yield
+
+
+def engine_args(settings: EngineSettings) -> EngineArgs:
+    """The engine's arguments. `generation_config="vllm"`: a model folder's `generation_config.json` decides nothing."""
+    on_cpu = settings.device == "cpu"
+    return EngineArgs(
+        model=settings.model,
+        skip_tokenizer_init=not settings.stop,  # to find a text vLLM reads along
+        trust_remote_code=settings.trust_remote_code,
+        dtype=settings.dtype,
+        generation_config="vllm",
+        logprobs_mode="processed_logprobs",
+        max_model_len=settings.max_context_tokens,  # type: ignore[arg-type]  # None is vLLM's default
+        max_num_seqs=settings.max_sequences,
+        tensor_parallel_size=settings.tensor_parallel_size,
+        enforce_eager=on_cpu,
+        gpu_memory_utilization=CPU_MEMORY_SHARE if on_cpu else settings.gpu_memory_utilization,
+        kv_cache_memory_bytes=settings.kv_cache_megabytes * 2**20 if on_cpu else None,
+        weight_transfer_config=WeightTransferConfig(backend=settings.weight_transfer)
+        if settings.weight_transfer
+        else None,
+        enable_prefix_caching=True,
+        # A prompt that vLLM cuts over two steps winds back its generator, which a CPU's cannot: prompts stay whole.
+        enable_chunked_prefill=not on_cpu,
+        disable_log_stats=True,
+        use_tqdm_on_load=False,
+        enable_return_routed_experts=settings.routing and not on_cpu,
+        **lora_arguments(settings),
+    )
+
+
+def sampling_params(request: Request, settings: EngineSettings) -> SamplingParams:
+    """The whole distribution at its temperature; only the settings' ends and the budget end a reply."""
+    return SamplingParams(
+        temperature=request.temperature,
+        max_tokens=request.max_tokens,
+        seed=request.seed,
+        stop_token_ids=list(settings.stop_token_ids),
+        stop=list(settings.stop),
+        include_stop_str_in_output=True,
+        ignore_eos=True,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=bool(settings.stop),
+    )
+
+
+def finished_of(output: RequestOutput, *, cut_off: bool = False) -> Finished:
+    """vLLM's output as plain arrays; an end that vLLM cannot explain is a `RuntimeError`, unless it was `cut_off`."""
+    (completion,) = output.outputs
+    reason = FinishReason.TIME.value if cut_off else completion.finish_reason
+    if reason not in ("stop", "length", "time"):
+        raise RuntimeError(f"vLLM ended request {output.request_id} with {completion.finish_reason!r}")
+    return Finished(
+        id=output.request_id,
+        token_ids=np.array(completion.token_ids, dtype=np.int32),
+        logprobs=_sampled_logprobs(completion),
+        versions=_versions(completion),
+        reason=FinishReason(reason),
+        routing=_routing(completion),
+    )
+
+
+def _routing(completion: CompletionOutput) -> Routing | None:
+    return None if completion.routed_experts is None else choices(completion.routed_experts)
+
+
+def _sampled_logprobs(completion: CompletionOutput) -> NDArray[np.float32]:
+    flat = completion.logprobs
+    assert isinstance(flat, FlatLogprobs)
+    return np.array(flat.logprobs, dtype=np.float32)[np.array(flat.start_indices, dtype=np.int64)]
+
+
+def _versions(completion: CompletionOutput) -> NDArray[np.int32]:
+    spans = completion.weight_versions or []
+    return np.repeat(
+        np.array([int(span.version) for span in spans], dtype=np.int32), [span.end - span.start for span in spans]
+    )
+
+
+def _know_model_class(settings: EngineSettings) -> None:
+    """Import the model's class here. vLLM would start a Python process to ask for its abilities: 10 s on a machine
+    that has not cached them."""
+    config = get_config(settings.model, trust_remote_code=settings.trust_remote_code)
+    for architecture in config.architectures or ():
+        lazy = ModelRegistry.models.get(architecture)
+        if lazy is not None and settings.device == "cpu":
+            ModelRegistry.register_model(architecture, lazy.load_model_cls())

@@ -1,0 +1,82 @@
+"""What the end of a supervised program looks like from outside, without Ray (test_clean_end is with it)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.pace import scaled
+
+ROOT = Path(__file__).parents[1]
+
+
+def supervised(body: str) -> subprocess.CompletedProcess[str]:
+    """Run `body` as a supervised `main` in a Python of its own."""
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    imports = "import os, signal, sys, tempfile\nfrom rlhf.cluster.supervisor import supervise\n"
+    program = f"{imports}def main():\n{lines}\nsys.exit(supervise(main))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=scaled(20)
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("return 0", 0),
+        ("return 2", 2),
+        ("sys.exit(3)", 3),
+        ("sys.exit('no')", 1),
+        ("raise KeyboardInterrupt", 130),
+        ("raise ValueError('odd')", 1),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
+        ("os.kill(os.getpid(), signal.SIGTERM)", 143),
+    ],
+)
+def test_the_exit_code_is_the_programs(body: str, code: int) -> None:
+    assert supervised(body).returncode == code
+
+
+def test_a_program_killed_by_a_signal_is_named_once() -> None:
+    said = supervised("os.kill(os.getpid(), signal.SIGSEGV)").stderr
+    assert said == "rlhf: the controller was killed by SIGSEGV\n"
+
+
+def test_what_the_program_prints_arrives_and_its_temporary_files_go() -> None:
+    ended = supervised("print(tempfile.mkdtemp())\nreturn 0")
+    folder = Path(ended.stdout.strip())
+    assert folder.name.startswith("tmp")
+    assert folder.parent != Path(tempfile.gettempdir())
+    assert not folder.parent.exists()
+
+
+def test_a_word_to_the_program_reaches_it_and_ends_nothing() -> None:
+    body = """
+import time
+heard = []
+signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+os.kill(os.getppid(), signal.SIGUSR1)
+deadline = time.monotonic() + 10
+while not heard and time.monotonic() < deadline:
+    time.sleep(0.01)
+return 75 if heard else 1"""
+    assert supervised(body).returncode == 75
+
+
+@pytest.mark.waits
+def test_a_guard_that_was_stopped_goes_on_as_before() -> None:
+    """As a suspended machine or Ctrl-Z does: CPython's sigtimedwait then returns what was never filled in."""
+    body = """
+import time
+os.kill(os.getppid(), signal.SIGSTOP)
+time.sleep(1)
+os.kill(os.getppid(), signal.SIGCONT)
+time.sleep(0.2)
+return 5"""
+    assert supervised(body).returncode == 5

@@ -1,0 +1,74 @@
+"""How the parts are joined and ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf.config import build
+from rlhf.controller.build import spawn_reward, started_serving, stop_engines
+from rlhf.data.tasks import conversations_of
+from rlhf.errors import DeadlinePassed, ModelError
+from rlhf.recipe.schema import Recipe
+from rlhf.recipe.workers import REWARD, reward_roles
+from rlhf.rollout.engine import RemoteEngine
+from rlhf.types import Message, Scored, Task
+from tests.models.vocabularies import tokenizer_of
+from tests.models.wire import WIRES
+from tests.reward.test_model import FakeWorker, trajectory
+
+
+class Hanging:
+    """A worker that answers nothing in time."""
+
+    name = "engine-0"
+
+    async def call(self, method: str, *args: Any, timeout_seconds: float, **kwargs: Any) -> Any:
+        raise DeadlinePassed(f"{self.name}.{method}", timeout_seconds)
+
+
+async def test_an_engine_that_cannot_stop_does_not_hide_what_ended_the_run() -> None:
+    await stop_engines([RemoteEngine(Hanging())])
+
+
+class Cluster:
+    """Gives workers to whoever asks for some, and knows who asked."""
+
+    def __init__(self) -> None:
+        self.spawned: list[str] = []
+
+    async def spawn(self, role: str, kwargs_of: Any) -> list[FakeWorker]:
+        self.spawned.append(role)
+        return [FakeWorker()]
+
+
+async def test_a_reward_model_among_the_parts_of_a_reward_gets_its_workers(tmp_path: Path) -> None:
+    parts = {"rule": {"kind": "exact"}, "taste": {"kind": "model", "model": "somebody/taste", "weight": 0.5}}
+    values = {"model": {"tiny": {}}, "data": {"train": {"sorting": {}}}, "reward": {"kind": "combined", "parts": parts}}
+    recipe, cluster = build(Recipe, values), Cluster()
+    assert [role.name for role in reward_roles(recipe)] == [REWARD]
+    reward = await spawn_reward(recipe, cluster, "policy", tmp_path)  # type: ignore[arg-type]
+    await reward.start()
+    (score,) = await reward(Task(id="t", messages=(), answer="x"), [trajectory(7)])
+    assert score == Scored(value=3.5, parts={"rule": 0.0, "taste": 7.0})
+    assert cluster.spawned == [REWARD]
+    await reward.close()
+
+
+async def test_a_question_that_the_chat_template_refuses_ends_a_run_before_an_engine_starts(tmp_path: Path) -> None:
+    [gemma] = [wire for wire in WIRES if wire.name == "gemma"]
+    tokenizer_of("byte-level BPE", gemma).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gemma2"}')
+    recipe = build(Recipe, {"model": {"path": str(tmp_path)}, "data": {"train": {"sorting": {}}}})
+    asked, ruled = Message(role="user", content="2?"), Message(role="system", content="Be brief.")
+    loaded = {"train": [Task(id="a", messages=(asked,)), Task(id="b", messages=(ruled, asked))], "seeds": []}
+    serving = started_serving(
+        recipe, cluster := Cluster(), str(tmp_path), logs=tmp_path, publishes=False, asked=conversations_of(loaded)
+    )  # type: ignore[arg-type]
+    with pytest.raises(
+        ModelError, match=f"model.path={tmp_path}: the chat template refuses .* of system, user: System"
+    ):
+        await serving.__aenter__()
+    assert cluster.spawned == []

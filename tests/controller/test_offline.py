@@ -1,0 +1,125 @@
+"""What a recording holds for an offline recipe, and the books of what was learnt from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf.controller.offline import Recording, Replay, check_fit, read_recording
+from rlhf.data.order import TaskOrder
+from rlhf.errors import DataError
+from rlhf.recipe.loading import recipe_from
+from rlhf.recipe.schema import Recipe
+from rlhf.runs.episodes import EpisodeWriter
+from rlhf.runs.records import records_in_flight
+from rlhf.types import Group, Scored, TrainedSample, Updated
+from tests.trainer.made import made_groups, without_score
+
+
+def recipe(**trainer: Any) -> Recipe:
+    values = {"kind": "offline", "model": {"tiny": {}}, "data": {"episodes": "runs/a"}, "trainer": trainer}
+    return recipe_from(values).recipe
+
+
+def with_rewards(group: Group, *rewards: float) -> Group:
+    samples = [
+        replace(sample, score=Scored(value=reward)) for sample, reward in zip(group.samples, rewards, strict=True)
+    ]
+    return replace(group, samples=tuple(samples))
+
+
+SOUND, EQUAL, LONELY, SILENT = (
+    with_rewards(group, *rewards)
+    for group, rewards in zip(made_groups(4, 3), [(0, 1, 1), (1, 1, 1), (0, 1, 0), (0, 1, 0)], strict=True)
+)
+LONELY = without_score(without_score(LONELY, 0), 1)
+SILENT = without_score(without_score(without_score(SILENT, 0), 1), 2)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Four groups: sound, with equal rewards, with one survivor, with none."""
+    writer = EpisodeWriter(tmp_path / "episodes.jsonl")
+    for group in (SOUND, EQUAL, LONELY, SILENT):
+        writer.write(records_in_flight(group.ticket, group.task, 3, group))
+    writer.close()
+    return tmp_path / "episodes.jsonl"
+
+
+def ordinals(groups: Sequence[Group]) -> list[int]:
+    return [group.ticket.ordinal for group in groups]
+
+
+def test_a_group_needs_two_survivors_as_in_the_run_that_played_it(file: Path) -> None:
+    recording = read_recording(recipe(), file)
+    assert ordinals(recording.sound) == [0, 1]
+    assert ordinals(recording.failed) == [2, 3]
+    assert recording.describe() == "2 recorded groups to learn from, 2 failed"
+
+
+def test_groups_with_equal_rewards_are_left_out_where_the_recipe_filters_them(file: Path) -> None:
+    recording = read_recording(recipe(filter={"equal_rewards": True}), file)
+    assert (ordinals(recording.sound), ordinals(recording.filtered)) == ([0], [1])
+
+
+def test_remax_needs_the_greedy_episodes(file: Path) -> None:
+    remax = recipe(advantage={"estimator": "remax"}, loss={"policy": "ppo"})
+    with pytest.raises(DataError, match="compares with a greedy episode"):
+        read_recording(remax, file)
+
+
+def test_episodes_of_another_model_are_refused() -> None:
+    recording = Recording(sound=(SOUND,), filtered=(), failed=())
+    longest = max(len(s.token_ids) for _, t, _ in SOUND.trainable for s in t.segments)
+    check_fit(recording, Path("a"), vocab_size=260, context_tokens=longest)
+    with pytest.raises(DataError, match=f"an episode of {longest} tokens"):
+        check_fit(recording, Path("a"), vocab_size=260, context_tokens=longest - 1)
+    with pytest.raises(DataError, match="the model knows 100 tokens"):
+        check_fit(recording, Path("a"), vocab_size=100, context_tokens=longest)
+
+
+class CountingLearner:
+    """Trains nothing, and knows the groups it was given."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.seen: list[list[int]] = []
+
+    async def update(self, groups: Sequence[Group]) -> Updated:
+        self.version += 1
+        self.seen.append(ordinals(groups))
+        nothing = np.zeros(1, np.float32)
+        return Updated(
+            metrics={"approx_kl": 0.5},
+            samples=tuple(
+                TrainedSample(ordinal=group.ticket.ordinal, sample=index, advantages=nothing, logprobs=nothing)
+                for group in groups
+                for index, _, _ in group.trainable
+            ),
+        )
+
+
+async def test_its_books_count_every_recorded_group_and_episode_once() -> None:
+    maimed = without_score(with_rewards(made_groups(1, 3, seed=5)[0], 0, 1, 0), 2)
+    sound = (maimed, *(replace(SOUND, ticket=replace(SOUND.ticket, ordinal=n)) for n in range(1, 5)))
+    recording = Recording(sound=sound, filtered=(EQUAL,), failed=(SILENT,))
+    learner = CountingLearner()
+    replay = Replay(learner, recording, TaskOrder(sound, seed=0, shuffle=False), batch_size=2)  # type: ignore[arg-type]
+    lesson = await replay.update()
+    assert lesson.metrics["approx_kl"] == 0.5
+    assert "staleness/mean" not in lesson.metrics
+    assert replay.books.examples == 5
+    assert replay.books.groups == {"admitted": 7, "trained": 2, "filtered": 1, "failed": 1, "in_flight": 3}
+    assert replay.books.episodes == {
+        "admitted": 21, "trained": 5, "filtered": 3, "failed": 0, "in_flight": 9, "unscored": 4,
+    }  # fmt: skip
+    for _ in range(3):
+        await replay.update()
+    assert learner.seen == [[0, 1], [2, 3], [4, 0], [1, 2]]
+    assert replay.books.groups["trained"] == 5
+    assert replay.books.episodes["trained"] == 14

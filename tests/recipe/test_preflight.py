@@ -1,0 +1,31 @@
+"""Bounds that a recipe keeps, to the last token."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf.errors import ConfigError
+from rlhf.recipe.loading import recipe_from
+from rlhf.recipe.preflight import check_context
+from rlhf.recipe.schema import Recipe
+
+
+def recipe(**values: object) -> Recipe:
+    given = {"model": {"path": "a/b"}, "data": {"train": {"sorting": {}}, "eval": {"sorting": {"fold": "eval"}}}}
+    return recipe_from(given | values).recipe
+
+
+def test_a_reply_is_shorter_than_the_context_for_something_is_asked() -> None:
+    check_context(recipe(sampling={"max_tokens": 99}), 100)
+    with pytest.raises(ConfigError, match=r"sampling\.max_tokens is 100, but the context of a/b is 100 tokens"):
+        check_context(recipe(sampling={"max_tokens": 100}), 100)
+
+
+def test_an_episode_may_fill_the_context_and_not_pass_it() -> None:
+    check_context(recipe(sampling={"max_tokens": 8}, rollout={"max_context_tokens": 100}), 100)
+    with pytest.raises(ConfigError, match=r"rollout\.max_context_tokens is 101, longer than the context"):
+        check_context(recipe(sampling={"max_tokens": 8}, rollout={"max_context_tokens": 101}), 100)
+
+
+def test_a_model_that_does_not_say_its_context_is_believed() -> None:
+    check_context(recipe(sampling={"max_tokens": 10**6}), None)

@@ -1,0 +1,62 @@
+"""Requests that are refused before vLLM sees them, and manifests that do not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlhf.rollout.vllm.environment import engine_environment
+from rlhf.rollout.vllm.names import unknown_and_missing
+from rlhf.rollout.vllm.refusal import refusal
+from rlhf.rollout.vllm.settings import EngineFacts, Request
+
+FACTS = EngineFacts(max_context_tokens=8, vocab_size=10, vllm_version="0", seconds=1)
+PARAMETERS = {
+    "model.qkv_proj.weight": ("model.q.weight", "model.k.weight"),
+    "model.norm.weight": ("model.norm.weight",),
+}
+
+
+def request(*tokens: int, temperature: float = 1.0, max_tokens: int = 4) -> Request:
+    return Request("r", np.array(tokens, dtype=np.int32), temperature, max_tokens, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("refused", "why"),
+    [
+        (request(), "no tokens"),
+        (request(*range(8)), "8 tokens leaves no room in a context of 8"),
+        (request(10), "outside the vocabulary of 10"),
+        (request(-1), "outside the vocabulary of 10"),
+        (request(1, max_tokens=0), "max_tokens is 0"),
+        (request(1, temperature=0.001), "temperature is 0.001"),
+        (request(1, temperature=-1), "temperature is -1"),
+    ],
+)
+def test_a_request_that_cannot_be_answered_as_asked_is_refused(refused: Request, why: str) -> None:
+    assert why in refusal(refused, FACTS)
+
+
+@pytest.mark.parametrize("answered", [request(1, 2), request(*range(7)), request(9, temperature=0)])
+def test_others_are_answered(answered: Request) -> None:
+    assert refusal(answered, FACTS) == ""
+
+
+def test_a_manifest_fills_fused_parameters_by_their_parts() -> None:
+    assert unknown_and_missing(["model.q.weight", "model.k.weight", "model.norm.weight"], PARAMETERS) == ([], [])
+
+
+def test_a_manifest_that_leaves_a_part_of_a_parameter_out_is_told() -> None:
+    assert unknown_and_missing(["model.q.weight", "model.norm.weight"], PARAMETERS) == ([], ["model.k.weight"])
+
+
+def test_a_name_without_a_place_is_told() -> None:
+    names = ["model.q.weight", "model.k.weight", "model.norm.weight", "value_head.weight"]
+    assert unknown_and_missing(names, PARAMETERS) == (["value_head.weight"], [])
+
+
+def test_an_engine_runs_inside_its_worker_and_compiles_only_on_a_gpu() -> None:
+    cpu, cuda = engine_environment("cpu"), engine_environment("cuda")
+    assert cpu["VLLM_ENABLE_V1_MULTIPROCESSING"] == cuda["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert "TORCH_COMPILE_DISABLE" in cpu
+    assert "TORCH_COMPILE_DISABLE" not in cuda

@@ -1,0 +1,188 @@
+"""The power goes at any moment of a run: it goes on from a checkpoint at most one interval old, and the books balance.
+
+The loop, the books, the records, the checkpoints, the lease and the resume are the run's own; an engine and a learner
+that cost nothing stand for the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from io import StringIO
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf.cluster.watch import telling_error
+from rlhf.controller import rl as training
+from rlhf.controller.sitting import Sitting, run_folder
+from rlhf.recipe.loading import recipe_from
+from rlhf.recipe.schema import Recipe
+from rlhf.rollout.group import GroupRollout
+from rlhf.runs import owner
+from rlhf.runs.durable import synced
+from rlhf.runs.jsonl import read_jsonl
+from rlhf.runs.records import read_episodes
+from rlhf.runs.summary import Summary
+from rlhf.runs.tracing import Clock
+from rlhf.runs.view import PlainView
+from rlhf.types import Sampling, Written
+from tests.env.looping import WholeLearner
+from tests.fakes import FakeEngine, FakeRenderer, FakeReward, FakeTasks
+from tests.power import Disk, PowerCut
+
+UPDATES, INTERVAL, GROUPS, SAMPLES = 6, 2, 2, 2
+BEGAN = {"model.path": "digest"}
+
+
+class SavingLearner(WholeLearner):
+    """Its state is its version, in a file of each of two ranks."""
+
+    async def save(self, path: Path) -> dict[str, Written]:
+        files = [path / "deepspeed" / f"rank-{rank}.pt" for rank in range(2)]
+        (path / "deepspeed").mkdir()
+        for file in files:
+            await asyncio.sleep(0)
+            file.write_text(f"{self.version}\n" * 100)
+        return synced(path, files)
+
+    async def load(self, path: Path) -> None:
+        (version,) = {(path / "deepspeed" / f"rank-{rank}.pt").read_text() for rank in range(2)}
+        self.version = int(version.splitlines()[0])
+
+
+class FakeServing:
+    """What a run asks of its engines."""
+
+    def rollout(self, recipe: Recipe, *, sampling: Sampling, group_size: int, purpose: str) -> GroupRollout:
+        return GroupRollout(
+            engine=FakeEngine(), renderer=FakeRenderer(), reward=FakeReward(0.0, 1.0), sampling=sampling,
+            group_size=group_size, max_context_tokens=64, run_seed=0,
+        )  # fmt: skip
+
+    def evaluator(self, recipe: Recipe, problems: Any) -> None:
+        return None
+
+
+class FakePublisher:
+    canary_difference = 0.0
+
+    def __init__(self, learner: SavingLearner) -> None:
+        self.publish = learner.publish
+
+
+@dataclass
+class Sat:
+    """One sitting: what it told, from which version it went on, and how far it came."""
+
+    told: list[str] = field(default_factory=list)
+    began_at: int = 0
+    run: training.RlRun | None = None
+    summary: Summary | None = None
+
+    @property
+    def reached(self) -> int:
+        return self.run.loop.version if self.run else self.began_at
+
+
+def sit(run: Path, sat: Sat, *, resume: bool) -> None:
+    """A run in `run` from the command to its end."""
+    trainer = {"updates": UPDATES, "save_every": INTERVAL, "keep_checkpoints": 1, "groups_per_update": GROUPS}
+    recipe = recipe_from(
+        {
+            "name": "t", "model": {"tiny": {}}, "data": {"train": {"sorting": {}}}, "reward": {"kind": "exact"},
+            "run": {"dir": str(run), "loggers": []},
+            "trainer": {**trainer, "group_size": SAMPLES, "max_staleness": 1},
+        }
+    )  # fmt: skip
+    folder, point = run_folder(recipe.recipe, resume=resume, tell=sat.told.append)
+    try:
+        if point is None:
+            folder.write_recipe(recipe.recipe, recipe.origins)
+        sitting = Sitting(
+            recipe=recipe.recipe, folder=folder, clock=Clock(), view=PlainView(StringIO()), point=point,
+            origins=recipe.origins,
+        )  # fmt: skip
+        asyncio.run(played(sitting, sat))
+    except BaseExceptionGroup as several:
+        raise telling_error(several) from None
+    finally:
+        folder.give_back()
+
+
+async def played(sitting: Sitting, sat: Sat) -> None:
+    learner = SavingLearner()
+    if sitting.point is not None:
+        await learner.load(sitting.point.path)
+        assert learner.version == sitting.point.version
+        sat.began_at = learner.version
+    sitting.begin(BEGAN)
+    sat.run = training.RlRun(
+        sitting, tasks=FakeTasks(), problems={}, serving=FakeServing(), learner=learner,  # type: ignore[arg-type]
+        publisher=FakePublisher(learner), began=BEGAN,  # type: ignore[arg-type]
+    )  # fmt: skip
+    sat.summary = await sat.run.finish()
+
+
+@pytest.fixture
+def reboots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sitting is on a machine that has started anew; the owner before it is not waited for."""
+    boots = count()
+    monkeypatch.setattr(owner, "machine", lambda: f"boot {next(boots)}")
+    monkeypatch.setattr(owner, "touched", lambda path, seconds: False)
+    monkeypatch.setattr(training, "plot_rewards", lambda *arguments: None)
+
+
+def operations(place: Path) -> int:
+    """Of a whole run."""
+    place.mkdir()
+    with Disk(place).watched() as disk:
+        sit(place / "run", Sat(), resume=False)
+    return disk.operations
+
+
+def cut(place: Path, at: int, rng: random.Random, *, resume: bool) -> tuple[Path, Sat]:
+    """A sitting in `place/run` whose power goes at operation `at`; what is found in its place then."""
+    sat = Sat()
+    with suppress(PowerCut), (disk := Disk(place, at)).watched():
+        sit(place / "run", sat, resume=resume)
+    return disk.found(place.with_name(f"{place.name}-found"), rng), sat
+
+
+def balanced(run: Path, summary: Summary) -> bool:
+    """Every group and episode once, in the books of all sittings as in the records."""
+    groups = summary.group_accounts
+    assert groups["trained"] == UPDATES * GROUPS
+    assert groups["admitted"] == sum(groups[fate] for fate in ("trained", "filtered", "failed", "in_flight"))
+    records = list(read_episodes(run / "episodes.jsonl"))
+    trained = Counter((one.ordinal, one.sample, one.update) for one in records if one.fate == "trained")
+    assert trained == {(n, sample, n // GROUPS + 1): 1 for n in range(UPDATES * GROUPS) for sample in range(SAMPLES)}
+    fates = Counter(one.fate.value for one in records)
+    assert {name: many for name, many in summary.sample_accounts.items() if many} == fates | {"admitted": len(records)}
+    assert [line["update"] for line in read_jsonl(run / "metrics.jsonl")] == list(range(1, UPDATES + 1))
+    return True
+
+
+@pytest.mark.usefixtures("reboots")
+@pytest.mark.parametrize("points", [15, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_run_whose_power_went_goes_on_from_a_checkpoint_one_interval_old_or_younger(
+    tmp_path: Path, points: int
+) -> None:
+    rng, total = random.Random(points), operations(tmp_path / "whole")
+    for number in range(points):
+        place, resume, reached = tmp_path / str(number), False, 0
+        place.mkdir()
+        for _ in range(rng.choice((1, 1, 2))):  # the power may go again in the sitting after it
+            place, sat = cut(place, rng.randint(1, total), rng, resume=resume)
+            resume, reached = True, max(reached, sat.reached)
+        last = Sat()
+        (place / "run").mkdir(exist_ok=True)
+        sit(place / "run", last, resume=True)
+        assert reached - last.began_at <= INTERVAL, (number, last.told)
+        assert last.summary is not None
+        assert balanced(place / "run", last.summary)
