@@ -9,9 +9,10 @@ from contextlib import closing
 from pathlib import Path
 
 from rlhf.controller.checkpoints import saying_what_is_intact
+from rlhf.controller.context import RunContext, run_folder
 from rlhf.controller.preemption import Leaving
 from rlhf.controller.resume import ResumePoint
-from rlhf.controller.sitting import Sitting, run_folder
+from rlhf.controller.run import Callback
 from rlhf.errors import UserError
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.preflight import preflight
@@ -32,17 +33,18 @@ class Trainer:
     >>> trainer.predict("52431")
     """
 
-    def __init__(self, loaded: LoadedRecipe, *, clock: Clock | None = None) -> None:
-        self._given = loaded
+    def __init__(self, loaded: LoadedRecipe, *, clock: Clock | None = None, callbacks: Sequence[Callback] = ()) -> None:
+        """`callbacks` come after those of the recipe."""
+        self._given, self._callbacks = loaded, tuple(callbacks)
         self.loaded = located(loaded)
         self.recipe = self.loaded.recipe
         self._clock = clock
         self._model: str | None = None
 
     @classmethod
-    def from_recipe(cls, path: str | Path, *overrides: str) -> Trainer:
+    def from_recipe(cls, path: str | Path, *overrides: str, callbacks: Sequence[Callback] = ()) -> Trainer:
         """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`."""
-        return cls(load_recipe(Path(path), overrides))
+        return cls(load_recipe(Path(path), overrides), callbacks=callbacks)
 
     def fit(self, *, resume: bool = False, start_over: bool = False, leaving: Leaving | None = None) -> Summary:
         """Train to the end of the budget. Raises the run's first failure; the run folder is complete then too.
@@ -58,15 +60,15 @@ class Trainer:
         folder, point = run_folder(self.recipe, resume=resume, start_over=start_over, tell=told.append)
         try:
             with saying_what_is_intact(folder):
-                summary = self._sit(folder, point, told, leaving or Leaving())
+                summary = self._run(folder, point, told, leaving or Leaving())
         finally:
             folder.give_back()
         self._model = None if summary.saved else model_folder(str(folder.path))
         return summary
 
-    def _sit(self, folder: RunFolder, point: ResumePoint | None, told: Sequence[str], leaving: Leaving) -> Summary:
+    def _run(self, folder: RunFolder, point: ResumePoint | None, told: Sequence[str], leaving: Leaving) -> Summary:
         """From the run folder to the summary."""
-        from rlhf.controller.rl import train
+        from rlhf.controller.train import train
 
         if point is None:
             folder.write_recipe(self.recipe, self.loaded.origins)
@@ -76,7 +78,7 @@ class Trainer:
             with closing(BothViews(shown, PlainView(log))) as view:
                 for words in told:
                     view.message(words)
-                sitting = Sitting(
+                context = RunContext(
                     recipe=self.recipe,
                     folder=folder,
                     clock=self._clock or Clock(),
@@ -85,7 +87,7 @@ class Trainer:
                     point=point,
                     leaving=leaving,
                 )
-                return asyncio.run(train(sitting))
+                return asyncio.run(train(context, self._callbacks))
 
     def evaluate(self) -> Evaluation:
         """The trained policy on the recipe's held-out tasks, greedily."""

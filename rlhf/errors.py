@@ -167,3 +167,7 @@ class OpponentFailed(RlhfError):
     def __init__(self, opponent: str, kind: str, detail: str) -> None:
         super().__init__(f"opponent {opponent}: {kind}: {detail}")
         self.opponent, self.kind, self.detail = opponent, kind, detail
+
+
+class CallbackFailed(RlhfError):
+    """A callback of the recipe's own raised."""

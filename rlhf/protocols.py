@@ -105,6 +105,12 @@ class Learner(Protocol):
     async def load(self, path: Path) -> None: ...
 
 
+class Saves(Protocol):
+    """What is saved: a learner, whose ranks write and sync their parts and say what they wrote."""
+
+    async def save(self, path: Path) -> Mapping[str, Written]: ...
+
+
 class WeightSync(Protocol):
     """`publish` returns when every engine samples from the learner's weights, with their version."""
 

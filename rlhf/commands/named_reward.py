@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf.config import build, merge, parse_override
-from rlhf.pieces import is_piece
+from rlhf.config import build, is_piece, merge, parse_override
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.resolve import folder_of
 from rlhf.reward.config import RewardConfig

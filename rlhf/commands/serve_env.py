@@ -7,13 +7,13 @@ import socket
 from collections.abc import Callable
 
 from rlhf.commands.env_check import json_object
+from rlhf.config import is_piece
 from rlhf.env.hosting.isolation import Factory, Isolation
 from rlhf.env.hosting.kinds import KINDS, isolation_of
 from rlhf.env.server.app import ServerSettings, serve
 from rlhf.errors import UserError
 from rlhf.http.binding import check_binding
 from rlhf.http.listening import bound, url_of
-from rlhf.pieces import is_piece
 
 
 def serve_env(name: str, arguments: str, isolation: str, settings: ServerSettings) -> int:

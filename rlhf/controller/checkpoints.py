@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
-from rlhf.controller.trainer_state import STANDING, Standing, read_standing, write_standing
+from rlhf.controller.trainer_state import TRAINER_STATE, TrainerState, read_trainer_state, write_trainer_state
 from rlhf.errors import CheckpointError, DiskFailed, SaveFailed, WorkerFailed
+from rlhf.protocols import Saves
 from rlhf.runs.durable import sync_file, sync_folder, synced
 from rlhf.runs.folder import RunFolder
 from rlhf.trainer.checkpoint import checkpoints, is_whole, prune, read_checkpoint, unfinished, write_checkpoint
@@ -25,22 +25,16 @@ OF_DISKS = (
 """What a file system says that cannot or must not write."""
 
 
-class Saves(Protocol):
-    """What is saved: a learner, whose ranks write and sync their parts and say what they wrote."""
-
-    async def save(self, path: Path) -> Mapping[str, Written]: ...
-
-
 async def save_run(
     folder: RunFolder,
     learner: Saves,
-    standing: Standing,
+    trainer_state: TrainerState,
     *,
     version: PolicyVersion,
     next_ordinal: int,
     outstanding: tuple[int, ...],
     keep: int,
-) -> None:
+) -> Path:
     """Write a checkpoint beside the earlier ones; when it is whole, and its books can be read, drop the oldest.
 
     Raises `SaveFailed`, which says from which checkpoint the run can go on.
@@ -48,9 +42,9 @@ async def save_run(
 
     async def save(path: Path) -> Mapping[str, Written]:
         written = await learner.save(path)
-        write_standing(path, standing)
-        await asyncio.to_thread(sync_records, folder, standing)
-        return {**written, **synced(path, [path / STANDING])}
+        write_trainer_state(path, trainer_state)
+        await asyncio.to_thread(sync_records, folder, trainer_state)
+        return {**written, **synced(path, [path / TRAINER_STATE])}
 
     try:
         finished = await write_checkpoint(
@@ -62,9 +56,10 @@ async def save_run(
             mark=f"-{folder.owner.fence}" if folder.owner else "",
             may_write=folder.check,
         )
-        read_standing(finished)
+        read_trainer_state(finished)
         read_checkpoint(finished)
         await asyncio.to_thread(prune, folder.checkpoints, keep, folder.check)
+        return finished
     except (OSError, CheckpointError, DiskFailed, WorkerFailed) as error:
         why = f"version {version} cannot be saved: {cause(error, folder)}; {intact(folder)}"
         await asyncio.to_thread(make_room, folder)
@@ -78,9 +73,9 @@ def make_room(folder: RunFolder) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def sync_records(folder: RunFolder, standing: Standing) -> None:
+def sync_records(folder: RunFolder, trainer_state: TrainerState) -> None:
     """The records that the books count, and the names of what is in the run folder and around it."""
-    for name in standing.lines:
+    for name in trainer_state.lines:
         sync_file(folder.path / name)
     for path in (folder.checkpoints, folder.path, folder.path.parent):
         sync_folder(path)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rlhf.cluster.worker import Cluster
+from rlhf.config import load_piece
 from rlhf.env.cassette import RecordedEnvironments, ReplayedEnvironments
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
@@ -20,7 +21,6 @@ from rlhf.env.hosting.kinds import isolation_of
 from rlhf.env.server.worker import WorkerSettings
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.http.config import check_cassette, token_from
-from rlhf.pieces import load_piece
 from rlhf.protocols import Environments
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import ENVIRONMENT

@@ -1,4 +1,4 @@
-"""Recorded episodes as a study: the policy learns from what was sampled and scored before, and no engine is started."""
+"""Training on recorded episodes: the policy learns from what was sampled and scored before, without engines."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from pathlib import Path
 
 from rlhf.cluster.worker import Worker
 from rlhf.controller.build import learner_settings, make_learner
-from rlhf.controller.dataset_trainer import Books, HeldOut, Lesson
+from rlhf.controller.dataset_trainer import StepResult
+from rlhf.controller.run import Counts
 from rlhf.data.order import TaskOrder
 from rlhf.data.tasks import Tell
 from rlhf.errors import DataError
 from rlhf.recipe.schema import Recipe
+from rlhf.rollout.evaluation import SetResult
 from rlhf.runs.recorded import episodes_file, recorded_groups
 from rlhf.trainer.algorithm import needs_of
 from rlhf.trainer.learner import RemoteLearner
@@ -38,8 +40,11 @@ class Recording:
         return f"{len(self.sound)} recorded groups to learn from{told}"
 
 
-class Replay:
-    """A `Study` of recorded groups. Nothing is held out: an evaluation needs engines."""
+class OfflineTrainer:
+    """A `DatasetTrainer` on recorded groups. Nothing is held out: an evaluation needs engines."""
+
+    shown = ("reward/mean", "approx_kl")
+    evaluates = False
 
     def __init__(self, learner: RemoteLearner, recording: Recording, order: TaskOrder[Group], batch_size: int) -> None:
         self.learner, self._recording = learner, recording
@@ -51,7 +56,7 @@ class Replay:
         learnt = range(self.learner.version * self._batch_size)
         self._samples = sum(len(self._order[ordinal].trainable) for ordinal in learnt)
 
-    async def update(self) -> Lesson:
+    async def update(self) -> StepResult:
         first = self.learner.version * self._batch_size
         groups = [self._order[ordinal] for ordinal in range(first, first + self._batch_size)]
         statistics = batch_statistics(groups, version=0)
@@ -59,17 +64,13 @@ class Replay:
         self._samples += len(updated.samples)
         # Versions are those of the run that recorded them: there is no staleness in the updates of this one.
         told = {name: value for name, value in statistics.items() if not name.startswith("staleness/")}
-        return Lesson(
-            metrics=told | dict(updated.metrics),
-            watched=("reward/mean", "approx_kl"),
-            tokens=int(statistics["tokens/trained"]),
-        )
+        return StepResult(metrics=told | dict(updated.metrics), tokens=int(statistics["tokens/trained"]))
 
-    async def evaluate(self) -> dict[str, HeldOut]:
-        return {}
+    async def evaluate(self) -> tuple[SetResult, ...]:
+        return ()
 
     @property
-    def books(self) -> Books:
+    def counts(self) -> Counts:
         """Every group and every episode of the file once, whatever the number of epochs."""
         reached = min(self.learner.version * self._batch_size, len(self._order))
         fates = {
@@ -79,14 +80,14 @@ class Replay:
             "in_flight": [self._order[ordinal] for ordinal in range(reached, len(self._order))],
         }
         episodes = Counter(_fates(fates))
-        return Books(
-            examples=self._samples,
+        return Counts(
+            samples=self._samples,
             groups=_accounts({fate: len(groups) for fate, groups in fates.items()}),
             episodes=_accounts({fate: episodes[fate] for fate in (*fates, "unscored")}),
         )
 
 
-async def begin_replay(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> Replay:
+async def start_offline(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> OfflineTrainer:
     """Start the ranks on the policy in `model`, and read the episodes it learns from."""
     file = episodes_file(str(recipe.data.episodes))
     recording = await asyncio.to_thread(read_recording, recipe, file)
@@ -97,7 +98,7 @@ async def begin_replay(recipe: Recipe, workers: Sequence[Worker], model: str, te
     facts = await learner.start(learner_settings(recipe, model))
     check_fit(recording, file, vocab_size=facts["vocab_size"], context_tokens=facts["context_tokens"])
     order = TaskOrder(recording.sound, recipe.seed, recipe.data.shuffle)
-    return Replay(learner, recording, order, recipe.trainer.groups_per_update)
+    return OfflineTrainer(learner, recording, order, recipe.trainer.groups_per_update)
 
 
 def read_recording(recipe: Recipe, file: Path) -> Recording:

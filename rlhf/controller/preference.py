@@ -1,4 +1,4 @@
-"""Preference pairs as a study: a reward model or a policy learns which of two replies is preferred."""
+"""Training on preference pairs: a reward model or a policy learns which of two replies is preferred."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 
 from rlhf.cluster.worker import Worker
 from rlhf.controller.build import learner_of, learner_settings
-from rlhf.controller.dataset_trainer import Books, HeldOut, Lesson
+from rlhf.controller.dataset_trainer import StepResult
+from rlhf.controller.run import Counts
 from rlhf.data.config import DatasetConfig
 from rlhf.data.overlap import check_overlap, questions_of_pairs
 from rlhf.data.preference import Pair
@@ -18,14 +19,17 @@ from rlhf.data.sources import load_pairs
 from rlhf.data.tasks import Tell, mixed
 from rlhf.errors import DataError
 from rlhf.recipe.schema import Recipe
+from rlhf.rollout.evaluation import SetResult
 from rlhf.trainer.pairs import PairOfSegments, PreferenceLearner, RewardLearner
 
 Fitted = Callable[[Pair], PairOfSegments | None]
 """A pair as tokens, or None when the model's context is too short for it."""
 
 
-class Comparison:
-    """A `Study` of pairs; `held_out` ones by the name of their set."""
+class PreferenceTrainer:
+    """A `DatasetTrainer` on pairs; `held_out` ones by the name of their set."""
+
+    shown = ("pair_loss", "accuracy")
 
     def __init__(
         self,
@@ -38,26 +42,32 @@ class Comparison:
 
     async def resume(self, checkpoint: Path) -> None:
         await self.learner.load(checkpoint)
-        await asyncio.to_thread(deque, islice(self._pairs, self.books.examples), 0)
+        await asyncio.to_thread(deque, islice(self._pairs, self.counts.samples), 0)
 
-    async def update(self) -> Lesson:
+    @property
+    def evaluates(self) -> bool:
+        return bool(self._held_out)
+
+    async def update(self) -> StepResult:
         pairs = list(islice(self._pairs, self._batch_size))
         metrics = await self.learner.prefer(pairs)
         tokens = sum(len(segment.token_ids) for pair in pairs for segment in (pair.chosen, pair.rejected))
-        return Lesson(metrics=metrics, watched=("pair_loss", "accuracy"), tokens=tokens)
+        return StepResult(metrics=metrics, tokens=tokens)
 
-    async def evaluate(self) -> dict[str, HeldOut]:
-        return {
-            name: HeldOut(examples=len(pairs), metrics=await self.learner.judge(pairs))
-            for name, pairs in self._held_out.items()
-        }
+    async def evaluate(self) -> tuple[SetResult, ...]:
+        return tuple(
+            [
+                SetResult(name=name, problems=len(pairs), metrics=await self.learner.judge(pairs))
+                for name, pairs in self._held_out.items()
+            ]
+        )
 
     @property
-    def books(self) -> Books:
-        return Books(examples=self.learner.version * self._batch_size)
+    def counts(self) -> Counts:
+        return Counts(samples=self.learner.version * self._batch_size)
 
 
-async def begin_comparison(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> Comparison:
+async def start_preference(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> PreferenceTrainer:
     """Start the ranks on `model`, a policy's or a reward model's beginning, and find its pairs."""
     data = recipe.data
     train = await asyncio.to_thread(told_pairs, data.train_sets, tell)
@@ -73,7 +83,7 @@ async def begin_comparison(recipe: Recipe, workers: Sequence[Worker], model: str
     learner = learner_of(PreferenceLearner if recipe.kind == "preference" else RewardLearner, recipe, workers)
     facts = await learner.start(learner_settings(recipe, model))
     fitted = await asyncio.to_thread(fitting, recipe, model, facts["context_tokens"], tell)
-    return Comparison(
+    return PreferenceTrainer(
         learner,
         in_order(recipe, list(train.values()), fitted),
         {

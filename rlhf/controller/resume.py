@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.config import read_yaml
-from rlhf.controller.trainer_state import Standing, check_records, read_standing
+from rlhf.controller.trainer_state import TrainerState, check_records, read_trainer_state
 from rlhf.errors import CheckpointError, ConfigError
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.folder import RunFolder
@@ -31,7 +31,7 @@ class ResumePoint:
 
     path: Path
     manifest: CheckpointManifest
-    standing: Standing
+    trainer_state: TrainerState
 
     @property
     def version(self) -> PolicyVersion:
@@ -63,8 +63,8 @@ def resume_point(
         if any(key == fixed or key.startswith(f"{fixed}.") for fixed in DATA_KEYS):
             raise ConfigError(f"{key} was {before!r} in {folder.path} and is {now!r}: a resumed run keeps its data")
         tell(f"changed since: {key} {before!r} → {now!r}")
-    if (plan := plan_of(recipe)) != point.standing.plan:
-        tell(f"resuming under another plan ({point.standing.plan}; now {plan}): exact in data, not in bits")
+    if (plan := plan_of(recipe)) != point.trainer_state.plan:
+        tell(f"resuming under another plan ({point.trainer_state.plan}; now {plan}): exact in data, not in bits")
     return point
 
 
@@ -73,13 +73,13 @@ def newest_usable(folder: RunFolder) -> tuple[ResumePoint | None, list[str]]:
     refused = []
     for path in reversed(checkpoints(folder.checkpoints)):
         try:
-            manifest, standing = read_checkpoint(path), read_standing(path)
-            check_records(folder.path, standing)
+            manifest, trainer_state = read_checkpoint(path), read_trainer_state(path)
+            check_records(folder.path, trainer_state)
             verify(path, manifest)
         except CheckpointError as error:
             refused.append(str(error))
         else:
-            return ResumePoint(path=path, manifest=manifest, standing=standing), refused
+            return ResumePoint(path=path, manifest=manifest, trainer_state=trainer_state), refused
     return None, refused
 
 
@@ -101,7 +101,7 @@ def rewind(folder: RunFolder, point: ResumePoint) -> None:
         if path.name > point.path.name:
             folder.check()
             path.rename(damaged_name(path))
-    for name, length in point.standing.lines.items():
+    for name, length in point.trainer_state.lines.items():
         folder.check()
         if (folder.path / name).exists():
             os.truncate(folder.path / name, length)

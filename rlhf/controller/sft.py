@@ -1,4 +1,4 @@
-"""Demonstrations as a study: the policy imitates replies, every token of them alike."""
+"""Supervised fine-tuning: the policy imitates demonstrations, every token of a reply alike."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 
 from rlhf.cluster.worker import Worker
 from rlhf.controller.build import learner_settings, make_learner
-from rlhf.controller.dataset_trainer import Books, HeldOut, Lesson
+from rlhf.controller.dataset_trainer import StepResult
+from rlhf.controller.run import Counts
 from rlhf.data.made import demonstrations
 from rlhf.data.selection import PromptTokens
 from rlhf.data.tasks import Tell, load_sets, mixed, training_tasks
 from rlhf.errors import DataError
 from rlhf.recipe.schema import Recipe
+from rlhf.rollout.evaluation import SetResult
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.sft import demonstration_batch
 from rlhf.types import Message, Segment, Task
@@ -24,35 +26,38 @@ Demonstration = tuple[tuple[Message, ...], str]
 """What is asked, and the reply to imitate."""
 
 
-class Imitation:
-    """A `Study` of demonstrations. Nothing is held out."""
+class SftTrainer:
+    """A `DatasetTrainer` on demonstrations. Nothing is held out."""
 
-    def __init__(self, learner: RemoteLearner, lessons: Iterator[Segment], batch_size: int) -> None:
-        self.learner, self._lessons, self._batch_size = learner, lessons, batch_size
+    shown = ("nll",)
+    evaluates = False
+
+    def __init__(self, learner: RemoteLearner, demonstrations: Iterator[Segment], batch_size: int) -> None:
+        self.learner, self._demonstrations, self._batch_size = learner, demonstrations, batch_size
 
     async def resume(self, checkpoint: Path) -> None:
         await self.learner.load(checkpoint)
-        await asyncio.to_thread(deque, islice(self._lessons, self.books.examples), 0)
+        await asyncio.to_thread(deque, islice(self._demonstrations, self.counts.samples), 0)
 
-    async def update(self) -> Lesson:
-        lessons = list(islice(self._lessons, self._batch_size))
-        metrics = await self.learner.imitate(demonstration_batch(lessons))
-        return Lesson(metrics=metrics, watched=("nll",), tokens=sum(int(one.action_mask.sum()) for one in lessons))
+    async def update(self) -> StepResult:
+        batch = list(islice(self._demonstrations, self._batch_size))
+        metrics = await self.learner.imitate(demonstration_batch(batch))
+        return StepResult(metrics=metrics, tokens=sum(int(one.action_mask.sum()) for one in batch))
 
-    async def evaluate(self) -> dict[str, HeldOut]:
-        return {}
+    async def evaluate(self) -> tuple[SetResult, ...]:
+        return ()
 
     @property
-    def books(self) -> Books:
-        return Books(examples=self.learner.version * self._batch_size)
+    def counts(self) -> Counts:
+        return Counts(samples=self.learner.version * self._batch_size)
 
 
-async def begin_imitation(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> Imitation:
+async def start_sft(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> SftTrainer:
     """Start the ranks on the policy in `model`, and find what it imitates."""
     learner = make_learner(recipe, workers)
     facts = await learner.start(learner_settings(recipe, model))
-    lessons = await asyncio.to_thread(rendered, recipe, model, facts["context_tokens"], tell)
-    return Imitation(learner, lessons, recipe.trainer.groups_per_update)
+    segments = await asyncio.to_thread(rendered, recipe, model, facts["context_tokens"], tell)
+    return SftTrainer(learner, segments, recipe.trainer.groups_per_update)
 
 
 def demonstrations_of(recipe: Recipe, prompt_tokens: PromptTokens, tell: Tell) -> Iterator[Demonstration]:

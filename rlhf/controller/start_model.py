@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.worker import Worker
+from rlhf.config import load_piece
 from rlhf.controller.build import learner_settings
 from rlhf.data.config import MadeConfig
 from rlhf.data.made import demonstrations
 from rlhf.env.config import EnvironmentConfig
 from rlhf.errors import DataError
 from rlhf.models.start import start_model
-from rlhf.pieces import load_piece
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.view import View
 from rlhf.trainer.warmup import warm_up

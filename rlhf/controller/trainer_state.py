@@ -1,4 +1,4 @@
-"""Where a run stood at a checkpoint: its books, in `standing.json` beside the weights."""
+"""Where a run stood at a checkpoint: its books, in `trainer_state.json` beside the weights."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rlhf.rollout.evaluation import Evaluation, SetResult
 from rlhf.trainer.buffer import Accounts
 from rlhf.types import PolicyVersion
 
-STANDING = "standing.json"
+TRAINER_STATE = "trainer_state.json"
 Evaluations = tuple[tuple[PolicyVersion, Evaluation], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class TrainerState:
     """Where a run stood at a checkpoint, beside its weights and ordinals."""
 
     plan: str
@@ -32,34 +32,32 @@ class Standing:
     """Of the update behind the checkpoint: it is reported after the checkpoint is written."""
     evaluations: Evaluations
     """Those before this checkpoint, without their groups."""
-    held_out: tuple[Mapping[str, Mapping[str, Any]], ...] = ()
-    """The same of a run without episodes: of every set its `HeldOut`."""
     wall_seconds: float
     provenance: Mapping[str, str] = field(default_factory=dict)
     """What the run began with, by digest (`rlhf.controller.provenance`)."""
 
 
-def write_standing(checkpoint: Path, standing: Standing) -> None:
-    (checkpoint / STANDING).write_text(json.dumps(asdict(standing)))
+def write_trainer_state(checkpoint: Path, trainer_state: TrainerState) -> None:
+    (checkpoint / TRAINER_STATE).write_text(json.dumps(asdict(trainer_state)))
 
 
-def read_standing(checkpoint: Path) -> Standing:
+def read_trainer_state(checkpoint: Path) -> TrainerState:
     """Raises `CheckpointError`, also for books that cannot be read."""
     try:
-        values = json.loads((checkpoint / STANDING).read_text())
+        values = json.loads((checkpoint / TRAINER_STATE).read_text())
         evaluations = tuple((version, _evaluation(sets["sets"])) for version, sets in values["evaluations"])
-        groups, held_out = Accounts(**values["groups"]), tuple(values["held_out"])
-        return Standing(**{**values, "groups": groups, "evaluations": evaluations, "held_out": held_out})
+        groups = Accounts(**values["groups"])
+        return TrainerState(**{**values, "groups": groups, "evaluations": evaluations})
     except FileNotFoundError:
-        raise CheckpointError(f"{checkpoint} holds no {STANDING}: this run cannot be resumed from it") from None
+        raise CheckpointError(f"{checkpoint} holds no {TRAINER_STATE}: this run cannot be resumed from it") from None
     except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{checkpoint / STANDING} cannot be read ({error})") from None
+        raise CheckpointError(f"{checkpoint / TRAINER_STATE} cannot be read ({error})") from None
 
 
-def check_records(folder: Path, standing: Standing) -> None:
+def check_records(folder: Path, trainer_state: TrainerState) -> None:
     """Whether the records that the books count are there. Raises `CheckpointError` when there is less than at that
     time, or when a file has its length and was never filled."""
-    for name, length in standing.lines.items():
+    for name, length in trainer_state.lines.items():
         path = folder / name
         there = path.stat().st_size if path.exists() else 0
         if there < length:

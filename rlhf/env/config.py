@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rlhf.config import Config
+from rlhf.config import Config, is_piece
 from rlhf.http.config import CassetteConfig
 from rlhf.models.tool_formats import ToolFormatName
-from rlhf.pieces import is_piece
 
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 Kind = Literal["thread", "process", "own", "inline"]

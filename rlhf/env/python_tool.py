@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from rlhf.config import load_piece
 from rlhf.env.tool_use import Handled, ToolUseEnvironment, text_argument, text_tool
-from rlhf.pieces import load_piece
 
 PYTHON = text_tool("python", "Runs a Python program and shows what it prints.", "code", "the program")
 CUT = "\n… cut …\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from rlhf.pieces import load_piece
+from rlhf.config import load_piece
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 Score = Callable[[str, Mapping[str, Any]], float]

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rlhf.config import Config
-from rlhf.pieces import is_piece
+from rlhf.config import Config, is_piece
 
 RoutingMode = Literal["replay", "compare", "ignore"]
 """What a learner does with the experts that engines chose: take them, compare them with its own, or nothing."""

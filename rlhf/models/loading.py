@@ -16,9 +16,9 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from rlhf.config import load_piece
 from rlhf.errors import ModelError
 from rlhf.models.whole import load_whole
-from rlhf.pieces import load_piece
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -95,7 +95,7 @@ def hidden_states(model: PreTrainedModel, token_ids: Tensor, position_ids: Tenso
     cache, or no mask where a model does not look at the positions, would silently join the sequences.
     """
     if attends_in_blocks(model):
-        # Never looked at. Were the blocks ever lost on their way, it would leave no number standing.
+        # Never looked at. Were the blocks ever lost on their way, it would leave no number trainer_state.
         mask = torch.full((1, 1, 1, 1), torch.nan, device=token_ids.device)
         blocks = {"blocks": blocks_of(position_ids, model.dtype)}
     else:

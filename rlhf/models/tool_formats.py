@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from rlhf.pieces import is_piece
+from rlhf.config import is_piece
 
 TOOL_FORMATS = ("hermes", "llama3_json", "none")
 

@@ -11,7 +11,7 @@ from typing import Any
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.plan import plan
 from rlhf.cluster.resources import Plan
-from rlhf.config import read_yaml
+from rlhf.config import is_piece, load_piece, read_yaml
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import pair_from_row
 from rlhf.data.rows import task_from_row
@@ -23,7 +23,6 @@ from rlhf.models.folder import text_config
 from rlhf.models.headers import tensor_shapes
 from rlhf.models.remote_code import brings_code, check_remote_code
 from rlhf.models.tokenizer_files import check_template, check_tokenizer, check_vocabulary
-from rlhf.pieces import is_piece, load_piece
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of
 from rlhf.rollout.tool_calls import tool_format

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlhf.cluster.config import ClusterConfig
-from rlhf.config import Config
+from rlhf.config import Config, is_piece
 from rlhf.data.config import DataConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
@@ -19,6 +19,27 @@ from rlhf.runs.config import RunConfig
 from rlhf.trainer.algorithm import is_corrected, needs_reference
 from rlhf.trainer.composition import check_composition
 from rlhf.trainer.config import TrainerConfig
+
+
+class CallbackConfig(Config):
+    """Something of one's own between updates; `module:Class` alone is short for one without arguments."""
+
+    call: str
+    """`module:Class` of an `rlhf.Callback`."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """What it is made with."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, given: Any) -> Any:
+        return {"call": given} if isinstance(given, str) else given
+
+    @field_validator("call")
+    @classmethod
+    def _is_a_name(cls, call: str) -> str:
+        if not is_piece(call):
+            raise ValueError(f"{call!r} is not of the form module:Class")
+        return call
 
 
 class Recipe(Config):
@@ -45,6 +66,8 @@ class Recipe(Config):
     trainer: TrainerConfig = TrainerConfig()
     cluster: ClusterConfig = ClusterConfig()
     run: RunConfig = RunConfig()
+    callbacks: tuple[CallbackConfig, ...] = ()
+    """What is done between updates beside what the system does, in this order."""
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Recipe:

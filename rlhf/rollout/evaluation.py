@@ -35,18 +35,19 @@ class EvaluationSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetResult:
-    """What came of one set: the mean over `problems` problems with `distinct_answers` different answers."""
+    """What came of one set: the mean over `problems` problems with `distinct_answers` different answers. Of pairs the
+    problems are the pairs, and there are neither answers nor a reward."""
 
     name: str
-    reward: float
-    """`avg@n`."""
     problems: int
-    distinct_answers: int
     metrics: Mapping[str, float]
     """`avg@n`, and `pass@k` and `maj@k` as the recipe lists them; `unscored`, the replies that have no number;
     `tokens_mean` and `truncated` of all that were played; with an environment `turns_mean` and
     `malformed_calls_mean`."""
-    groups: tuple[Group, ...] = field(repr=False)
+    reward: float | None = None
+    """`avg@n`."""
+    distinct_answers: int = 0
+    groups: tuple[Group, ...] = field(default=(), repr=False)
     """One a problem."""
 
 
@@ -57,7 +58,7 @@ class Evaluation:
     sets: tuple[SetResult, ...]
 
     @property
-    def reward(self) -> float:
+    def reward(self) -> float | None:
         return self.sets[0].reward
 
     @property
@@ -72,7 +73,7 @@ class Evaluation:
     def metrics(self) -> dict[str, float]:
         """By the names under which they are logged."""
         by_set = {f"eval/{one.name}/{name}": value for one in self.sets for name, value in one.metrics.items()}
-        return {"eval/reward": self.reward} | by_set
+        return ({} if self.reward is None else {"eval/reward": self.reward}) | by_set
 
 
 class Evaluator:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf.config import is_piece, load_piece
 from rlhf.errors import ConfigError
-from rlhf.pieces import is_piece, load_piece
 from rlhf.types import ToolCall
 
 HERMES_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)

@@ -126,12 +126,18 @@ def curve(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
 
 
 def held_out(evaluations: Sequence[EvaluationLine]) -> Text:
-    """The first and the latest evaluation of one set."""
+    """The first and the latest evaluation of one set: its reward, or the first metric of pairs."""
     first, latest = evaluations[0], evaluations[-1]
-    before = "" if latest.update == first.update else f"{first.reward:.3f} → "
-    style = "bold green" if latest.reward > first.reward else "bold"
+    then, now = shown_number(first), shown_number(latest)
+    before = "" if latest.update == first.update else f"{then:.3f} → "
+    style = "bold green" if now > then else "bold"
     more = "".join(f"   {name} {value:.3f}" for name, value in latest.metrics.items())
-    return Text.assemble(before, (f"{latest.reward:.3f}", style), more, (f"  after update {latest.update}", "dim"))
+    return Text.assemble(before, (f"{now:.3f}", style), more, (f"  after update {latest.update}", "dim"))
+
+
+def shown_number(line: EvaluationLine) -> float:
+    """What is compared from evaluation to evaluation."""
+    return next(iter(line.metrics.values())) if line.reward is None else line.reward
 
 
 def phases(seconds: float, by_phase: Mapping[str, float]) -> Text:

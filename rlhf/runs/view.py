@@ -52,7 +52,8 @@ class EvaluationLine:
     """Updates behind the weights that were evaluated."""
     name: str = ""
     """Of the set; empty when there is one, without a name."""
-    reward: float
+    reward: float | None
+    """None of pairs."""
     problems: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What is shown beside the reward, for instance `pass@8`."""
@@ -146,9 +147,9 @@ def evaluation_line(line: EvaluationLine) -> str:
     columns = [
         f"evaluation after update {line.update}",
         *([line.name] if line.name else []),
-        f"reward {line.reward:.3f}",
+        *([] if line.reward is None else [f"reward {line.reward:.3f}"]),
         *(f"{name} {value:.3f}" for name, value in line.metrics.items()),
-        f"problems {line.problems}",
+        f"{'pairs' if line.reward is None else 'problems'} {line.problems}",
     ]
     return "  ".join(columns)
 

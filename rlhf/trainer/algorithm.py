@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf.pieces import is_piece
+from rlhf.config import is_piece
 from rlhf.trainer.config import TrainerConfig
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlhf.pieces import is_piece
+from rlhf.config import is_piece
 from rlhf.trainer.algorithm import ESTIMATORS, LOSSES, is_corrected, needs_of
 from rlhf.trainer.config import (
     AdvantageConfig,

@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.config import is_piece, load_piece
 from rlhf.errors import NotFinite
-from rlhf.pieces import is_piece, load_piece
 from rlhf.trainer.advantages import (
     Estimates,
     best_of_group,

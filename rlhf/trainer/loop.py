@@ -32,23 +32,23 @@ class Loop:
         buffer: Buffer,
         learner: Learner,
         weights: WeightSync,
-        boundary: Boundary,
         players: int,
     ) -> None:
         self.tasks, self.rollout, self.buffer = tasks, rollout, buffer
-        self.learner, self.weights, self.boundary = learner, weights, boundary
+        self.learner, self.weights = learner, weights
         self.players = players
         self.version: PolicyVersion = 0
 
-    async def run(self, updates: int) -> None:
-        """Train until `updates` updates are behind the weights."""
+    async def run(self, updates: int, boundary: Boundary) -> None:
+        """Train until `updates` updates are behind the weights, or until `boundary` ends it: before the first update it
+        is asked without an outcome."""
         self.version = await self.weights.publish()  # engines never start on their own weights, nor after a resume
-        if await self.boundary(self.version, None):
+        if await boundary(self.version, None):
             return
         self.buffer.advance(self.version)
         async with asyncio.TaskGroup() as tasks:
             players = [tasks.create_task(self.play()) for _ in range(self.players)]
-            await self.learn(updates)
+            await self.learn(updates, boundary)
             for player in players:
                 player.cancel()
 
@@ -58,13 +58,13 @@ class Loop:
             ticket = await self.buffer.admit()
             self.buffer.settle(ticket, await self.rollout(self.tasks[ticket.ordinal], ticket))
 
-    async def learn(self, updates: int) -> None:
+    async def learn(self, updates: int, boundary: Boundary) -> None:
         """Consumes groups in order, produces weights; woken by the players."""
         while self.version < updates:
             groups = await self.buffer.take()
             updated = await self.learner.update(groups)
             self.version = await self.weights.publish()
-            stop = await self.boundary(self.version, updated)
+            stop = await boundary(self.version, updated)
             self.buffer.advance(self.version)
             if stop:
                 break

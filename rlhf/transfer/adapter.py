@@ -1,7 +1,7 @@
 """The receiver's part in a publish of LoRA adapters: tensors that arrive become vLLM's layers.
 
-vLLM itself reads adapters from folders only. An engine's base is not touched, and `rlhf.rollout.vllm.adapter` brings the
-layers into service.
+vLLM itself reads adapters from folders only. An engine's base is not touched, and `rlhf.rollout.vllm.adapter` brings
+the layers into service.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 
 from tests.pace import scaled
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def supervised(body: str) -> subprocess.CompletedProcess[str]:

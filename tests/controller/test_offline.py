@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.controller.offline import Recording, Replay, check_fit, read_recording
+from rlhf.controller.offline import OfflineTrainer, Recording, check_fit, read_recording
 from rlhf.data.order import TaskOrder
 from rlhf.errors import DataError
 from rlhf.recipe.loading import recipe_from
@@ -109,17 +109,17 @@ async def test_its_books_count_every_recorded_group_and_episode_once() -> None:
     sound = (maimed, *(replace(SOUND, ticket=replace(SOUND.ticket, ordinal=n)) for n in range(1, 5)))
     recording = Recording(sound=sound, filtered=(EQUAL,), failed=(SILENT,))
     learner = CountingLearner()
-    replay = Replay(learner, recording, TaskOrder(sound, seed=0, shuffle=False), batch_size=2)  # type: ignore[arg-type]
+    replay = OfflineTrainer(learner, recording, TaskOrder(sound, seed=0, shuffle=False), batch_size=2)  # type: ignore[arg-type]
     lesson = await replay.update()
     assert lesson.metrics["approx_kl"] == 0.5
     assert "staleness/mean" not in lesson.metrics
-    assert replay.books.examples == 5
-    assert replay.books.groups == {"admitted": 7, "trained": 2, "filtered": 1, "failed": 1, "in_flight": 3}
-    assert replay.books.episodes == {
+    assert replay.counts.samples == 5
+    assert replay.counts.groups == {"admitted": 7, "trained": 2, "filtered": 1, "failed": 1, "in_flight": 3}
+    assert replay.counts.episodes == {
         "admitted": 21, "trained": 5, "filtered": 3, "failed": 0, "in_flight": 9, "unscored": 4,
     }  # fmt: skip
     for _ in range(3):
         await replay.update()
     assert learner.seen == [[0, 1], [2, 3], [4, 0], [1, 2]]
-    assert replay.books.groups["trained"] == 5
-    assert replay.books.episodes["trained"] == 14
+    assert replay.counts.groups["trained"] == 5
+    assert replay.counts.episodes["trained"] == 14

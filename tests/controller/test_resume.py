@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rlhf.controller.context import run_folder
 from rlhf.controller.resume import ResumePoint, changes, plan_of, resume_point, rewind
-from rlhf.controller.sitting import run_folder
-from rlhf.controller.trainer_state import Standing, check_records, read_standing, write_standing
+from rlhf.controller.trainer_state import TrainerState, check_records, read_trainer_state, write_trainer_state
 from rlhf.errors import CheckpointError
 from rlhf.recipe.loading import LoadedRecipe, recipe_from
 from rlhf.rollout.evaluation import Evaluation, SetResult
@@ -24,57 +24,57 @@ GROUPS = Accounts(admitted=20, trained=16, filtered=3, failed=1, in_flight=0)
 RESULT = SetResult(name="held_out", reward=0.5, problems=4, distinct_answers=3, metrics={"avg@1": 0.5}, groups=())
 
 
-def standing(**lines: int) -> Standing:
-    return Standing(
+def trainer_state(**lines: int) -> TrainerState:
+    return TrainerState(
         plan=plan_of(recipe_from(RECIPE).recipe), groups=GROUPS, episodes={"trained": 64},
         lines={name.replace("_", "."): length for name, length in lines.items()}, metrics={"reward/mean": 0.1},
         evaluations=((0, Evaluation(sets=(RESULT,))),), wall_seconds=1.5,
     )  # fmt: skip
 
 
-def checkpoint(folder: RunFolder, version: int, what: Standing) -> ResumePoint:
+def checkpoint(folder: RunFolder, version: int, what: TrainerState) -> ResumePoint:
     async def save(path: Path) -> dict[str, Written]:
-        write_standing(path, what)
-        return synced(path, [path / "standing.json"])
+        write_trainer_state(path, what)
+        return synced(path, [path / "trainer_state.json"])
 
     written = write_checkpoint(folder.checkpoints, version=version, next_ordinal=8, outstanding=(), save=save)
     path = asyncio.run(written)
-    return ResumePoint(path=path, manifest=read_checkpoint(path), standing=what)
+    return ResumePoint(path=path, manifest=read_checkpoint(path), trainer_state=what)
 
 
 def test_books_come_back_as_they_were_written(tmp_path: Path) -> None:
-    write_standing(tmp_path, standing(metrics_jsonl=7))
-    assert read_standing(tmp_path) == standing(metrics_jsonl=7)
+    write_trainer_state(tmp_path, trainer_state(metrics_jsonl=7))
+    assert read_trainer_state(tmp_path) == trainer_state(metrics_jsonl=7)
 
 
 def test_a_checkpoint_without_books_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"holds no standing\.json"):
-        read_standing(tmp_path)
+    with pytest.raises(CheckpointError, match=r"holds no trainer_state\.json"):
+        read_trainer_state(tmp_path)
 
 
 def test_what_was_written_after_the_checkpoint_is_cut_off(tmp_path: Path) -> None:
     folder = RunFolder.keep(tmp_path)
     folder.metrics.write_text("first\nsecond\n")
-    rewind(folder, checkpoint(folder, 1, standing(metrics_jsonl=6)))
+    rewind(folder, checkpoint(folder, 1, trainer_state(metrics_jsonl=6)))
     assert folder.metrics.read_text() == "first\n"
 
 
 def test_records_that_were_lost_or_never_filled_are_said(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("first\n")
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl has 6 bytes, and had 7 at the checkpoint"):
-        check_records(tmp_path, standing(metrics_jsonl=7))
+        check_records(tmp_path, trainer_state(metrics_jsonl=7))
     (tmp_path / "metrics.jsonl").write_bytes(bytes(6))
     with pytest.raises(
         CheckpointError, match=r"metrics\.jsonl has no end of a line where the checkpoint's records end"
     ):
-        check_records(tmp_path, standing(metrics_jsonl=6))
+        check_records(tmp_path, trainer_state(metrics_jsonl=6))
 
 
 def test_a_checkpoint_whose_records_were_lost_is_left_for_the_one_before_it(tmp_path: Path) -> None:
     loaded, told, folder = started(tmp_path)
     folder.metrics.write_text("first\n")
-    checkpoint(folder, 5, standing(metrics_jsonl=6))
-    checkpoint(folder, 10, standing(metrics_jsonl=13))
+    checkpoint(folder, 5, trainer_state(metrics_jsonl=6))
+    checkpoint(folder, 10, trainer_state(metrics_jsonl=13))
     point = resume_point(loaded.recipe, folder, told.append)
     assert point is not None
     assert point.version == 5
@@ -83,18 +83,18 @@ def test_a_checkpoint_whose_records_were_lost_is_left_for_the_one_before_it(tmp_
 
 def test_books_that_the_disk_never_filled_are_left_for_the_ones_before_them(tmp_path: Path) -> None:
     loaded, told, folder = started(tmp_path)
-    checkpoint(folder, 5, standing())
-    books = checkpoint(folder, 10, standing()).path / "standing.json"
+    checkpoint(folder, 5, trainer_state())
+    books = checkpoint(folder, 10, trainer_state()).path / "trainer_state.json"
     books.write_bytes(bytes(books.stat().st_size))
     point = resume_point(loaded.recipe, folder, told.append)
     assert point is not None
-    assert (point.version, "standing.json cannot be read" in told[0]) == (5, True)
+    assert (point.version, "trainer_state.json cannot be read" in told[0]) == (5, True)
 
 
 def test_where_no_checkpoint_can_be_used_a_run_begins_again_only_when_it_is_told_to(tmp_path: Path) -> None:
     loaded, told, folder = started(tmp_path)
     folder.give_back()
-    (checkpoint(folder, 400, standing()).path / "manifest.json").unlink()
+    (checkpoint(folder, 400, trainer_state()).path / "manifest.json").unlink()
     for _ in range(2):  # a job that is queued again asks again
         with pytest.raises(CheckpointError, match=r"none that can be used \(1 refused.*--start-over"):
             run_folder(loaded.recipe, resume=True, tell=told.append)
@@ -119,21 +119,21 @@ def started(path: Path) -> tuple[LoadedRecipe, list[str], RunFolder]:
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path: Path) -> None:
     recipe, told, folder = started(tmp_path)
-    checkpoint(folder, 5, standing())
-    (checkpoint(folder, 10, standing()).path / "standing.json").write_text("{}")
+    checkpoint(folder, 5, trainer_state())
+    (checkpoint(folder, 10, trainer_state()).path / "trainer_state.json").write_text("{}")
     (folder.checkpoints / "writing-000015").mkdir()
     point = resume_point(recipe.recipe, folder, told.append)
     assert point is not None
     assert point.version == 5
     assert told[0].endswith("writing-000015 was never finished")
-    assert "version-000010 is damaged: standing.json has 2, it should have" in told[1]
+    assert "version-000010 is damaged: trainer_state.json has 2, it should have" in told[1]
     rewind(folder, point)
     assert sorted(path.name for path in folder.checkpoints.glob("*0")) == ["damaged-000010"]
 
 
 def test_another_plan_is_exact_in_data_and_not_in_bits(tmp_path: Path) -> None:
     _, told, folder = started(tmp_path)
-    checkpoint(folder, 5, standing())
+    checkpoint(folder, 5, trainer_state())
     now = recipe_from(RECIPE | {"run": {"dir": str(tmp_path)}, "trainer": {"deepspeed": {"ranks": 2}}})
     assert resume_point(now.recipe, folder, told.append) is not None
     assert told[-2].startswith("changed since: trainer.deepspeed.ranks 1 → 2")

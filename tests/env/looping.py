@@ -98,11 +98,11 @@ async def run_to_the_end(environments: Environments, folder: Path, updates: int,
         tasks=FakeTasks(), rollout=ObservedRollout(rollout, clock=clock, ledger=ledger),
         buffer=ObservedBuffer(buffer, clock=clock, ledger=ledger),
         learner=ObservedLearner(learner, clock=clock, ledger=ledger, view=PlainView(StringIO()), version=0),
-        weights=learner, boundary=boundary, players=2 * GROUPS,
+        weights=learner, players=2 * GROUPS,
     )  # fmt: skip
     ended = None
     try:
-        await loop.run(updates)
+        await loop.run(updates, boundary)
     except ExceptionGroup as error:
         ended = telling_error(error)
     ledger.close()

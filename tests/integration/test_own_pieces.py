@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf.config import load_piece
 from rlhf.errors import ConfigError, NotFinite
 from rlhf.models.config import ModelConfig
-from rlhf.pieces import load_piece
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.losses.policy import ppo

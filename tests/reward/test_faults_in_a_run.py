@@ -74,11 +74,11 @@ async def run(reward: LiveReward, learner: FakeLearner) -> tuple[Watched, Ticket
         return False
 
     loop = Loop(
-        tasks=FakeTasks(), rollout=watched, buffer=tickets, learner=learner, weights=learner, boundary=boundary,
+        tasks=FakeTasks(), rollout=watched, buffer=tickets, learner=learner, weights=learner,
         players=2 * GROUPS,
     )  # fmt: skip
     try:
-        await loop.run(UPDATES)
+        await loop.run(UPDATES, boundary)
     finally:
         await reward.close()
     return watched, tickets

@@ -124,9 +124,9 @@ async def test_the_lengths_that_are_trained_are_those_at_the_cut() -> None:
     )
     loop = Loop(
         tasks=FakeTasks(), rollout=rollout, buffer=buffer, learner=learner, weights=learner,
-        boundary=Boundary(), players=2 * GROUPS,
+        players=2 * GROUPS,
     )  # fmt: skip
-    await loop.run(UPDATES)
+    await loop.run(UPDATES, Boundary())
     trained = [trajectory for group in learner.trained for _, trajectory, _ in group.trainable]
     said = np.sort(np.array(list(worker.said.values())))
     lengths = np.sort(np.array([trajectory.action_tokens for trajectory in trained]))

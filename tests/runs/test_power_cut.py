@@ -20,7 +20,10 @@ import pytest
 
 from rlhf.cluster.watch import telling_error
 from rlhf.controller import rl as training
-from rlhf.controller.sitting import Sitting, run_folder
+from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption
+from rlhf.controller.context import RunContext, begin, run_folder
+from rlhf.controller.run import Run
+from rlhf.controller.train import reports
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.group import GroupRollout
@@ -78,16 +81,16 @@ class FakePublisher:
 
 @dataclass
 class Sat:
-    """One sitting: what it told, from which version it went on, and how far it came."""
+    """One process of a run: what it told, from which version it went on, and how far it came."""
 
     told: list[str] = field(default_factory=list)
     began_at: int = 0
-    run: training.RlRun | None = None
+    run: Run | None = None
     summary: Summary | None = None
 
     @property
     def reached(self) -> int:
-        return self.run.loop.version if self.run else self.began_at
+        return self.run.version if self.run else self.began_at
 
 
 def sit(run: Path, sat: Sat, *, resume: bool) -> None:
@@ -104,34 +107,36 @@ def sit(run: Path, sat: Sat, *, resume: bool) -> None:
     try:
         if point is None:
             folder.write_recipe(recipe.recipe, recipe.origins)
-        sitting = Sitting(
+        context = RunContext(
             recipe=recipe.recipe, folder=folder, clock=Clock(), view=PlainView(StringIO()), point=point,
             origins=recipe.origins,
         )  # fmt: skip
-        asyncio.run(played(sitting, sat))
+        asyncio.run(played(context, sat))
     except BaseExceptionGroup as several:
         raise telling_error(several) from None
     finally:
         folder.give_back()
 
 
-async def played(sitting: Sitting, sat: Sat) -> None:
+async def played(context: RunContext, sat: Sat) -> None:
     learner = SavingLearner()
-    if sitting.point is not None:
-        await learner.load(sitting.point.path)
-        assert learner.version == sitting.point.version
+    if context.point is not None:
+        await learner.load(context.point.path)
+        assert learner.version == context.point.version
         sat.began_at = learner.version
-    sitting.begin(BEGAN)
-    sat.run = training.RlRun(
-        sitting, tasks=FakeTasks(), problems={}, serving=FakeServing(), learner=learner,  # type: ignore[arg-type]
-        publisher=FakePublisher(learner), began=BEGAN,  # type: ignore[arg-type]
+    begin(context, BEGAN)
+    playing = training.Playing(
+        context, tasks=FakeTasks(), problems={}, serving=FakeServing(), learner=learner,  # type: ignore[arg-type]
+        publisher=FakePublisher(learner),  # type: ignore[arg-type]
     )  # fmt: skip
+    callbacks = (Preemption(), Checkpoints(), Evaluations(), reports(context), *playing.callbacks)
+    sat.run = Run(context, playing, callbacks, began=BEGAN)  # type: ignore[arg-type]
     sat.summary = await sat.run.finish()
 
 
 @pytest.fixture
 def reboots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every sitting is on a machine that has started anew; the owner before it is not waited for."""
+    """Every process is on a machine that has started anew; the owner before it is not waited for."""
     boots = count()
     monkeypatch.setattr(owner, "machine", lambda: f"boot {next(boots)}")
     monkeypatch.setattr(owner, "touched", lambda path, seconds: False)
@@ -147,7 +152,7 @@ def operations(place: Path) -> int:
 
 
 def cut(place: Path, at: int, rng: random.Random, *, resume: bool) -> tuple[Path, Sat]:
-    """A sitting in `place/run` whose power goes at operation `at`; what is found in its place then."""
+    """A process in `place/run` whose power goes at operation `at`; what is found in its place then."""
     sat = Sat()
     with suppress(PowerCut), (disk := Disk(place, at)).watched():
         sit(place / "run", sat, resume=resume)
@@ -155,7 +160,7 @@ def cut(place: Path, at: int, rng: random.Random, *, resume: bool) -> tuple[Path
 
 
 def balanced(run: Path, summary: Summary) -> bool:
-    """Every group and episode once, in the books of all sittings as in the records."""
+    """Every group and episode once, in the counts of all processes as in the records."""
     groups = summary.group_accounts
     assert groups["trained"] == UPDATES * GROUPS
     assert groups["admitted"] == sum(groups[fate] for fate in ("trained", "filtered", "failed", "in_flight"))
@@ -177,7 +182,7 @@ def test_a_run_whose_power_went_goes_on_from_a_checkpoint_one_interval_old_or_yo
     for number in range(points):
         place, resume, reached = tmp_path / str(number), False, 0
         place.mkdir()
-        for _ in range(rng.choice((1, 1, 2))):  # the power may go again in the sitting after it
+        for _ in range(rng.choice((1, 1, 2))):  # the power may go again in the process after it
             place, sat = cut(place, rng.randint(1, total), rng, resume=resume)
             resume, reached = True, max(reached, sat.reached)
         last = Sat()

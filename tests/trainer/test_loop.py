@@ -37,42 +37,44 @@ def make(
         groups_per_update=2, max_staleness=staleness, updates=updates, refill_groups=0, failure_budget=1.0
     )
     loop = Loop(
-        tasks=FakeTasks(), rollout=rollout, buffer=tickets, learner=learner, weights=learner, boundary=boundary,
+        tasks=FakeTasks(), rollout=rollout, buffer=tickets, learner=learner, weights=learner,
         players=2 * (staleness + 1),
     )  # fmt: skip
     return loop, learner, rollout, tickets, boundary
 
 
 async def test_a_synchronous_run_trains_every_group_on_the_version_that_played_it() -> None:
-    loop, learner, rollout, tickets, _ = make()
-    await loop.run(3)
+    loop, learner, rollout, tickets, boundary = make()
+    await loop.run(3, boundary)
     assert learner.updates == [[0, 1], [2, 3], [4, 5]]
     assert [ticket.version for _, ticket in rollout.played] == [0, 0, 1, 1, 2, 2]
     assert tickets.accounts.in_flight == 0
 
 
 async def test_the_task_of_a_group_is_that_of_its_ordinal() -> None:
-    loop, _, rollout, _, _ = make()
-    await loop.run(3)
+    loop, _, rollout, _, boundary = make()
+    await loop.run(3, boundary)
     assert all(task.id == str(ticket.ordinal) for task, ticket in rollout.played)
 
 
 async def test_with_staleness_groups_are_played_ahead_and_trained_in_order() -> None:
-    loop, learner, rollout, _, _ = make(staleness=2, updates=6)
-    await loop.run(6)
+    loop, learner, rollout, _, boundary = make(staleness=2, updates=6)
+    await loop.run(6, boundary)
     assert [ordinal for batch in learner.updates for ordinal in batch] == list(range(12))
     assert [ticket.version for _, ticket in rollout.played][:6] == [0] * 6
 
 
 async def test_a_slow_group_is_waited_for_and_not_dropped() -> None:
-    loop, learner, *_ = make(staleness=1, rollout=FakeRollout(lambda ticket: 500 if ticket.ordinal == 0 else 1))
-    await loop.run(3)
+    loop, learner, *_, boundary = make(
+        staleness=1, rollout=FakeRollout(lambda ticket: 500 if ticket.ordinal == 0 else 1)
+    )
+    await loop.run(3, boundary)
     assert learner.updates[0] == [0, 1]
 
 
 async def test_the_boundary_comes_before_the_first_update_and_after_each_publish() -> None:
     loop, _, _, _, boundary = make()
-    await loop.run(3)
+    await loop.run(3, boundary)
     assert boundary.seen == [(0, False), (1, True), (2, True), (3, True)]
 
 
@@ -93,16 +95,16 @@ async def test_engines_have_the_weights_before_anything_is_played_and_before_the
             told.append(f"boundary {version}")
             return await super().__call__(version, updated)
 
-    loop, learner, rollout, *_ = make(updates=4, boundary=Telling(), learner=Learner())
+    loop, learner, rollout, *_, boundary = make(updates=4, boundary=Telling(), learner=Learner())
     learner.version = loop.version = 2  # a resumed run
-    await loop.run(4)
+    await loop.run(4, boundary)
     assert told == ["publish", "boundary 2", "update", "publish", "boundary 3", "update", "publish", "boundary 4"]
     assert {ticket.version for _, ticket in rollout.played} == {2, 3}
 
 
 async def test_the_boundary_can_stop_the_run_and_the_last_update_is_accounted_for() -> None:
-    loop, learner, _, tickets, _ = make(updates=100, boundary=Boundary(stop_at=2))
-    await loop.run(100)
+    loop, learner, _, tickets, boundary = make(updates=100, boundary=Boundary(stop_at=2))
+    await loop.run(100, boundary)
     assert len(learner.updates) == 2
     assert tickets.accounts.trained == 4
     assert tickets.accounts.balanced
@@ -113,7 +115,7 @@ async def test_what_a_player_raises_ends_the_run() -> None:
         async def __call__(self, task, ticket):
             raise RuntimeError("broken engine")
 
-    loop, *_ = make(rollout=Broken())
+    loop, *_, boundary = make(rollout=Broken())
     with pytest.raises(ExceptionGroup) as raised:
-        await loop.run(3)
+        await loop.run(3, boundary)
     assert raised.group_contains(RuntimeError, match="broken engine")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from rlhf.config import load_piece
 from rlhf.env.adapters.imports import imported
 from rlhf.env.adapters.spaces import AnyText, Choices, choices, digits, readable, records, shown
 from rlhf.env.asking import asked
 from rlhf.errors import ConfigError
-from rlhf.pieces import load_piece
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 

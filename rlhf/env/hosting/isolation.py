@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from rlhf.config import load_piece
 from rlhf.env.hosting.threads import Threads, TooManyHung, nothing
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
-from rlhf.pieces import load_piece
 from rlhf.protocols import Environment, LocalEnvironment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, finite_number
 

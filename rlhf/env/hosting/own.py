@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from rlhf.config import load_piece
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory, in_thread, told
 from rlhf.env.hosting.threads import Threads, nothing
 from rlhf.errors import ConfigError
-from rlhf.pieces import load_piece
 from rlhf.protocols import Environment, Environments
 from rlhf.types import EnvironmentSpec
 

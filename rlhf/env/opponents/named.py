@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import AfterValidator, Field
 
-from rlhf.config import Config, build, compiled_pattern
+from rlhf.config import Config, build, compiled_pattern, is_piece, load_piece
 from rlhf.env.opponents.chat import ChatOpponent, ChatSettings
 from rlhf.env.opponents.fixed import FixedOpponent, ListedMoves, Move, Player, ScriptedOpponent
 from rlhf.errors import ConfigError
-from rlhf.pieces import is_piece, load_piece
 from rlhf.types import Task
 
 Setting = str | Mapping[str, Any] | None

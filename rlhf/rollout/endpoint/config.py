@@ -6,9 +6,8 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from rlhf.config import Config
+from rlhf.config import Config, is_piece
 from rlhf.models.tool_formats import ToolFormatName
-from rlhf.pieces import is_piece
 
 
 class AgentConfig(Config):

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rlhf.pieces import is_piece, load_piece
+from rlhf.config import is_piece, load_piece
 from rlhf.trainer.config import CorrectionConfig, KLConfig, LossConfig
 from rlhf.trainer.losses.actions import Actions
 from rlhf.trainer.losses.kl import k3, kl_penalty

@@ -1,14 +1,15 @@
-"""One sitting of a run: from a command to its end, at the run's beginning or from a checkpoint on."""
+"""What one process works with on a run, fresh or resumed."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rlhf.config import Origins
 from rlhf.controller.preemption import Leaving
-from rlhf.controller.provenance import Provenance, check_provenance
+from rlhf.controller.provenance import Provenance, check_provenance, provenance
 from rlhf.controller.resume import ResumePoint, resume_point, rewind
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.folder import RunFolder
@@ -18,8 +19,8 @@ from rlhf.trainer.checkpoint import CHECKPOINTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sitting:
-    """What a run works with. `point` is where it goes on; None at its beginning."""
+class RunContext:
+    """One process lifetime of a run. `point` is where it goes on; None for a fresh one."""
 
     recipe: Recipe
     folder: RunFolder
@@ -29,17 +30,26 @@ class Sitting:
     point: ResumePoint | None = None
     leaving: Leaving = field(default_factory=Leaving)
 
-    def begin(self, found: Provenance) -> None:
-        """Everything has started, and nothing is recorded yet: a run that goes on is cut back to its checkpoint.
 
-        Until here a start that fails has changed nothing in the folder. Raises `ConfigError` for a run that is to go on
-        with something else than it began with.
-        """
-        if self.point is None:
-            return
-        check_provenance(self.folder.path, self.point.standing.provenance, found)
-        rewind(self.folder, self.point)
-        self.folder.write_recipe(self.recipe, self.origins)
+async def begun(context: RunContext, model: str) -> Provenance:
+    """Everything has started, from `model`, and nothing is recorded yet: a run that goes on is cut back to its
+    checkpoint. What it began with, by digest.
+
+    Until here a start that fails has changed nothing in the folder. Raises `ConfigError` for a run that is to go on
+    with something else than it began with.
+    """
+    found = await asyncio.to_thread(provenance, context.recipe, model)
+    begin(context, found)
+    return found
+
+
+def begin(context: RunContext, found: Provenance) -> None:
+    """The same for what it was `found` to begin with."""
+    if context.point is None:
+        return
+    check_provenance(context.folder.path, context.point.trainer_state.provenance, found)
+    rewind(context.folder, context.point)
+    context.folder.write_recipe(context.recipe, context.origins)
 
 
 def say(words: str) -> None:

@@ -1,0 +1,129 @@
+"""What the system itself does between updates, each a callback: leave in time, save, evaluate, show, log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlhf.controller.run import Callback, Pace, Run
+from rlhf.data.config import HELD_OUT
+from rlhf.rollout.evaluation import Evaluation, SetResult
+from rlhf.runs.jsonl import JsonlWriter
+from rlhf.runs.loggers import Loggers
+from rlhf.runs.summary import Summary
+from rlhf.runs.tracing import Span, busy_seconds
+from rlhf.runs.view import EvaluationLine
+from rlhf.types import PolicyVersion
+
+PHASES = {"generate": "wait", "train": "train", "publish": "publish", "evaluate": "evaluate", "save": "save"}
+"""What people read of an update's time: the seconds the learner waited for groups stand for generation."""
+ROOM = 1.5
+"""Times the longest update so far, with what follows it: what is kept free for the next."""
+
+
+class Preemption(Callback):
+    """Ends the run, saved, while there is still time for it."""
+
+    async def on_train_begin(self, run: Run) -> None:
+        run.left = None if run.last else run.context.leaving.reason(ROOM * run.longest_seconds)
+
+    async def on_step_end(self, run: Run) -> None:
+        run.left = None if run.last else run.context.leaving.reason(ROOM * run.longest_seconds)
+
+
+class Checkpoints(Callback):
+    """Writes a checkpoint every so many updates, after the last one, and when the run leaves."""
+
+    async def on_step_end(self, run: Run) -> None:
+        due_now = run.last or run.left or due(run.version, run.recipe.trainer.save_every)
+        if due_now and run.saved_version != run.version:
+            run.view.phase("save")
+            with run.clock.span("save", version=run.version):
+                await run.save()
+
+
+class Evaluations(Callback):
+    """Measures the held-out sets before the first update, every so many, and after the last. A run that leaves has no
+    time for it, and does it when it is resumed. Comes after the checkpoint: an evaluation may fail."""
+
+    async def on_train_begin(self, run: Run) -> None:
+        if run.before is None:
+            await self._evaluate(run)
+
+    async def on_step_end(self, run: Run) -> None:
+        if run.last or due(run.version, run.recipe.trainer.eval_every):
+            await self._evaluate(run)
+
+    async def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
+        for one in evaluation.sets:
+            run.view.evaluation(evaluation_line(run.version, one))
+
+    async def _evaluate(self, run: Run) -> None:
+        if run.left or not run.kind.evaluates:
+            return
+        run.view.phase("evaluate")
+        with run.clock.span("evaluate", version=run.version):
+            await run.evaluate()
+
+
+class Reports(Callback):
+    """Shows every update to people, logs its metrics, and writes where its time went."""
+
+    def __init__(self, loggers: Loggers, spans: JsonlWriter) -> None:
+        self._loggers, self._spans = loggers, spans
+        self._first_version: PolicyVersion = 0
+        self._began = 0.0
+
+    async def on_train_begin(self, run: Run) -> None:
+        self._write(run.clock.drain())
+        self._first_version, self._began = run.version, run.clock.elapsed_seconds
+
+    async def on_step_end(self, run: Run) -> None:
+        spans = run.clock.drain()
+        pace = self._pace(run, spans)
+        run.kind.count(run.version, run.metrics)
+        run.view.update(run.kind.line(run, pace))
+        times = {f"seconds/{name}": value for name, value in pace.phase_seconds.items()}
+        evaluation = run.evaluation.metrics if run.evaluation else {}
+        logged = {**run.metrics, **times, "seconds/update": pace.seconds, **run.kind.metrics(), **evaluation}
+        self._loggers.log(run.version, logged)
+        self._write(spans)
+
+    def on_train_end(self, run: Run, summary: Summary) -> None:
+        self._write(run.clock.drain())
+        self._spans.close()
+        self._loggers.close()
+
+    def _pace(self, run: Run, spans: Sequence[Span]) -> Pace:
+        now = run.clock.elapsed_seconds
+        seconds = now - run.update_began
+        per_update = (now - self._began) / max(run.version - self._first_version, 1)
+        left = 0 if run.stopped else run.recipe.trainer.updates - run.version
+        return Pace(seconds=seconds, phase_seconds=phase_seconds(spans), eta_seconds=per_update * left)
+
+    def _write(self, spans: Sequence[Span]) -> None:
+        self._spans.write(span.record for span in spans)
+        self._spans.flush()
+
+
+def evaluation_line(version: PolicyVersion, result: SetResult) -> EvaluationLine:
+    """What people are shown of one set: its reward and the metrics that the recipe asked for beside it, or all metrics
+    of pairs."""
+    asked = result.reward is None
+    return EvaluationLine(
+        update=version,
+        name="" if result.name == HELD_OUT else result.name,
+        reward=result.reward,
+        problems=result.problems,
+        metrics={name: value for name, value in result.metrics.items() if asked or name.startswith(("pass@", "maj@"))},
+    )
+
+
+def due(version: PolicyVersion, every: int) -> bool:
+    """Whether something done every so many updates is done after this one; 0 is never."""
+    return every > 0 and version % every == 0
+
+
+def phase_seconds(spans: Sequence[Span]) -> dict[str, float]:
+    """Seconds of wall time by phase, in the order of an update."""
+    busy = busy_seconds(spans)
+    return {phase: busy[name] for phase, name in PHASES.items() if name in busy}

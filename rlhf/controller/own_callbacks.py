@@ -1,0 +1,72 @@
+"""Callbacks of one's own: `callbacks` of a recipe, built, and kept from ending a run without a name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from rlhf.config import load_piece
+from rlhf.controller.run import Callback, Run
+from rlhf.errors import CallbackFailed, ConfigError, RlhfError
+from rlhf.recipe.schema import CallbackConfig
+from rlhf.rollout.evaluation import Evaluation
+from rlhf.runs.summary import Summary
+
+
+def own_callbacks(configs: Sequence[CallbackConfig], given: Sequence[Callback] = ()) -> tuple[Callback, ...]:
+    """Those of a recipe, then those `given`. Raises `ConfigError` for what cannot be built, or is no callback."""
+    built = [_built(f"callbacks.{number}", config) for number, config in enumerate(configs)]
+    return tuple(Guarded(callback) for callback in (*built, *given))
+
+
+def _built(setting: str, config: CallbackConfig) -> Callback:
+    make = load_piece(config.call, setting)
+    try:
+        callback = make(**config.arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{setting}: {config.call} cannot be made: {error}") from error
+    if not isinstance(callback, Callback):
+        raise ConfigError(f"{setting}: {config.call} is no rlhf.Callback, but a {type(callback).__name__}")
+    return callback
+
+
+class Guarded(Callback):
+    """Somebody's callback, whose failure ends the run in one line. Its methods may be plain functions."""
+
+    def __init__(self, callback: Callback) -> None:
+        self._callback = callback
+
+    async def on_train_begin(self, run: Run) -> None:
+        await self._call(self._callback.on_train_begin, run)
+
+    async def on_step_end(self, run: Run) -> None:
+        await self._call(self._callback.on_step_end, run)
+
+    async def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
+        await self._call(self._callback.on_evaluate, run, evaluation)
+
+    async def on_save(self, run: Run, checkpoint: Path) -> None:
+        await self._call(self._callback.on_save, run, checkpoint)
+
+    def on_train_end(self, run: Run, summary: Summary) -> None:
+        try:
+            self._callback.on_train_end(run, summary)
+        except RlhfError:
+            raise
+        except Exception as error:
+            raise self._failed(self._callback.on_train_end, error) from error
+
+    async def _call(self, method: Callable[..., Awaitable[None] | None], *arguments: object) -> None:
+        try:
+            answer = method(*arguments)
+            if inspect.isawaitable(answer):
+                await answer
+        except RlhfError:
+            raise
+        except Exception as error:
+            raise self._failed(method, error) from error
+
+    def _failed(self, method: Callable[..., object], error: Exception) -> CallbackFailed:
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        return CallbackFailed(f"{type(self._callback).__name__}.{method.__name__} failed: {told}")

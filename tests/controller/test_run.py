@@ -1,0 +1,281 @@
+"""A run of any kind: what is done between updates, in which order, and what callbacks of one's own can do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption
+from rlhf.controller.common_callbacks import BestCheckpoint, EarlyStopping
+from rlhf.controller.context import RunContext, begin, run_folder
+from rlhf.controller.own_callbacks import own_callbacks
+from rlhf.controller.preemption import Leaving
+from rlhf.controller.run import Boundary, Callback, Counts, Metrics, Pace, Position, Run
+from rlhf.controller.train import reports
+from rlhf.errors import CallbackFailed, ConfigError
+from rlhf.recipe.loading import recipe_from
+from rlhf.rollout.evaluation import Evaluation, EvaluationFailed, SetResult
+from rlhf.runs.durable import synced
+from rlhf.runs.jsonl import read_jsonl
+from rlhf.runs.summary import Summary
+from rlhf.runs.tracing import Clock
+from rlhf.runs.view import PlainView, UpdateLine
+
+SORTING = {"model": {"tiny": {}}, "data": {"train": {"sorting": {}}}, "reward": {"kind": "exact"}}
+
+
+def result(name: str, reward: float, **metrics: float) -> SetResult:
+    return SetResult(name=name, reward=reward, problems=4, distinct_answers=2, metrics={"avg@1": reward} | metrics)
+
+
+class FakeLearner:
+    def __init__(self) -> None:
+        self.version = 0
+        self.saved: list[int] = []
+        self.exported: list[int] = []
+
+    async def save(self, path: Path) -> dict[str, Any]:
+        self.saved.append(self.version)
+        (path / "weights").write_text(str(self.version))
+        return synced(path, [path / "weights"])
+
+    async def export(self, path: Path) -> None:
+        self.exported.append(self.version)
+        path.mkdir()
+        (path / "weights").write_text(str(self.version))
+
+
+class FakeKind:
+    """Updates that only count; `rewards` of evaluations come one after the other, the last one for ever."""
+
+    callbacks = ()
+
+    def __init__(self, *rewards: float, version: int = 0) -> None:
+        self.learner, self.rewards, self.asked = FakeLearner(), list(rewards), []
+        self.learner.version = version
+        self.counted: list[int] = []
+        self.closed = False
+        self.sets: Callable[[float], tuple[SetResult, ...]] = lambda reward: (result("held_out", reward),)
+
+    @property
+    def evaluates(self) -> bool:
+        return bool(self.rewards)
+
+    async def train(self, updates: int, boundary: Boundary) -> None:
+        stop = await boundary(self.learner.version, None)
+        while not stop:
+            self.learner.version += 1
+            stop = await boundary(self.learner.version, {"loss": 1 / self.learner.version})
+
+    async def evaluate(self, version: int) -> Evaluation:
+        self.asked.append(version)
+        return Evaluation(sets=self.sets(self.rewards.pop(0) if len(self.rewards) > 1 else self.rewards[0]))
+
+    def count(self, version: int, metrics: Metrics) -> None:
+        self.counted.append(version)
+
+    def line(self, run: Run, pace: Pace) -> UpdateLine:
+        return UpdateLine(update=run.version, updates=run.recipe.trainer.updates, reward=None, lesson=run.metrics)
+
+    def metrics(self) -> Metrics:
+        return {"own": 2.0}
+
+    def counts(self) -> Counts:
+        return Counts(samples=self.learner.version)
+
+    def position(self) -> Position:
+        return Position(next_ordinal=self.learner.version)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Made:
+    """A run in a folder over a fake kind, and what it shows."""
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: FakeKind,
+        *callbacks: Callback,
+        leaving: Leaving | None = None,
+        resume: bool = False,
+        **trainer: int,
+    ) -> None:
+        recipe = recipe_from(
+            {
+                **SORTING, "name": "t",
+                "run": {"dir": str(folder), "loggers": []}, "trainer": {"updates": 3, "group_size": 2, **trainer},
+            }
+        )  # fmt: skip
+        self.folder, point = run_folder(recipe.recipe, resume=resume, tell=lambda words: None)
+        if point is None:
+            self.folder.write_recipe(recipe.recipe, recipe.origins)
+        self.kind, self.shown = kind, StringIO()
+        context = RunContext(
+            recipe=recipe.recipe, folder=self.folder, clock=Clock(), view=PlainView(self.shown), point=point,
+            leaving=leaving or Leaving(),
+        )  # fmt: skip
+        begin(context, {})
+        self.kind.learner.version = point.version if point else 0
+        own = own_callbacks((), callbacks)
+        self.run = Run(context, kind, (Preemption(), Checkpoints(), *own, Evaluations(), reports(context)), began={})
+
+    async def finish(self) -> Summary:
+        try:
+            return await self.run.finish()
+        finally:
+            self.folder.give_back()
+
+    def logged(self) -> list[dict[str, Any]]:
+        return list(read_jsonl(self.folder.metrics))
+
+
+async def test_the_last_weights_are_saved_even_if_their_evaluation_fails(tmp_path: Path) -> None:
+    class Fails(FakeKind):
+        async def evaluate(self, version: int) -> Evaluation:
+            if version == 3:
+                raise EvaluationFailed("a scorer hung")
+            return await super().evaluate(version)
+
+    made = Made(tmp_path / "run", Fails(0.5))
+    with pytest.raises(EvaluationFailed):
+        await made.finish()
+    assert made.kind.learner.saved == [3]
+    assert made.kind.closed
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["outcome"] == "a scorer hung"
+
+
+async def test_what_comes_every_few_updates_comes_after_these_and_after_the_last(tmp_path: Path) -> None:
+    made = Made(tmp_path / "run", FakeKind(0.5), save_every=2, eval_every=2)
+    summary = await made.finish()
+    assert (made.kind.learner.saved, made.kind.asked, made.kind.counted) == ([2, 3], [0, 2, 3], [1, 2, 3])
+    assert (summary.outcome, summary.updates, summary.samples) == ("finished", 3, 3)
+    assert [line["own"] for line in made.logged()] == [2.0] * 3
+
+
+async def test_every_evaluation_set_is_shown_and_logged_by_its_name(tmp_path: Path) -> None:
+    kind = FakeKind(0.5)
+    kind.sets = lambda reward: (result("easy", 0.75), result("hard", 0.25, **{"pass@8": 0.5, "unscored": 0.0}))
+    made = Made(tmp_path / "run", kind)
+    await made.finish()
+    assert {key: value for key, value in made.logged()[-1].items() if key.startswith("eval/")} == {
+        "eval/reward": 0.75, "eval/easy/avg@1": 0.75, "eval/hard/avg@1": 0.25, "eval/hard/pass@8": 0.5,
+        "eval/hard/unscored": 0.0,
+    }  # fmt: skip
+    assert "evaluation after update 3  hard  reward 0.250  pass@8 0.500  problems 4\n" in made.shown.getvalue()
+
+
+async def test_one_set_without_a_name_is_shown_without_one_and_pairs_without_a_reward(tmp_path: Path) -> None:
+    kind = FakeKind(0.75)
+    made = Made(tmp_path / "run", kind)
+    await made.finish()
+    assert "evaluation after update 0  reward 0.750  problems 4\n" in made.shown.getvalue()
+    kind = FakeKind(0.75)
+    kind.sets = lambda reward: (SetResult(name="held_out", problems=7, metrics={"accuracy": reward}),)
+    made = Made(tmp_path / "pairs", kind)
+    summary = await made.finish()
+    assert "evaluation after update 0  accuracy 0.750  pairs 7\n" in made.shown.getvalue()
+    assert "eval/reward" not in made.logged()[-1]
+    assert summary.eval_reward_end is None
+
+
+async def test_a_run_that_must_leave_saves_and_its_resume_does_what_was_left(tmp_path: Path) -> None:
+    leaving = Leaving()
+
+    class Asks(Callback):
+        async def on_train_begin(self, run: Run) -> None:
+            leaving.ask("SIGUSR1")
+
+    made = Made(tmp_path / "run", FakeKind(0.5), Asks(), leaving=leaving)
+    made.kind.learner.version = 0
+    summary = await made.finish()
+    assert (summary.outcome, summary.saved, made.kind.learner.saved, made.kind.asked) == (
+        "saved: SIGUSR1", True, [1], [0],
+    )  # fmt: skip
+    again = Made(tmp_path / "run", FakeKind(0.75), resume=True, eval_every=1)
+    summary = await again.finish()
+    assert (again.kind.asked, again.kind.learner.saved) == ([1, 2, 3], [3])
+    assert [line["update"] for line in again.logged()] == [1, 2, 3]
+    evaluations = [(version, one.reward) for version, one in again.run.evaluations]
+    assert evaluations == [(0, 0.5), (1, 0.75), (2, 0.75), (3, 0.75)]
+    assert (summary.eval_reward_start, summary.eval_reward_end) == (0.5, 0.75)
+
+
+async def test_a_callback_is_called_where_its_names_say(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Tells(Callback):
+        async def on_train_begin(self, run: Run) -> None:
+            told.append("train begin")
+
+        def on_step_end(self, run: Run) -> None:  # type: ignore[override]  # a plain function will do
+            told.append(f"step {run.version}")
+            run.metrics["mine"] = 10.0 * run.version
+
+        async def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
+            told.append(f"evaluate {run.version} {evaluation.reward}")
+
+        async def on_save(self, run: Run, checkpoint: Path) -> None:
+            told.append(f"save {checkpoint.name}")
+
+        def on_train_end(self, run: Run, summary: Summary) -> None:
+            told.append(f"train end {summary.outcome}")
+
+    made = Made(tmp_path / "run", FakeKind(0.5), Tells())
+    await made.finish()
+    assert told == [
+        "train begin", "evaluate 0 0.5", "step 1", "step 2", "save version-000003", "step 3", "evaluate 3 0.5",
+        "train end finished",
+    ]  # fmt: skip
+    assert [line["mine"] for line in made.logged()] == [10.0, 20.0, 30.0]
+
+
+async def test_a_run_stops_early_with_its_weights_saved_and_evaluated(tmp_path: Path) -> None:
+    kind = FakeKind(0.5, 0.75, 0.7, 0.75, 0.6)
+    made = Made(tmp_path / "run", kind, EarlyStopping(patience=2), updates=100, eval_every=1)
+    summary = await made.finish()
+    assert summary.outcome == "finished: eval/reward has not improved on 0.75 for 2 evaluations"
+    assert (summary.updates, kind.asked, kind.learner.saved) == (3, [0, 1, 2, 3], [3])
+
+
+async def test_the_best_weights_of_all_evaluations_are_kept(tmp_path: Path) -> None:
+    kind = FakeKind(0.5, 0.75, 0.9, 0.8, 0.6)
+    made = Made(tmp_path / "run", kind, BestCheckpoint(), updates=4, eval_every=1)
+    await made.finish()
+    best = tmp_path / "run" / "best"
+    assert json.loads((best / "best.json").read_text()) == {"version": 2, "metric": "eval/reward", "value": 0.9}
+    assert ((best / "weights").read_text(), kind.learner.exported) == ("2", [0, 1, 2])
+
+
+async def test_what_a_callback_raises_ends_the_run_with_its_name(tmp_path: Path) -> None:
+    class Breaks(Callback):
+        async def on_step_end(self, run: Run) -> None:
+            raise KeyError("x")
+
+    made = Made(tmp_path / "run", FakeKind(), Breaks())
+    with pytest.raises(CallbackFailed, match=r"^Breaks.on_step_end failed: KeyError: 'x'$"):
+        await made.finish()
+    made = Made(tmp_path / "other", FakeKind(0.5), EarlyStopping(metric="eval/rewards"))
+    with pytest.raises(ConfigError, match=r"no metric eval/rewards of evaluations; there are eval/reward"):
+        await made.finish()
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        ("EarlyStopping", "not of the form module:Class"),
+        ("rlhf.controller.common_callbacks:Best", "cannot be made: Best.__init__.. missing 1 required"),
+        ({"call": "rlhf.controller.common_callbacks:Best", "arguments": {"metric": "x"}}, "is no rlhf.Callback"),
+        ({"call": "rlhf.controller.common_callbacks:EarlyStopping", "arguments": {"patient": 1}}, "patient"),
+        ("rlhf.nowhere:Class", "cannot be imported"),
+    ],
+)
+def test_a_callback_that_is_none_is_refused_in_a_line(given: Any, refusal: str) -> None:
+    with pytest.raises(ConfigError, match=refusal):
+        own_callbacks(recipe_from({**SORTING, "callbacks": [given]}).recipe.callbacks)
