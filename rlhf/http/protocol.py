@@ -1,0 +1,269 @@
+"""uvicorn's connections with limits: headers, time and places, before a request is anybody's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from rlhf.http.crowd import Crowd
+
+PIPELINED = 8
+"""Requests that a client may send ahead of the answer to its first."""
+LINGER_SECONDS = 2.0
+"""How long the rest of a body is read and thrown away after its request was refused: a client that is cut off while it
+still sends does not hear why."""
+FRAMES = 64
+"""WebSocket messages that may wait for their answers: ours ask for one at a time."""
+FRAGMENTS = 1024
+"""Of one WebSocket message."""
+HEAD, BODY, LINGER = "its headers", "its body", "the rest of its body"
+
+
+class TooMuch(Exception):
+    """A request beyond a limit: it never reaches the application."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status, self.why = status, why
+
+
+class Placed(asyncio.Protocol):
+    """What every connection has: a place in the crowd, and a deadline for a client that does not read."""
+
+    crowd: Crowd
+    transport: Any
+    loop: asyncio.AbstractEventLoop
+    _unread: asyncio.TimerHandle | None = None
+
+    @property
+    def peer(self) -> str:
+        return str((self.transport.get_extra_info("peername") or ("?",))[0])
+
+    def leave(self) -> None:
+        self.transport.abort()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.crowd.limits.send_seconds, self.leave)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.crowd.leave(self)
+        if self._unread is not None:
+            self._unread.cancel()
+        super().connection_lost(exc)
+
+
+class HttpConnection(Placed, HttpToolsProtocol):
+    """One connection. `_unknown` counts the bytes since anything was made of them: a head that does not end, trailers,
+    the extensions of chunks."""
+
+    def __init__(self, *args: Any, crowd: Crowd, **others: Any) -> None:
+        super().__init__(*args, **others)
+        self.crowd = crowd
+        self._fields = self._field_bytes = self._unknown = 0
+        self._in_body = False
+        self._watched: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._refused: TooMuch | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if not self.crowd.enter(self, self.peer):
+            transport.abort()
+            return
+        self.crowd.rests(self)
+        self._watch(HEAD)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._watch(None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self._unknown += len(data)
+        super().data_received(data)
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:
+            self._watch(None)
+        elif self._unknown > self.crowd.limits.header_bytes:
+            self._refuse(TooMuch(431, f"more than {self.crowd.limits.header_bytes} bytes of headers"))
+        else:
+            self._watch_for_what_is_missing()
+
+    def on_message_begin(self) -> None:
+        if len(self.pipeline) >= PIPELINED:
+            self._stop(429, f"more than {PIPELINED} requests ahead of their answers")
+        self._fields = self._field_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        self._count(name, value)
+        if not self._in_body:  # a trailer is no header of a request that is under way
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_body, self._unknown = True, 0
+        self.crowd.works(self)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unknown = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_body, self._unknown = False, 0
+        super().on_message_complete()
+        self._rest_if_done()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._rest_if_done()
+        if not self.transport.is_closing():
+            self._watch_for_what_is_missing()
+
+    def handle_websocket_upgrade(self) -> None:
+        self.crowd.leave(self)
+        super().handle_websocket_upgrade()
+        socket = self.transport.get_protocol()
+        if not socket.handshake_initiated:  # the WebSocket's own reader did not take it, and has said nothing
+            self._refuse(TooMuch(400, "no WebSocket handshake"))
+
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn calls where its parser stopped."""
+        self._refuse(self._refused or TooMuch(400, "no HTTP"))
+
+    def _count(self, *parts: bytes) -> None:
+        limits = self.crowd.limits
+        self._field_bytes += sum(map(len, parts))
+        if self._fields > limits.header_count:
+            self._stop(431, f"more than {limits.header_count} headers")
+        if self._field_bytes > limits.header_bytes:
+            self._stop(431, f"more than {limits.header_bytes} bytes of headers")
+
+    def _stop(self, status: int, why: str) -> None:
+        """Stop the parser, which turns whatever its callbacks raise into one error of its own."""
+        self._refused = TooMuch(status, why)
+        raise self._refused
+
+    def _refuse(self, refused: TooMuch) -> None:
+        """Answer, unless an answer is under way, and close."""
+        self._watch(None)
+        self.crowd.told.refused(self.peer, f"{refused.status}: {refused.why}")
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            said = f"{refused.why}\n".encode()
+            head = b"content-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(said)
+            self.transport.write(STATUS_LINE[refused.status] + head + said)
+        self.transport.close()
+
+    def _rest_if_done(self) -> None:
+        if not self._in_body and not self.pipeline and (self.cycle is None or self.cycle.response_complete):
+            self.crowd.rests(self)
+
+    def _watch_for_what_is_missing(self) -> None:
+        if self._in_body:
+            answered = self.cycle is not None and self.cycle.response_complete
+            self._watch(LINGER if answered else BODY)
+        else:
+            self._watch(HEAD if self._unknown else None)
+
+    def _watch(self, missing: str | None) -> None:
+        """See that what is missing comes in time; a wait that has begun goes on."""
+        if missing is self._watched:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._watched = missing
+        if missing is not None:
+            limits = self.crowd.limits
+            seconds = {HEAD: limits.head_seconds, BODY: limits.body_seconds, LINGER: LINGER_SECONDS}[missing]
+            self._timer = self.loop.call_later(seconds, self._late, missing, seconds)
+
+    def _late(self, missing: str, seconds: float) -> None:
+        if missing is LINGER or (missing is HEAD and not self._unknown):
+            self.transport.close()  # nothing is owed to whom was answered, or said nothing
+        else:
+            self._refuse(TooMuch(408, f"a request had not sent {missing} within {seconds:g} s"))
+
+
+class SocketConnection(Placed, WebSocketsSansIOProtocol):
+    """One WebSocket. Text arrives as the bytes that it is: whoever reads a message says what is wrong with it."""
+
+    def __init__(self, *args: Any, crowd: Crowd, **others: Any) -> None:
+        super().__init__(*args, **others)
+        self.crowd = crowd
+        self._holds = 0
+        self._late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if not self.crowd.enter(self, self.peer):
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._hold(0)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.transport.pause_reading()  # a ping is answered, so a flood of them would fill the memory with pongs
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def handle_text(self, event: Any) -> None:
+        self.handle_bytes(event)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        partial = len(self.conn.reader.buffer) + (self.conn.current_size or 0)
+        if not self._hold(partial):
+            self._fail(1013, "the server holds all that it can")
+        elif self.queue.qsize() > FRAMES or len(self.frames) > FRAGMENTS:
+            self._fail(1008, "too many messages at once")
+
+    def _hold(self, partial: int) -> bool:
+        """Whether there is room for so much of a message that is not whole."""
+        if partial == self._holds:
+            return True
+        if not self.crowd.held.take(partial - self._holds):
+            return False
+        self._holds = partial
+        if not partial and self._late is not None:
+            self._late.cancel()
+            self._late = None
+        if partial and self._late is None:
+            seconds = self.crowd.limits.body_seconds
+            self._late = self.loop.call_later(
+                seconds, self._fail, 1008, f"a message was not whole within {seconds:g} s"
+            )
+        return True
+
+    def _fail(self, code: int, why: str) -> None:
+        """Close with words, and tell the application."""
+        if self.transport.is_closing():
+            return
+        self.crowd.told.refused(self.peer, f"WebSocket {code}: {why}")
+        self.conn.fail(code, why)
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": why})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.transport.close()
