@@ -137,6 +137,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     """What is wrong with a body, without repeating it."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return await _refused(request, Refused(400, "invalid", f"the body is no JSON: {first['ctx']['error']}"))
     place = ".".join(str(part) for part in first["loc"][1:])
     return await _refused(request, Refused(400, "invalid", f"{place or 'the body'}: {first['msg']}", place or None))
 
