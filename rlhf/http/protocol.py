@@ -144,7 +144,7 @@ class HttpConnection(Placed, HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What uvicorn calls where its parser stopped."""
-        self._refuse(self._refused or TooMuch(400, "no HTTP"))
+        self._refuse(self._refused or TooMuch(400, "no HTTP request"))
 
     def _count(self, *parts: bytes) -> None:
         limits = self.crowd.limits
@@ -229,6 +229,11 @@ class SocketConnection(Placed, WebSocketsSansIOProtocol):
 
     def handle_text(self, event: Any) -> None:
         self.handle_bytes(event)
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body":
+            self.handshake_complete = True  # refused by an answer: else uvicorn logs that nobody answered
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():

@@ -147,7 +147,8 @@ def of_json(path: str, token: str | None = None) -> Iterator[tuple[str, bytes]]:
         "half of a character": b'{"\xc3": 1}', "UTF-16": "{}".encode("utf-16"), "a byte order mark": b"\xef\xbb\xbf{}",
         "NaN": b'{"a": NaN}', "Infinity": b'{"a": -Infinity}', "a control character": b'{"a": "\x01"}',
         "an integer of 5,000 digits": b'{"seed": ' + b"1" * 5000 + b"}", "deep lists": b"[" * 100_000,
-        "deep lists that end": b"[" * 10_000 + b"]" * 10_000, "deep objects": b'{"a":' * 50_000, "gzip": b"\x1f\x8b\x08\0",
+        "deep lists that end": b"[" * 10_000 + b"]" * 10_000, "deep objects": b'{"a":' * 50_000,
+        "gzip": b"\x1f\x8b\x08\0",
         "a list": b"[]", "a number": b"7", "a text": b'"text"', "null": b"null", "true": b"true",
         "a list of objects": b"[{}, {}]",
     }  # fmt: skip
@@ -158,6 +159,7 @@ def of_json(path: str, token: str | None = None) -> Iterator[tuple[str, bytes]]:
 
 
 SURROGATE = "\ud800"
+DEEP_CALL = {"function": {"name": "a", "arguments": "[" * 9000}}
 OF_SERVERS: Mapping[str, tuple[tuple[str, Any], ...]] = {
     "environment": (
         ("/step", {"action": {"type": "call_tool", "tool_name": SURROGATE}}),
@@ -220,7 +222,7 @@ OF_SERVERS: Mapping[str, tuple[tuple[str, Any], ...]] = {
         ("/v1/chat/completions", {"messages": [GO], "tools": [{"type": "function", "function": {"name": 1}}]}),
         ("/v1/chat/completions", {"messages": [GO], "seed": "one"}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
-        ("/v1/chat/completions", {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "[" * 9000}}]}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "assistant", "tool_calls": [DEEP_CALL]}]}),
         ("/sessions/nobody/v1/chat/completions", {"messages": [GO]}),
         ("/sessions/nobody/end", {"reward": 1.0}),
     ),

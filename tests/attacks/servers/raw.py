@@ -51,7 +51,8 @@ def attacked(
         command = [sys.executable, "-m", "tests.attacks.servers.at_once", told]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
-        assert process.stdin and process.stdout
+        assert process.stdin
+        assert process.stdout
         line = process.stdout.readline()
         assert line, errors.read_text()
         yield Attacked(ports=json.loads(line), process=psutil.Process(process.pid), errors=errors)
