@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from rlhf.errors import ConfigError
 
@@ -41,6 +42,7 @@ WHOLE = frozenset(field.name for field in fields(Limits) if field.type == "int")
 def limits_from(given: list[str], limits: Limits) -> Limits:
     """`limits` with what `KEY=VALUE` texts say. Raises `ConfigError`."""
     known = [field.name for field in fields(Limits)]
+    chosen: dict[str, Any] = {}
     for text in given:
         key, _, value = text.partition("=")
         if key not in known:
@@ -51,5 +53,5 @@ def limits_from(given: list[str], limits: Limits) -> Limits:
             number = 0
         if not 0 < number < float("inf"):
             raise ConfigError(f"--limit {text!r:.60}: {key} is a number above 0")
-        limits = replace(limits, **{key: number})
-    return limits
+        chosen[key] = number
+    return replace(limits, **chosen)

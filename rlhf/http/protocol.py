@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from rlhf.http.crowd import Crowd
@@ -231,6 +232,8 @@ class SocketConnection(Placed, WebSocketsSansIOProtocol):
         self.handle_bytes(event)
 
     async def send(self, message: Any) -> None:
+        if self.close_sent:  # by us, while the application was at work
+            raise ClientDisconnected
         await super().send(message)
         if message["type"] == "websocket.http.response.body":
             self.handshake_complete = True  # refused by an answer: else uvicorn logs that nobody answered

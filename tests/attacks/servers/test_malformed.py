@@ -13,7 +13,16 @@ import pytest
 from tests.attacks.servers.at_once import QUICK, SERVERS
 from tests.attacks.servers.corpus import HONEST, HOST, WEBSOCKET, by_hand, posted
 from tests.attacks.servers.fuzz import spoilt
-from tests.attacks.servers.raw import ANSWER_SECONDS, Attacked, answer_to, answers_to, attacked, frame, status_of
+from tests.attacks.servers.raw import (
+    ANSWER_SECONDS,
+    SILENCE,
+    Attacked,
+    answer_to,
+    answers_to,
+    attacked,
+    frame,
+    status_of,
+)
 from tests.pace import scaled
 
 pytestmark = pytest.mark.waits
@@ -54,6 +63,7 @@ async def fuzz(servers: Attacked, name: str, count: int, seed: int) -> None:
     dice = random.Random(f"{name} {seed}")
     requests = [spoilt(name, dice) for _ in range(count)]
     told = await answers_to(servers.ports[name], requests)
+    assert [sent for sent, one in zip(requests, told, strict=True) if one == SILENCE] == []
     broken = [
         (sent[:1000], one[:300]) for sent, one in zip(requests, told, strict=True) if (status_of(one) or 0) >= 500
     ]
