@@ -16,6 +16,8 @@ PIPELINED = 8
 LINGER_SECONDS = 2.0
 """How long the rest of a body is read and thrown away after its request was refused: a client that is cut off while it
 still sends does not hear why."""
+LINGER_PAUSE_SECONDS = 0.05
+"""Between two reads of it: a flood of bodies that nobody wants is not read as fast as it comes."""
 FRAMES = 64
 """WebSocket messages that may wait for their answers: ours ask for one at a time."""
 FRAGMENTS = 1024
@@ -23,12 +25,8 @@ FRAGMENTS = 1024
 HEAD, BODY, LINGER = "its headers", "its body", "the rest of its body"
 
 
-class TooMuch(Exception):
-    """A request beyond a limit: it never reaches the application."""
-
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status, self.why = status, why
+class Stopped(Exception):
+    """Raised in a callback of the parser, to stop it."""
 
 
 class Placed(asyncio.Protocol):
@@ -74,7 +72,7 @@ class HttpConnection(Placed, HttpToolsProtocol):
         self._in_body = False
         self._watched: str | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._refused: TooMuch | None = None
+        self._refused = (400, "no HTTP request")
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -96,9 +94,12 @@ class HttpConnection(Placed, HttpToolsProtocol):
         if self.transport.is_closing() or self.transport.get_protocol() is not self:
             self._watch(None)
         elif self._unknown > self.crowd.limits.header_bytes:
-            self._refuse(TooMuch(431, f"more than {self.crowd.limits.header_bytes} bytes of headers"))
+            self._refuse(431, f"more than {self.crowd.limits.header_bytes} bytes of headers")
         else:
             self._watch_for_what_is_missing()
+            if self._watched is LINGER:
+                self.flow.pause_reading()
+                self.loop.call_later(LINGER_PAUSE_SECONDS, self._read_on)
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= PIPELINED:
@@ -141,11 +142,11 @@ class HttpConnection(Placed, HttpToolsProtocol):
         super().handle_websocket_upgrade()
         socket = self.transport.get_protocol()
         if not socket.handshake_initiated:  # the WebSocket's own reader did not take it, and has said nothing
-            self._refuse(TooMuch(400, "no WebSocket handshake"))
+            self._refuse(400, "no WebSocket handshake")
 
     def send_400_response(self, msg: str) -> None:
         """What uvicorn calls where its parser stopped."""
-        self._refuse(self._refused or TooMuch(400, "no HTTP request"))
+        self._refuse(*self._refused)
 
     def _count(self, *parts: bytes) -> None:
         limits = self.crowd.limits
@@ -157,17 +158,17 @@ class HttpConnection(Placed, HttpToolsProtocol):
 
     def _stop(self, status: int, why: str) -> None:
         """Stop the parser, which turns whatever its callbacks raise into one error of its own."""
-        self._refused = TooMuch(status, why)
-        raise self._refused
+        self._refused = (status, why)
+        raise Stopped
 
-    def _refuse(self, refused: TooMuch) -> None:
+    def _refuse(self, status: int, why: str) -> None:
         """Answer, unless an answer is under way, and close."""
         self._watch(None)
-        self.crowd.told.refused(self.peer, f"{refused.status}: {refused.why}")
+        self.crowd.told.refused(self.peer, f"{status}: {why}")
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            said = f"{refused.why}\n".encode()
+            said = f"{why}\n".encode()
             head = b"content-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(said)
-            self.transport.write(STATUS_LINE[refused.status] + head + said)
+            self.transport.write(STATUS_LINE[status] + head + said)
         self.transport.close()
 
     def _rest_if_done(self) -> None:
@@ -194,11 +195,15 @@ class HttpConnection(Placed, HttpToolsProtocol):
             seconds = {HEAD: limits.head_seconds, BODY: limits.body_seconds, LINGER: LINGER_SECONDS}[missing]
             self._timer = self.loop.call_later(seconds, self._late, missing, seconds)
 
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+
     def _late(self, missing: str, seconds: float) -> None:
         if missing is LINGER or (missing is HEAD and not self._unknown):
             self.transport.close()  # nothing is owed to whom was answered, or said nothing
         else:
-            self._refuse(TooMuch(408, f"a request had not sent {missing} within {seconds:g} s"))
+            self._refuse(408, f"a request had not sent {missing} within {seconds:g} s")
 
 
 class SocketConnection(Placed, WebSocketsSansIOProtocol):
