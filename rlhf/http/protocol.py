@@ -18,6 +18,8 @@ LINGER_SECONDS = 2.0
 still sends does not hear why."""
 LINGER_PAUSE_SECONDS = 0.05
 """Between two reads of it: a flood of bodies that nobody wants is not read as fast as it comes."""
+REFUSED_SECONDS = 0.5
+"""How long a connection is kept, unread, after it was refused: its client hears why, and does not come back at once."""
 FRAMES = 64
 """WebSocket messages that may wait for their answers: ours ask for one at a time."""
 FRAGMENTS = 1024
@@ -72,7 +74,8 @@ class HttpConnection(Placed, HttpToolsProtocol):
         self._in_body = False
         self._watched: str | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._refused = (400, "no HTTP request")
+        self._why = (400, "no HTTP request")
+        self._refused = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -87,11 +90,11 @@ class HttpConnection(Placed, HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._refused or self.transport.is_closing():
             return
         self._unknown += len(data)
         super().data_received(data)
-        if self.transport.is_closing() or self.transport.get_protocol() is not self:
+        if self._refused or self.transport.is_closing() or self.transport.get_protocol() is not self:
             self._watch(None)
         elif self._unknown > self.crowd.limits.header_bytes:
             self._refuse(431, f"more than {self.crowd.limits.header_bytes} bytes of headers")
@@ -108,12 +111,14 @@ class HttpConnection(Placed, HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        self._count(url)
+        self._field_bytes += len(url)
+        self._stop_beyond_limits()
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields += 1
-        self._count(name, value)
+        self._field_bytes += len(name) + len(value)
+        self._stop_beyond_limits()
         if not self._in_body:  # a trailer is no header of a request that is under way
             super().on_header(name, value)
 
@@ -146,11 +151,10 @@ class HttpConnection(Placed, HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What uvicorn calls where its parser stopped."""
-        self._refuse(*self._refused)
+        self._refuse(*self._why)
 
-    def _count(self, *parts: bytes) -> None:
+    def _stop_beyond_limits(self) -> None:
         limits = self.crowd.limits
-        self._field_bytes += sum(map(len, parts))
         if self._fields > limits.header_count:
             self._stop(431, f"more than {limits.header_count} headers")
         if self._field_bytes > limits.header_bytes:
@@ -158,18 +162,25 @@ class HttpConnection(Placed, HttpToolsProtocol):
 
     def _stop(self, status: int, why: str) -> None:
         """Stop the parser, which turns whatever its callbacks raise into one error of its own."""
-        self._refused = (status, why)
+        self._why = (status, why)
         raise Stopped
 
     def _refuse(self, status: int, why: str) -> None:
-        """Answer, unless an answer is under way, and close."""
+        """Answer, unless an answer is under way, and close after a while."""
+        self._refused = True
         self._watch(None)
         self.crowd.told.refused(self.peer, f"{status}: {why}")
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             said = f"{why}\n".encode()
             head = b"content-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(said)
             self.transport.write(STATUS_LINE[status] + head + said)
-        self.transport.close()
+        if self.cycle is not None:  # whatever the application would still say comes after the last word
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.pipeline.clear()
+        self.flow.pause_reading()
+        self.crowd.rests(self)
+        self.loop.call_later(REFUSED_SECONDS, self.transport.close)
 
     def _rest_if_done(self) -> None:
         if not self._in_body and not self.pipeline and (self.cycle is None or self.cycle.response_complete):
