@@ -11,6 +11,7 @@ from rlhf.errors import RlhfError
 BENCHMARKS = {
     "end_to_end": "benchmarks.end_to_end.command",
     "environment": "benchmarks.environment.command",
+    "floods": "benchmarks.floods.command",
     "learner": "benchmarks.learner.command",
     "placement": "benchmarks.placement.command",
 }

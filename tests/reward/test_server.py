@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 from rlhf.config import build
+from rlhf.http.binding import Access
+from rlhf.http.limits import Limits
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
 from rlhf.reward.server import ServerSettings, reward_app
@@ -48,7 +50,8 @@ class Measuring:
         ]
 
 
-SETTINGS = ServerSettings(name="measuring", capacity=2, waiting=2, timeout_seconds=5, body_bytes=10_000)
+SMALL = Access(limits=Limits(body_bytes=10_000))
+SETTINGS = ServerSettings(name="measuring", capacity=2, waiting=2, timeout_seconds=5, access=SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +163,7 @@ def test_the_length_of_a_body_must_be_stated(url: str) -> None:
     def pieces() -> Iterator[bytes]:
         yield b"{}"
 
-    assert httpx.post(url + "/", content=pieces()).status_code == 411
+    assert httpx.post(url + "/", content=pieces(), headers={"content-type": "application/json"}).status_code == 411
 
 
 def test_health_states_the_capacity(url: str) -> None:
