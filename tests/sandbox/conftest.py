@@ -48,10 +48,13 @@ class Cage:
     def identity(self) -> dict[str, Any]:
         return {"user": NOBODY, "group": NOBODY, "extra_groups": []} if self.user == "nobody" else {}
 
-    def run(self, code: str, fetch: tuple[str, ...] = (), **limits: float) -> dict[str, Any]:
+    def run(self, code: str, fetch: tuple[str, ...] = (), *, bounded: bool = True, **limits: float) -> dict[str, Any]:
+        """What became of `code`; `bounded`: with control groups and a file system of its own, where this user can."""
         runner = self.begin()
         asked = {"rung": self.rung, "code": code, "python": readable_python(), "limits": LIMITS | limits}
-        told, complaint = runner.communicate(json.dumps(asked | {"fetch": fetch}), timeout=scaled(100))
+        told, complaint = runner.communicate(
+            json.dumps(asked | {"fetch": fetch, "bounded": bounded}), timeout=scaled(100)
+        )
         assert runner.returncode == 0, complaint
         answer: dict[str, Any] = json.loads(told)
         return answer
