@@ -18,9 +18,11 @@ from rlhf.sandbox.orders import Cage
 from rlhf.sandbox.python import Interpreter
 from rlhf.sandbox.removal import held, remove, sweep
 from rlhf.sandbox.uids import COUNT, FIRST, lent_uid
+from rlhf.sandbox.warden import LOOK_SECONDS
 
 PACKAGE_ROOT = str(Path(__file__).parents[2])
 FOLDER = "rlhf-sandbox-"
+BEST_EFFORT = f"best effort, measured every {LOOK_SECONDS:g} s"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 START = "import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
 
@@ -55,12 +57,9 @@ class Isolation:
     @property
     def bounds(self) -> dict[str, str]:
         """What bounds memory, processes and disk of a run."""
-        kept = f"by the kernel, {self.groups}" if self.groups else BEST_EFFORT
-        disk = "by the kernel, in memory" if self.sized else BEST_EFFORT
+        kept = f"by {self.groups}" if self.groups else BEST_EFFORT
+        disk = "by a file system of its size" if self.sized else BEST_EFFORT
         return {"memory": kept, "processes": kept, "disk": disk}
-
-
-BEST_EFFORT = "best effort: measured every 0.04 s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ class Ladder:
 
     def __str__(self) -> str:
         over = "".join(f"; not {rung}: {reason}" for rung, reason in self.passed_over)
-        bounds = "".join(f"; {name} bounded {how}" for name, how in self.isolation.bounds.items())
+        bounds = "".join(f"; {name} {how}" for name, how in self.isolation.bounds.items())
         return f"{self.isolation.rung} with {self.isolation.python.path}{bounds}{self._ungrouped()}{over}"
 
     def _ungrouped(self) -> str:
