@@ -15,7 +15,7 @@ libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 kept = []
-def stay(seconds=2.5):
+def stay(seconds=1.0):
     time.sleep(seconds)
 def forked(count, what):
     for number in range(count):
@@ -65,9 +65,7 @@ MEMORY = {
         "zero = os.open('/dev/zero', os.O_RDWR)\nfor n in range(12):\n    where = mapped(32, zero, 1)\n"
         "    libc.munmap(where + 4096, 32 * MIB - 4096)\nstay()"
     ),
-    "full pairs of streams": (
-        "forked(12, lambda n: [kept.append(full(socket.socketpair())) for _ in range(110)])"
-    ),
+    "full pairs of streams": ("forked(12, lambda n: [kept.append(full(socket.socketpair())) for _ in range(110)])"),
     "full pairs of datagrams": (
         "forked(12, lambda n: [kept.append(full(socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))) for _ in range(110)])"
     ),
@@ -98,9 +96,7 @@ MEMORY = {
         "threading.stack_size(4 * MIB)\ndef deep(depth=0):\n    return stay() if depth > 900 else deep(depth + 1)\n"
         "def grow(n):\n    kept.append(bytearray(b'x') * (30 * MIB)); threading.Thread(target=deep).start()\nforked(7, grow)"
     ),
-    "files, in memory or not": (
-        "[tried(lambda: open(f'{n}', 'wb').write(bytes(7 * MIB))) for n in range(60)]\nstay()"
-    ),
+    "files, in memory or not": ("[tried(lambda: open(f'{n}', 'wb').write(bytes(7 * MIB))) for n in range(60)]\nstay()"),
     "locks of ranges": (
         "file = open('locked', 'w')\nfor n in range(20000):\n    fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * n)\nstay()"
     ),
@@ -138,7 +134,7 @@ DISK = {
         "if len(sys.argv) == 1:\n    held = [os.open('.', os.O_TMPFILE | os.O_RDWR) for n in range(24)]\n"
         "    [tried(lambda: os.write(fd, bytes(MIB))) for fd in held]\n    [os.set_inheritable(fd, True) for fd in held]\n"
         "    fd = os.open('sleep', os.O_WRONLY | os.O_CREAT, 0o100)\n    os.write(fd, open('/bin/sleep', 'rb').read()); os.close(fd)\n"
-        "    os.execv('./sleep', ['sleep', '2.5'])"
+        "    os.execv('./sleep', ['sleep', '1'])"
     ),
     "space that no size shows": (
         "for n in range(24):\n    kept.append(open(f'{n}', 'wb'))\n    libc.fallocate(kept[-1].fileno(), 1, ctypes.c_long(0), ctypes.c_long(MIB))\nstay()"
@@ -157,16 +153,14 @@ PROCESSES = {
         "        os._exit(0)\n    if pid: os.waitpid(pid, 0)\nstay()"
     ),
     "the dead whom nobody buries": "[os._exit(0) if tried(os.fork) == 0 else 0 for n in range(48)]\nstay()",
-    "programs": "[tried(lambda: os.posix_spawn('/bin/sleep', ['sleep', '2.5'], {})) for n in range(48)]\nstay()",
+    "programs": "[tried(lambda: os.posix_spawn('/bin/sleep', ['sleep', '1'], {})) for n in range(48)]\nstay()",
     "a chain": (
         "def chain(n):\n    pid = tried(os.fork)\n    if pid == 0:\n        if n < 48: chain(n + 1)\n        stay(); os._exit(0)\nchain(0)\nstay()"
     ),
     "children of the parent": (
-        "for n in range(48):\n    if libc.syscall(56, 0x8000 | 17, 0, 0, 0, 0) == 0:\n        time.sleep(2.5); os._exit(0)\nstay()"
+        "for n in range(48):\n    if libc.syscall(56, 0x8000 | 17, 0, 0, 0, 0) == 0:\n        time.sleep(1); os._exit(0)\nstay()"
     ),
-    "threads of many processes": (
-        "def many(n):\n    [thread() for _ in range(12)]\nforked(8, many)"
-    ),
+    "threads of many processes": ("def many(n):\n    [thread() for _ in range(12)]\nforked(8, many)"),
 }
 THREAD = """
 def thread():

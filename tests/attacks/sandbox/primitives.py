@@ -419,7 +419,9 @@ def table() -> str:
 
 def _row(group: str, name: str) -> str:
     places = ALLOWED[name]
-    grouped = f"allowed with control groups: {places['control groups']}; else denied" if "control groups" in places else ""
+    grouped = (
+        f"allowed with control groups: {places['control groups']}; else denied" if "control groups" in places else ""
+    )
     rungs = ("bubblewrap", "landlock")
     cells = [f"allowed: {places[rung]}" if rung in places else grouped or "denied" for rung in rungs]
     return f"| {group}: {name} | 1 | {cells[0]} | {cells[1]} |"

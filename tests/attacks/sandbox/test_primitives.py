@@ -23,7 +23,9 @@ OTHER_CALLS = {"renameat2": (316, 276)}
 def numbers() -> dict[str, int]:
     """Numbers of this machine's system calls; one that it does not have is one that nobody has."""
     column = ARCHITECTURES[os.uname().machine][0]
-    return {name: 9999 if row[column] is None else int(str(row[column])) for name, row in (SYSCALLS | OTHER_CALLS).items()}
+    return {
+        name: 9999 if row[column] is None else int(str(row[column])) for name, row in (SYSCALLS | OTHER_CALLS).items()
+    }
 
 
 @pytest.fixture
@@ -78,9 +80,7 @@ def tried(cage: Cage, outside: Path, *, bounded: bool = True, rung: str = "") ->
 def test_every_primitive_is_denied_but_those_that_are_listed(cage: Cage, outside: Path) -> None:
     grouped = cage.user == "root"
     outcomes = tried(cage, outside)
-    expected = {
-        name: "done" if allowed(name, cage.rung, grouped=grouped) else "denied" for name in attempts()
-    }
+    expected = {name: "done" if allowed(name, cage.rung, grouped=grouped) else "denied" for name in attempts()}
     wrong = {name: seen for name, seen in outcomes.items() if seen[0] != expected[name]}
     assert wrong == {}
     assert (outside / "file").read_text() == "untouched"
