@@ -13,6 +13,7 @@ BENCHMARKS = {
     "environment": "benchmarks.environment.command",
     "learner": "benchmarks.learner.command",
     "placement": "benchmarks.placement.command",
+    "sandbox": "benchmarks.sandbox.command",
 }
 """Name to the module whose `main(arguments)` runs it; imported only when asked for."""
 

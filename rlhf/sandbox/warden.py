@@ -37,6 +37,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 LOOK_SECONDS = 0.04
 """How often the run's size is measured: what it can exceed its limits by is what it does in that time."""
 CANNOT_START = 126
+REFUSED = "refused: "
 MIB = 1024 * 1024
 
 
@@ -58,11 +59,9 @@ def main() -> None:
 def carry_out(orders: Orders) -> Verdict:
     """One run from files in to files out; nothing of it is left when this returns, or raises."""
     try:
-        try:
-            write_files(orders.files, orders.cage, orders.limits)
-        except Inside as error:
-            return _verdict("refused", None, f"files cannot be written: {error}", 0.0, {}, (b"", b""))
         return _run(orders)
+    except Refused as error:
+        return _verdict("refused", None, f"files cannot be written: {error}", 0.0, {}, (b"", b""))
     finally:
         with contextlib.suppress(Survivors):  # told in the verdict; the namespace or the group of the run ends them
             end_all(orders.cage)
@@ -87,26 +86,39 @@ def _run(orders: Orders) -> Verdict:
 
 
 def _start(orders: Orders, streams: Streams) -> int:
-    """The code's process, once it is the code. Raises `OSError` where it cannot become it, for no fault of its own."""
+    """The code's process, once it is the code. Raises `Refused` where its files cannot be written, and `OSError` where
+    it cannot be started, for no fault of its own."""
     receive, send = os.pipe()  # closes when the child becomes the code
     if (child := os.fork()) == 0:
-        try:
-            streams.become_standard()
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
-                signal.signal(number, signal.SIG_DFL)
-            confine(orders.cage, orders.limits)
-            os.setsid()
-            os.execve(orders.command[0], orders.command, dict(orders.environment))
-        except OSError as error:
-            os.write(send, f"the code could not be started: {error}".encode())
-        finally:
-            os._exit(CANNOT_START)
+        _become(orders, streams, send)
     os.close(send)
     streams.let_go()
     with open(receive, "rb") as pipe:
-        if complaint := pipe.read():
-            raise OSError(complaint.decode())
+        complaint = pipe.read().decode(errors="replace")
+    if complaint.startswith(REFUSED):
+        raise Refused(complaint.removeprefix(REFUSED))
+    if complaint:
+        raise OSError(f"the code could not be started: {complaint}")
     return child
+
+
+def _become(orders: Orders, streams: Streams, send: int) -> None:
+    """In the child: into the cage, write the files as the code itself could, and be the code. Never returns."""
+    blame = ""
+    try:
+        streams.become_standard()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        confine(orders.cage, orders.limits)
+        os.setsid()
+        blame = REFUSED
+        write_files(orders.files)
+        blame = ""
+        os.execve(orders.command[0], orders.command, dict(orders.environment))
+    except (OSError, MemoryError, RecursionError) as error:
+        os.write(send, f"{blame}{type(error).__name__}: {error}"[:1000].encode(errors="replace"))
+    finally:
+        os._exit(CANNOT_START)
 
 
 def _watch(child: int, streams: Streams, orders: Orders, deadline: float) -> tuple[str, int | None, str]:
@@ -210,6 +222,10 @@ def _remove(cage: Cage) -> None:
         unmount(cage.folder)
     with contextlib.suppress(OSError):  # whatever stays goes when the next service starts
         remove(cage.folder)
+
+
+class Refused(Exception):
+    """The run's files cannot be written within its limits."""
 
 
 class Ended(SystemExit):
