@@ -61,7 +61,7 @@ def carry_out(orders: Orders) -> Verdict:
     try:
         return _run(orders)
     except Refused as error:
-        return _verdict("refused", None, f"files cannot be written: {error}", 0.0, {}, (b"", b""))
+        return _verdict("refused", None, str(error), 0.0, {}, (b"", b""))
     finally:
         with contextlib.suppress(Survivors):  # told in the verdict; the namespace or the group of the run ends them
             end_all(orders.cage)
@@ -86,8 +86,8 @@ def _run(orders: Orders) -> Verdict:
 
 
 def _start(orders: Orders, streams: Streams) -> int:
-    """The code's process, once it is the code. Raises `Refused` where its files cannot be written, and `OSError` where
-    it cannot be started, for no fault of its own."""
+    """The code's process, once it is the code. Raises `Refused` where its limits do not let it begin, and `OSError`
+    where it cannot be started, for no fault of its own."""
     receive, send = os.pipe()  # closes when the child becomes the code
     if (child := os.fork()) == 0:
         _become(orders, streams, send)
@@ -104,19 +104,22 @@ def _start(orders: Orders, streams: Streams) -> int:
 
 def _become(orders: Orders, streams: Streams, send: int) -> None:
     """In the child: into the cage, write the files as the code itself could, and be the code. Never returns."""
-    blame = ""
+    writing = False
     try:
         streams.become_standard()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         confine(orders.cage, orders.limits)
         os.setsid()
-        blame = REFUSED
+        writing = True
         write_files(orders.files)
-        blame = ""
+        writing = False
         os.execve(orders.command[0], orders.command, dict(orders.environment))
-    except (OSError, MemoryError, RecursionError) as error:
+    except (OSError, RecursionError) as error:
+        blame = f"{REFUSED}files cannot be written: " if writing else ""
         os.write(send, f"{blame}{type(error).__name__}: {error}"[:1000].encode(errors="replace"))
+    except MemoryError:
+        os.write(send, f"{REFUSED}{orders.limits.memory_bytes} bytes of memory are too few to start in".encode())
     finally:
         os._exit(CANNOT_START)
 
@@ -225,7 +228,7 @@ def _remove(cage: Cage) -> None:
 
 
 class Refused(Exception):
-    """The run's files cannot be written within its limits."""
+    """The run cannot begin within its limits."""
 
 
 class Ended(SystemExit):

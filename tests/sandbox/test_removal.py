@@ -64,7 +64,7 @@ def test_links_are_removed_and_what_they_lead_to_stays(folder: Path, tmp_path: P
 def test_a_folder_that_is_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
     (folder / "kept").write_text("kept")
     (tmp_path / "link").symlink_to(folder)
-    with pytest.raises(OSError, match="Not a directory|Too many levels"):
+    with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
         remove(str(tmp_path / "link"))
     assert (folder / "kept").exists()
 

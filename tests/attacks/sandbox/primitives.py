@@ -55,7 +55,8 @@ def attempt(name, what):
         try:
             outcome = ["done", repr(what())[:60]]
         except OSError as error:
-            outcome = ["denied" if error.errno in DENIED else "done", errno.errorcode.get(error.errno, str(error.errno))]
+            name_of_error = errno.errorcode.get(error.errno, str(error.errno))
+            outcome = ["denied" if error.errno in DENIED else "done", name_of_error]
         except BaseException as error:
             outcome = ["raised", repr(error)[:200]]
         os.write(send, json.dumps([name, *outcome]).encode() + b"\\n")

@@ -9,12 +9,9 @@ from tests.sandbox.conftest import Cage
 
 pytestmark = pytest.mark.engine
 QUICK = (
-    "folders deeper than the limit",
     "folders too deep for a path",
     "folders too deep for a path, for long",
-    "deep folders without rights",
     "descriptors that it inherited",
-    "a false verdict",
 )
 
 

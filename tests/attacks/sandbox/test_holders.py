@@ -20,11 +20,9 @@ LIMIT = {"memory": LIMITS["memory_bytes"], "disk": LIMITS["disk_bytes"], "proces
 LONGEST_SECONDS = 0.2
 ALL = [(kind, way) for kind, ways in KINDS.items() for way in ways]
 QUICK = [
-    ("memory", "private pages of many processes"),
     ("memory", "shared pages given back"),
     ("memory", "full pairs of streams"),
     ("disk", "mapped files without a name"),
-    ("disk", "folders that cannot be listed"),
     ("processes", "forks"),
 ]
 
