@@ -58,6 +58,7 @@ def _ask(here: Place, orders: Orders, rung: Rung) -> Verdict:
         stderr=subprocess.PIPE,
         env={},
         start_new_session=True,
+        pass_fds=here.descriptors,
     )
     try:
         answer, complaint = warden.communicate(orders.pack(), timeout=timeout_seconds)

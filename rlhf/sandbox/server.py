@@ -57,6 +57,7 @@ def make_app(sandbox: Sandbox, token: str | None, access: Access | None = None, 
         return {
             "status": "healthy",
             "isolation": str(sandbox.ladder.isolation.rung),
+            "limits": sandbox.ladder.isolation.bounds,
             "passed_over": {str(rung): reason for rung, reason in sandbox.ladder.passed_over},
             "running": sandbox.running,
             "waiting": sandbox.waiting,
