@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 
 from rlhf.errors import CassetteError
+from rlhf.foreign import Unreadable
+from rlhf.http.exchange import received
 from rlhf.http.config import CassetteConfig, check_cassette
 
 KEPT_HEADERS = ("content-type", "retry-after")
@@ -47,8 +49,8 @@ class Recorder(httpx.AsyncBaseTransport):
         asked = await _asked(request)
         try:
             response = await self._inner.handle_async_request(request)
-            content = await response.aread()
-        except httpx.TransportError as error:
+            content = await received(response)
+        except (httpx.TransportError, Unreadable) as error:
             self._write({**asked, "failure": type(error).__name__, "detail": str(error)})
             raise
         except asyncio.CancelledError:  # the client's deadline for this attempt
@@ -87,6 +89,8 @@ class Replay(httpx.AsyncBaseTransport):
                 "the run asks something else than the recorded one did: record again"
             )
         line = waiting.popleft()
+        if line.get("failure") == Unreadable.__name__:
+            raise Unreadable(line["detail"])
         if "failure" in line:
             raise _failure(line["failure"])(line["detail"], request=request)
         return httpx.Response(line["status"], headers=line["headers"], content=line["content"].encode(errors=ANY_BYTES))
