@@ -67,11 +67,11 @@ def _deeper(value: Any, depth: int) -> bool:
 
 
 def mended(value: Any) -> Any:
-    """With every text whole; at most as deep as was allowed."""
+    """Plain data with every text whole. As deep as the data: of others', only what `read_json` gave."""
     match value:
         case str():
             return whole(value)
-        case list():
+        case list() | tuple():
             return [mended(one) for one in value]
         case dict():
             return {whole(name): mended(one) for name, one in value.items()}

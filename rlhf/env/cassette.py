@@ -15,8 +15,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from rlhf.env.answers import Undecodable
 from rlhf.env.encoding import (
-    Undecodable,
     action_data,
     answer_data,
     dumps,
@@ -156,7 +156,7 @@ class ReplayedEnvironments:
     def _read(self) -> EnvironmentSpec:
         """Every line to its session; the spec. Raises `CassetteError`."""
         try:
-            first, *lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+            first, *lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").split("\n") if line]
             for line in lines:
                 self._lines[line["session"], line["opening"]].append(line)
             return spec_from(first["spec"])

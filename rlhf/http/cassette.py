@@ -12,8 +12,8 @@ import httpx
 
 from rlhf.errors import CassetteError
 from rlhf.foreign import Unreadable
-from rlhf.http.exchange import received
 from rlhf.http.config import CassetteConfig, check_cassette
+from rlhf.http.exchange import received
 
 KEPT_HEADERS = ("content-type", "retry-after")
 """Of an answer. Headers of requests hold tokens: none is kept."""

@@ -12,10 +12,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 
-from rlhf.env.encoding import Undecodable, action_data, dumps, observation_from, spec_from, task_data
+from rlhf.env.answers import Undecodable
+from rlhf.env.encoding import action_data, dumps, observation_from, spec_from, task_data
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.wire import Json
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
+from rlhf.foreign import read_json
 from rlhf.protocols import Environment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
@@ -135,7 +137,9 @@ class ProcessEnvironment:
         received = await self._reader.readline()
         if not received.endswith(b"\n"):
             raise ConnectionResetError
-        said: Json = json.loads(received)
+        said = read_json(received)
+        if not isinstance(said, dict):
+            raise Undecodable(f"an answer that is no object: {said!r:.100}")
         return said
 
     def _raise_if_failed(self, said: Json) -> Json:
