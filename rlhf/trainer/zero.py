@@ -23,11 +23,15 @@ from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
 from rlhf.trainer.config import OptimizerConfig
 from rlhf.trainer.schedule import learning_rate_factor
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.transfer.store import open_store
+from rlhf.trainer.states import as_data
+from rlhf.transfer.store import SignedStore, open_store
 from rlhf.types import Meeting
 
 TAG = "state"
 """DeepSpeed's name of the one state in a checkpoint's folder."""
+
+_kept: list[SignedStore] = []
+"""Of the process group, for as long as the process lives: torch holds a store's C++ half alone."""
 
 
 def join(rank: int, world_size: int, meeting: Meeting, device: str, timeout_seconds: float) -> None:
@@ -47,6 +51,7 @@ def join(rank: int, world_size: int, meeting: Meeting, device: str, timeout_seco
         _stay_on_loopback(meeting)
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": "0"}
         store = open_store(rank, meeting.address, meeting.port, meeting.secret, timeout_seconds)
+        _kept.append(store)
         torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
     deepspeed.init_distributed(dist_backend=backend, timeout=timeout, verbose=False)
 
@@ -174,7 +179,8 @@ def save(engine: Any, folder: Path) -> list[Path]:
 
 def load(engine: Any, folder: Path, config: OptimizerConfig) -> None:
     """Go on from `save`, with the optimizer's settings of `config`. Raises `CheckpointError`. Collective."""
-    path, _ = engine.load_checkpoint(str(folder), tag=TAG)
+    with as_data(folder):
+        path, _ = engine.load_checkpoint(str(folder), tag=TAG)
     if path is None:
         raise CheckpointError(f"{folder}: DeepSpeed finds no state to go on from; use another checkpoint")
     put_settings(engine, config)
