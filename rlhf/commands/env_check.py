@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 from rlhf.env.check.report import Verdict, check_server
@@ -32,9 +33,12 @@ def parse_action(text: str | None) -> dict[str, Any] | None:
 
 
 def json_object(text: str, option: str) -> dict[str, Any]:
-    """A JSON object from the command line. Raises `UserError`."""
+    """A JSON object from the command line, or from the file behind an `@`: command lines are for all to read. Raises
+    `UserError`."""
     try:
-        value = json.loads(text)
+        value = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+    except OSError as error:
+        raise UserError(f"{option} {text!r:.100} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UserError(f"{option} {text!r:.100} is not JSON: {error}") from None
     if not isinstance(value, dict):
