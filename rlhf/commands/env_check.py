@@ -10,6 +10,7 @@ from typing import Any
 from rlhf.env.check.report import Verdict, check_server
 from rlhf.env.client.remote import Address
 from rlhf.errors import UserError
+from rlhf.inert import inert_line
 
 
 def check(url: str, token: str | None, action: str | None) -> int:
@@ -20,7 +21,7 @@ def check(url: str, token: str | None, action: str | None) -> int:
 async def print_findings(address: Address, action: dict[str, Any] | None) -> int:
     failed = 0
     async for finding in check_server(address, action):
-        print(f"{finding.verdict:<6}{finding.name:<22}{finding.detail}", flush=True)
+        print(f"{finding.verdict:<6}{finding.name:<22}{inert_line(finding.detail)}", flush=True)
         failed += finding.verdict is Verdict.FAIL
     print(f"{failed} failed" if failed else "conforms")
     return 1 if failed else 0

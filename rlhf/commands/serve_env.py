@@ -13,6 +13,7 @@ from rlhf.env.server.app import ServerSettings, serve
 from rlhf.errors import UserError
 from rlhf.http.binding import check_binding
 from rlhf.http.listening import bound, url_of
+from rlhf.inert import inert_line
 from rlhf.pieces import is_piece
 
 
@@ -32,7 +33,8 @@ def serve_env(name: str, arguments: str, isolation: str, settings: ServerSetting
 async def serve_and_say(isolation: Isolation, settings: ServerSettings, listener: socket.socket) -> None:
     await isolation.start()
     try:
-        print(f"{isolation.spec.name} at {url_of(listener)}, {settings.max_sessions:,} sessions", flush=True)
+        name = inert_line(isolation.spec.name)
+        print(f"{name} at {url_of(listener)}, {settings.max_sessions:,} sessions", flush=True)
         await serve(isolation, settings, listener)
     finally:
         await isolation.stop()

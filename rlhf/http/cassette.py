@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from rlhf.durable import private
 from rlhf.errors import CassetteError
 from rlhf.foreign import Unreadable
 from rlhf.http.config import CassetteConfig, check_cassette
@@ -41,7 +42,7 @@ class Recorder(httpx.AsyncBaseTransport):
     def __init__(self, path: Path, inner: httpx.AsyncBaseTransport) -> None:
         self._inner = inner
         try:
-            self._file = path.open("x", encoding="utf-8")
+            self._file = open(path, "x", encoding="utf-8", opener=private)  # noqa: SIM115
         except OSError as error:
             raise CassetteError(f"{path} cannot be written: {error.strerror}; name another cassette.path") from None
 

@@ -45,5 +45,5 @@ def test_what_is_no_data_is_refused_by_the_name_of_its_column(value: Any) -> Non
 
 
 def test_a_pickle_is_no_request() -> None:
-    with pytest.raises(ValueError, match="decode|JSON|Expecting"):
+    with pytest.raises(ValueError, match=r"decode|Expecting"):
         read_line(pickle.dumps(("response", {})))
