@@ -124,8 +124,9 @@ class RemoteEnvironment:
         except Undecodable as error:
             raise self._failed("protocol", f"the answer to {frame['type']} makes no sense: {error}") from None
         allowed = BEGINNING if frame["type"] == "reset" else MIDDLE
-        if strange := next((one.role for one in heard.messages if one.role not in allowed), None):
-            raise self._failed("protocol", f"the answer to {frame['type']} has a message of role {strange!r:.40}")
+        strange = [one.role for one in heard.messages if one.role not in allowed]
+        if strange:
+            raise self._failed("protocol", f"the answer to {frame['type']} has a message of role {strange[0]!r:.40}")
         return heard
 
     async def _ask(self, frame: Json, seconds: float) -> Json:
