@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroupGloo  # type: ignore[attr-defined]
+from torch.distributed import ProcessGroupGloo
 
 from rlhf.cluster.interfaces import interface_toward
 from rlhf.errors import TransferError
@@ -75,7 +75,7 @@ class GlooGroup:
 def options(rendezvous: Rendezvous) -> Any:
     """gloo's, with a device on the interface that leads to the meeting: by default it is whatever the host's name
     resolves to, and so, in a run on one machine, a network that the run has no business with."""
-    chosen = ProcessGroupGloo._Options()
+    chosen: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     chosen._timeout = timedelta(seconds=rendezvous.timeout_seconds)
     chosen._devices = [ProcessGroupGloo.create_device(hostname=interface_toward(rendezvous.address).address)]
     return chosen

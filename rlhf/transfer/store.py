@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import Store, TCPStore
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from rlhf.errors import TransferError
 
@@ -45,7 +45,7 @@ def open_store(rank: int, address: str, port: int, secret: str, timeout_seconds:
 class SignedStore(Store):
     """The values of `inner`, signed. torch's process groups call it as they call any store; counters are not signed."""
 
-    def __init__(self, inner: TCPStore, secret: str) -> None:
+    def __init__(self, inner: Any, secret: str) -> None:
         super().__init__()
         if not secret:
             raise TransferError("a meeting without a secret: whoever reaches its port could write to it")
@@ -53,7 +53,7 @@ class SignedStore(Store):
 
     def set(self, key: str, value: Any) -> None:
         content = value.encode() if isinstance(value, str) else bytes(value)
-        self._inner.set(key, self._signature(key, content) + content)  # type: ignore[arg-type]
+        self._inner.set(key, self._signature(key, content) + content)
 
     def get(self, key: str) -> bytes:
         """Raises `TransferError` for a value that nobody of this run wrote."""
@@ -64,26 +64,27 @@ class SignedStore(Store):
         return content
 
     def add(self, key: str, amount: int) -> int:
-        return self._inner.add(key, amount)
+        return int(self._inner.add(key, amount))
 
     def check(self, keys: Sequence[str]) -> bool:
-        return self._inner.check(list(keys))
+        return bool(self._inner.check(list(keys)))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         self._inner.wait(list(keys), timeout or self._inner.timeout)
 
     def delete_key(self, key: str) -> bool:
-        return self._inner.delete_key(key)
+        return bool(self._inner.delete_key(key))
 
     def num_keys(self) -> int:
-        return self._inner.num_keys()
+        return int(self._inner.num_keys())
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._inner.set_timeout(timeout)
 
     @property
     def timeout(self) -> timedelta:
-        return self._inner.timeout
+        timeout: timedelta = self._inner.timeout
+        return timeout
 
     def _signature(self, key: str, content: bytes) -> bytes:
         name = key.encode()

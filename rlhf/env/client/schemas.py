@@ -34,7 +34,7 @@ def action_schema(said: Any) -> Json:
     for name in ("$defs", "definitions"):
         if isinstance(found := said.get(name), dict):
             definitions |= {f"#/{name}/{key}": value for key, value in found.items()}
-    kept = Copy(definitions).of(said, ())
+    kept: Json = Copy(definitions).of(said, ())
     try:
         jsonschema.Draft202012Validator.check_schema(kept)
     except (jsonschema.SchemaError, RecursionError) as error:
@@ -83,7 +83,7 @@ def problem_of(action: Any, text: str, schema: Mapping[str, Any]) -> str | None:
     try:
         jsonschema.validate(action, dict(schema), jsonschema.Draft202012Validator)
     except jsonschema.ValidationError as error:
-        return error.message
+        return str(error.message)
     return None
 
 
