@@ -249,7 +249,7 @@ def serve_env(
     environment: Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="A class that is a LocalEnvironment.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8000,
     host: Annotated[str, typer.Option(help="Beyond loopback a token is needed.")] = "127.0.0.1",
-    arguments: Annotated[str, typer.Option(metavar="JSON", help="Arguments of the class, a JSON object.")] = "{}",
+    arguments: Annotated[str, typer.Option(metavar="JSON", help="Arguments of the class: an object, or @FILE.")] = "{}",
     isolation: Annotated[
         str,
         typer.Option(

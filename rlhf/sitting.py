@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rlhf.config import Origins
+from rlhf.inert import inert
 from rlhf.leaving import Leaving
 from rlhf.metrics import Clock
 from rlhf.provenance import Provenance, check_provenance
@@ -44,7 +45,7 @@ class Sitting:
 
 def say(words: str) -> None:
     """For a person who waits, before there is a view."""
-    print(words, file=sys.stderr, flush=True)
+    print(inert(words), file=sys.stderr, flush=True)
 
 
 def run_folder(

@@ -380,10 +380,20 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Where processes of one run meet, and the `secret` that tells them from others."""
+
+    address: str
+    port: int
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
     """Where the members of a weight-transfer group meet. Rank 0 is the learner's; engines follow from 1.
 
-    `bucket_bytes` is what all members must agree on: tensors travel in packed buckets of about this size.
+    `bucket_bytes` is what all members must agree on: tensors travel in packed buckets of about this size. `secret` is
+    what nobody else knows; with nccl its unique id, in base64, which says where to meet too.
     """
 
     backend: str
@@ -391,6 +401,7 @@ class Rendezvous:
     port: int
     world_size: int
     timeout_seconds: float
+    secret: str = field(repr=False)
     bucket_bytes: int = 4 * 2**20
 
 

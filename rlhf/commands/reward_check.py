@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from rlhf.commands.named_reward import named_reward, reward_here
 from rlhf.errors import UserError
+from rlhf.inert import inert_line
 from rlhf.reward.adversarial import Quiz, corpus
 from rlhf.reward.asking import ask
 from rlhf.reward.bodies import Question
@@ -36,7 +37,7 @@ def reward_check(
     middle = halfway(scores)
     accepted = [name for name, score in scores.items() if name not in (RIGHT, WRONG) and accepts(score, middle)]
     for name, score in scores.items():
-        print(f"{name:<42}{shown(score):<28}{'ACCEPTED' if name in accepted else ''}".rstrip())
+        print(f"{name:<42}{inert_line(shown(score)):<28}{'ACCEPTED' if name in accepted else ''}".rstrip())
     hostile = len(scores) - 2
     print(f"\n{len(accepted)} of {hostile} hostile replies are accepted" + (": look at them" if accepted else ""))
     return 1 if accepted else 0

@@ -13,6 +13,7 @@ from rlhf.env.hosting.kinds import KINDS, isolation_of
 from rlhf.env.server.app import ServerSettings, serve
 from rlhf.errors import UserError
 from rlhf.http.listening import bound, url_of
+from rlhf.inert import inert_line
 from rlhf.pieces import is_piece
 
 
@@ -33,7 +34,7 @@ async def serve_and_say(isolation: Isolation, settings: ServerSettings, listener
     await isolation.start()
     url = url_of(listener, tls=settings.access.certificate is not None)
     try:
-        print(f"{isolation.spec.name} at {url}, {settings.max_sessions:,} sessions", flush=True)
+        print(f"{inert_line(isolation.spec.name)} at {url}, {settings.max_sessions:,} sessions", flush=True)
         await serve(isolation, settings, listener)
     finally:
         await isolation.stop()

@@ -104,6 +104,9 @@ class ScorerConfig(Config):
     folder of a recipe of kind: reward_model. Its tokenizer is the policy's."""
     workers: int = Field(1, ge=1)
     """Worker processes of kinds `regex`, `math`, `function` and `model`."""
+    variables: tuple[str, ...] = ()
+    """Names of environment variables that worker processes get beside the usual ones, such as PATH: where a function
+    of yours asks a server, the name of its token. No other token of yours reaches them."""
     timeout_seconds: float = Field(10, gt=0)
     """Deadline for one response; a scorer that passes it is killed and the response is unscored. For kind `model`, the
     deadline for one batch of responses; for kinds `remote` and `judge`, for one attempt of a request."""

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 
 from rlhf.deploy.slurm.job import Job, Part
+from rlhf.durable import private_folder
 from rlhf.errors import UserError
 
 ANSWER_SECONDS = 60.0
@@ -22,7 +23,8 @@ def submit_job(job: Job, script: str) -> str:
     there = partitions()
     for part in job.parts:
         check_part(part, there)
-    job.logs.mkdir(parents=True, exist_ok=True)  # SLURM makes no folders for its output
+    private_folder(job.run_dir)
+    job.logs.mkdir(exist_ok=True)  # SLURM makes no folders for its output
     number = ask(["sbatch", "--parsable"], script).strip().partition(";")[0]
     return (
         f"job {number}: {job.nodes} node{'' if job.nodes == 1 else 's'}\n"
