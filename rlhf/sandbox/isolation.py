@@ -8,7 +8,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -52,14 +52,17 @@ class Place:
 
 
 @contextlib.contextmanager
-def place(isolation: Isolation, limits: Limits) -> Iterator[Place]:
+def place(isolation: Isolation, limits: Limits, *, two_users: bool = False) -> Iterator[Place]:
     """A place for one run, gone afterwards with all its files. Raises `OSError`, `SandboxBroken`."""
     with contextlib.ExitStack() as stack:
-        uid = stack.enter_context(lent_uid()) if os.geteuid() == 0 else None
+        root = os.geteuid() == 0
+        uid = stack.enter_context(lent_uid()) if root else None
+        second = stack.enter_context(lent_uid()) if root and two_users else None
         if isolation.rung is Rung.BUBBLEWRAP:
-            yield _in_namespaces(isolation, limits, uid)
+            here = _in_namespaces(isolation, limits, uid)
         else:
-            yield _in_a_folder(isolation, stack.enter_context(_scratch()), uid)
+            here = _in_a_folder(isolation, stack.enter_context(_scratch()), uid)
+        yield replace(here, cage=here.cage._replace(second_uid=second))
 
 
 def _in_namespaces(isolation: Isolation, limits: Limits, uid: int | None) -> Place:

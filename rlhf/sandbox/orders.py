@@ -25,6 +25,8 @@ class Cage(NamedTuple):
     """By seccomp."""
     alone: bool
     """The warden is the first process of a process namespace."""
+    second_uid: int | None = None
+    """Another user id that no other process has: the code's real one at its start."""
     readable: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
 
