@@ -1,6 +1,6 @@
 """The process a scorer runs in: `python -m rlhf.reward.worker MODULE:FUNCTION SOCKET_FD PARENT_PID`.
 
-Only the standard library is imported here, so that a worker is up in the time its scorer takes to import.
+Only the standard library and names of failures are imported here, so that a worker is up in the time its scorer takes to import.
 A request is a pickled `(response, row)`, an answer one line of JSON: `{"value": …}` or `{"kind": …, "detail": …}`.
 """
 
@@ -16,6 +16,8 @@ import socket
 import sys
 from collections.abc import Callable
 from typing import Any, SupportsFloat
+
+from rlhf.errors import NoReference
 
 PR_SET_PDEATHSIG = 1
 Scorer = Callable[[str, dict[str, Any]], Any]
@@ -52,6 +54,8 @@ def answer(scorer: Scorer, response: str, row: dict[str, Any]) -> dict[str, Any]
         if not isinstance(value, SupportsFloat):
             return {"kind": "not a number", "detail": f"it returned {value!r:.200}"}
         return {"value": float(value)}
+    except NoReference as error:
+        return {"kind": "no answer", "detail": _line(error)}
     except Exception as error:  # noqa: BLE001 - a scorer is the user's code: whatever it raises becomes data
         return {"kind": "raised", "detail": _line(error)}
 
