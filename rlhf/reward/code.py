@@ -58,7 +58,7 @@ class CodeScorer:
     """A `Scorer` of code. `row` is the task's row, with the tests in the column that the settings name."""
 
     def __init__(self, config: CodeRewardConfig, runner: Runner) -> None:
-        self._config, self._runner, self._judging = config, runner, judging_program()
+        self.config, self._runner, self._judging = config, runner, judging_program()
         self._two_users = True
 
     async def start(self) -> None:
@@ -75,7 +75,7 @@ class CodeScorer:
         whatever way, is 0; a row without usable tests and a sandbox that broke give no number."""
         code = code_of(response)
         try:
-            tests = read_tests(row, self._config.tests_column, self._config.entry_point_column)
+            tests = read_tests(row, self.config.tests_column, self.config.entry_point_column)
             return self._scored(await self._outcomes(code, tests))
         except TestsError as error:
             return Unscored(kind="no tests", detail=str(error))
@@ -100,8 +100,8 @@ class CodeScorer:
 
     def _scored(self, outcomes: Sequence[Outcome]) -> Scored:
         share = sum(outcome.passed for outcome in outcomes) / len(outcomes)
-        value = share if self._config.score == "share" else float(share == 1.0)
-        return Scored(value=value, detail=in_words(outcomes, trusting=self._config.tests == "trusting"))
+        value = share if self.config.score == "share" else float(share == 1.0)
+        return Scored(value=value, detail=in_words(outcomes, trusting=self.config.tests == "trusting"))
 
     async def close(self) -> None:
         await self._runner.close()
@@ -122,7 +122,7 @@ class CodeScorer:
             "code": code,
             "tests": tests.texts,
             "entry_point": tests.entry_point,
-            "trusting": self._config.tests == "trusting",
+            "trusting": self.config.tests == "trusting",
         }
         run = await self._run(self._judging, json.dumps(asked).encode(), two_users=self._two_users)
         lines = [line.split(" ", 3) for line in run.stdout.splitlines()]
@@ -142,8 +142,8 @@ class CodeScorer:
         program = Program(
             code=code,
             stdin=stdin,
-            wall_seconds=self._config.timeout_seconds,
-            memory_bytes=self._config.memory_mb * MIB,
+            wall_seconds=self.config.timeout_seconds,
+            memory_bytes=self.config.memory_mb * MIB,
             two_users=two_users,
         )
         run = await self._runner.run(program)

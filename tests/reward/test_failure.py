@@ -54,7 +54,7 @@ async def test_unless_the_recipe_says_otherwise_it_is_unscored() -> None:
     ("config", "words"),
     [
         ({"kind": "exact", "on_scorer_failure": 0}, "cannot break over a reply"),
-        ({"kind": "code", "on_scorer_failure": 0}, "cannot break over a reply"),
+        ({"kind": "format", "on_scorer_failure": 0}, "cannot break over a reply"),
         ({"kind": "math", "on_scorer_failure": "zero"}, "on_scorer_failure"),
         ({"kind": "math", "on_scorer_failure": float("nan")}, "on_scorer_failure"),
     ],

@@ -12,6 +12,9 @@ from typing import Any, NoReturn
 from rlhf.reward.checking.values import MOST_BYTES, NoValue, exception, pack, told, unpack
 
 
+NEEDS_TRUST = "such tests need reward.code.tests: trusting"
+
+
 class CodeEnded(Exception):
     """The process of the code is gone, or talks nonsense."""
 
@@ -59,7 +62,7 @@ class Link:
 
     def refuse(self, what: str) -> NoReturn:
         """The test cannot be judged from here; it fails, whatever it does about the exception."""
-        self.objection = self.objection or f"{what}; such tests need reward.code.tests: trusting"
+        self.objection = self.objection or f"{what}; {NEEDS_TRUST}"
         raise NeedsTrusting(self.objection)
 
     def _exchange(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -161,13 +164,14 @@ class ObjectOfTheCode:
 
     __eq__ = __ne__ = __hash__ = __lt__ = __le__ = __gt__ = __ge__ = _refused("compares")
     __bool__ = __str__ = __repr__ = __format__ = __index__ = __int__ = __float__ = _refused("converts")
-    __class__ = property(_refused("looks at the class of"))
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self._rlhf_link.ask("call", self, *arguments, **named)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+    def __getattribute__(self, name: str) -> Any:
+        if name in ObjectOfTheCode.__slots__:
+            return object.__getattribute__(self, name)
+        if name.startswith("__"):  # its class too, which `isinstance` asks for
             self._rlhf_link.refuse(f"a test reads {name} of an object of the code")
         return self._rlhf_link.ask("attribute", self, name)
 
