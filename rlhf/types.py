@@ -236,8 +236,8 @@ class Scored:
 
     The rewards of the turns, times `turn_weight`, are part of the value: each is paid at its turn, and what is left of
     the value at the end. With `only_turns` nothing is left: the episode was judged along the way and not at its end.
-    `failure` is the kind of a scorer's failure where the value is what the recipe gives to such replies; `detail` is for
-    people.
+    `failure` is the kind of a scorer's failure where the value is what the recipe gives to such replies; `detail`
+    is for people.
     """
 
     value: float

@@ -61,7 +61,9 @@ def said_of(row: Row, config: CodeRewardConfig) -> str:
     if config.tests == "trusting":
         return f"{len(tests.texts)}, which trust the code: whatever they check, it can replace"
     needs = needs_trust(tests)
-    return f"{len(tests.texts)}, apart from the code" + (f"; they need reward.code.tests: trusting, {needs}" if needs else "")
+    return f"{len(tests.texts)}, apart from the code" + (
+        f"; they need reward.code.tests: trusting, {needs}" if needs else ""
+    )
 
 
 def names_of(row: Row, config: CodeRewardConfig) -> list[str]:

@@ -27,8 +27,8 @@ def reward_check(
 ) -> int:
     """Print how hostile replies are scored, or hostile programs where tests score; returns 1 when one is accepted.
 
-    Accepted is what scores nearer to the right answer than to a wrong one, and a program that scores at all. Raises `UserError` for a reward that does
-    not tell those two apart.
+    Accepted is what scores nearer to the right answer than to a wrong one, and a program that scores at all.
+    Raises `UserError` for a reward that does not tell those two apart.
     """
     config = named_reward(reward, overrides)
     if config.kind == "code":

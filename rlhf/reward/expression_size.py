@@ -45,6 +45,20 @@ def check_size(expression: Any) -> None:
         raise TooLarge from None
 
 
+def form(expression: Any) -> str:
+    """How it is written, whatever the order of sums and products. Nothing is evaluated. Raises `TooLarge`."""
+    try:
+        return _form(expression)
+    except RecursionError:
+        raise TooLarge from None
+
+
+def _form(e: Any) -> str:
+    parts = [_form(part) for part in getattr(e, "args", ())]
+    ordered = sorted(parts) if isinstance(e, sympy.Add | sympy.Mul) else parts
+    return f"{type(e).__name__}({','.join(ordered)})" if parts else sympy.srepr(e)
+
+
 def _logarithm(e: Any) -> float:
     """About log10 of its absolute value; 0 for what has no value. Symbols count as 1."""
     if isinstance(e, sympy.Rational):

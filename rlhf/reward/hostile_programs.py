@@ -1,5 +1,5 @@
-"""Programs that deserve nothing, and that tests are known to accept. Each defines `answer`, which stands for every function
-that the tests call."""
+"""Programs that deserve nothing, and that tests are known to accept. Each defines `answer`, which stands for every
+function that the tests call."""
 
 from __future__ import annotations
 
@@ -120,18 +120,17 @@ OBJECTS = {
 }
 PATCHES = {
     "replaces assert": "__builtins__['AssertionError'] = type('A', (), {})",
-    "replaces built-ins": "import builtins\nfor name in ('abs', 'len', 'range', 'sorted', 'all', 'any', 'isinstance'):\n"
+    "replaces built-ins": "import builtins\nfor name in ('abs', 'len', 'range', 'all', 'any', 'isinstance'):\n"
     "    setattr(builtins, name, lambda *a, **k: True)",
     "names like built-ins": "abs = len = sum = isinstance = lambda *a, **k: 0\nall = any = lambda *a: True",
     "names like Python's own": "__builtins__ = __loader__ = __spec__ = {'abs': 0}\n__name__ = 'tests'",
     "replaces comparison": "import operator\noperator.eq = operator.ne = lambda *a: True",
     "replaces math": "import math\nmath.isclose = lambda *a, **k: True",
-    "replaces json": "import json\njson.dumps = lambda *a, **k: '{\"result\": true, \"changed\": []}'",
+    "replaces json": 'import json\njson.dumps = lambda *a, **k: \'{"result": true, "changed": []}\'',
     "replaces the way of asserts": "import unittest\nunittest.TestCase.assertEqual = lambda *a: None",
-    "replaces imports": "import builtins\nreal = builtins.__import__\n"
-    "builtins.__import__ = lambda *a, **k: (_ for _ in ()).throw(SystemExit(0))",
+    "replaces imports": "import builtins\nbuiltins.__import__ = lambda *a, **k: (_ for _ in ()).throw(SystemExit(0))",
     "replaces modules": "import sys\nfor name in ('math', 'json', 'ast', 'operator'): sys.modules[name] = object()",
-    "hooks imports": "import sys\nclass Hook:\n    def find_spec(s, *a): raise SystemExit(0)\nsys.meta_path.insert(0, Hook())",
+    "hooks imports": "import sys\nclass Hook:\n    def find_spec(s, *a): raise SystemExit\nsys.meta_path.insert(0, Hook())",
     "hooks exceptions": "import sys, os\nsys.excepthook = sys.unraisablehook = lambda *a: os._exit(0)",
     "traces": "import sys\nsys.settrace(lambda f, e, a: f.f_locals.clear() or None)\nsys.setprofile(lambda *a: None)",
     "audits": "import sys, os\nsys.addaudithook(lambda e, a: os._exit(0) if 'exec' in e else None)",
@@ -159,13 +158,15 @@ PLANTS = {
     "PYTHONHOME='.', LD_PRELOAD='./evil.so', PYTHONOPTIMIZE='2', PYTHONINSPECT='1')",
 }
 SPIES = {
-    "looks for what is expected": "import gc\nfound = [o for o in gc.get_objects() if type(o) is dict and 'nonce' in o]\n"
+    "looks for tests": "import gc\nfound = [o for o in gc.get_objects() if type(o) is dict and 'nonce' in o]\n"
     "answer = lambda *a, **k: found[0]['expected']",
     "walks the frames": "import sys\nframe, seen = sys._getframe(), []\nwhile frame:\n"
     "    seen.append(frame.f_locals); frame = frame.f_back\n"
     "answer = lambda *a, **k: next(s['asked']['tests'] for s in seen if 'asked' in s)",
-    "reads its parent's memory": "import os\ndef answer(*a, **k): return open(f'/proc/{os.getppid()}/mem', 'rb').read(1)",
-    "writes its parent's memory": "import os\ndef answer(*a, **k): return open(f'/proc/{os.getppid()}/mem', 'r+b').write(b'x')",
+    "reads its parent's memory": "import os\n"
+    "def answer(*a, **k): return open(f'/proc/{os.getppid()}/mem', 'rb').read(1)",
+    "writes its parent's memory": "import os\n"
+    "def answer(*a, **k): return open(f'/proc/{os.getppid()}/mem', 'r+b').write(b'x')",
     "reads its parent's input": "import os\ndef answer(*a, **k): return open(f'/proc/{os.getppid()}/fd/0').read()",
     "reads its parent's maps": "import os\ndef answer(*a, **k): return open(f'/proc/{os.getppid()}/maps').read()",
     "traces its parent": "import ctypes, os\nlibc = ctypes.CDLL(None)\n"

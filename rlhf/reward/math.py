@@ -9,7 +9,7 @@ from typing import Any
 from math_verify import parse, parser, verify
 
 from rlhf.errors import NoReference
-from rlhf.reward.expression_size import TooLarge, check_size, check_text
+from rlhf.reward.expression_size import TooLarge, check_size, check_text, form
 
 # math-verify's own deadline is an alarm signal that turns a time-out into "not equal"; here the worker is killed
 # instead and the response stays without a number. Every worker would print its warning that the deadline is off.
@@ -40,7 +40,7 @@ def math(response: str, row: Mapping[str, Any]) -> float:
 
     The final answer is what follows the last `####` on its line, else what math-verify finds: the last `\\boxed{}`,
     "the answer is …", and failing these the last expression. A response without any is 0, and so is one that is too
-    large to be evaluated and not the reference to the letter. Raises `NoReference` when the reference answer is no
+    large to be evaluated and is not written as the reference is. Raises `NoReference` when the reference answer is no
     mathematical expression: then nothing can be said of the response.
     """
     reference = _stated(row["answer"])
@@ -48,7 +48,7 @@ def math(response: str, row: Mapping[str, Any]) -> float:
         raise NoReference(f"the reference answer {row['answer']!r} is not a mathematical expression")
     try:
         answer = final_answer(response)
-        if answer == reference:
+        if list(map(form, answer)) == list(map(form, reference)):
             return 1.0
         for expression in answer:
             check_size(expression)

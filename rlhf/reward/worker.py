@@ -1,6 +1,7 @@
 """The process a scorer runs in: `python -m rlhf.reward.worker MODULE:FUNCTION SOCKET_FD PARENT_PID`.
 
-Only the standard library and names of failures are imported here, so that a worker is up in the time its scorer takes to import.
+Only the standard library and names of failures are imported here, so that a worker is up in the time its scorer takes
+to import.
 A request is a pickled `(response, row)`, an answer one line of JSON: `{"value": …}` or `{"kind": …, "detail": …}`.
 """
 

@@ -84,8 +84,8 @@ class EpisodeRecord:
     reward_parts: dict[str, float] | None = None
     """The named pieces of the reward before weighting."""
     reward_detail: str | None = None
-    """What the scorer says of its number, for people: of kind `code`, how many tests passed, and whether they trusted the
-    code."""
+    """What the scorer says of its number, for people: of kind `code`, how many tests passed, and whether they
+    trusted the code."""
     reward_per_turn: bool | None = None
     """Whether the reward is that of its `turns` alone."""
     turn_weight: float | None = None

@@ -53,7 +53,8 @@ class SandboxOf:
         os.rmdir(self._scratch)
 
     def _ask(self, program: Program) -> Run:
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         asked = {
             "code": program.code,
             "stdin": base64.b64encode(program.stdin).decode(),
@@ -74,7 +75,9 @@ def main(rung: str, python: str) -> None:
         asked = json.loads(line)
         program = Program(**(asked | {"stdin": base64.b64decode(asked["stdin"])}))
         became = run(program, Limits(memory_bytes=program.memory_bytes), isolation)
-        told = {name: getattr(became, name) for name in ("ending", "return_code", "stdout", "stderr", "seconds", "detail")}
+        told = {
+            name: getattr(became, name) for name in ("ending", "return_code", "stdout", "stderr", "seconds", "detail")
+        }
         print(json.dumps(told), flush=True)
 
 

@@ -17,7 +17,10 @@ WEAK = {
     "answers NaN": ("assert not abs(half(5) - 2.5) > 1e-9", NAN),
     "answers an empty list": ("assert all(a == b for a, b in zip(pair(3), [3, 3]))", EMPTY),
     "answers True": ("assert one(3) == 1", EXACTLY),
-    "empties its arguments": ("items = [3, 1]\nordered(items)\nassert all(a <= b for a, b in zip(items, items[1:]))", GIVEN),
+    "empties its arguments": (
+        "items = [3, 1]\nordered(items)\nassert all(a <= b for a, b in zip(items, items[1:]))",
+        GIVEN,
+    ),
 }
 
 
@@ -46,7 +49,9 @@ def test_a_row_without_tests_says_so() -> None:
 
 
 @pytest.mark.engine
-def test_the_kind_code_is_attacked_with_programs(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kind_code_is_attacked_with_programs(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     few = {"answers None": hostile_programs()["answers None"]}
     monkeypatch.setattr("rlhf.commands.program_check.hostile_programs", lambda: few)
     assert reward_check("code") == 0

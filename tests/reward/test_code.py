@@ -114,7 +114,7 @@ BY_VALUES = [
     "try:\n    same(1)[0]\n    assert False\nexcept TypeError:\n    pass",
     "assert math.isclose(math.pi, 3.14159, rel_tol=1e-3) and LIMIT == 10",
     "import fractions\nassert same(fractions.Fraction(1, 3)) * 3 == 1 and same(10 ** 5000) == 10 ** 5000",
-    "for value in (None, True, -1, 2.5, 1j, 'é\\ud800', b'x', [1], (1,), {1}, frozenset({1}), {(1, 2): [3]}, range(3)):\n"
+    "for value in (None, True, -1, 2.5, 1j, 'é\\ud800', b'x', [1], (1,), {1}, frozenset({1}), {(1, 2): [3]}):\n"
     "    assert same(value) == value and type(same(value)) is type(value)",
     "assert same(float('nan')) != 0 and same(float('-inf')) == float('-inf')",
     "def check(candidate):\n    assert candidate([1]) == [1]\ncheck(same)",
@@ -161,7 +161,10 @@ async def test_every_number_says_how_it_came_about_and_whom_it_trusts(ladder: La
         assert isinstance(scored, Scored)
         told.append(scored.detail)
         await scorer.close()
-    assert told == ["0 of 4 tests pass; test 1: AssertionError:", "0 of 4 tests pass (trusting); test 1: AssertionError:"]
+    assert told == [
+        "0 of 4 tests pass; test 1: AssertionError:",
+        "0 of 4 tests pass (trusting); test 1: AssertionError:",
+    ]
 
 
 @pytest.mark.engine

@@ -1,16 +1,15 @@
-"""The code as the tests see it: functions and objects that live in another process, and can be asked for plain values."""
+"""The code as the tests see it: functions and objects of another process, which can be asked for plain values."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, NoReturn
 
 from rlhf.reward.checking.values import MOST_BYTES, NoValue, exception, pack, told, unpack
-
 
 NEEDS_TRUST = "such tests need reward.code.tests: trusting"
 
@@ -154,7 +153,7 @@ def _refused(doing: str) -> Any:
 
 class ObjectOfTheCode:
     """A function, class or other object of the code. It gives plain values when it is called or asked for an attribute,
-    an item, its length or its items one by one. Nothing else is known of it: not what it equals, nor whether it is true.
+    an item, its length or its items one by one. Nothing else is known of it: neither what it equals nor its truth.
     """
 
     __slots__ = ("_rlhf_link", "_rlhf_number")

@@ -1,5 +1,5 @@
-"""Plain values as JSON, between the process of the tests and that of the code. Nothing is looked up, imported or run when
-they arrive, and what arrives is of the built-in types exactly."""
+"""Plain values as JSON, between the process of the tests and that of the code. Nothing is looked up, imported or run
+when they arrive, and what arrives is of the built-in types exactly."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ BUILT: dict[str, Callable[..., Any]] = {
 """How a value that JSON does not have is made of what does arrive."""
 UNFIT = (StopIteration, StopAsyncIteration, UnicodeError)
 """The former would end the loops of whoever receives them; the last, and groups, are not made of a text alone."""
+PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, dict, list, tuple, set, frozenset)
 EXCEPTIONS: dict[str, type[Exception]] = {
     name: kind
     for name, kind in vars(builtins).items()
-    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, UNFIT) and name != "ExceptionGroup"
+    if isinstance(kind, type)
+    and issubclass(kind, Exception)
+    and not issubclass(kind, UNFIT)
+    and name != "ExceptionGroup"
 }
 """The exceptions that travel."""
 
@@ -81,7 +85,7 @@ def unpack(packed: Any, find: Callable[[str, Any], Any], depth: int = 0) -> Any:
 
 def plain(value: Any) -> Any:
     """`value`, or the plain value that a standard container or number of numpy's is a kind of. For the code's side."""
-    for kind in (bool, int, float, complex, str, bytes, dict, list, tuple, set, frozenset):
+    for kind in PLAIN:
         if isinstance(value, kind):
             return kind(value)
     if isinstance(value, bytearray):
