@@ -34,6 +34,9 @@ for name, source in {sources!r}.items():
     exec(compile(source, name, "exec"), module.__dict__)
 sys.modules["rlhf.reward.checking.judge"].main()
 """
+WAIT_SECONDS = 86_400.0
+"""For a place on this machine. Every run before it ends within its time, and replies that use all of theirs must not
+leave those behind them without a number."""
 BROKE = "broke the sandbox"
 KNOWN_GOOD = "def twice(x):\n    return 2 * x"
 KNOWN_TESTS = Asserts(texts=("assert twice(2) == 4", "assert twice(2) == 5"))
@@ -170,7 +173,7 @@ def make_runner(config: CodeRewardConfig) -> Runner:
     if config.url:
         return RemoteSandbox(config.url, token_from(config.token_env))
     limits = Limits(wall_seconds=config.timeout_seconds, memory_bytes=config.memory_mb * MIB)
-    queue = Queue(runs=config.runs, waiting=1_000_000)
+    queue = Queue(runs=config.runs, waiting=1_000_000, wait_seconds=WAIT_SECONDS)
     return Sandbox(limits, queue, python=config.python, allow_rlimits=config.allow_rlimits)
 
 

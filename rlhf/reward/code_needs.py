@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from rlhf.reward.code_tests import Asserts
 
+INTO_THE_PROCESS = frozenset(("redirect_stdout", "redirect_stderr", "patch", "mock_open", "run_until_complete"))
 KNOWN = set(dir(builtins)) | set(sys.stdlib_module_names)
 
 
@@ -67,6 +68,8 @@ def _reason(node: ast.AST, of_code: set[str], objects: set[str]) -> str:
             return f"they convert {ast.unparse(of)}"
         case ast.Call(func=ast.Name(id="open")):
             return "they open files"
+        case ast.Name(id=name) | ast.Attribute(attr=name) if name in INTO_THE_PROCESS:
+            return f"they reach into the code's process with {name}"
         case ast.Compare(left=left, comparators=others, ops=ops) if not isinstance(ops[0], ast.In | ast.NotIn):
             compared = [one for one in (left, *others) if _is_object(one, of_code, objects)]
             return f"they compare {ast.unparse(compared[0])}" if compared else ""

@@ -130,7 +130,8 @@ PATCHES = {
     "replaces the way of asserts": "import unittest\nunittest.TestCase.assertEqual = lambda *a: None",
     "replaces imports": "import builtins\nbuiltins.__import__ = lambda *a, **k: (_ for _ in ()).throw(SystemExit(0))",
     "replaces modules": "import sys\nfor name in ('math', 'json', 'ast', 'operator'): sys.modules[name] = object()",
-    "hooks imports": "import sys\nclass Hook:\n    def find_spec(s, *a): raise SystemExit\nsys.meta_path.insert(0, Hook())",
+    "hooks imports": "import sys\n"
+    "class Hook:\n    def find_spec(s, *a): raise SystemExit\nsys.meta_path.insert(0, Hook())",
     "hooks exceptions": "import sys, os\nsys.excepthook = sys.unraisablehook = lambda *a: os._exit(0)",
     "traces": "import sys\nsys.settrace(lambda f, e, a: f.f_locals.clear() or None)\nsys.setprofile(lambda *a: None)",
     "audits": "import sys, os\nsys.addaudithook(lambda e, a: os._exit(0) if 'exec' in e else None)",

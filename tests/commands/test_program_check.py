@@ -71,6 +71,11 @@ def test_the_kind_code_is_attacked_with_programs(
         ("class Node:\n    pass\nassert f(Node()) == 1", "they define the class Node"),
         ("with Lock() as lock:\n    assert lock.held() == 1", "they enter Lock()"),
         ("assert count_lines(open('x')) == 1", "they open files"),
+        (
+            "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as said:\n    greet()\n"
+            "assert said.getvalue() == 'hello'",
+            "they reach into the code's process with redirect_stdout",
+        ),
     ],
 )
 def test_tests_that_need_objects_are_told_by_their_text(test: str, words: str) -> None:

@@ -127,6 +127,8 @@ WITH_OBJECTS = {
     "assert str(Stack()) != ''": "converts an object of the code",
     "class Two(Stack):\n    pass\nassert Two([1, 2]).pop() == 2": "of an object of the code",
     "try:\n    fail()\nexcept Refused:\n    pass": "such tests need reward.code.tests: trusting",
+    "stack = Stack()\nstack.items = [1]\nassert stack.pop() == 1": "such tests need reward.code.tests: trusting",
+    "assert Stack([1, 2, 3])[0:2] == [1, 2]": "hands an object of type slice to the code",
     "class Node:\n    value = 1\nassert same(Node()).value == 1": "hands an object of type Node to the code",
     "assert apply(lambda x: same(x), [1]) == [1]": "a test hands over calls the code",
 }

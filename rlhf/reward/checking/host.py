@@ -78,7 +78,7 @@ class Host:
         if (simple := plain(value)) is not value:
             return pack(simple, self._keep)
         self._objects.append(value)
-        return {"object": len(self._objects) - 1}
+        return {"function" if callable(value) else "object": len(self._objects) - 1}
 
     def _find(self, kind: str, known_by: Any) -> Any:
         if kind == "object":

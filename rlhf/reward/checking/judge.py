@@ -18,10 +18,10 @@ import sys
 from typing import Any
 
 from rlhf.reward.checking.host import be_host
-from rlhf.reward.checking.link import NEEDS_TRUST, Link, ObjectOfTheCode
+from rlhf.reward.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode
 
 PR_SET_DUMPABLE = 4
-ABOUT_OBJECTS = (ObjectOfTheCode.__name__, "do not inherit from BaseException")
+ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException")
 """What Python says of operations that it does not know, and of `except` with a class of the code."""
 UNWANTED = {"this", "antigravity"}
 """Modules that do something when they are imported."""
@@ -119,7 +119,7 @@ def judged(test: ast.Module, names: dict[str, Any], link: Link, *, trusting: boo
             exec(compile(test, "test.py", "exec"), names)
     except BaseException as error:  # noqa: BLE001 - whatever a test raises is a failure of the code
         complaint = in_a_line(error)
-        about_objects = isinstance(error, TypeError) and any(words in complaint for words in ABOUT_OBJECTS)
+        about_objects = any(words in complaint for words in ABOUT_OBJECTS)
         return link.objection or (f"{complaint}; {NEEDS_TRUST}" if about_objects else complaint)
     return link.objection or link.ended
 

@@ -125,14 +125,14 @@ class Link:
             self._end(str(error))
 
     def _find(self, kind: str, number: Any) -> ObjectOfTheCode:
-        if kind != "object" or type(number) is not int:
+        if kind not in ("object", "function") or type(number) is not int:
             raise NoValue("what arrived is no value")
-        return ObjectOfTheCode(self, number)
+        return (ObjectOfTheCode if kind == "object" else FunctionOfTheCode)(self, number)
 
     def _keep(self, value: Any) -> dict[str, Any]:
         """What of a test's is no plain value, for the code: its own objects back, built-in functions by their names,
         functions of the test to be called back."""
-        if type(value) is ObjectOfTheCode:
+        if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
             return {"object": value._rlhf_number}
         if type(value) in (type, FunctionType, BuiltinFunctionType, MethodDescriptorType):
             module = getattr(value, "__objclass__", value).__module__
@@ -152,8 +152,8 @@ def _refused(doing: str) -> Any:
 
 
 class ObjectOfTheCode:
-    """A function, class or other object of the code. It gives plain values when it is called or asked for an attribute,
-    an item, its length or its items one by one. Nothing else is known of it: neither what it equals nor its truth.
+    """It gives plain values, or objects like itself, when it is asked for an attribute, an item, its length or its
+    items one by one. Nothing else is known of it: neither what it equals nor its truth.
     """
 
     __slots__ = ("_rlhf_link", "_rlhf_number")
@@ -163,9 +163,6 @@ class ObjectOfTheCode:
 
     __eq__ = __ne__ = __hash__ = __lt__ = __le__ = __gt__ = __ge__ = _refused("compares")
     __bool__ = __str__ = __repr__ = __format__ = __index__ = __int__ = __float__ = _refused("converts")
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._rlhf_link.ask("call", self, *arguments, **named)
 
     def __getattribute__(self, name: str) -> Any:
         if name in ObjectOfTheCode.__slots__:
@@ -187,3 +184,12 @@ class ObjectOfTheCode:
 
     def __next__(self) -> Any:
         return self._rlhf_link.ask("next", self)
+
+
+class FunctionOfTheCode(ObjectOfTheCode):
+    """One that can be called: a function, a method, a class."""
+
+    __slots__ = ()
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._rlhf_link.ask("call", self, *arguments, **named)
