@@ -66,7 +66,7 @@ def parts(recipe: Recipe) -> list[Row]:
 
 
 def describe_unit_tests(recipe: Recipe) -> list[str]:
-    """How the reward `code` runs the tests of the rows, and whether they need it otherwise, as far as their text shows."""
+    """How the reward `code` runs the rows' tests, and whether they need it otherwise, as far as their text shows."""
     told = []
     for config in (scorer.code for scorer in recipe.reward.scorers.values() if scorer.kind == "code"):
         if config.tests == "trusting":
