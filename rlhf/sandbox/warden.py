@@ -144,6 +144,8 @@ def _prepare(orders: Orders) -> None:
 
 
 def _hand_over(cage: Cage) -> None:
+    if cage.second_uid is not None:
+        os.chmod(cage.folder, 0o700)  # it is the first user's
     if cage.uid is not None:
         os.chown(cage.folder, cage.uid, cage.uid)
 
