@@ -47,7 +47,7 @@ def program_check(
     scores = asyncio.run(_scores(make_code_scorer(config), programs, rows))
     best = {name: max(map(_worth, given)) for name, given in scores.items()}
     for name, program in programs.items():
-        print(f"{name:<36}{best[name]:<8g}{f'ACCEPTED: {program.advice}' if best[name] > 0 else ''}".rstrip())
+        print(f"{name:<36}{best[name]:<10.3g}{f'ACCEPTED: {program.advice}' if best[name] > 0 else ''}".rstrip())
     accepted = sum(worth > 0 for worth in best.values())
     print(f"\n{accepted} of {len(best)} hostile programs are accepted" + (": look at them" if accepted else ""))
     return 1 if accepted else 0
