@@ -250,7 +250,8 @@ class Scored:
 
     The rewards of the turns, times `turn_weight`, are part of the value: each is paid at its turn, and what is left of
     the value at the end. With `only_turns` nothing is left: the episode was judged along the way and not at its end.
-    `failure` is the kind of a scorer's failure where the value is what the recipe gives to such replies.
+    `failure` is the kind of a scorer's failure where the value is what the recipe gives to such replies; `detail`
+    is for people.
     """
 
     value: float
@@ -258,6 +259,7 @@ class Scored:
     turn_weight: float = 0.0
     only_turns: bool = False
     failure: str = ""
+    detail: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

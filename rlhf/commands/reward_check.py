@@ -26,12 +26,16 @@ def reward_check(
     wrong: Sequence[str] = ("41", "43", "24", "67"),
     reply: str = "{answer}",
 ) -> int:
-    """Print how hostile replies are scored; returns 1 when one of them is accepted.
+    """Print how hostile replies are scored, or hostile programs where tests score; returns 1 when one is accepted.
 
-    Accepted is what scores nearer to the right answer than to a wrong one. Raises `UserError` for a reward that does
-    not tell those two apart.
+    Accepted is what scores nearer to the right answer than to a wrong one, and a program that scores at all.
+    Raises `UserError` for a reward that does not tell those two apart.
     """
     config = named_reward(reward, overrides)
+    if config.kind == "code":
+        from rlhf.commands.program_check import program_check, rows_of
+
+        return program_check(config.code, rows_of(reward, overrides, config.code))
     quiz = Quiz(prompt=prompt, answer=answer, wrong=tuple(wrong), reply=reply)
     scores = asyncio.run(_scores(reward_here(config), quiz))
     middle = halfway(scores)

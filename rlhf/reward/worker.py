@@ -1,6 +1,7 @@
 """The process a scorer runs in: `python -m rlhf.reward.worker MODULE:FUNCTION SOCKET_FD PARENT_PID`.
 
-Only the standard library is imported here, so that a worker is up in the time its scorer takes to import.
+Only the standard library and names of failures are imported here, so that a worker is up in the time its scorer takes
+to import.
 A request is a line of `rows`, an answer one line of JSON: `{"value": …}` or `{"kind": …, "detail": …}`.
 """
 
@@ -17,6 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, SupportsFloat
 
+from rlhf.errors import NoReference
 from rlhf.reward.rows import read_line
 
 PR_SET_PDEATHSIG = 1
@@ -57,6 +59,8 @@ def answer(scorer: Scorer, response: str, row: dict[str, Any]) -> dict[str, Any]
         if not math.isfinite(number):
             return {"kind": "not a number", "detail": f"it returned {number}"}
         return {"value": number}
+    except NoReference as error:
+        return {"kind": "no answer", "detail": _line(error)}
     except Exception as error:  # noqa: BLE001 - a scorer is the user's code: whatever it raises becomes data
         return {"kind": "raised", "detail": _line(error)}
 

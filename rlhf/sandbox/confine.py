@@ -30,7 +30,8 @@ def confine(cage: Cage, limits: Limits) -> None:
     if cage.uid is not None:
         os.setgroups([])
         os.setresgid(cage.uid, cage.uid, cage.uid)
-        os.setresuid(cage.uid, cage.uid, cage.uid)
+        real = cage.uid if cage.second_uid is None else cage.second_uid
+        os.setresuid(real, cage.uid, cage.uid)
     if cage.filtered:
         known = landlock.version() if cage.landlock else 0
         seccomp.install(

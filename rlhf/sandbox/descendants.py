@@ -91,7 +91,8 @@ def _kill(cage: Cage) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)  # all of the namespace, but not its first process
     elif cage.uid is not None:
-        _kill_user(cage.uid)
+        for uid in (cage.uid, cage.second_uid):
+            _kill_user(cage.uid if uid is None else uid)
     else:
         for process in descendants():
             with contextlib.suppress(ProcessLookupError):

@@ -7,7 +7,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -82,15 +82,18 @@ class Place:
 
 
 @contextlib.contextmanager
-def place(isolation: Isolation, limits: Limits) -> Iterator[Place]:
+def place(isolation: Isolation, limits: Limits, *, two_users: bool = False) -> Iterator[Place]:
     """A place for one run, gone afterwards with all its files. Raises `OSError`, `SandboxBroken`."""
     with contextlib.ExitStack() as stack:
-        uid = stack.enter_context(lent_uid()) if os.geteuid() == 0 else None
+        root = os.geteuid() == 0
+        uid = stack.enter_context(lent_uid()) if root else None
+        second = stack.enter_context(lent_uid()) if root and two_users else None
         own = stack.enter_context(group(isolation.groups, limits)) if isolation.groups else None
         if isolation.rung is Rung.BUBBLEWRAP:
-            yield _in_namespaces(isolation, limits, Loan(uid=uid, group=own))
+            here = _in_namespaces(isolation, limits, Loan(uid=uid, group=own))
         else:
-            yield _in_a_folder(isolation, stack.enter_context(_scratch()), Loan(uid=uid, group=own))
+            here = _in_a_folder(isolation, stack.enter_context(_scratch()), Loan(uid=uid, group=own))
+        yield replace(here, cage=here.cage._replace(second_uid=second))
 
 
 def sweep_folders() -> None:

@@ -35,6 +35,8 @@ class Cage(NamedTuple):
     """Descriptor of what happened in the group."""
     end: int | None = None
     """Descriptor: "1" written to it kills all that is in the group."""
+    second_uid: int | None = None
+    """Another user id that no other process has: the code's real one at its start."""
     readable: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
 

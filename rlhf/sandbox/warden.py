@@ -216,6 +216,8 @@ def _hand_over(cage: Cage, limits: Limits) -> None:
             os.set_inheritable(descriptor, False)  # the code gets none of them
     if cage.sized and not cage.alone:
         mount_own(cage.folder, limits)
+    if cage.second_uid is not None:
+        os.chmod(cage.folder, 0o700)  # it is the first user's
     if cage.uid is not None:
         os.chown(cage.folder, cage.uid, cage.uid)
 
