@@ -98,7 +98,7 @@ MEMORY = {
     ),
     "files, in memory or not": ("[tried(lambda: open(f'{n}', 'wb').write(bytes(7 * MIB))) for n in range(60)]\nstay()"),
     "locks of ranges": (
-        "file = open('locked', 'w')\nfor n in range(20000):\n    fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * n)\nstay()"
+        "file = open('locked', 'w')\nfor n in range(6000):\n    fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * n)\nstay()"
     ),
 }
 

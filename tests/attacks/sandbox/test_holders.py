@@ -50,7 +50,7 @@ def bounded_by_the_kernel(cage: Cage, kind: str) -> bool:
 
 def check(cage: Cage, kind: str, way: str) -> None:
     seen, meter = held(cage, kind, program(kind, way))
-    assert seen["ending"] in ("exited", "excess"), seen
+    assert seen["ending"] in ("exited", "excess", "time"), seen
     baseline = 0 if cage.user == "root" or kind == "disk" else quiet(cage, kind)
     above = meter.seconds_above(1.25 * LIMIT[kind], baseline)
     if bounded_by_the_kernel(cage, kind):
