@@ -24,10 +24,12 @@ from rlhf.types import (
     PolicyVersion,
     Prompt,
     Rendezvous,
+    Routing,
     Sampling,
     Scored,
     Task,
     Ticket,
+    TokenScores,
     Trajectory,
     Unscored,
     Updated,
@@ -40,11 +42,10 @@ class RolloutEngine(Protocol):
 
     `generate` returns one reply with the log-probs of the distribution it was drawn from. `seed` decides every draw,
     so on a CPU the same request gives the same reply whatever runs beside it. `session` keeps the requests of one
-    episode on one engine. `score` gives the log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1.
+    episode on one engine.
     """
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion: ...
-    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]: ...
 
 
 class LocalEnvironment(Protocol):
@@ -129,7 +130,7 @@ class PublishTarget(Protocol):
     `connect` joins the transfer group once. `prepare` pauses sampling (requests are kept) and acknowledges the
     manifest. `receive` takes the tensors while the learner sends. `commit` stamps the version and drops caches of the
     old weights. `score` answers the canary on the new weights, `extend` samples `tokens` more behind a prompt and gives
-    their ids and log-probs. `resume` lets sampling go on.
+    them as a completion. `resume` lets sampling go on.
     """
 
     name: str
@@ -139,17 +140,16 @@ class PublishTarget(Protocol):
     async def prepare(self, manifest: Manifest) -> None: ...
     async def receive(self, manifest: Manifest) -> None: ...
     async def commit(self, version: PolicyVersion) -> None: ...
-    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]: ...
-    async def extend(
-        self, token_ids: NDArray[np.int32], tokens: int
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]: ...
+    async def score(self, token_ids: NDArray[np.int32]) -> TokenScores: ...
+    async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion: ...
     async def resume(self) -> None: ...
 
 
 class WeightSource(Protocol):
     """The learner as a publish sees it. `perturb` moves every tensor far above tolerance for the drill; `restore`
-    brings back exactly what was there. `version` counts the updates behind the weights. `rounding` is by how much
-    another way of rounding moves `score`."""
+    brings back exactly what was there. `version` counts the updates behind the weights. `score` gives the log-probs
+    `float32 [T - 1]` of tokens 1..T-1 at temperature 1, by the experts `routing` of the first tokens where an engine
+    named them, and `rounding` by how much another way of rounding moves them."""
 
     @property
     def version(self) -> PolicyVersion: ...
@@ -157,7 +157,7 @@ class WeightSource(Protocol):
     async def connect(self, rendezvous: Rendezvous) -> None: ...
     async def manifest(self) -> Manifest: ...
     async def send(self) -> None: ...
-    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]: ...
-    async def rounding(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]: ...
+    async def score(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]: ...
+    async def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]: ...
     async def perturb(self) -> None: ...
     async def restore(self) -> None: ...

@@ -64,6 +64,7 @@ class Recipe(Config):
                 f"{tiny.max_position_embeddings} tokens (model.tiny.max_position_embeddings)"
             )
         self._adapters_can_travel()
+        self._routing_is_heard()
         self._attention_can_be_shared()
         self._source_is_that_of_the_kind()
         if self.model.warmup and not self.data.made and not (self.environment and self.environment.demonstrations):
@@ -184,6 +185,21 @@ class Recipe(Config):
             raise ValueError(
                 f"trainer.publish.backend is {backend}, but model.lora.publish: adapter travels by gloo alone; "
                 "use auto, or publish: merged"
+            )
+
+    def _routing_is_heard(self) -> None:
+        if self.rollout.routing not in ("replay", "compare"):
+            return
+        size = self.trainer.deepspeed.sequence_parallel
+        if size > 1:
+            raise ValueError(
+                f"rollout.routing is {self.rollout.routing}, but ranks that share rows "
+                f"(trainer.deepspeed.sequence_parallel: {size}) choose experts for their columns alone; use ignore"
+            )
+        if self.rollout.tensor_parallel_size > 1 and not self.rollout.gpus_per_engine:
+            raise ValueError(
+                f"rollout.routing is {self.rollout.routing}, but on a CPU only an engine of one process says which "
+                "experts it chose; use rollout.tensor_parallel_size: 1, or ignore"
             )
 
     def _attention_can_be_shared(self) -> None:

@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 PolicyVersion = int
 """Updates behind the weights; 0 is the start."""
+Routing = NDArray[np.int16]
+"""The experts that an engine chose for tokens, `[T, layers, k]`; -1 where it did not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,8 @@ class Completion:
     """One reply of the policy, token by token as it was sampled.
 
     `token_ids` `int32 [N]`; `logprobs` `float32 [N]`, of the distribution sampled from;
-    `versions` `int32 [N]`, the policy version that sampled each token.
+    `versions` `int32 [N]`, the policy version that sampled each token; `routing` `int16 [P + N - 1, layers, k]` the
+    experts that the engine chose for the prompt and the reply but its last token, where it says so.
     """
 
     token_ids: NDArray[np.int32]
@@ -151,6 +154,15 @@ class Completion:
     versions: NDArray[np.int32]
     finish_reason: FinishReason
     engine: str = ""
+    routing: Routing | None = None
+
+
+class TokenScores(NamedTuple):
+    """What an engine says of given tokens `[T]`: the log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, and
+    the experts that it chose, `int16 [T, layers, k]`, where it says so."""
+
+    logprobs: NDArray[np.float32]
+    routing: Routing | None = None
 
 
 class TokenKind(IntEnum):
@@ -176,7 +188,8 @@ class Turn:
 class Segment:
     """A run of tokens that the model saw as one context. All arrays have one length `[T]`.
 
-    `logprobs` and `versions` are meaningful where `kinds` is ACTION; elsewhere 0 and -1.
+    `logprobs` and `versions` are meaningful where `kinds` is ACTION; elsewhere 0 and -1. `routing` `int16
+    [T, layers, k]` are the experts that the engine chose, -1 where it did not say.
     """
 
     token_ids: NDArray[np.int32]
@@ -184,6 +197,7 @@ class Segment:
     logprobs: NDArray[np.float32]
     versions: NDArray[np.int32]
     turns: tuple[Turn, ...] = ()
+    routing: Routing | None = None
 
     @property
     def action_mask(self) -> NDArray[np.bool_]:

@@ -16,7 +16,7 @@ from rlhf.cluster.described import describe
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import ConfigError, ModelError, RlhfError
-from rlhf.models.config import LoraConfig
+from rlhf.models.config import LoraConfig, RoutingMode
 from rlhf.recipe import Recipe
 from rlhf.reward.config import ScorerConfig
 from rlhf.reward.live import LiveReward
@@ -98,6 +98,7 @@ def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
         temperature=recipe.sampling.temperature if recipe.kind in ("rl", "distill", "offline") else 1.0,
         device=learner_device(recipe),
         trains=trained_by(recipe),
+        routing=routing_of(recipe, model) if recipe.plays else "ignore",
         seed=recipe.seed,
     )
 
@@ -109,6 +110,18 @@ def adapters_of(recipe: Recipe, model: str) -> LoraConfig | None:
     from rlhf.models.lora import fitting
 
     return fitting(recipe.model.lora, model, trust_remote_code=recipe.model.trust_remote_code)
+
+
+def routing_of(recipe: Recipe, model: str) -> RoutingMode:
+    """What is done with the experts that engines choose; `auto` decided for this model."""
+    if recipe.rollout.routing != "auto":
+        return recipe.rollout.routing
+    shared = recipe.rollout.tensor_parallel_size > 1 or recipe.trainer.deepspeed.sequence_parallel > 1
+    if shared or engine_device(recipe) != "cpu":
+        return "ignore"
+    from rlhf.models.routing import is_replayed
+
+    return "replay" if is_replayed(model, trust_remote_code=recipe.model.trust_remote_code) else "ignore"
 
 
 def trained_by(recipe: Recipe) -> Trained:
@@ -152,6 +165,7 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
         lora_rank=adapters.rank if adapters else 0,
         lora_targets=adapters.target_modules if adapters else (),
         trust_remote_code=recipe.model.trust_remote_code,
+        routing=publishes and routing_of(recipe, model) != "ignore",
         device=engine_device(recipe),
         start_timeout_seconds=rollout.start_timeout_seconds,
         command_timeout_seconds=rollout.publish_timeout_seconds,

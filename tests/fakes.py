@@ -51,9 +51,6 @@ class FakeEngine:
             engine="fake",
         )
 
-    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        return np.zeros(len(token_ids) - 1, np.float32)
-
 
 class FakeRenderer:
     """A prompt of three tokens, and two more after a reply; text is the numbers of the tokens."""

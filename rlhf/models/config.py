@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from rlhf.config import Config
 from rlhf.pieces import is_piece
 
+RoutingMode = Literal["replay", "compare", "ignore"]
+"""What a learner does with the experts that engines chose: take them, compare them with its own, or nothing."""
+
 
 class TinyModelConfig(Config):
     """A small causal LM made from the recipe, with a byte tokenizer and a chat template."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -65,6 +65,10 @@ class RolloutConfig(Config):
     """Sequences an engine runs at once."""
     max_context_tokens: int | None = Field(None, ge=8)
     """Longest prompt plus reply; the model's own limit when absent."""
+    routing: Literal["auto", "replay", "compare", "ignore"] = "auto"
+    """Mixture of experts: the learner takes the experts that the engine chose for each token (`replay`), or chooses
+    itself and the difference is measured (`compare`), or not (`ignore`). `auto` replays where the choices of a family
+    were measured to be those of the engine, on CPUs with engines of one process, and ignores them elsewhere."""
     players: int | None = Field(None, ge=1)
     """Groups played at once; as many as there are tickets when absent."""
     start_timeout_seconds: float = Field(300, gt=0)

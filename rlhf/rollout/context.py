@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.types import Completion, Segment, TokenKind, Turn
+from rlhf.types import Completion, Routing, Segment, TokenKind, Turn
 
 Ids = NDArray[np.int32]
 
@@ -20,6 +20,7 @@ class Context:
         self._kinds: list[NDArray[np.int8]] = []
         self._logprobs: list[NDArray[np.float32]] = []
         self._versions: list[Ids] = []
+        self._routing: list[Routing] = []
         self._turns: list[Turn] = []
         self._add(prompt, TokenKind.PROMPT)
 
@@ -43,6 +44,9 @@ class Context:
         self._kinds.append(np.full(len(completion.token_ids), TokenKind.ACTION, np.int8))
         self._logprobs.append(completion.logprobs)
         self._versions.append(completion.versions)
+        if completion.routing is not None:
+            # What was sampled before keeps the experts that it was sampled with.
+            self._routing.append(completion.routing[sum(map(len, self._routing)) :])
         self._turns.append(Turn(start=start, stop=len(self)))
 
     def hear(self, token_ids: Ids) -> None:
@@ -71,7 +75,17 @@ class Context:
             logprobs=np.concatenate(self._logprobs).astype(np.float32),
             versions=np.concatenate(self._versions).astype(np.int32),
             turns=tuple(self._turns),
+            routing=self._known_routing(),
         )
+
+    def _known_routing(self) -> Routing | None:
+        """The experts of all tokens, `[T, layers, k]`: -1 for the last of them, which nobody has computed."""
+        if not self._routing:
+            return None
+        known = np.concatenate(self._routing)
+        unknown = np.full((len(self) - len(known), *known.shape[1:]), -1, np.int16)
+        routing: Routing = np.concatenate([known, unknown])
+        return routing
 
     def _add(self, token_ids: Ids, kind: TokenKind) -> None:
         self._tokens.append(token_ids)

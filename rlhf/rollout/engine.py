@@ -20,7 +20,7 @@ from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed
 from rlhf.rollout.clock import RunningClock
 from rlhf.serving.settings import EngineFacts, Finished, Refused, Request
 from rlhf.transfer.init_info import init_info, update_info
-from rlhf.types import Completion, FinishReason, Manifest, PolicyVersion, Prompt, Rendezvous, Sampling
+from rlhf.types import Completion, FinishReason, Manifest, PolicyVersion, Prompt, Rendezvous, Sampling, TokenScores
 
 POLL_SECONDS = 1.0
 """How long one `collect` waits for a first reply."""
@@ -115,15 +115,13 @@ class RemoteEngine:
         await self._call("cut_off", [request_id])
         await asyncio.wait((pending.reply,), timeout=CALL_SECONDS)
 
-    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1."""
-        logprobs: NDArray[np.float32] = await self._call("score", token_ids)
-        return logprobs
+    async def score(self, token_ids: NDArray[np.int32]) -> TokenScores:
+        """Log-probs of given tokens at temperature 1."""
+        return TokenScores(*await self._call("score", token_ids))
 
-    async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """`tokens` more behind `token_ids`, and their log-probs, at temperature 1."""
-        ids, logprobs = await self._call("extend", token_ids, tokens)
-        return ids, logprobs
+    async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
+        """`tokens` more behind `token_ids`, sampled at temperature 1."""
+        return completion_of(await self._call("extend", token_ids, tokens), self.name)
 
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
         """Join the transfer group with ranks from `first_rank` on."""
@@ -225,4 +223,5 @@ def completion_of(reply: Finished, engine: str) -> Completion:
         versions=reply.versions,
         finish_reason=reply.reason,
         engine=engine,
+        routing=reply.routing,
     )

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rlhf.protocols import RolloutEngine
 from rlhf.types import Completion, Prompt, Sampling
 
@@ -35,9 +32,6 @@ class Router:
             return await self._engines[index].generate(prompt, sampling=sampling, seed=seed, session=session)
         finally:
             self._under_way[index] -= 1
-
-    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        return await self._engines[self._least_loaded()].score(token_ids)
 
     def _home(self, session: str) -> int:
         index = self._homes.pop(session, None)

@@ -15,7 +15,7 @@ from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken
 from rlhf.serving.refusal import refusal
 from rlhf.serving.settings import EngineFacts, EngineSettings, Finished, Refused, Request
 from rlhf.serving.thread import EngineThread
-from rlhf.types import Manifest, PolicyVersion
+from rlhf.types import Manifest, PolicyVersion, TokenScores
 
 if TYPE_CHECKING:
     from rlhf.serving.vllm_engine import VllmEngine
@@ -73,8 +73,8 @@ class EngineWorker:
         """End requests where they are: what they have said so far comes back from `collect`."""
         self._thread.run(lambda engine: self._cut_off(engine, ids), awaited="cut_off", timeout_seconds=self._seconds)
 
-    def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, with the weights the engine has now.
+    def score(self, token_ids: NDArray[np.int32]) -> TokenScores:
+        """Log-probs of given tokens at temperature 1, with the weights the engine has now.
 
         Raises `ValueError` for tokens that the model has no place for.
         """
@@ -83,12 +83,11 @@ class EngineWorker:
             raise ValueError(f"{self.name} cannot score: {detail}")
         return self._phase("score", lambda engine: engine.score(token_ids, timeout_seconds=self._seconds))
 
-    def extend(self, token_ids: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """`tokens` more behind `token_ids` and their log-probs, sampled at temperature 1 with the weights the engine
-        has now, while all else waits."""
+    def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Finished:
+        """`tokens` more behind `token_ids`, sampled at temperature 1 with the weights the engine has now, while all
+        else waits."""
         request = Request("extend", token_ids, temperature=1, max_tokens=tokens, seed=0)
-        finished = self._phase("extend", lambda engine: engine.extend(request, timeout_seconds=self._seconds))
-        return finished.token_ids, finished.logprobs
+        return self._phase("extend", lambda engine: engine.extend(request, timeout_seconds=self._seconds))
 
     def connect(self, init_info: Mapping[str, Any]) -> None:
         """Join the transfer group; `init_info` is of the backend (`rlhf.transfer.init_info`)."""

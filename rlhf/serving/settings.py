@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.types import FinishReason
+from rlhf.types import FinishReason, Routing
 
 UNPUBLISHED = -1
 """Version of an engine's own start weights, before the first publish."""
@@ -21,7 +21,7 @@ class EngineSettings:
     A reply ends at any of `stop_token_ids`, with any of the texts `stop`, and nowhere else but its budget.
     `max_context_tokens` is the model's own limit when None. On a CPU `kv_cache_megabytes` is the KV cache, on a GPU it
     is what `gpu_memory_utilization` leaves. With a `lora_rank` a publish brings adapters of that rank for the layers
-    called `lora_targets`, and nothing else.
+    called `lora_targets`, and nothing else. With `routing` replies say which experts were chosen for each token.
     """
 
     model: str
@@ -37,6 +37,7 @@ class EngineSettings:
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = ()
     trust_remote_code: bool = False
+    routing: bool = False
     device: Literal["cpu", "cuda"] = "cpu"
     start_timeout_seconds: float = 300
     command_timeout_seconds: float = 120
@@ -62,13 +63,16 @@ class Request(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """One reply `[N]`, its stop token included; greedy replies carry log-probs at temperature 1."""
+    """One reply `[N]`, its stop token included; greedy replies carry log-probs at temperature 1. `routing`
+    `int16 [P + N - 1, layers, k]` are the experts chosen for all tokens but the last, which was not computed; None
+    where nobody asked, or where the request was cut off while it waited."""
 
     id: str
     token_ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
     versions: NDArray[np.int32]
     reason: FinishReason
+    routing: Routing | None = None
 
 
 class Refused(NamedTuple):

@@ -31,8 +31,9 @@ from rlhf.serving.leftovers import shared_segments
 from rlhf.serving.names import unknown_and_missing
 from rlhf.serving.process import uncompiled_classes, without_collecting
 from rlhf.serving.rehearsal import rehearse
+from rlhf.serving.routing import RoutingRecord, choices, record_routing
 from rlhf.serving.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, Request
-from rlhf.types import FinishReason, Manifest, PolicyVersion
+from rlhf.types import FinishReason, Manifest, PolicyVersion, Routing, TokenScores
 
 CPU_MEMORY_SHARE = 0.01
 """On a CPU vLLM checks this share of RAM for being free, and takes `kv_cache_megabytes` of it."""
@@ -62,6 +63,10 @@ class VllmEngine:
         if self._adapter:
             self._engine.collective_rpc(install_nothing)
         self._acknowledged: Manifest | None = None
+        self._routing: RoutingRecord | None = None
+        if settings.routing and settings.device == "cpu":
+            (self._routing,) = self._engine.collective_rpc(record_routing)
+        self._internal_ids: dict[str, str] = {}
 
     @property
     def facts(self) -> EngineFacts:
@@ -77,6 +82,8 @@ class VllmEngine:
 
     def abort(self, ids: list[str]) -> None:
         """Forget requests; those that have ended are not touched."""
+        for request_id in ids:
+            self._internal_ids.pop(request_id, None)
         self._engine.abort_request(ids, internal=False)
 
     def cut_off(self, ids: list[str]) -> list[Finished]:
@@ -87,6 +94,8 @@ class VllmEngine:
             for internal_id in processor.external_req_ids.get(request_id, ()):
                 state = processor.request_states[internal_id]
                 output = state.make_request_output([], None, Ended.ABORT, None)
+                if self._is_running(internal_id):
+                    self._attach_routing(output)
                 said.append(finished_of(output, cut_off=True))
         self.abort(ids)
         return said
@@ -98,12 +107,13 @@ class VllmEngine:
         finished, self._finished = self._finished, {}
         return [finished_of(output) for output in finished.values()]
 
-    def score(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> NDArray[np.float32]:
-        """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, computed anew and never from a cache."""
+    def score(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> TokenScores:
+        """Log-probs of given tokens at temperature 1, computed anew and never from a cache."""
         with self._alone() if self._paused else _as_it_is():
             output = self._run_to_end("score", token_ids, SCORING, timeout_seconds)
         assert isinstance(output.prompt_logprobs, FlatLogprobs)
-        return np.array(output.prompt_logprobs.logprobs, dtype=np.float32)
+        logprobs = np.array(output.prompt_logprobs.logprobs, dtype=np.float32)
+        return TokenScores(logprobs, _routing(output.outputs[0]))
 
     def extend(self, request: Request, *, timeout_seconds: float) -> Finished:
         """A reply that only its budget ends, sampled alone while the engine is paused.
@@ -184,12 +194,28 @@ class VllmEngine:
 
     def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams) -> None:
         prompt = tokens_input(token_ids.tolist())
-        self._engine.add_request(request_id, prompt, params, lora_request=self._adapter)
+        internal_id = self._engine.add_request(request_id, prompt, params, lora_request=self._adapter)
+        if self._routing:
+            self._internal_ids[request_id] = internal_id
 
     def _step(self) -> None:
         for output in self._engine.step():
             if isinstance(output, RequestOutput) and output.finished:
+                self._attach_routing(output)
                 self._finished[output.request_id] = output
+
+    def _attach_routing(self, output: RequestOutput) -> None:
+        """The experts of a reply where vLLM puts them itself. Its places in the cache are its own until the next
+        step."""
+        if self._routing:
+            (completion,) = output.outputs
+            tokens = len(output.prompt_token_ids or ()) + len(completion.token_ids) - 1
+            completion.routed_experts = self._routing.of(self._internal_ids.pop(output.request_id), tokens)
+
+    def _is_running(self, internal_id: str) -> bool:
+        """Whether the request is in the cache, and not put back to wait."""
+        scheduler: Any = self._engine.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
+        return any(request.request_id == internal_id for request in scheduler.running)
 
     def _run_to_end(
         self, name: str, token_ids: NDArray[np.int32], params: SamplingParams, timeout_seconds: float
@@ -248,6 +274,7 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
         enable_chunked_prefill=not on_cpu,
         disable_log_stats=True,
         use_tqdm_on_load=False,
+        enable_return_routed_experts=settings.routing and not on_cpu,
         **lora_arguments(settings),
     )
 
@@ -280,7 +307,12 @@ def finished_of(output: RequestOutput, *, cut_off: bool = False) -> Finished:
         logprobs=_sampled_logprobs(completion),
         versions=_versions(completion),
         reason=FinishReason(reason),
+        routing=_routing(completion),
     )
+
+
+def _routing(completion: CompletionOutput) -> Routing | None:
+    return None if completion.routed_experts is None else choices(completion.routed_experts)
 
 
 def _sampled_logprobs(completion: CompletionOutput) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rlhf.errors import NotFinite
 from rlhf.trainer.bundle import Bundle, Strand, bundled, laid_out
 from rlhf.trainer.packing import Row, cut, deal, pack
-from rlhf.types import Group, PolicyVersion, Segment, Status
+from rlhf.types import Group, PolicyVersion, Routing, Segment, Status
 
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 Floats = NDArray[np.float32]
@@ -89,7 +89,8 @@ class MicroBatch:
     that of the token before each in its sequence, `places` their index in the batch's flat arrays, `sequences` the
     number of their strand within the micro-batch; `per_token` its columns. Over its strands, `[S]`: `ends` is the flat
     index of the last token, `samples` the number of the sample in the batch. One without action tokens is padding,
-    computed like any other. `most` is the largest A of the micro-batches that ranks compute at the same time.
+    computed like any other. `most` is the largest A of the micro-batches that ranks compute at the same time. `routing`
+    `int16 [R, L, layers, k]` are the experts that the engine chose, -1 where it did not say; None where nobody asked.
     """
 
     token_ids: NDArray[np.int32]
@@ -102,6 +103,7 @@ class MicroBatch:
     samples: Ints
     per_token: PerToken
     most: int = 0
+    routing: Routing | None = None
 
     @property
     def tokens(self) -> int:
@@ -169,8 +171,11 @@ def assemble(
     starts = np.cumsum([0, *sizes])
     behaviour = [_finite(segment.logprobs[segment.action_mask]) for _, segment in segments]
     current = [segment.versions[segment.action_mask] == version for _, segment in segments]
+    chosen = next((segment.routing.shape[1:] for _, segment in segments if segment.routing is not None), None)
     return Batch(
-        strands=tuple(_strand(segment, int(start)) for (_, segment), start in zip(segments, starts, strict=False)),
+        strands=tuple(
+            _strand(segment, int(start), chosen) for (_, segment), start in zip(segments, starts, strict=False)
+        ),
         strand_samples=np.array([n for n, _ in segments], np.int64),
         sample_groups=np.array([e.group for e in entries], np.int64),
         samples=tuple(e.identity for e in entries),
@@ -220,11 +225,15 @@ def _finite(logprobs: Floats) -> Floats:
     return logprobs
 
 
-def _strand(segment: Segment, place: int) -> Strand:
+def _strand(segment: Segment, place: int, chosen: tuple[int, ...] | None) -> Strand:
+    """A segment for the ranks; its experts, `chosen` a token, where those of any segment are known."""
     actions = np.flatnonzero(segment.action_mask).astype(np.int64)
     if actions[0] == 0:
         raise ValueError("a segment starts with an ACTION token: nothing precedes it that it could be conditioned on")
-    return Strand(token_ids=segment.token_ids, actions=actions, place=place)
+    routing = segment.routing
+    if routing is None and chosen is not None:
+        routing = np.full((len(segment.token_ids), *chosen), -1, np.int16)
+    return Strand(token_ids=segment.token_ids, actions=actions, place=place, routing=routing)
 
 
 def _sample_weights(entries: Sequence[Entry], lengths: Ints, aggregation: Aggregation) -> Floats:
@@ -278,6 +287,7 @@ def _microbatch(batch: Batch, bundles: Sequence[Bundle], rows: Sequence[Row]) ->
     token_ids = np.zeros((max(len(rows), 1), length), np.int32)
     # Position 0 for every pad: each is a sequence of its own, seen by nobody.
     position_ids = np.zeros_like(token_ids)
+    routing = _no_routing(batch, token_ids.shape)
     empty = np.zeros(0, np.int64)
     sources, targets, places, ends, sizes = [empty], [empty], [empty], [empty], [empty]
     for r, row in enumerate(rows):
@@ -286,6 +296,8 @@ def _microbatch(batch: Batch, bundles: Sequence[Bundle], rows: Sequence[Row]) ->
             stop = start + len(layout.token_ids)
             token_ids[r, start:stop] = layout.token_ids
             position_ids[r, start:stop] = layout.position_ids
+            if routing is not None and layout.routing is not None:
+                routing[r, start:stop] = layout.routing
             sources.append(r * length + start + layout.sources)
             targets.append(r * length + start + layout.targets)
             places.append(layout.places)
@@ -304,4 +316,11 @@ def _microbatch(batch: Batch, bundles: Sequence[Bundle], rows: Sequence[Row]) ->
         ends=np.concatenate(ends),
         samples=np.searchsorted(batch.offsets, firsts, side="right") - 1,
         per_token=batch.per_token.at(flat),
+        routing=routing,
     )
+
+
+def _no_routing(batch: Batch, shape: tuple[int, ...]) -> Routing | None:
+    """Experts of `[R, L]` tokens, none of them known yet; None for a batch without any."""
+    known = batch.strands[0].routing if batch.strands else None
+    return None if known is None else np.full((*shape, *known.shape[1:]), -1, np.int16)

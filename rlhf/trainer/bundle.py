@@ -12,17 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.types import Routing
+
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Strand:
-    """One context to compute on: `token_ids` `int32 [T]`, the positions of its ACTION tokens `int64 [A]`, and the
-    `place` of the first of them in the flat arrays of the batch."""
+    """One context to compute on: `token_ids` `int32 [T]`, the positions of its ACTION tokens `int64 [A]`, the `place`
+    of the first of them in the flat arrays of the batch, and the experts of its tokens `[T, layers, k]`, if known."""
 
     token_ids: NDArray[np.int32]
     actions: Ints
     place: int
+    routing: Routing | None = None
 
     @property
     def context(self) -> NDArray[np.int32]:
@@ -47,9 +50,9 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layout:
-    """A bundle's tokens in a row: `token_ids` and `position_ids` `int32 [T]`. Over its ACTION tokens, `int64 [A]`:
-    `targets` their index in the row, `sources` the index of the token before each in its sequence, and `places`. Over
-    its strands, `int64 [S]`: `sizes` their ACTION tokens and `ends` the index of their last token."""
+    """A bundle's tokens in a row: `token_ids`, `position_ids` `int32 [T]` and `routing`. Over its ACTION tokens,
+    `int64 [A]`: `targets` their index in the row, `sources` the index of the token before each in its sequence, and
+    `places`. Over its strands, `int64 [S]`: `sizes` their ACTION tokens and `ends` the index of their last token."""
 
     token_ids: NDArray[np.int32]
     position_ids: NDArray[np.int32]
@@ -58,6 +61,7 @@ class Layout:
     places: Ints
     sizes: Ints
     ends: Ints
+    routing: Routing | None = None
 
 
 def bundled(strands: Sequence[Strand], row_tokens: int) -> list[Bundle]:
@@ -94,4 +98,16 @@ def laid_out(bundle: Bundle) -> Layout:
         places=np.concatenate(places),
         sizes=np.array([len(strand.actions) for strand in bundle.strands], np.int64),
         ends=np.array(ends, np.int64),
+        routing=_routing(bundle),
     )
+
+
+def _routing(bundle: Bundle) -> Routing | None:
+    """The experts of a bundle's tokens, in the order of its layout: those of the shared ones as the first strand has
+    them."""
+    first, shared = bundle.strands[0].routing, bundle.shared
+    if first is None:
+        return None
+    own = [strand.routing[shared:] for strand in bundle.strands if strand.routing is not None]
+    routing: Routing = np.concatenate([first[:shared], *own])
+    return routing

@@ -73,9 +73,9 @@ def disagreement(engine: Scores, learner: Scores, limits: Limits) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Start:
-    """The canary's log-probs at the first real publish."""
+    """The canary's log-probs at the first real publish, the engine's and the learner's for each engine by name."""
 
-    learner: Scores
+    learner: dict[str, Scores]
     engines: dict[str, Scores]
 
 

@@ -77,6 +77,9 @@ class LossConfig(Config):
     """`constant`: what token sums are divided by (Dr.GRPO, arXiv 2503.20783); `sampling.max_tokens` when absent."""
     entropy_coefficient: float = Field(0.0, ge=0)
     """Weight of the entropy bonus of every action token."""
+    balance_coefficient: float | None = Field(None, ge=0)
+    """Weight of the load-balancing loss of a mixture of experts (arXiv 2101.03961). When absent it is the
+    `router_aux_loss_coef` of the model's config.json if that has `output_router_logits: true`, else 0."""
 
 
 class KLConfig(Config):

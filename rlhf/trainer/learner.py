@@ -23,7 +23,7 @@ from rlhf.trainer.disagreement import explained
 from rlhf.trainer.kl_control import kl_controller, read_controller, write_controller
 from rlhf.trainer.scores import Scores, gathered_scores
 from rlhf.trainer.settings import LearnerSettings, Orders
-from rlhf.types import Group, Manifest, Meeting, PolicyVersion, Rendezvous, TrainedSample, Updated, Written
+from rlhf.types import Group, Manifest, Meeting, PolicyVersion, Rendezvous, Routing, TrainedSample, Updated, Written
 
 DEATH_GRACE_SECONDS = 3.0
 """When one rank dies the others fail at once, with an error of their own: time for the true cause to arrive."""
@@ -143,13 +143,11 @@ class RemoteLearner:
     async def send(self) -> None:
         await self._all("send", seconds=self._publish_seconds)
 
-    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        scores: list[NDArray[np.float32]] = await self._all("score_tokens", token_ids, seconds=self._publish_seconds)
-        return scores[0]
+    async def score(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+        return await self._all_tokens("score_tokens", token_ids, routing)
 
-    async def rounding(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        moved: list[NDArray[np.float32]] = await self._all("rounding", token_ids, seconds=self._publish_seconds)
-        return moved[0]
+    async def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+        return await self._all_tokens("rounding", token_ids, routing)
 
     async def perturb(self) -> None:
         await self._all("perturb", seconds=self._publish_seconds)
@@ -212,6 +210,11 @@ class RemoteLearner:
     @property
     def _seconds(self) -> float:
         return self._config.deepspeed.timeout_seconds
+
+    async def _all_tokens(self, method: str, *of: Any) -> NDArray[np.float32]:
+        """What all ranks say alike of a canary's tokens."""
+        told: list[NDArray[np.float32]] = await self._all(method, *of, seconds=self._publish_seconds)
+        return told[0]
 
     async def _all(self, method: str, *arguments: Any, seconds: float) -> list[Any]:
         return await self._each(method, [arguments] * len(self._workers), seconds)

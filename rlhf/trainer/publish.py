@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,21 @@ from rlhf.errors import PublishError, WorkerDied
 from rlhf.protocols import PublishTarget, WeightSource
 from rlhf.trainer.agreement import Limits, measured
 from rlhf.trainer.canary import DRILL_FACTOR, Canary, Scores, Start, difference, disagreement, staleness
-from rlhf.types import PolicyVersion
+from rlhf.types import PolicyVersion, Routing
 
 LEARNER = "learner"
 AT_LENGTH = "the rope scaling or the attention window of transformers and vLLM differ; lower rollout.max_context_tokens"
+ByEngine = Mapping[str, Scores]
 GRACE_SECONDS = 1.0
 """After a first failure: a death is reported later than the broken connections it causes, and is what matters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Told:
+    """What an engine said of the canary's sequences: log-probs and, where it says them, the experts of their tokens."""
+
+    logprobs: Scores
+    routing: Sequence[Routing | None]
 
 
 class Publisher:
@@ -62,59 +72,76 @@ class Publisher:
         await self._ask_learner("restore", self._source.restore())
         return await self.publish()
 
-    async def _transaction(
-        self, prove: Callable[[Scores, Mapping[str, Scores], Limits], Coroutine[Any, Any, None]]
-    ) -> None:
+    async def _transaction(self, prove: Callable[[ByEngine, ByEngine, Limits], Coroutine[Any, Any, None]]) -> None:
         manifest = await self._ask_learner("prepare", self._source.manifest())
         await self._all("prepare", lambda target: target.prepare(manifest))
         moving = {target.name: target.receive(manifest) for target in self._targets}
         await self._phase("receive", {**moving, LEARNER: self._source.send()})
         version = self._source.version
         await self._all("commit", lambda target: target.commit(version))
-        learner = await self._ask_learner("canary", self._score(self._source))
-        limits = self._canary.limits or await self._measured(self._canary.sequences)
-        await prove(learner, await self._all("canary", self._score), limits)
+        engines = await self._all("canary", self._asked)
+        learner = await self._ask_learner("canary", self._answered(engines))
+        first = next(iter(engines.values()))
+        limits = self._canary.limits or await self._measured(self._canary.sequences, first.routing)
+        await prove(learner, {name: told.logprobs for name, told in engines.items()}, limits)
         await self._all("resume", lambda target: target.resume())
 
-    async def _prove(self, learner: Scores, engines: Mapping[str, Scores], limits: Limits) -> None:
-        start = self._start or Start(learner=learner, engines=dict(engines))
+    async def _prove(self, learner: ByEngine, engines: ByEngine, limits: Limits) -> None:
+        start = self._start or Start(learner=dict(learner), engines=dict(engines))
         for name, engine in engines.items():
-            self._refuse(name, staleness(engine, start.engines[name], learner, start.learner, limits))
-            self._refuse(name, disagreement(engine, learner, limits))
+            self._refuse(name, staleness(engine, start.engines[name], learner[name], start.learner[name], limits))
+            self._refuse(name, disagreement(engine, learner[name], limits))
         if self._start is None:
             await self._prove_at_length()
         self._start = start
-        self.canary_difference = max((difference(engine, learner) for engine in engines.values()), default=0.0)
+        differences = [difference(engine, learner[name]) for name, engine in engines.items()]
+        self.canary_difference = max(differences, default=0.0)
 
-    async def _prove_drill(self, learner: Scores, engines: Mapping[str, Scores], limits: Limits) -> None:
+    async def _prove_drill(self, learner: ByEngine, engines: ByEngine, limits: Limits) -> None:
         # What was measured was measured on the perturbed weights.
         limits = limits.times(DRILL_FACTOR) if self._canary.limits else limits
         for name, engine in engines.items():
-            fault = disagreement(engine, learner, limits)
+            fault = disagreement(engine, learner[name], limits)
             self._refuse(name, fault and f"it does not follow perturbed weights: {fault}")
 
     async def _prove_at_length(self) -> None:
         """Engines reply to a prompt that fills the context, and the learner reads the replies."""
         prompt, tokens = self._canary.long_prompt, self._canary.reply_tokens
         replies = await self._all("canary", lambda target: target.extend(prompt, tokens))
-        for name, (token_ids, engine) in replies.items():
-            whole = np.concatenate([prompt, token_ids])
-            learner = await self._ask_learner("canary", self._source.score(whole))
-            limits = self._canary.limits or await self._measured([whole], tokens)
-            fault = disagreement([engine], [learner[-tokens:]], limits)
+        for name, reply in replies.items():
+            whole = np.concatenate([prompt, reply.token_ids])
+            learner = await self._ask_learner("canary", self._source.score(whole, reply.routing))
+            limits = self._canary.limits or await self._measured([whole], [reply.routing], last=tokens)
+            fault = disagreement([reply.logprobs], [learner[-tokens:]], limits)
             self._refuse(name, fault and f"at the end of a context of {len(whole)} tokens {fault}: {AT_LENGTH}")
 
-    async def _measured(self, sequences: Sequence[NDArray[np.int32]], last: int = 0) -> Limits:
+    async def _measured(
+        self, sequences: Sequence[NDArray[np.int32]], routing: Sequence[Routing | None], last: int = 0
+    ) -> Limits:
         """What rounding does to the learner's log-probs of the `last` tokens of these sequences, or of all."""
-        moved = [await self._ask_learner("canary", self._source.rounding(sequence)) for sequence in sequences]
+        moved = [
+            await self._ask_learner("canary", self._source.rounding(sequence, experts))
+            for sequence, experts in zip(sequences, routing, strict=True)
+        ]
         return measured(np.concatenate([one[-last:] for one in moved]))
 
     def _refuse(self, engine: str, fault: str | None) -> None:
         if fault:
             raise PublishError(engine, "canary", self._source.version, fault)
 
-    async def _score(self, scorer: PublishTarget | WeightSource) -> list[NDArray[np.float32]]:
-        return [await scorer.score(sequence) for sequence in self._canary.sequences]
+    async def _asked(self, target: PublishTarget) -> Told:
+        told = [await target.score(sequence) for sequence in self._canary.sequences]
+        return Told(logprobs=[one.logprobs for one in told], routing=[one.routing for one in told])
+
+    async def _answered(self, engines: Mapping[str, Told]) -> dict[str, Scores]:
+        """The learner's log-probs of the canary, for each engine by the experts which that has chosen."""
+        alike = not any(experts is not None for told in engines.values() for experts in told.routing)
+        answers: dict[str, Scores] = {}
+        for name, told in engines.items():
+            known = next(iter(answers.values()), None) if alike else None
+            asked = zip(self._canary.sequences, told.routing, strict=True)
+            answers[name] = known or [await self._source.score(sequence, experts) for sequence, experts in asked]
+        return answers
 
     async def _ask_learner(self, phase: str, call: Coroutine[Any, Any, Any]) -> Any:
         return (await self._phase(phase, {LEARNER: call}))[LEARNER]

@@ -12,13 +12,15 @@ import torch.distributed
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rlhf.errors import CheckpointError
+from rlhf.errors import CheckpointError, ModelError
+from rlhf.models.balance import RouterBalance, balance_of
 from rlhf.models.config import LoraConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.policy import Policy
 from rlhf.models.probe import check_model
 from rlhf.models.rounding import rounded
+from rlhf.models.routing import RoutingReplay
 from rlhf.models.scalar import check_same_vocabulary
 from rlhf.trainer import weights, zero
 from rlhf.trainer.algorithm import needs_of, needs_reference
@@ -42,7 +44,7 @@ from rlhf.trainer.settings import LearnerSettings, Orders
 from rlhf.trainer.tally import Tally
 from rlhf.transfer.perturbation import perturbed
 from rlhf.transfer.sender import WeightSender, sender_for, walk
-from rlhf.types import Manifest, PolicyVersion, Rendezvous
+from rlhf.types import Manifest, PolicyVersion, Rendezvous, Routing
 
 
 class Rank(ModelRank):
@@ -57,6 +59,8 @@ class Rank(ModelRank):
         self.critic = Critic(settings.trainer.critic, settings, world_size) if settings.trainer.critic else None
         self.objective = _objective(settings)
         self.guard = MismatchGuard(settings.model.dtype, self.device)
+        self.routing = RoutingReplay(self.policy.model, settings.routing) if settings.routing != "ignore" else None
+        self.balance = _balance(self.policy, settings)
         self._sender: WeightSender | None = None
         self._held: list[Tensor] | None = None
 
@@ -76,19 +80,24 @@ class Rank(ModelRank):
                 columns.keep("last_values", last)
         return columns.answer()
 
-    def score_tokens(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+    def score_tokens(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+        """Log-probs `[T - 1]` at temperature 1; `routing` may be of the first tokens only."""
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)[None]
         positions = torch.arange(ids.shape[1], device=self.device)
+        if routing is not None:
+            unknown = np.full((len(token_ids) - len(routing), *routing.shape[1:]), -1, np.int16)
+            routing = np.concatenate([routing, unknown])[None]
+        self._take_routing(routing)
         with zero.scoring(self.engine):
             logprobs, _ = self.engine(ids, positions[None], positions[:-1], positions[1:], 1.0)
         scores: NDArray[np.float32] = logprobs.cpu().numpy()
         return scores
 
-    def rounding(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+    def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         """By how much another way of rounding moves `score_tokens`, `[T - 1]`."""
         with rounded(self.policy):
-            again = self.score_tokens(token_ids)
-        moved: NDArray[np.float32] = np.abs(again - self.score_tokens(token_ids))
+            again = self.score_tokens(token_ids, routing)
+        moved: NDArray[np.float32] = np.abs(again - self.score_tokens(token_ids, routing))
         return moved
 
     def update(self, minibatches: Sequence[Minibatch], orders: Orders) -> RankAnswer:
@@ -100,7 +109,7 @@ class Rank(ModelRank):
     def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
         tally = Tally()
         for minibatch in minibatches:
-            losses = (self._sft_loss(microbatch, minibatch.denominator, tally) for microbatch in minibatch.microbatches)
+            losses = (self._sft_loss(microbatch, minibatch, tally) for microbatch in minibatch.microbatches)
             self._optimizer_step(losses, len(minibatch.microbatches), tally)
         self._average_weights()
         return tally.answer()
@@ -182,6 +191,9 @@ class Rank(ModelRank):
         def losses() -> Iterator[Tensor]:
             for microbatch in minibatch.microbatches:
                 logprobs, entropies = self._forward(self.engine, microbatch)
+                if self.routing and later is not None:
+                    differing, chosen = self.routing.disagreement()
+                    tally.add("moe/routing_disagreement", differing, chosen)
                 tokens = self._tokens(microbatch, logprobs, entropies)
                 loss, metrics = policy_loss(
                     tokens, minibatch.denominator, self.objective, kl_coefficient=orders.kl_coefficient
@@ -193,7 +205,7 @@ class Rank(ModelRank):
                 if first:
                     self._record(microbatch, tokens, tally, untouched=later is not None)
                 passes.append(logprobs.detach())
-                yield loss
+                yield loss + self._balance_loss(microbatch, minibatch, tally)
 
         def objection() -> Disagreement | None:
             return None if later is None else self._objection(minibatch, passes, later)
@@ -256,23 +268,33 @@ class Rank(ModelRank):
         torch.distributed.all_reduce(divergence)
         return float(divergence) / self.settings.trainer.deepspeed.sequence_parallel / tokens > limit
 
-    def _sft_loss(self, microbatch: MicroBatch, denominator: float, tally: Tally) -> Tensor:
+    def _sft_loss(self, microbatch: MicroBatch, minibatch: Minibatch, tally: Tally) -> Tensor:
         logprobs, _ = self._forward(self.engine, microbatch)
-        loss, metrics = sft_loss(logprobs, self._tensor(microbatch.per_token.weights), denominator)
+        loss, metrics = sft_loss(logprobs, self._tensor(microbatch.per_token.weights), minibatch.denominator)
         tally.see(metrics)
-        return loss
+        return loss + self._balance_loss(microbatch, minibatch, tally)
+
+    def _balance_loss(self, microbatch: MicroBatch, minibatch: Minibatch, tally: Tally) -> Tensor | float:
+        """The micro-batch's part of the step's balance of experts, by its ACTION tokens."""
+        if self.balance is None or not len(microbatch.targets):
+            return 0.0
+        balance = self.balance.loss(self._tensor(microbatch.position_ids))
+        tally.add("moe/balance_loss", balance.detach() * len(microbatch.targets), len(microbatch.targets))
+        return balance * (len(microbatch.targets) / minibatch.tokens)
 
     def _scored_by_reference(self, microbatch: MicroBatch) -> Tensor:
         if self.reference is not None:
             return self._scored(self.reference, microbatch)
         with without_adapter(self.policy):
-            return self._scored(self.engine, microbatch)
+            return self._scored(self.engine, replace(microbatch, routing=None))
 
     def _scored(self, module: nn.Module, microbatch: MicroBatch) -> Tensor:
         with zero.scoring(self.engine):
             return self._forward(module, microbatch)[0]
 
     def _forward(self, module: nn.Module, microbatch: MicroBatch) -> tuple[Tensor, Tensor]:
+        if module is self.engine:
+            self._take_routing(microbatch.routing)
         logprobs, entropy = module(
             self._tensor(microbatch.token_ids).long(),
             self._tensor(microbatch.position_ids).long(),
@@ -283,6 +305,10 @@ class Rank(ModelRank):
             most=microbatch.most,
         )
         return logprobs, entropy
+
+    def _take_routing(self, routing: Routing | None) -> None:
+        if self.routing:
+            self.routing.take(routing)
 
 
 def _load(settings: LearnerSettings, *, gradient_checkpointing: bool, lora: LoraConfig | None = None) -> Policy:
@@ -313,6 +339,16 @@ def _reference(settings: LearnerSettings) -> Policy | None:
         )
         settings = replace(settings, model_path=settings.trainer.reference_path)
     return _load(settings, gradient_checkpointing=False).requires_grad_(False).eval()
+
+
+def _balance(policy: Policy, settings: LearnerSettings) -> RouterBalance | None:
+    balance = balance_of(policy.model, settings.trainer.loss.balance_coefficient)
+    if balance and settings.trainer.deepspeed.sequence_parallel > 1:
+        raise ModelError(
+            "ranks that share rows (trainer.deepspeed.sequence_parallel) do not see the balance of experts over them; "
+            "use trainer.loss.balance_coefficient: 0"
+        )
+    return balance
 
 
 def _objective(settings: LearnerSettings) -> Objective:

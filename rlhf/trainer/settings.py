@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.models.config import ModelConfig
+from rlhf.models.config import ModelConfig, RoutingMode
 from rlhf.trainer.config import TrainerConfig
 
 Trained = Literal["policy", "preference", "reward_model"]
@@ -19,7 +19,8 @@ Trained = Literal["policy", "preference", "reward_model"]
 class LearnerSettings:
     """`model_path` is the folder or hub name to load (of a made model: where it is kept); `temperature` that of the
     distribution the training tokens were sampled from; `device` is `cpu` or `cuda`. What is trained
-    starts from `model_path`, a reward model too, whatever head that has; of `preference` it is a policy, on pairs."""
+    starts from `model_path`, a reward model too, whatever head that has; of `preference` it is a policy, on pairs.
+    `routing` is what is done with the experts that engines chose."""
 
     model_path: str
     model: ModelConfig
@@ -27,6 +28,7 @@ class LearnerSettings:
     temperature: float = 1.0
     device: str = "cpu"
     trains: Trained = "policy"
+    routing: RoutingMode = "ignore"
     seed: int = 0
     """The run's."""
 

@@ -23,7 +23,7 @@ from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.scores import RankScores, Wanted
 from rlhf.trainer.settings import LearnerSettings, Orders, PairTerms
-from rlhf.types import Manifest, Meeting, PolicyVersion, Rendezvous, Written
+from rlhf.types import Manifest, Meeting, PolicyVersion, Rendezvous, Routing, Written
 
 if TYPE_CHECKING:
     from rlhf.trainer.preference_rank import PreferenceRank
@@ -106,13 +106,13 @@ class LearnerWorker:
         """How far a policy of pairs has come from its reference on these replies."""
         return self._of_preferences.diverge(minibatches)
 
-    def score_tokens(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+    def score_tokens(self, token_ids: NDArray[np.int32], routing: Routing | None) -> NDArray[np.float32]:
         """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1."""
-        return self._started.score_tokens(token_ids)
+        return self._started.score_tokens(token_ids, routing)
 
-    def rounding(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+    def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None) -> NDArray[np.float32]:
         """By how much another way of rounding moves `score_tokens`."""
-        return self._started.rounding(token_ids)
+        return self._started.rounding(token_ids, routing)
 
     def manifest(self) -> Manifest:
         """What `send` will send."""

@@ -14,6 +14,7 @@ from rlhf.models.loading import load_policy
 from rlhf.models.lora import add_lora
 from rlhf.models.policy import Policy
 from rlhf.models.probe import check_model
+from rlhf.types import Routing
 from tests.integration.torch_learner import TorchLearner
 
 
@@ -31,7 +32,7 @@ class FamilyLearner(TorchLearner):
         check_model(model, folder.name)
         return add_lora(model, self.lora)
 
-    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+    async def score(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         ids = torch.tensor(token_ids, dtype=torch.long)
         targets = torch.arange(1, len(ids))
         with torch.no_grad():

@@ -169,7 +169,7 @@ async def _followed(learner: FamilyLearner, engine: ThreadedEngine) -> float:
     gaps = []
     for ids in sequences():
         tokens = ids.numpy().astype(np.int32)
-        gaps.append(np.abs(await engine.score(tokens) - await learner.score(tokens)).max())
+        gaps.append(np.abs((await engine.score(tokens)).logprobs - await learner.score(tokens)).max())
     return float(max(gaps))
 
 

@@ -125,7 +125,7 @@ def test_scores_are_those_of_a_forward_pass(any_shape: Served) -> None:
     ids = tokens(5, 60)
     expected = any_shape.logprobs(ids)[:-1].gather(-1, torch.tensor(ids[1:, None].astype(np.int64)))[:, 0]
     for _ in range(2):
-        assert np.abs(any_shape.worker.score(ids) - expected.numpy()).max() < TOLERANCE
+        assert np.abs(any_shape.worker.score(ids).logprobs - expected.numpy()).max() < TOLERANCE
 
 
 def test_greedy_is_the_argmax_of_every_step(any_shape: Served) -> None:
@@ -228,12 +228,12 @@ def test_a_pause_keeps_every_request_and_every_token(engine: Served) -> None:
 
 def test_a_canary_is_answered_in_the_pause_while_requests_wait_and_each_token_has_its_version(engine: Served) -> None:
     ids, requests = tokens(9, 30), tuple(request(f"r{n}", seed=n, max_tokens=80) for n in range(4))
-    before = engine.worker.score(ids)
+    before = engine.worker.score(ids).logprobs
     engine.worker.submit(requests)
     time.sleep(0.02)
     engine.worker.prepare(Manifest(tensors=()))
     engine.worker.commit(5)
-    assert np.array_equal(engine.worker.score(ids), before)
+    assert np.array_equal(engine.worker.score(ids).logprobs, before)
     assert engine.worker.collect(0.2) == []
     engine.worker.resume()
     for reply in engine.wait_for(requests):

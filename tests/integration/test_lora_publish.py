@@ -100,7 +100,7 @@ async def follows_every_publish(case: Case, folder: Path) -> None:
             assert await publisher.publish() == version
             assert publisher.canary_difference <= tolerance
         tokens = np.arange(3, 40, dtype=np.int32)
-        served = await engine.score(tokens)
+        served = (await engine.score(tokens)).logprobs
         with without_adapter(learner):
             base = await learner.score(tokens)
         assert difference([served], [await learner.score(tokens)]) <= tolerance

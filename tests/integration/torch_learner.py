@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.models.rounding import rounded
+from rlhf.rollout.engine import completion_of
 from rlhf.serving.engine_worker import EngineWorker
 from rlhf.trainer import weights
 from rlhf.transfer.init_info import init_info, update_info
 from rlhf.transfer.perturbation import perturbed
 from rlhf.transfer.sender import GlooSender
-from rlhf.types import Manifest, PolicyVersion, Rendezvous
+from rlhf.types import Completion, Manifest, PolicyVersion, Rendezvous, Routing, TokenScores
 from tests.transfer.meeting import rendezvous
 
 BUCKET_BYTES = 2**16
@@ -60,13 +61,13 @@ class TorchLearner:
     async def send(self) -> None:
         await asyncio.to_thread(self.sender.send, weights.walk(self, BUCKET_BYTES, self.form), await self.manifest())
 
-    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+    async def score(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         ids = torch.tensor(token_ids, dtype=torch.long)[None]
         with torch.no_grad():
             logprobs = self.model(ids).logits.float().log_softmax(-1)
         return logprobs[0, :-1].gather(-1, ids[0, 1:, None])[:, 0].numpy()
 
-    async def rounding(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+    async def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         with rounded(self.model):
             again = await self.score(token_ids)
         return np.abs(again - await self.score(token_ids))
@@ -121,11 +122,11 @@ class ThreadedEngine:
     async def commit(self, version: PolicyVersion) -> None:
         await asyncio.to_thread(self.worker.commit, version)
 
-    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
+    async def score(self, token_ids: NDArray[np.int32]) -> TokenScores:
         return await asyncio.to_thread(self.worker.score, token_ids)
 
-    async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        return await asyncio.to_thread(self.worker.extend, token_ids, tokens)
+    async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
+        return completion_of(await asyncio.to_thread(self.worker.extend, token_ids, tokens), self.name)
 
     async def resume(self) -> None:
         await asyncio.to_thread(self.worker.resume)

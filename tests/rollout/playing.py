@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import EnvironmentFailed
@@ -59,9 +58,6 @@ class ScriptedEngine:
             )
         )
         return self.said[-1]
-
-    async def score(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        return np.zeros(len(token_ids) - 1, np.float32)
 
 
 class ScriptedEnvironment:

@@ -35,9 +35,6 @@ class GatedEngine:
             engine=self.name,
         )
 
-    async def score(self, token_ids: np.ndarray) -> np.ndarray:
-        return np.full(len(token_ids) - 1, float(self.name), dtype=np.float32)
-
 
 def ask(router: Router, session: str) -> asyncio.Task[Completion]:
     return asyncio.create_task(router.generate(PROMPT, sampling=Sampling(), seed=0, session=session))
@@ -97,11 +94,6 @@ async def test_an_engine_that_died_is_named_and_the_others_go_on() -> None:
     with pytest.raises(WorkerDied, match="engine-0 died: killed by SIGKILL"):
         await asks[0]
     assert (await asks[1]).engine == "1"
-
-
-async def test_scores_come_from_an_engine() -> None:
-    scores = await Router([GatedEngine("3")]).score(np.array([1, 2, 3], dtype=np.int32))
-    assert scores.tolist() == [3.0, 3.0]
 
 
 def test_a_router_without_engines_is_refused() -> None:

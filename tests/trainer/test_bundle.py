@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from rlhf.trainer.bundle import Bundle, Strand, bundled, laid_out
@@ -11,6 +13,16 @@ def strand(context: list[int], reply: list[int], actions: list[int] | None = Non
     """`actions` are places in the sequence; the whole reply when absent."""
     whole = range(len(context), len(context) + len(reply)) if actions is None else actions
     return Strand(token_ids=np.array(context + reply, np.int32), actions=np.array(whole, np.int64), place=place)
+
+
+def test_experts_lie_where_their_tokens_do() -> None:
+    one, other = strand([1, 2, 3], [4, 5]), strand([1, 2, 3], [6, 7, 8])
+    one = replace(one, routing=np.arange(5, dtype=np.int16)[:, None, None])
+    other = replace(other, routing=np.arange(10, 16, dtype=np.int16)[:, None, None])
+    layout = laid_out(Bundle(strands=(one, other)))
+    assert layout.routing is not None
+    assert layout.routing[:, 0, 0].tolist() == [0, 1, 2, 3, 4, 13, 14, 15], "the shared tokens have those of the first"
+    assert laid_out(Bundle(strands=(strand([1], [2]),))).routing is None
 
 
 def test_only_whole_contexts_that_are_equal_are_shared() -> None:

@@ -15,7 +15,7 @@ from rlhf.errors import PublishError, WorkerDied
 from rlhf.trainer.agreement import Limits, every
 from rlhf.trainer.canary import Canary
 from rlhf.trainer.publish import Publisher
-from rlhf.types import Manifest, Rendezvous, TensorSpec
+from rlhf.types import Completion, FinishReason, Manifest, Rendezvous, TensorSpec, TokenScores
 from tests.pace import scaled
 
 DEADLINE = 0.15
@@ -61,10 +61,12 @@ class FakeLearner:
         await self.wire.happens("learner", "send")
         self.wire.weight.set_result(self.weight)
 
-    async def score(self, token_ids: np.ndarray) -> np.ndarray:
-        return np.full(len(token_ids) - 1, self.weight, np.float32)
+    async def score(self, token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
+        """An engine's experts are told apart by a number."""
+        chosen = 0.0 if routing is None else float(routing[0, 0, 0])
+        return np.full(len(token_ids) - 1, self.weight + chosen, np.float32)
 
-    async def rounding(self, token_ids: np.ndarray) -> np.ndarray:
+    async def rounding(self, token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
         """Weights of twice the size round twice as coarsely."""
         return np.full(len(token_ids) - 1, abs(self.weight) / 100, np.float32)
 
@@ -85,6 +87,7 @@ class FakeEngine:
         self.weight, self.version, self.serving = 0.0, -1, True
         self.frozen, self.off_at_length = False, 0.0
         self.lengths: list[int] = []
+        self.routing: np.ndarray | None = None
 
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
         await self.wire.happens(self.name, "connect")
@@ -103,13 +106,23 @@ class FakeEngine:
         await self.wire.happens(self.name, "commit")
         self.version = version
 
-    async def score(self, token_ids: np.ndarray) -> np.ndarray:
+    async def score(self, token_ids: np.ndarray) -> TokenScores:
         await self.wire.happens(self.name, "canary")
-        return np.full(len(token_ids) - 1, self.weight, np.float32)
+        return TokenScores(self.logprobs(len(token_ids) - 1), self.routing)
 
-    async def extend(self, token_ids: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    async def extend(self, token_ids: np.ndarray, tokens: int) -> Completion:
         self.lengths.append(len(token_ids) + tokens)
-        return np.zeros(tokens, np.int32), np.full(tokens, self.weight + self.off_at_length, np.float32)
+        return Completion(
+            token_ids=np.zeros(tokens, np.int32),
+            logprobs=self.logprobs(tokens) + np.float32(self.off_at_length),
+            versions=np.zeros(tokens, np.int32),
+            finish_reason=FinishReason.LENGTH,
+            routing=self.routing,
+        )
+
+    def logprobs(self, tokens: int) -> np.ndarray:
+        chosen = 0.0 if self.routing is None else float(self.routing[0, 0, 0])
+        return np.full(tokens, self.weight + chosen, np.float32)
 
     async def resume(self) -> None:
         await self.wire.happens(self.name, "resume")
@@ -221,11 +234,23 @@ async def test_without_fixed_limits_what_rounding_explains_is_measured_at_every_
     stage.learner.update(weight)
     score = stage.engines[0].score
 
-    async def otherwise_rounded(token_ids: np.ndarray) -> np.ndarray:
-        return await score(token_ids) + np.float32(gap * weight)
+    async def otherwise_rounded(token_ids: np.ndarray) -> TokenScores:
+        return TokenScores((await score(token_ids)).logprobs + np.float32(gap * weight))
 
     stage.engines[0].score = otherwise_rounded
     with pytest.raises(PublishError, match="allowed are") if refused else nullcontext():
+        await stage.publisher.publish()
+
+
+async def test_the_learner_takes_the_experts_of_each_engine() -> None:
+    stage = Stage()
+    stage.engines[1].routing = np.full((4, 1, 1), 3, np.int16)
+    await stage.publisher.connect()
+    await stage.publisher.drill()
+    assert stage.publisher.canary_difference == 0
+    stage.learner.update(2.0)
+    stage.engines[0].routing, stage.engines[1].frozen = np.full((4, 1, 1), 1, np.int16), True
+    with pytest.raises(PublishError, match=r"engine-1 .* it is stale"):
         await stage.publisher.publish()
 
 

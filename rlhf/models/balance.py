@@ -1,0 +1,63 @@
+"""The load-balancing loss of a mixture of experts, as the model's own code has it (arXiv 2101.03961, eq. 4 to 6)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rlhf.errors import ModelError
+from rlhf.models.attention import decoder_of
+from rlhf.models.routing import choice_of
+
+
+class RouterBalance:
+    """Keeps what the routers of `model` said in its last forward pass, for `loss`, times `coefficient`. Raises
+    `ModelError` for a model without such a loss."""
+
+    def __init__(self, model: PreTrainedModel, coefficient: float) -> None:
+        own = vars(sys.modules[type(model).__module__]).get("load_balancing_loss_func")
+        if own is None:
+            raise ModelError(
+                f"trainer.loss.balance_coefficient is {coefficient}, but {type(model).__name__} has no load-balancing "
+                "loss; use 0"
+            )
+        self._loss: Callable[..., Tensor] = own
+        self._coefficient = coefficient
+        self._experts, self._chosen = choice_of(model.config)
+        self._said: tuple[Tensor, ...] = ()
+        decoder = decoder_of(model)
+        decoder.register_forward_pre_hook(_ask, with_kwargs=True)
+        decoder.register_forward_hook(self._keep)
+
+    def loss(self, position_ids: Tensor) -> Tensor:
+        """Of the tokens of the last forward pass, without what fills up its rows; `position_ids` `[R, L]`."""
+        told = tuple(logits.flatten(0, -2) for logits in self._said)
+        return self._coefficient * self._loss(told, self._experts, self._chosen, tokens_of(position_ids))
+
+    def _keep(self, decoder: nn.Module, given: Any, output: Any) -> None:
+        self._said = output.router_logits
+
+
+def balance_of(model: PreTrainedModel, coefficient: float | None) -> RouterBalance | None:
+    """The balance of a model's experts that is trained: with `coefficient`, or where that is None with the one of the
+    model's configuration, if it asks for its routers' logits. None for no such loss."""
+    config = model.config.get_text_config().to_dict()
+    if coefficient is None:
+        coefficient = config.get("router_aux_loss_coef", 0.0) if config.get("output_router_logits") else 0.0
+    return RouterBalance(model, coefficient) if coefficient else None
+
+
+def tokens_of(position_ids: Tensor) -> Tensor:
+    """Which places of packed rows `[R, L]` hold tokens. What fills up a row has position 0 and no successor; a sequence
+    of training has two tokens or more."""
+    filled = position_ids.flip(-1).cummax(-1).values.flip(-1) > 0
+    return filled | (torch.arange(position_ids.shape[-1], device=position_ids.device) == 0)
+
+
+def _ask(decoder: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return given, named | {"output_router_logits": True}

@@ -1,0 +1,151 @@
+"""The engine's choice of experts, taken again by the learner (routing replay, R3, arXiv 2510.11370).
+
+Where two experts are about equally good for a token, rounding decides between them, and engine and learner compute
+different functions. Here the learner takes the experts that the engine took, and weighs them by its own router: their
+probabilities keep their gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from rlhf.errors import ModelError
+from rlhf.models.attention import decoder_of
+from rlhf.models.config import RoutingMode
+from rlhf.models.loading import load_config
+from rlhf.types import Routing
+
+REPLAYED = frozenset({"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "glm4_moe", "hunyuan_v1_moe"})
+"""`model_type`s whose choices were seen to be those of the engine (tests/integration/test_routing.py)."""
+
+
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""What configurations call the number of a layer's experts."""
+CHOSEN = ("num_experts_per_tok", "moe_topk")
+"""What they call the number of those that a token has."""
+
+
+def is_replayed(path: str, *, trust_remote_code: bool = False) -> bool:
+    """Whether this model's choices are known to be those of the engine."""
+    config = load_config(path, trust_remote_code=trust_remote_code)
+    return bool(config.get_text_config().model_type in REPLAYED)
+
+
+class RoutingReplay:
+    """The layers of `model` choose experts as `take` says, until it says otherwise: also where gradient checkpointing
+    computes them once more. With mode `compare` they choose themselves, and it is only counted. Raises `ModelError` for
+    a model without experts."""
+
+    def __init__(self, model: PreTrainedModel, mode: RoutingMode) -> None:
+        self._experts, self._chosen = choice_of(model.config)
+        self.mode: RoutingMode = mode
+        self._device = next(model.parameters()).device
+        self._given: Tensor | None = None
+        self._asked: list[int] = []
+        self._compared = 0
+        self._shape = (0, 0)
+        self._layers = [_Layer(self, number) for number, _ in enumerate(_layers_of(model))]
+        for choice, layer in zip(self._layers, _layers_of(model), strict=True):
+            layer.register_forward_pre_hook(choice.enter)
+            layer.register_forward_hook(choice.leave, always_call=True)
+
+    def take(self, routing: Routing | None) -> None:
+        """The experts of the tokens computed next, `[R, L, layers, k]`, -1 where the learner is to choose itself; None
+        where it is to choose them all."""
+        known = np.zeros((1, 1, 0, 1), bool) if routing is None else routing >= 0
+        self._asked, self._compared = np.flatnonzero(known.any((0, 1, 3))).tolist(), int(known.sum())
+        self._shape = known.shape[:2]
+        self._given = None if routing is None else torch.tensor(routing, device=self._device).flatten(0, 1)
+        for layer in self._layers:
+            layer.seen, layer.differing = 0, torch.zeros((), device=self._device)
+
+    def disagreement(self) -> tuple[Tensor, int]:
+        """Of the experts that the engine chose in the pass just made: how many the learner would not have chosen, and
+        of how many. Raises `ModelError` where a layer's choice was not seen."""
+        for number in self._asked:
+            if (seen := self._layers[number].seen) != 1:
+                raise ModelError(
+                    f"the experts of layer {number} cannot be replayed: {self._chosen} of {self._experts} were chosen "
+                    f"{seen} times for each token, not once; write rollout.routing: ignore"
+                )
+        return torch.stack([layer.differing for layer in self._layers]).sum(), self._compared
+
+    def given(self, layer: int) -> Tensor | None:
+        """`[N, k]` of one layer; None where the engine chose nothing."""
+        return self._given[:, layer] if self._given is not None and layer in self._asked else None
+
+    def is_choice(self, scores: Tensor, count: int) -> bool:
+        """Whether `count` of `scores` `[..., experts]` is a choice of experts, one for each token."""
+        *tokens, experts = scores.shape
+        rows = list(self._shape)
+        return count == self._chosen and experts == self._experts and tokens in (rows, [math.prod(rows)])
+
+
+class _Layer(TorchFunctionMode):
+    """One layer's `topk` over its experts."""
+
+    def __init__(self, replay: RoutingReplay, number: int) -> None:
+        super().__init__()
+        self._replay, self._number = replay, number
+        self.seen, self.differing = 0, torch.zeros(())
+
+    def enter(self, *_: Any) -> None:
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    def leave(self, *_: Any) -> None:
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        answer = function(*args, **(kwargs or {}))
+        if function not in (torch.topk, torch.Tensor.topk):
+            return answer
+        given = self._replay.given(self._number)
+        scores, own = args[0] if args else (kwargs or {})["input"], answer.indices
+        if given is None or not self._replay.is_choice(scores, own.shape[-1]):
+            return answer
+        return self._replayed(scores, own, given[:, : own.shape[-1]].to(own.device, own.dtype))
+
+    def _replayed(self, scores: Tensor, own: Tensor, given: Tensor) -> Any:
+        self.seen += 1
+        given = given.reshape(own.shape)
+        known = given >= 0
+        self.differing = self.differing + (known & (given.unsqueeze(-1) != own.unsqueeze(-2)).all(-1)).sum()
+        taken = torch.where(known, given, own) if self._replay.mode == "replay" else own
+        return torch.return_types.topk((scores.gather(-1, taken), taken))
+
+
+def choice_of(config: PreTrainedConfig) -> tuple[int, int]:
+    """How many experts a layer has, and how many of them a token. Raises `ModelError` for a model without any."""
+    said = config.get_text_config().to_dict()
+    numbers = [_first(said, names) for names in (EXPERTS, CHOSEN)]
+    if None in numbers:
+        raise ModelError("the model has no experts: write rollout.routing: ignore")
+    experts, chosen = numbers
+    return int(experts or 0), int(chosen or 0)
+
+
+def _first(config: Mapping[str, Any], names: Iterable[str]) -> int | None:
+    for name in names:
+        found = config.get(name)
+        if isinstance(found, list):  # one for each layer, all alike
+            found = found[0]
+        if isinstance(found, int):
+            return found
+    return None
+
+
+def _layers_of(model: PreTrainedModel) -> nn.ModuleList:
+    layers = decoder_of(model)._modules.get("layers")
+    if not isinstance(layers, nn.ModuleList):
+        raise ModelError("the model's layers are not known: write rollout.routing: ignore")
+    return layers
