@@ -33,7 +33,7 @@ def inert_line(text: str) -> str:
 
 
 def inert_json(text: str) -> str:
-    """What a JSON encoder wrote, of which a reader finds the same values, with what terminals and editors obey as JSON's
+    """What a JSON encoder wrote, of which a reader finds the same values, with what terminals and editors obey as its
     escapes. A lone surrogate comes back as it was. An encoder escapes C0 itself."""
     return text if text.isascii() and "\x7f" not in text else _OBEYED.sub(lambda found: _json_escaped(found[0]), text)
 
