@@ -33,11 +33,9 @@ def inert_line(text: str) -> str:
 
 
 def inert_json(text: str) -> str:
-    """JSON text, of which a reader finds the same values, with what terminals and editors obey as JSON's escapes.
-
-    A lone surrogate comes back as it was.
-    """
-    return text if _HARMLESS.fullmatch(text) else _OBEYED.sub(lambda found: _json_escaped(found[0]), text)
+    """What a JSON encoder wrote, of which a reader finds the same values, with what terminals and editors obey as its
+    escapes. A lone surrogate comes back as it was. An encoder escapes C0 itself."""
+    return text if text.isascii() and "\x7f" not in text else _OBEYED.sub(lambda found: _json_escaped(found[0]), text)
 
 
 def whole(text: str) -> str:

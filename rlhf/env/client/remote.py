@@ -195,12 +195,7 @@ class RemoteEnvironment:
             error = read(ErrorAnswer, answer["data"], "error")
         except Undecodable as problem:
             raise self._failed("protocol", str(problem)) from None
-        kinds: dict[str, str] = {
-            Code.SESSION_ERROR: "lost",
-            Code.EXECUTION_ERROR: "raised",
-            Code.FACTORY_ERROR: "raised",
-        }
-        kind = error.kind or kinds.get(error.code, "protocol")
+        kind = error.kind or KINDS.get(error.code, "protocol")
         kind = kind if kind in ("raised", "timeout", "lost", "refused") else "protocol"
         raise self._failed(kind, f"{error.code}: {error.message}")
 
