@@ -5,7 +5,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Hundreds of processes import the same modules: what is compiled is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup pins quickstart lint test-fast heart test test-older-processor test-all test-attacks test-ecosystem test-slurm mutants benchmark clean
+.PHONY: setup pins quickstart lint test-fast heart test test-older-processor test-all test-ecosystem test-attacks test-slurm mutants benchmark clean
 
 # `make setup GPU=1`, `GPU=0`, `PYTHON=python3.12`: scripts/setup.sh says what else can be chosen.
 setup:
@@ -46,12 +46,12 @@ test-older-processor: lint
 
 test-all: lint
 	@scripts/ecosystem.sh
-	$(PYTEST) -m "not gpu and not ecosystem and not slurm"
+	$(PYTEST) -m "not attack and not gpu and not ecosystem and not slurm"
 	.venv-ecosystem/environments/bin/python -m pytest -q -m "ecosystem and slow" tests/end_to_end
 
-# The long part of what attacks our own servers, clients, sandboxes and rewards; its quick part is in `make test`.
+# Everything that attacks the sandbox, the judge, the servers and their clients; its quick part is in `make test`.
 test-attacks: setup
-	$(PYTEST) tests/attacks
+	$(PYTEST) -m "attack or not slow and not gpu and not ecosystem and not slurm" tests/attacks
 
 # Stock packages of others against our servers and clients, each in a virtual environment of its own, kept between runs.
 test-ecosystem: setup
