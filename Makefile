@@ -5,7 +5,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Hundreds of processes import the same modules: what is compiled is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup pins quickstart lint test-fast heart test test-older-processor test-all test-attacks test-ecosystem test-slurm mutants benchmark clean
+.PHONY: setup pins quickstart lint test-fast heart test test-older-processor test-all test-ecosystem test-attacks test-slurm mutants benchmark clean
 
 # `make setup GPU=1`, `GPU=0`, `PYTHON=python3.12`: scripts/setup.sh says what else can be chosen.
 setup:

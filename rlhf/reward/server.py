@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,6 +46,13 @@ class Refusal(Exception):
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
         self.status, self.kind, self.message = status, kind, message
+
+
+class AsciiJson(JSONResponse):
+    """JSON in which every other character is escaped: what a client sent and hears again may hold half of one."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False).encode()
 
 
 class Counter:
@@ -102,8 +110,8 @@ def _endpoint(counter: Counter, kind: type[Body]) -> Callable[..., Awaitable[JSO
     async def endpoint(body: Any, request: Request) -> JSONResponse:
         scores = await counter.score(body.questions())
         if isinstance(body, GetReward) and NULLS_HEADER in request.headers:
-            return JSONResponse(body.partial(scores))
-        return JSONResponse(body.answer(_all_scored(scores)))
+            return AsciiJson(body.partial(scores))
+        return AsciiJson(body.answer(_all_scored(scores)))
 
     endpoint.__annotations__["body"] = kind
     endpoint.__annotations__["request"] = Request

@@ -159,6 +159,12 @@ def test_text_that_cannot_be_encoded_is_a_reply_as_any_other(url: str) -> None:
     assert answer.json()["rewards"] == [1.0]
 
 
+def test_a_model_s_name_that_cannot_be_encoded_comes_back_as_it_was(url: str) -> None:
+    content = b'{"model": "\\ud800", "input": ["a"]}'
+    answer = httpx.post(url + "/classify", content=content, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["model"]) == (200, "\ud800")
+
+
 def test_the_length_of_a_body_must_be_stated(url: str) -> None:
     def pieces() -> Iterator[bytes]:
         yield b"{}"

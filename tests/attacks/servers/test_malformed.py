@@ -26,7 +26,7 @@ from tests.attacks.servers.raw import (
 from tests.pace import scaled
 
 pytestmark = pytest.mark.waits
-FUZZED, FUZZED_LONG = 100, 4000
+FUZZED, FUZZED_LONG = 100, 1500
 
 
 @pytest.fixture(scope="module")
