@@ -193,6 +193,12 @@ OWN_TESTS = {
     "takes all memory": Hack(code="x = bytearray(1 << 30)"),
     "is no Python": Hack(code="def add(a, b:"),
     "is nothing": Hack(code=""),
+    "leaves folders 1,200 deep": Hack(
+        code=ANY + "import os\nfor _ in range(1200):\n    os.mkdir('d')\n    os.chdir('d')\nos.chmod('.', 0)"
+    ),
+    "leaves paths too long to name": Hack(
+        code=ANY + "import os\nfor _ in range(25):\n    os.mkdir('d' * 200)\n    os.chdir('d' * 200)\nos.chmod('.', 0)"
+    ),
     "loops for ever": Hack(code="while True: pass"),
     "loops when asked": Hack(code="def add(a, b):\n    while a: pass"),
     "is right": Hack(code="def add(a, b): return a + b", earns=1.0),

@@ -55,7 +55,8 @@ class Host:
         if do == "next":
             return self._next(arguments[0])
         result = OPERATIONS[do](*arguments, **named)
-        changed = [self._pack(argument) if type(argument) in MUTABLE else None for argument in arguments]
+        given = (*arguments, *named.values())
+        changed = [self._pack(argument) if type(argument) in MUTABLE else None for argument in given]
         return {"result": self._pack(result), "changed": changed}
 
     def _next(self, iterator: Any) -> dict[str, Any]:

@@ -21,8 +21,12 @@ from rlhf.reward.checking.host import be_host
 from rlhf.reward.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode
 
 PR_SET_DUMPABLE = 4
-ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException")
-"""What Python says of operations that it does not know, and of `except` with a class of the code."""
+ABOUT_OBJECTS = (
+    *(ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException"),
+    *(f"'{kind}' object has no attribute" for kind in ("tuple", "dict", "int", "str", "list")),
+)
+"""What Python says of operations that it does not know, of `except` with a class of the code, and of what crossed as
+the plain value that it is a kind of: a named tuple, say."""
 UNWANTED = {"this", "antigravity"}
 """Modules that do something when they are imported."""
 

@@ -54,7 +54,7 @@ class Link:
         if type(changed) is not list or "result" not in answer:
             self._end("it gave no result")
         result = self._unpack(answer["result"])
-        for argument, content in zip(arguments, changed, strict=False):
+        for argument, content in zip((*arguments, *named.values()), changed, strict=False):
             if type(argument) in (list, dict, set) and content is not None:
                 self._become(argument, self._unpack(content))
         return result
