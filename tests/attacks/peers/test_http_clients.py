@@ -119,7 +119,7 @@ class AskedEnvironment:
         self._address = Address(url=url, token="t")
 
     async def ask(self) -> Heard:
-        patience = Patience(deadlines=Deadlines(open_seconds=0.1), tries=1)
+        patience = Patience(deadlines=Deadlines(open_seconds=scaled(0.5)), tries=1)
         try:
             spec = (await RemoteEnvironments.connect(self._address, patience)).spec
         except EnvironmentFailed as failed:
