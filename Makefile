@@ -5,7 +5,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Hundreds of processes import the same modules: what is compiled is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup pins quickstart lint test-fast heart test test-older-processor test-all test-ecosystem test-slurm mutants benchmark clean
+.PHONY: setup pins quickstart lint test-fast heart test test-older-processor test-all test-ecosystem test-attacks test-slurm mutants benchmark clean
 
 # `make setup GPU=1`, `GPU=0`, `PYTHON=python3.12`: scripts/setup.sh says what else can be chosen.
 setup:
@@ -33,21 +33,25 @@ test-fast: setup
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint heart
 
 heart: setup
-	$(PYTEST) -m "not engine and not waits and not slow and not gpu and not ecosystem and not slurm"
+	$(PYTEST) -m "not engine and not waits and not slow and not attack and not gpu and not ecosystem and not slurm"
 
 # Everything that a change must keep, on real parts.
 test: lint
-	$(PYTEST) -m "not slow and not gpu and not ecosystem and not slurm"
+	$(PYTEST) -m "not slow and not attack and not gpu and not ecosystem and not slurm"
 
 # The same on the kernels that a processor without AVX-512 and bfloat16 instructions takes.
 test-older-processor: lint
 	RLHF_TEST_OLDER_PROCESSOR=1 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
-	$(PYTEST) -m "not slow and not gpu and not ecosystem and not slurm"
+	$(PYTEST) -m "not slow and not attack and not gpu and not ecosystem and not slurm"
 
 test-all: lint
 	@scripts/ecosystem.sh
-	$(PYTEST) -m "not gpu and not ecosystem and not slurm"
+	$(PYTEST) -m "not attack and not gpu and not ecosystem and not slurm"
 	.venv-ecosystem/environments/bin/python -m pytest -q -m "ecosystem and slow" tests/end_to_end
+
+# Everything that attacks our own servers, clients, sandboxes and rewards; its quick part is in `make test`.
+test-attacks: setup
+	$(PYTEST) -m "attack or not slow and not gpu and not ecosystem and not slurm" tests/attacks
 
 # Stock packages of others against our servers and clients, each in a virtual environment of its own, kept between runs.
 test-ecosystem: setup

@@ -11,8 +11,10 @@ from rlhf.errors import RlhfError
 BENCHMARKS = {
     "end_to_end": "benchmarks.end_to_end.command",
     "environment": "benchmarks.environment.command",
+    "floods": "benchmarks.floods.command",
     "learner": "benchmarks.learner.command",
     "placement": "benchmarks.placement.command",
+    "sandbox": "benchmarks.sandbox.command",
 }
 """Name to the module whose `main(arguments)` runs it; imported only when asked for."""
 

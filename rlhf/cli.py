@@ -15,6 +15,7 @@ from rlhf.commands.failures import tell
 from rlhf.commands.kubernetes import kubernetes
 from rlhf.commands.launch import launch
 from rlhf.commands.node import node
+from rlhf.commands.reached import Certificate, Key, LimitTexts, Names, access_of
 from rlhf.commands.serve_sandbox import sandbox
 from rlhf.commands.slurm import slurm
 from rlhf.errors import RlhfError
@@ -173,9 +174,14 @@ def serve_reward(
     token_env: TokenEnv = None,
     capacity: Annotated[int, typer.Option(min=1, help="Requests at once; others wait.")] = 32,
     stop_text: Annotated[list[str] | None, typer.Option(help="Cut from the end of replies; may be repeated.")] = None,
+    name: Names = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    limit: LimitTexts = None,
 ) -> None:
     """Serve a reward in all the shapes that trainers speak."""
     from rlhf.commands.serve_reward import serve_reward as run
+    from rlhf.http.limits import REWARD
 
     code = run(
         reward,
@@ -185,6 +191,7 @@ def serve_reward(
         token_env=token_env,
         capacity=capacity,
         stop_texts=stop_text or [],
+        access=access_of(name, certificate, key, limit, REWARD),
     )
     raise typer.Exit(code)
 
@@ -211,10 +218,15 @@ def serve_policy(
     ] = None,
     capacity: Annotated[int, typer.Option(min=1, help="Sessions open at once; the next is refused.")] = 1024,
     lease_seconds: Annotated[float, typer.Option(min=1.0, help="Life of an episode that nobody uses.")] = 600.0,
+    name: Names = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    limit: LimitTexts = None,
 ) -> None:
     """Serve a checkpoint to agents as OpenAI's API, and keep their episodes."""
     from rlhf.commands.serve_policy import PolicySettings
     from rlhf.commands.serve_policy import serve_policy as run
+    from rlhf.http.limits import POLICY
 
     settings = PolicySettings(
         host=host,
@@ -227,6 +239,7 @@ def serve_policy(
         trajectories=trajectories,
         capacity=capacity,
         lease_seconds=lease_seconds,
+        access=access_of(name, certificate, key, limit, POLICY),
     )
     raise typer.Exit(run(checkpoint, settings))
 
@@ -236,7 +249,7 @@ def serve_env(
     environment: Annotated[str, typer.Argument(metavar="MODULE:CLASS", help="A class that is a LocalEnvironment.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any that is free.")] = 8000,
     host: Annotated[str, typer.Option(help="Beyond loopback a token is needed.")] = "127.0.0.1",
-    arguments: Annotated[str, typer.Option(metavar="JSON", help="Arguments of the class, a JSON object.")] = "{}",
+    arguments: Annotated[str, typer.Option(metavar="JSON", help="Arguments of the class: an object, or @FILE.")] = "{}",
     isolation: Annotated[
         str,
         typer.Option(
@@ -249,11 +262,15 @@ def serve_env(
     step_seconds: Annotated[float, typer.Option(min=0.01, help="Deadline of a step.")] = 50.0,
     reset_seconds: Annotated[float, typer.Option(min=0.01, help="Deadline of a reset.")] = 50.0,
     token_env: TokenEnv = None,
+    name: Names = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    limit: LimitTexts = None,
 ) -> None:
     """Serve an environment over the OpenEnv wire."""
     from rlhf.commands.serve_env import serve_env as run
     from rlhf.env.hosting.isolation import Deadlines
-    from rlhf.env.server.app import ServerSettings
+    from rlhf.env.server.app import ServerSettings, limits_for
     from rlhf.http.config import token_from
 
     settings = ServerSettings(
@@ -262,6 +279,7 @@ def serve_env(
         token=token_from(token_env),
         max_sessions=max_sessions,
         lease_seconds=lease_seconds,
+        access=access_of(name, certificate, key, limit, limits_for(max_sessions)),
         deadlines=Deadlines(open_seconds=reset_seconds, reset_seconds=reset_seconds, step_seconds=step_seconds),
     )
     raise typer.Exit(run(environment, arguments, isolation, settings))

@@ -23,6 +23,10 @@ class DataError(UserError):
     """A dataset or a row that cannot be used."""
 
 
+class NoReference(DataError, ValueError):
+    """A task whose answer is none, so that no reply to it can be scored."""
+
+
 class ModelError(UserError):
     """A model folder or name that cannot be used."""
 

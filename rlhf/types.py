@@ -250,7 +250,8 @@ class Scored:
 
     The rewards of the turns, times `turn_weight`, are part of the value: each is paid at its turn, and what is left of
     the value at the end. With `only_turns` nothing is left: the episode was judged along the way and not at its end.
-    `failure` is the kind of a scorer's failure where the value is what the recipe gives to such replies.
+    `failure` is the kind of a scorer's failure where the value is what the recipe gives to such replies; `detail`
+    is for people.
     """
 
     value: float
@@ -258,6 +259,7 @@ class Scored:
     turn_weight: float = 0.0
     only_turns: bool = False
     failure: str = ""
+    detail: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,10 +382,20 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Where processes of one run meet, and the `secret` that tells them from others."""
+
+    address: str
+    port: int
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
     """Where the members of a weight-transfer group meet. Rank 0 is the learner's; engines follow from 1.
 
-    `bucket_bytes` is what all members must agree on: tensors travel in packed buckets of about this size.
+    `bucket_bytes` is what all members must agree on: tensors travel in packed buckets of about this size. `secret` is
+    what nobody else knows; with nccl its unique id, in base64, which says where to meet too.
     """
 
     backend: str
@@ -391,6 +403,7 @@ class Rendezvous:
     port: int
     world_size: int
     timeout_seconds: float
+    secret: str = field(repr=False)
     bucket_bytes: int = 4 * 2**20
 
 

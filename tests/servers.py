@@ -13,6 +13,10 @@ from typing import Any
 
 import uvicorn
 
+from rlhf.http.binding import Access
+from rlhf.http.doors import Doors
+from rlhf.http.serving import serving
+
 DROP, HANG = "drop", "hang"
 
 
@@ -117,7 +121,9 @@ def running(app: Any) -> Iterator[str]:
     """An ASGI application in uvicorn, in a thread of its own; gives its address."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
+    config = serving(app, Access()) if isinstance(app, Doors) else uvicorn.Config(app, log_level="error")
+    config.timeout_graceful_shutdown = 2
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any, Never
 
 from rlhf.cluster.host import Answer, Host, named
-from rlhf.cluster.interfaces import interface_environment, interface_toward
+from rlhf.transfer.interfaces import interface_environment, interface_toward
 
 MALLOC_PARAMETERS = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THRESHOLD_": -3}
 """`M_TRIM_THRESHOLD`, `M_TOP_PAD` and `M_MMAP_THRESHOLD` of malloc.h."""

@@ -10,9 +10,9 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from rlhf.cluster.interfaces import interface_toward
 from rlhf.cluster.quiet_ray import quiet_ray
 from rlhf.errors import PlacementError
+from rlhf.transfer.interfaces import interface_toward
 
 KNOCK_SECONDS = 10.0
 """For the head to answer a question that costs it nothing, and for this machine's own node to join."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlhf.cluster.described import describe
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig, TrainingSetConfig
@@ -13,12 +14,17 @@ from rlhf.models.folder import Values
 from rlhf.models.headers import parameters, tensor_shapes
 from rlhf.models.measured import measurements
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.preflight import is_hub_name, preflight, read_model_config
+from rlhf.recipe.preflight import first_rows, is_hub_name, preflight, read_model_config
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
+from rlhf.reward.code_config import CodeRewardConfig
+from rlhf.reward.code_needs import needs_trust
+from rlhf.reward.code_tests import Asserts, TestsError, read_tests
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.trainer.config import CorrectionConfig
 
+LOOKED_AT = 200
+"""Rows of a local file whose unit tests are read."""
 Row = tuple[str, str]
 """A label and what is said of it."""
 ISOLATED = {"thread": "in threads", "process": "each session in a process", "own": "as its class isolates it"}
@@ -54,8 +60,33 @@ def parts(recipe: Recipe) -> list[Row]:
         *([("episodes", recipe.data.episodes)] if recipe.data.episodes else []),
         *(describe_environment(recipe.environment) if recipe.environment else []),
         *([("agent", describe_agent(recipe.agent))] if recipe.agent else []),
+        *[("unit tests", text) for text in describe_unit_tests(recipe)],
         *(("held out", text) for text in held_out or ["none: the run will not be evaluated"]),
     ]
+
+
+def describe_unit_tests(recipe: Recipe) -> list[str]:
+    """How the reward `code` runs the rows' tests, and whether they need it otherwise, as far as their text shows."""
+    told = []
+    for config in (scorer.code for scorer in recipe.reward.scorers.values() if scorer.kind == "code"):
+        if config.tests == "trusting":
+            told.append("trust the code: what they check, it can replace")
+            continue
+        rows = [row for one in recipe.data.train_sets.values() for row in first_rows(one, LOOKED_AT)]
+        reasons = [(place, reason) for place, row in enumerate(rows, 1) if (reason := _needs_trust(row, config))]
+        first = (
+            f"; {len(reasons)} of the first {count(len(rows), 'row')} need reward.code.tests: trusting, the first is "
+        )
+        told.append("apart from the code" + (f"{first}row {reasons[0][0]}: {reasons[0][1]}" if reasons else ""))
+    return told
+
+
+def _needs_trust(row: Mapping[str, Any], config: CodeRewardConfig) -> str:
+    try:
+        tests = read_tests(row, config.tests_column, config.entry_point_column)
+    except TestsError:
+        return ""  # such a row has no number, and says so
+    return needs_trust(tests) if isinstance(tests, Asserts) else ""
 
 
 def derived(recipe: Recipe) -> list[Row]:

@@ -158,8 +158,28 @@ def limits() -> Iterable[Finding]:
         yield judge(subject, unlimited or soft >= least, "unlimited" if unlimited else f"{soft:,}", advice)
 
 
+def sandbox() -> Iterable[Finding]:
+    """The isolation of model-written code, tried with real code, and which of its limits hold by measuring alone."""
+    from rlhf.sandbox.isolation import BEST_EFFORT
+    from rlhf.sandbox.ladder import choose
+    from rlhf.sandbox.program import SandboxUnavailable
+
+    try:
+        ladder = choose()
+    except SandboxUnavailable as error:
+        yield Finding("sandbox", Level.WARN, "none: rewards by code and Python tools do not run", str(error))
+        return
+    isolation = ladder.isolation
+    over = "; ".join(f"not {rung}: {reason}" for rung, reason in ladder.passed_over)
+    yield judge("sandbox", not over, f"{isolation.rung} with {isolation.python.path}", over)
+    loose = [name for name, how in isolation.bounds.items() if how == BEST_EFFORT]
+    seen = ", ".join(f"{name} {how}" for name, how in isolation.bounds.items())
+    advice = f"{', '.join(loose)} can be exceeded for a moment, or hidden: {ladder.ungrouped or 'install bubblewrap'}"
+    yield judge("sandbox limits", not loose, seen, advice)
+
+
 LOOKS: tuple[Callable[[], Iterable[Finding]], ...] = (
-    python, packages, plugin, cores, memory, gpus, ports, storage, limits,
+    python, packages, plugin, cores, memory, gpus, ports, storage, limits, sandbox,
 )  # fmt: skip
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 from rlhf.env.check.report import Verdict, check_server
 from rlhf.env.client.remote import Address
 from rlhf.errors import UserError
+from rlhf.http.inert import inert_line
 
 
 def check(url: str, token: str | None, action: str | None) -> int:
@@ -19,7 +21,7 @@ def check(url: str, token: str | None, action: str | None) -> int:
 async def print_findings(address: Address, action: dict[str, Any] | None) -> int:
     failed = 0
     async for finding in check_server(address, action):
-        print(f"{finding.verdict:<6}{finding.name:<22}{finding.detail}", flush=True)
+        print(f"{finding.verdict:<6}{finding.name:<22}{inert_line(finding.detail)}", flush=True)
         failed += finding.verdict is Verdict.FAIL
     print(f"{failed} failed" if failed else "conforms")
     return 1 if failed else 0
@@ -32,9 +34,12 @@ def parse_action(text: str | None) -> dict[str, Any] | None:
 
 
 def json_object(text: str, option: str) -> dict[str, Any]:
-    """A JSON object from the command line. Raises `UserError`."""
+    """A JSON object from the command line, or from the file behind an `@`: command lines are for all to read. Raises
+    `UserError`."""
     try:
-        value = json.loads(text)
+        value = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+    except OSError as error:
+        raise UserError(f"{option} {text!r:.100} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UserError(f"{option} {text!r:.100} is not JSON: {error}") from None
     if not isinstance(value, dict):

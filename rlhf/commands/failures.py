@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable
 
 from rlhf.errors import RlhfError
+from rlhf.http.inert import inert_line
 
 
 def tell(error: RlhfError) -> int:
     """Print the failure on standard error; returns the exit code it asks for."""
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"error: {inert_line(str(error))}", file=sys.stderr)
     return error.exit_code
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import telling
+from rlhf.http.inert import inert
 from rlhf.trainer.checkpoint import model_folder
 
 
@@ -14,7 +15,7 @@ def generate(checkpoint: str, prompt: str, max_tokens: int, temperature: float, 
     def run() -> int:
         from rlhf.controller.inference import reply
 
-        print(reply(model, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed))
+        print(inert(reply(model, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)))
         return 0
 
     return supervise(telling(run))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from rlhf.commands.named_reward import named_reward, reward_here
 from rlhf.errors import UserError
+from rlhf.http.inert import inert_line
 from rlhf.reward.adversarial import Quiz, corpus
 from rlhf.reward.asking import ask
 from rlhf.reward.bodies import Question
@@ -25,18 +26,22 @@ def reward_check(
     wrong: Sequence[str] = ("41", "43", "24", "67"),
     reply: str = "{answer}",
 ) -> int:
-    """Print how hostile replies are scored; returns 1 when one of them is accepted.
+    """Print how hostile replies are scored, or hostile programs where tests score; returns 1 when one is accepted.
 
-    Accepted is what scores nearer to the right answer than to a wrong one. Raises `UserError` for a reward that does
-    not tell those two apart.
+    Accepted is what scores nearer to the right answer than to a wrong one, and a program that scores at all.
+    Raises `UserError` for a reward that does not tell those two apart.
     """
     config = named_reward(reward, overrides)
+    if config.kind == "code":
+        from rlhf.commands.program_check import program_check, rows_of
+
+        return program_check(config.code, rows_of(reward, overrides, config.code))
     quiz = Quiz(prompt=prompt, answer=answer, wrong=tuple(wrong), reply=reply)
     scores = asyncio.run(_scores(reward_here(config), quiz))
     middle = halfway(scores)
     accepted = [name for name, score in scores.items() if name not in (RIGHT, WRONG) and accepts(score, middle)]
     for name, score in scores.items():
-        print(f"{name:<42}{shown(score):<28}{'ACCEPTED' if name in accepted else ''}".rstrip())
+        print(f"{name:<42}{inert_line(shown(score)):<28}{'ACCEPTED' if name in accepted else ''}".rstrip())
     hostile = len(scores) - 2
     print(f"\n{len(accepted)} of {hostile} hostile replies are accepted" + (": look at them" if accepted else ""))
     return 1 if accepted else 0

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from rlhf.data.config import DatasetConfig
 from rlhf.data.rows import answer_of, messages_of
 from rlhf.errors import ConfigError, DataError
+from rlhf.http.inert import inert_json
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig
@@ -90,7 +91,7 @@ async def _score_all(settings: Recipe, rows: Path, target: TextIO) -> Tally:
         await reward.start()
         async for recorded, outcome in _scored(reward, _recorded(rows, settings), ahead):
             tally.add(outcome)
-            target.write(json.dumps(judged(recorded.row, outcome), ensure_ascii=False) + "\n")
+            target.write(inert_json(json.dumps(judged(recorded.row, outcome), ensure_ascii=False)) + "\n")
     finally:
         await reward.close()
     return tally

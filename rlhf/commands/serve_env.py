@@ -7,12 +7,13 @@ import socket
 from collections.abc import Callable
 
 from rlhf.commands.env_check import json_object
+from rlhf.commands.reached import check_reach
 from rlhf.config import is_piece
 from rlhf.env.hosting.isolation import Factory, Isolation
 from rlhf.env.hosting.kinds import KINDS, isolation_of
 from rlhf.env.server.app import ServerSettings, serve
 from rlhf.errors import UserError
-from rlhf.http.binding import check_binding
+from rlhf.http.inert import inert_line
 from rlhf.http.listening import bound, url_of
 
 
@@ -22,7 +23,7 @@ def serve_env(name: str, arguments: str, isolation: str, settings: ServerSetting
     kind = next((kind for kind in KINDS if kind == isolation), None)
     if kind is None:
         raise UserError(f"--isolation {isolation!r}: write one of {', '.join(KINDS)}")
-    check_binding(settings.host, settings.token)
+    check_reach(settings.host, settings.token, settings.access)
     hosting = isolation_of(kind, factory, settings.deadlines, settings.max_sessions)
     with bound(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=event_loop()) as runner:
         runner.run(serve_and_say(hosting, settings, listener))
@@ -31,8 +32,9 @@ def serve_env(name: str, arguments: str, isolation: str, settings: ServerSetting
 
 async def serve_and_say(isolation: Isolation, settings: ServerSettings, listener: socket.socket) -> None:
     await isolation.start()
+    url = url_of(listener, tls=settings.access.certificate is not None)
     try:
-        print(f"{isolation.spec.name} at {url_of(listener)}, {settings.max_sessions:,} sessions", flush=True)
+        print(f"{inert_line(isolation.spec.name)} at {url}, {settings.max_sessions:,} sessions", flush=True)
         await serve(isolation, settings, listener)
     finally:
         await isolation.stop()

@@ -7,17 +7,19 @@ import itertools
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import telling
+from rlhf.commands.reached import check_reach
 from rlhf.commands.train import as_ctrl_c
 from rlhf.errors import ConfigError
-from rlhf.http.binding import LOOPBACK, check_binding
+from rlhf.http.binding import LOOPBACK, Access
 from rlhf.http.config import token_from
+from rlhf.http.limits import POLICY
 from rlhf.rollout.tool_calls import tool_format
 from rlhf.trainer.checkpoint import model_folder
 
@@ -42,12 +44,13 @@ class PolicySettings:
     trajectories: Path | None = None
     capacity: int = 1024
     lease_seconds: float = 600.0
+    access: Access = field(default_factory=lambda: Access(limits=POLICY))
 
 
 def serve_policy(checkpoint: str, settings: PolicySettings) -> int:
     """Serve until Ctrl-C; returns the exit code. Raises `UserError` before anything is started."""
     model, token = model_folder(checkpoint), token_from(settings.token_env)
-    check_binding(settings.host, token)
+    check_reach(settings.host, token, settings.access)
     tool_format(settings.tool_format, "--tool-format")
     if settings.trajectories and not settings.trajectories.absolute().parent.is_dir():
         raise ConfigError(f"--trajectories {settings.trajectories}: there is no such folder; make it first")
@@ -77,8 +80,10 @@ async def serve(model: str, name: str, token: str | None, settings: PolicySettin
             policies = partial(policy_of, serving, settings)
             front = Front(sessions, policies, keep, lease_seconds=settings.lease_seconds)
             stack.callback(front.close)
-            app = policy_app(sessions, model=name, token=token, front=front)
-            url = await stack.enter_async_context(listening(uvicorn_config(app, settings.host, settings.port)))
+            access, host = settings.access, settings.host
+            app = policy_app(sessions, model=name, token=token, front=front, access=access, host=host)
+            config = uvicorn_config(app, access, host=host, port=settings.port)
+            url = await stack.enter_async_context(listening(config))
             print(f"policy {name} at {url}/v1", flush=True)
             await front.sweep()
         return 0

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import uvicorn
 
 from rlhf.commands.named_reward import named_reward, reward_here
-from rlhf.http.binding import LOOPBACK, check_binding
+from rlhf.commands.reached import check_reach
+from rlhf.http.binding import LOOPBACK, Access
 from rlhf.http.config import token_from
+from rlhf.http.limits import REWARD
 from rlhf.http.listening import bound, url_of
+from rlhf.http.serving import serving
 from rlhf.reward.live import LiveReward
 from rlhf.reward.server import ServerSettings, reward_app
-
-GOODBYE_SECONDS = 10
-"""How long requests may take to end after Ctrl-C."""
 
 
 def serve_reward(
@@ -28,22 +28,23 @@ def serve_reward(
     token_env: str | None = None,
     capacity: int = 32,
     stop_texts: Sequence[str] = (),
+    access: Access | None = None,
 ) -> int:
     """Serve until Ctrl-C; returns the exit code. Raises `ConfigError` before anything is started, also for an address
     that others reach without a token."""
     config = named_reward(reward, overrides)
     token = token_from(token_env)
-    check_binding(host, token)
+    access = access or Access(limits=REWARD)
+    check_reach(host, token, access)
     settings = ServerSettings(
-        name=config.kind, capacity=capacity, stop_texts=tuple(stop_texts), reads_tokens=config.kind == "model"
+        name=config.kind,
+        capacity=capacity,
+        stop_texts=tuple(stop_texts),
+        reads_tokens=config.kind == "model",
+        access=access,
     )
     scoring = reward_here(config)
-    served = uvicorn.Config(
-        reward_app(scoring, settings, token),
-        log_level="warning",
-        timeout_graceful_shutdown=GOODBYE_SECONDS,
-        server_header=False,
-    )
+    served = serving(reward_app(scoring, settings, token, host=host), access)
     with bound(host, port) as listener:
         return asyncio.run(_serve(scoring, served, listener))
 
@@ -51,7 +52,7 @@ def serve_reward(
 async def _serve(reward: LiveReward, config: uvicorn.Config, listener: socket.socket) -> int:
     try:
         await reward.start()
-        print(f"reward at {url_of(listener)}", flush=True)
+        print(f"reward at {url_of(listener, tls=config.is_ssl)}", flush=True)
         await uvicorn.Server(config).serve(sockets=[listener])
         return 0
     finally:

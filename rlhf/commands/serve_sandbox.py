@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlhf.commands.reached import Certificate, Key, LimitTexts, Names, access_of, check_reach
+
 if TYPE_CHECKING:
+    from rlhf.http.binding import Access
     from rlhf.sandbox.pool import Sandbox
 
 MIB = 1024 * 1024
@@ -28,33 +31,41 @@ def sandbox(
     python: Annotated[Path | None, typer.Option(help="The Python that runs the code, with its packages.")] = None,
     allow_rlimits: Annotated[bool, typer.Option(help="Run code without isolation where none works.")] = False,
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the bearer token.")] = None,
+    name: Names = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    limit: LimitTexts = None,
 ) -> None:
     """Run model-written Python in isolation, over HTTP."""
-    from rlhf.http.binding import check_binding
     from rlhf.http.config import token_from
+    from rlhf.http.limits import SANDBOX
     from rlhf.sandbox.limits import Limits
     from rlhf.sandbox.pool import Queue, Sandbox
 
     token = token_from(token_env)
-    check_binding(host, token)
+    access = access_of(name, certificate, key, limit, SANDBOX)
+    check_reach(host, token, access)
     limits = Limits(
         wall_seconds=run_seconds, memory_bytes=memory_mb * MIB, disk_bytes=disk_mb * MIB, processes=processes
     )
     queue = Queue(runs=runs, waiting=waiting, wait_seconds=wait_seconds)
     path = str(python.absolute()) if python else None
-    asyncio.run(serve(Sandbox(limits, queue, python=path, allow_rlimits=allow_rlimits), host, port, token))
+    asyncio.run(serve(Sandbox(limits, queue, python=path, allow_rlimits=allow_rlimits), host, port, token, access))
 
 
-async def serve(sandbox: Sandbox, host: str, port: int, token: str | None) -> None:
+async def serve(sandbox: Sandbox, host: str, port: int, token: str | None, access: Access) -> None:
     """Serve until the process is told to end. Raises `UserError` for an address that it cannot have, and
     `SandboxUnavailable` before anything is served."""
     import uvicorn
 
     from rlhf.http.listening import bound, url_of
+    from rlhf.http.serving import serving
     from rlhf.sandbox.server import make_app
+
+    config = serving(make_app(sandbox, token, access, host=host), access)
 
     with bound(host, port) as listener:
         await sandbox.start()
         print(f"isolation: {sandbox.ladder}", flush=True)
-        print(f"serving /run_code at {url_of(listener)}", flush=True)
-        await uvicorn.Server(uvicorn.Config(make_app(sandbox, token), log_level="warning")).serve(sockets=[listener])
+        print(f"serving /run_code at {url_of(listener, tls=config.is_ssl)}", flush=True)
+        await uvicorn.Server(config).serve(sockets=[listener])

@@ -11,6 +11,7 @@ from rlhf.config import Origins
 from rlhf.controller.preemption import Leaving
 from rlhf.controller.provenance import Provenance, check_provenance, provenance
 from rlhf.controller.resume import ResumePoint, resume_point, rewind
+from rlhf.http.inert import inert
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.tracing import Clock
@@ -54,7 +55,7 @@ def begin(context: RunContext, found: Provenance) -> None:
 
 def say(words: str) -> None:
     """For a person who waits, before there is a view."""
-    print(words, file=sys.stderr, flush=True)
+    print(inert(words), file=sys.stderr, flush=True)
 
 
 def run_folder(

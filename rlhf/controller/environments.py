@@ -189,7 +189,7 @@ async def hosted_here(config: EnvironmentConfig) -> AsyncIterator[Environments]:
 
 
 def factory_of(config: EnvironmentConfig) -> Factory:
-    return Factory(name=str(config.environment), arguments=config.arguments)
+    return Factory(name=str(config.environment), arguments=config.arguments, variables=config.variables)
 
 
 def deadlines_of(config: EnvironmentConfig) -> Deadlines:

@@ -6,6 +6,8 @@ import os
 import socket
 from datetime import UTC, datetime
 
+from rlhf.http.inert import inert_line
+
 
 def host_name() -> str:
     """SLURM's name of this node, for several may be on one machine; else the machine's."""
@@ -15,4 +17,4 @@ def host_name() -> str:
 def say(text: str) -> None:
     """Print one line: time (UTC), host, text."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    print(f"{now} {host_name()} {' '.join(text.split())}", flush=True)
+    print(f"{now} {host_name()} {inert_line(text)}", flush=True)

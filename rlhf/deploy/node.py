@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf.cluster.interfaces import ELSEWHERE, LOOPBACK, Interface, address_of, interface_toward
 from rlhf.cluster.ray_cluster import PRIVATE_RAY
 from rlhf.cluster.ray_joining import ask_for_peers
 from rlhf.cluster.tempdir import socket_folder
@@ -17,6 +16,7 @@ from rlhf.deploy.hosts import host_name, say
 from rlhf.deploy.ray_start import RayNode, RayProcess
 from rlhf.deploy.rendezvous import Rendezvous, is_there, publish, wait_for
 from rlhf.errors import NodeFailed, PlacementError, RlhfError, UserError
+from rlhf.transfer.interfaces import ELSEWHERE, LOOPBACK, Interface, address_of, interface_toward
 
 LOOK_SECONDS = 0.5
 LEAST_TOKEN = 16

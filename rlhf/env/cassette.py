@@ -15,8 +15,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from rlhf.env.answers import Undecodable
 from rlhf.env.encoding import (
-    Undecodable,
     action_data,
     answer_data,
     dumps,
@@ -28,6 +28,7 @@ from rlhf.env.encoding import (
 from rlhf.env.wire import Json
 from rlhf.errors import CassetteError, EnvironmentFailed
 from rlhf.protocols import Environment, Environments
+from rlhf.runs.durable import private
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 Key = tuple[str, int]
@@ -44,7 +45,7 @@ class RecordedEnvironments:
     def __init__(self, inner: Environments, path: Path) -> None:
         self.spec, self._inner, self._openings = inner.spec, inner, Counter[str]()
         try:
-            self._file = path.open("x", encoding="utf-8")
+            self._file = open(path, "x", encoding="utf-8", opener=private)  # noqa: SIM115
         except OSError as error:
             raise CassetteError(f"{path} cannot be written: {error.strerror}; name another cassette.path") from None
         self._write({"spec": spec_data(inner.spec)})
@@ -156,7 +157,7 @@ class ReplayedEnvironments:
     def _read(self) -> EnvironmentSpec:
         """Every line to its session; the spec. Raises `CassetteError`."""
         try:
-            first, *lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
+            first, *lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").split("\n") if line]
             for line in lines:
                 self._lines[line["session"], line["opening"]].append(line)
             return spec_from(first["spec"])

@@ -30,6 +30,9 @@ class EnvironmentConfig(Config):
     """What the class is made with, by name."""
     eval_arguments: dict[str, Any] = Field({})
     """What it is made with otherwise for evaluations: against a fixed opponent after self-play, for instance."""
+    variables: tuple[str, ...] = ()
+    """Names of environment variables that processes of the environment (`isolation: process`) get beside the usual
+    ones, such as PATH, and those that `arguments` name as `token_env`. No other token of yours reaches them."""
     servers: int = Field(0, ge=0)
     """Servers of `environment` that this run starts on its cluster, each in a worker of its own; sessions are spread
     over them. 0: the environment runs beside the controller."""

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
+from rlhf.env.answers import ObservationAnswer, SpecAnswer, read
 from rlhf.env.wire import Action, CallData, Json, MessageData, TaskData
+from rlhf.http.foreign import mended
+from rlhf.http.inert import inert_json
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCall
 
 
-class Undecodable(ValueError):
-    """An answer that makes no sense."""
-
-
 def dumps(data: object) -> str:
-    """JSON text. What JSON has no word for, as arrays in an `info`, becomes a list or a string."""
-    return to_json(data, fallback=_plain).decode()
+    """JSON text in one line. What JSON has no word for, as arrays in an `info`, becomes a list or a string, and a lone
+    surrogate U+FFFD: tool calls of a policy may hold one. Raises `ValueError` for what cannot be written."""
+    try:
+        try:
+            return inert_json(to_json(data, fallback=_plain).decode())
+        except PydanticSerializationError:
+            return inert_json(to_json(mended(data), fallback=_plain).decode())
+    except (PydanticSerializationError, RecursionError) as error:
+        raise ValueError(f"data that JSON cannot say: {str(error)[:100]}") from None
 
 
 def _plain(value: Any) -> Any:
@@ -72,11 +76,6 @@ def tool_data(tool: Tool) -> Json:
     return {"name": tool.name, "description": tool.description, "input_schema": dict(tool.parameters)}
 
 
-def tool_from(data: Mapping[str, Any]) -> Tool:
-    schema = data.get("input_schema") or data.get("inputSchema") or {}
-    return Tool(name=data["name"], description=data.get("description") or "", parameters=schema)
-
-
 def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
     """The `data` of an answer: the wire's own keys at the top, and all that is ours in `metadata`."""
     text = observation.messages[0].content if len(observation.messages) == 1 else text_of(observation.messages)
@@ -103,18 +102,15 @@ def text_of(messages: tuple[Message, ...]) -> str:
 
 def observation_from(data: Json) -> Observation:
     """The observation in an answer of one of our servers. Raises `Undecodable`."""
-    try:
-        said, metadata = data["observation"], data["metadata"]
-        return Observation(
-            messages=tuple(message_from(MessageData.model_validate(one)) for one in said["messages"]),
-            reward=data["reward"],
-            terminated=metadata["terminated"],
-            truncated=metadata["truncated"],
-            role=metadata["role"],
-            info=metadata["info"],
-        )
-    except (KeyError, TypeError, ValidationError) as error:
-        raise Undecodable(f"no observation: {type(error).__name__}: {error}") from None
+    answer = read(ObservationAnswer, data, "observation")
+    return Observation(
+        messages=tuple(message_from(one) for one in answer.observation.messages),
+        reward=answer.reward,
+        terminated=answer.metadata.terminated,
+        truncated=answer.metadata.truncated,
+        role=answer.metadata.role,
+        info=answer.metadata.info,
+    )
 
 
 def spec_data(spec: EnvironmentSpec) -> Json:
@@ -124,12 +120,11 @@ def spec_data(spec: EnvironmentSpec) -> Json:
 
 def spec_from(data: Json) -> EnvironmentSpec:
     """The reverse of `spec_data`. Raises `Undecodable`."""
-    try:
-        return EnvironmentSpec(
-            name=data["name"],
-            description=data["description"],
-            tools=tuple(tool_from(tool) for tool in data["tools"]),
-            roles=tuple(data["roles"]),
-        )
-    except (KeyError, TypeError) as error:
-        raise Undecodable(f"no spec: {type(error).__name__}: {error}") from None
+    answer = read(SpecAnswer, data, "spec")
+    tools = (
+        Tool(name=tool.name, description=tool.description or "", parameters=tool.input_schema or {})
+        for tool in answer.tools
+    )
+    return EnvironmentSpec(
+        name=answer.name, description=answer.description, tools=tuple(tools), roles=tuple(answer.roles)
+    )

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rlhf.errors import RlhfError
+from rlhf.http.strict_json import read_json
 
 Json = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
@@ -187,11 +188,11 @@ class StateData(BaseModel):
     step_count: int = Field(default=0, ge=0)
 
 
-def parse_frame(text: str) -> Frame:
+def parse_frame(text: str | bytes) -> Frame:
     """A client's frame. Raises `Refused` with the code that the wire has for what is wrong with it."""
     try:
-        raw = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        raw = read_json(text)
+    except ValueError as error:
         raise Refused(Code.INVALID_JSON, f"Invalid JSON: {error}", 400) from None
     kind = raw.get("type", "") if isinstance(raw, dict) else ""
     if not isinstance(kind, str) or kind not in FRAMES:

@@ -1,12 +1,30 @@
-"""Where servers listen, and who may ask: loopback, or a token."""
+"""Where servers listen, by which names they are reached, and who may ask: loopback, or a token."""
 
 from __future__ import annotations
 
 import ipaddress
+import ssl
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import gethostname
+from urllib.parse import urlsplit
 
 from rlhf.errors import ConfigError
+from rlhf.http.limits import Limits
 
 LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How a server may be reached. `names` are those that clients have for it, beside loopback's and its address;
+    `certificate` and `key` are PEM files, and make it speak TLS."""
+
+    names: tuple[str, ...] = ()
+    certificate: Path | None = None
+    key: Path | None = None
+    limits: Limits = field(default_factory=Limits)
 
 
 def is_loopback(host: str) -> bool:
@@ -26,3 +44,40 @@ def check_binding(host: str, token: str | None) -> None:
             f"host {host} can be reached from other machines, and there is no token; "
             f"name the environment variable that holds one with --token-env, or listen on {LOOPBACK}"
         )
+
+
+def check_tls(access: Access) -> None:
+    """Raises `ConfigError` for files that are no certificate and its key."""
+    if (access.certificate is None) != (access.key is None):
+        raise ConfigError("a certificate and its key come together: give --certificate and --key, or neither")
+    if access.certificate is None or access.key is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(access.certificate, access.key, password="")
+    except OSError as error:  # ssl.SSLError is one
+        files = f"--certificate {access.certificate} and --key {access.key}"
+        raise ConfigError(f"{files} are no certificate and its key: {error.strerror or error}") from None
+
+
+def names_of(host: str, names: Collection[str]) -> frozenset[str]:
+    """The names by which a server that listens on `host` may be asked, beside loopback's."""
+    own = () if is_loopback(host) else (host, gethostname(), gethostname().partition(".")[0])
+    return frozenset(name.lower().rstrip(".") for name in (*own, *names) if name)
+
+
+def host_name(header: str) -> str | None:
+    """The name in a `Host` header, without its port; None for what is none."""
+    try:
+        parts = urlsplit(f"//{header}")
+        name, _ = parts.hostname, parts.port
+    except ValueError:
+        return None
+    whole = parts.netloc == header and parts.username is None and not any(mark in header for mark in " \t@,;")
+    return name.rstrip(".") if whole and name else None
+
+
+def may_be_asked_as(header: str, names: Collection[str], address: str) -> bool:
+    """Whether a `Host` header names this server: by loopback's names, by one of `names`, or by the `address` at which
+    the connection came in. A foreign page whose name was bound to this address anew has another name."""
+    name = host_name(header)
+    return name is not None and (is_loopback(name) or name in names or name == address)

@@ -12,6 +12,9 @@ import httpx
 
 from rlhf.errors import CassetteError
 from rlhf.http.config import CassetteConfig, check_cassette
+from rlhf.http.exchange import received
+from rlhf.http.foreign import Unreadable
+from rlhf.runs.durable import private
 
 KEPT_HEADERS = ("content-type", "retry-after")
 """Of an answer. Headers of requests hold tokens: none is kept."""
@@ -39,7 +42,7 @@ class Recorder(httpx.AsyncBaseTransport):
     def __init__(self, path: Path, inner: httpx.AsyncBaseTransport) -> None:
         self._inner = inner
         try:
-            self._file = path.open("x", encoding="utf-8")
+            self._file = open(path, "x", encoding="utf-8", opener=private)  # noqa: SIM115
         except OSError as error:
             raise CassetteError(f"{path} cannot be written: {error.strerror}; name another cassette.path") from None
 
@@ -47,8 +50,8 @@ class Recorder(httpx.AsyncBaseTransport):
         asked = await _asked(request)
         try:
             response = await self._inner.handle_async_request(request)
-            content = await response.aread()
-        except httpx.TransportError as error:
+            content = await received(response)
+        except (httpx.TransportError, Unreadable) as error:
             self._write({**asked, "failure": type(error).__name__, "detail": str(error)})
             raise
         except asyncio.CancelledError:  # the client's deadline for this attempt
@@ -87,6 +90,8 @@ class Replay(httpx.AsyncBaseTransport):
                 "the run asks something else than the recorded one did: record again"
             )
         line = waiting.popleft()
+        if line.get("failure") == Unreadable.__name__:
+            raise Unreadable(line["detail"])
         if "failure" in line:
             raise _failure(line["failure"])(line["detail"], request=request)
         return httpx.Response(line["status"], headers=line["headers"], content=line["content"].encode(errors=ANY_BYTES))

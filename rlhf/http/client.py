@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -19,12 +18,12 @@ from rlhf.http.binding import is_loopback
 from rlhf.http.cassette import transport_for
 from rlhf.http.circuit import Circuit
 from rlhf.http.config import CassetteConfig, HttpConfig
+from rlhf.http.exchange import client, exchange, json_body
 from rlhf.http.failures import may_repeat, of_status, of_transport
+from rlhf.http.foreign import Unreadable, read_json
 from rlhf.http.gate import Gate
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
-ANSWER_BYTES = 64 * 2**20
-"""A longer answer is nonsense, and is not kept in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +86,7 @@ class HttpClient:
                 raise
             return
         capacity = health.get("capacity") if isinstance(health, dict) else None
-        if isinstance(capacity, int) and capacity > 0:
+        if type(capacity) is int and capacity > 0:
             self._gate.narrow(capacity)
 
     async def close(self) -> None:
@@ -98,7 +97,7 @@ class HttpClient:
     @cached_property
     def _http(self) -> httpx.AsyncClient:
         """Made at first use: a cassette that cannot be used is an error of the start."""
-        return httpx.AsyncClient(
+        return client(
             timeout=self._timeout_seconds,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._config.concurrency),
             headers=self._headers,
@@ -140,27 +139,18 @@ class HttpClient:
             raise of_transport(where, error) from None
 
     async def _exchange(self, where: str, request: Request) -> Any:
-        content = None if request.body is None else json.dumps(request.body, allow_nan=False).encode()
-        asked = self._http.stream(request.method, self.url + request.path, content=content, headers=_headers(request))
-        async with asked as response:
-            answer = await _content(where, response)
-            if failure := of_status(where, response.status_code, answer, response.headers.get("retry-after")):
-                raise failure
+        content = None if request.body is None else json_body(request.body)
+        headers = _headers(request)
+        asked = self._http.build_request(request.method, self.url + request.path, content=content, headers=headers)
         try:
-            return json.loads(answer)
-        except (ValueError, RecursionError):
-            raise HttpFailed(where, "protocol", f"the answer is not JSON: {answer[:100]!r}") from None
+            answer = await exchange(self._http, asked)
+            if failure := of_status(where, answer.status, answer.content, answer.retry_after):
+                raise failure
+            return read_json(answer.content)
+        except Unreadable as error:
+            raise HttpFailed(where, "protocol", str(error)) from None
 
 
 def _headers(request: Request) -> dict[str, str]:
     kind = {} if request.body is None else {"Content-Type": "application/json"}
     return kind | ({IDEMPOTENCY_HEADER: request.key} if request.key else {})
-
-
-async def _content(where: str, response: httpx.Response) -> bytes:
-    content = bytearray()
-    async for chunk in response.aiter_bytes():
-        content += chunk
-        if len(content) > ANSWER_BYTES:
-            raise HttpFailed(where, "protocol", f"the answer is longer than {ANSWER_BYTES} bytes")
-    return bytes(content)

@@ -1,73 +1,136 @@
-"""What stands before the routes of a server: the token, and the size of a body. Refusals are worded by the caller."""
+"""What stands before the routes of a server: who may ask, under which name, with what, and how much of it."""
 
 from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-OPEN_PATHS = frozenset({"/health"})
+from rlhf.http.binding import may_be_asked_as
+from rlhf.http.crowd import Crowd
+
+OPEN = ("GET", "/health")
 """Answered without a token: whoever balances load has none, and learns nothing here."""
-Refusal = Mapping[str, Any]
-"""The JSON of an answer that refuses."""
+WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+Words = Callable[[int, str], Mapping[str, Any]]
+"""The JSON of an answer that refuses, in a server's own shape, from its status and a sentence."""
 
 
-class BearerToken:
-    """Lets requests pass that bring `Authorization: Bearer TOKEN`, over HTTP and WebSocket; others get 401.
+class ClientLeft(Exception):
+    """Whoever asked has gone before the request was whole."""
 
-    `/health` is open; where it `tries_token` a wrong one is refused there too, for clients that ask it whether theirs
-    is right.
-    """
 
-    def __init__(self, app: ASGIApp, token: str, refusal: Refusal, *, tries_token: bool = False) -> None:
-        self._app, self._expected = app, f"Bearer {token}".encode()
-        self._refusal, self._tries_token = refusal, tries_token
+class Refusal(Exception):
+    """A request that does not pass."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status, self.why = status, why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Who passes. Where it `tries_token` a wrong one is refused at `/health` too, for clients that ask it whether
+    theirs is right. With `needs_length` a body whose length is not stated is refused."""
+
+    names: Collection[str] = ()
+    token: str | None = None
+    tries_token: bool = False
+    needs_length: bool = False
+
+
+class Doors:
+    """Lets requests pass, over HTTP and WebSocket, that name this server, come from no foreign page, bear the token,
+    and bring JSON of at most so many bytes. A body is read here, and counts as held until its answer is sent."""
+
+    def __init__(self, app: ASGIApp, crowd: Crowd, words: Words, rules: Rules) -> None:
+        self.crowd = crowd
+        self._app, self._words, self._rules = app, words, rules
+        self._expected = None if rules.token is None else f"Bearer {rules.token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or self._admits(scope):
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-        else:
-            await refuse(scope, receive, send, 401, self._refusal)
+            return
+        headers = dict(scope["headers"])
+        try:
+            self._check(scope, headers)
+            if scope["type"] == "http" and scope["method"] in WITH_BODY:
+                await self._with_body(scope, headers, receive, send)
+            else:
+                await self._app(scope, receive, send)
+        except Refusal as refusal:
+            self._tell(scope, refusal)
+            await refuse(scope, receive, send, refusal, self._words)
 
-    def _admits(self, scope: Scope) -> bool:
-        given = dict(scope["headers"]).get(b"authorization")
-        if scope["path"] in OPEN_PATHS and (given is None or not self._tries_token):
+    def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
+        """Raises `Refusal`."""
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1:
+            raise Refusal(400, "a request has one Host header")
+        host, address = hosts[0].decode("latin-1").lower(), (scope.get("server") or ("",))[0]
+        if not may_be_asked_as(host, self._rules.names, address):
+            raise Refusal(421, f"this server is not called {host!r:.100}; if it is, start it with --name")
+        origin = headers.get(b"origin")
+        if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
+            raise Refusal(403, "a page of another origin may not ask")
+        if not self._admits(scope, headers.get(b"authorization")):
+            raise Refusal(401, "a bearer token is needed, and this is not it")
+
+    def _admits(self, scope: Scope, given: bytes | None) -> bool:
+        if self._expected is None:
+            return True
+        open_to_all = (scope.get("method"), scope["path"]) == OPEN
+        if open_to_all and (given is None or not self._rules.tries_token):
             return True
         return given is not None and hmac.compare_digest(given, self._expected)
 
-
-class BodyLimit:
-    """Refuses HTTP bodies of more than `most` bytes, announced or not, before they fill memory: 413, `too_long`.
-
-    With `unannounced` a body whose length was not stated is refused unread: 411.
-    """
-
-    def __init__(self, app: ASGIApp, most: int, too_long: Refusal, *, unannounced: Refusal | None = None) -> None:
-        self._app, self._most, self._too_long, self._unannounced = app, most, too_long, unannounced
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-        elif self._unannounced is not None and b"transfer-encoding" in dict(scope["headers"]):
-            await refuse(scope, receive, send, 411, self._unannounced)
-        else:
-            await self._measured(scope, receive, send)
-
-    async def _measured(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, more = bytearray(), True
-        while more and len(body) <= self._most:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-        if len(body) > self._most:
-            await refuse(scope, receive, send, 413, self._too_long)
-        else:
+    async def _with_body(self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:
+        """Raises `Refusal`."""
+        most, stated = self.crowd.limits.body_bytes, b"transfer-encoding" not in headers
+        length = int(headers.get(b"content-length", b"0"))
+        if not stated and self._rules.needs_length:
+            raise Refusal(411, "the length of the body must be stated")
+        if length > most:
+            raise Refusal(413, f"the body is longer than {most} bytes")
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if (length or not stated) and kind != b"application/json":
+            raise Refusal(415, "a body has the Content-Type application/json")
+        held = 0
+        body = bytearray()
+        try:
+            async for piece in pieces_of(receive):
+                if len(body) + len(piece) > most:
+                    raise Refusal(413, f"the body is longer than {most} bytes")
+                if not self.crowd.held.take(len(piece)):
+                    raise Refusal(503, "the server holds all the requests that it can; come back")
+                held += len(piece)
+                body += piece
             await self._app(scope, replayed(bytes(body), receive), send)
+        except ClientLeft:
+            return
+        finally:
+            self.crowd.held.take(-held)
+
+    def _tell(self, scope: Scope, refusal: Refusal) -> None:
+        peer = (scope.get("client") or ("?",))[0]
+        asked = f"{scope.get('method', 'WebSocket')} {scope['path'][:100]}"
+        self.crowd.told.refused(str(peer), f"{refusal.status}: {refusal.why} ({asked})")
+
+
+async def pieces_of(receive: Receive) -> AsyncIterator[bytes]:
+    """A body as it comes. Raises `ClientLeft`."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        yield message.get("body", b"")
+        more = message.get("more_body", False)
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
@@ -84,13 +147,14 @@ def replayed(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-async def refuse(scope: Scope, receive: Receive, send: Send, status: int, refusal: Refusal) -> None:
+async def refuse(scope: Scope, receive: Receive, send: Send, refusal: Refusal, words: Words) -> None:
     """An answer with an error; a WebSocket is refused before it is one."""
     prefix = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
     if scope["type"] == "websocket":
         await receive()
-    body = json.dumps(refusal).encode()
+    body = json.dumps(words(refusal.status, refusal.why)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
-    await send({"type": f"{prefix}.start", "status": status, "headers": headers})
+    headers += [(b"www-authenticate", b"Bearer")] if refusal.status == 401 else []
+    headers += [(b"retry-after", b"1")] if refusal.status == 503 else []
+    await send({"type": f"{prefix}.start", "status": refusal.status, "headers": headers})
     await send({"type": f"{prefix}.body", "body": body})

@@ -28,10 +28,11 @@ def bound(host: str, port: int) -> contextlib.closing[socket.socket]:
         raise UserError(f"cannot listen on {host}:{port}: {error.strerror}") from None
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, tls: bool = False) -> str:
     """Where clients find what listens."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
+    host = f"[{host}]" if listener.family == socket.AF_INET6 else host
+    return f"{'https' if tls else 'http'}://{host}:{port}"
 
 
 @contextlib.asynccontextmanager
@@ -45,7 +46,7 @@ async def listening(config: uvicorn.Config) -> AsyncIterator[str]:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             await server.ready(serving)
-            yield url_of(listener)
+            yield url_of(listener, tls=config.is_ssl)
         finally:
             server.should_exit = True
             with contextlib.suppress(TimeoutError):

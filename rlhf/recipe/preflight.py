@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,17 @@ def check_dataset(config: DatasetConfig) -> None:
             task_from_row(config, row, "first", where)
 
 
+def first_rows(config: DatasetConfig, most: int) -> list[dict[str, Any]]:
+    """The first rows of a dataset in local JSONL; none of any other, which would have to be loaded. Lines that are no
+    row are passed over."""
+    plain = [file for file in local_files(config) if file.suffix == ".jsonl"] if config.path is not None else []
+    if not plain:
+        return []
+    with plain[0].open() as lines:
+        rows = [_row(line) for line in islice(lines, most)]
+    return [row for row in rows if row is not None]
+
+
 def is_hub_name(name: str) -> bool:
     """Whether `name` is for the hub: it looks like `owner/name`, and nothing here goes by that name or that folder."""
     path = Path(name)
@@ -235,11 +247,15 @@ def context_tokens(model_config: dict[str, Any]) -> int | None:
 
 def _first_row(file: Path) -> dict[str, Any]:
     with file.open() as lines:
-        first = next((line for line in lines if line.strip()), "")
-    try:
-        row = json.loads(first)
-    except ValueError:
-        row = None
-    if not isinstance(row, dict):
+        row = _row(next((line for line in lines if line.strip()), ""))
+    if row is None:
         raise DataError(f"{file}, row 1 is not a JSON object; every line must be one")
     return row
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None

@@ -64,4 +64,10 @@ def corpus(quiz: Quiz) -> Mapping[str, str]:
         "the reward itself": '{"rewards": [1.0], "score": 1.0}',
         "deep nesting": "\\frac{" * 2000 + quiz.wrong[0] + "}" * 2000,
         "an expression without end": quiz.saying("9^9^9^9^9"),
+        "a tower of powers": "\\boxed{9^{9^{9^{9}}}}",
+        "a factorial of factorials": "\\boxed{100!!!}",
+        "not a number": quiz.saying("nan"),
+        "infinity": quiz.saying("\\infty"),
+        "true": quiz.saying("True"),
+        "an empty list": quiz.saying("[]"),
     }

@@ -1,7 +1,7 @@
 """Code that the policy wrote, scored by the task's unit tests in a sandbox.
 
 The tests run in a process of their own and the code in another (`checking/`), both inside the sandbox: the code sees
-neither the tests nor what they expect, and only plain data comes back from it.
+neither the tests nor what they expect, and only plain values come back from it.
 """
 
 from __future__ import annotations
@@ -11,87 +11,156 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf.errors import ConfigError
 from rlhf.http.config import token_from
 from rlhf.reward.code_config import CodeRewardConfig
-from rlhf.reward.code_tests import Asserts, Pair, TestsError, read_tests
+from rlhf.reward.code_tests import Asserts, Pair, Tests, TestsError, read_tests
 from rlhf.sandbox.client import RemoteSandbox
 from rlhf.sandbox.limits import MIB, Limits
 from rlhf.sandbox.pool import Queue, Sandbox
-from rlhf.sandbox.program import Program, Runner, SandboxBroken, SandboxBusy
+from rlhf.sandbox.program import Ending, Program, Run, Runner, SandboxBroken, SandboxBusy
 from rlhf.types import Scored, Unscored
 
 BLOCK = re.compile(r"```(?:python|py)[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
-CHECK = "from rlhf.reward.checking.checker import main\nmain()\n"
-PACKAGES = ("rlhf", "rlhf/reward", "rlhf/reward/checking")
-MODULES = ("checker", "host", "remote", "values")
+MODULES = ("values", "host", "link", "judge")
+"""Of `checking/`, each after those that it imports."""
+LOAD = """import sys, types
+for name, source in {sources!r}.items():
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, name, "exec"), module.__dict__)
+sys.modules["rlhf.reward.checking.judge"].main()
+"""
+WAIT_SECONDS = 86_400.0
+"""For a place on this machine. Every run before it ends within its time, and replies that use all of theirs must not
+leave those behind them without a number."""
+BROKE = "broke the sandbox"
 KNOWN_GOOD = "def twice(x):\n    return 2 * x"
+KNOWN_TESTS = Asserts(texts=("assert twice(2) == 4", "assert twice(2) == 5"))
 
 
-def checking_files() -> dict[str, bytes]:
-    """The modules of the checker, as files of a program."""
+def judging_program() -> str:
+    """`checking/` as one program: it is in memory before the code runs, and nothing of it is read again."""
     folder = Path(__file__).parent / "checking"
-    modules = {f"rlhf/reward/checking/{name}.py": (folder / f"{name}.py").read_bytes() for name in MODULES}
-    return {f"{package}/__init__.py": b"" for package in PACKAGES} | modules
+    sources = {f"rlhf.reward.checking.{name}": (folder / f"{name}.py").read_text() for name in MODULES}
+    return LOAD.format(sources=sources)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one test came to, and why it failed where the judge says so."""
+
+    passed: bool
+    why: str = ""
 
 
 class CodeScorer:
     """A `Scorer` of code. `row` is the task's row, with the tests in the column that the settings name."""
 
     def __init__(self, config: CodeRewardConfig, runner: Runner) -> None:
-        self._config, self._runner, self._files = config, runner, checking_files()
+        self.config, self._runner, self._judging = config, runner, judging_program()
+        self._two_users = True
 
     async def start(self) -> None:
         """Start the sandbox and judge a good reply. Raises `ConfigError`, `SandboxUnavailable`."""
         await self._runner.start()
-        passed = await self._passed(KNOWN_GOOD, ("assert twice(2) == 4", "assert twice(2) == 5"))
-        if passed != [True, False]:
-            raise ConfigError(f"reward.code: the sandbox cannot run tests, a right and a wrong one came to {passed}")
+        if await self._judges_rightly():
+            return
+        self._two_users = False  # a Python that does not start where the real and the effective user differ
+        if not await self._judges_rightly():
+            raise ConfigError("reward.code: the sandbox cannot run tests, a right and a wrong one do not come out so")
 
     async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
         """The share of the row's tests that the reply's code passes, or whether it passes all. Code that fails, in
         whatever way, is 0; a row without usable tests and a sandbox that broke give no number."""
+        code = code_of(response)
         try:
-            tests = read_tests(row, self._config.tests_column, self._config.entry_point_column)
-            passed = await self._passed(code_of(response), tests)
+            tests = read_tests(row, self.config.tests_column, self.config.entry_point_column)
+            return self._scored(await self._outcomes(code, tests))
         except TestsError as error:
             return Unscored(kind="no tests", detail=str(error))
-        except (SandboxBroken, SandboxBusy) as error:
+        except SandboxBusy as error:
             return Unscored(kind="sandbox", detail=str(error))
-        share = sum(passed) / len(passed)
-        return Scored(value=share if self._config.score == "share" else float(share == 1.0))
+        except SandboxBroken as error:
+            return await self._once_more(code, tests, error)
+
+    async def _once_more(self, code: str, tests: Tests, error: SandboxBroken) -> Scored | Unscored:
+        """A sandbox that judges known code rightly, and breaks over this code again, is broken by this code."""
+        try:
+            if not await self._judges_rightly():
+                return Unscored(kind="sandbox", detail=str(error))
+        except (SandboxBroken, SandboxBusy):
+            return Unscored(kind="sandbox", detail=str(error))
+        try:
+            return self._scored(await self._outcomes(code, tests))
+        except SandboxBusy as again:
+            return Unscored(kind="sandbox", detail=str(again))
+        except SandboxBroken as again:
+            return Unscored(kind=BROKE, detail=str(again))
+
+    def _scored(self, outcomes: Sequence[Outcome]) -> Scored:
+        share = sum(outcome.passed for outcome in outcomes) / len(outcomes)
+        value = share if self.config.score == "share" else float(share == 1.0)
+        return Scored(value=value, detail=in_words(outcomes, trusting=self.config.tests == "trusting"))
 
     async def close(self) -> None:
         await self._runner.close()
 
-    async def _passed(self, code: str, tests: Asserts | Sequence[Pair]) -> list[bool]:
-        if isinstance(tests, tuple):
+    async def _judges_rightly(self) -> bool:
+        outcomes = await self._outcomes(KNOWN_GOOD, KNOWN_TESTS)
+        return [outcome.passed for outcome in outcomes] == [True, False]
+
+    async def _outcomes(self, code: str, tests: Tests) -> list[Outcome]:
+        if isinstance(tests, Asserts):
             return await self._asserts(code, tests)
         return await asyncio.gather(*(self._prints(code, pair) for pair in tests))
 
-    async def _asserts(self, code: str, tests: Asserts) -> list[bool]:
-        """Which tests passed: a test passes when the line with this run's nonce says so, and in no other way."""
-        nonce = secrets.token_hex(16)
-        asked = json.dumps({"nonce": nonce, "code": code, "tests": tests}).encode()
-        run = await self._runner.run(self._program(CHECK, asked, self._files))
-        told = {tuple(line.split(" ", 3)[:3]) for line in run.stdout.splitlines()}
-        return [(nonce, str(index), "passed") in told for index in range(len(tests))]
+    async def _asserts(self, code: str, tests: Asserts) -> list[Outcome]:
+        """A test passes when the line with this run's nonce says so, and in no other way."""
+        asked = {
+            "nonce": secrets.token_hex(16),
+            "code": code,
+            "tests": tests.texts,
+            "entry_point": tests.entry_point,
+            "trusting": self.config.tests == "trusting",
+        }
+        run = await self._run(self._judging, json.dumps(asked).encode(), two_users=self._two_users)
+        lines = [line.split(" ", 3) for line in run.stdout.splitlines()]
+        told = {line[1]: line[2:] for line in lines if len(line) == 4 and line[0] == asked["nonce"]}
+        silence = ["", run.detail or f"the tests ended with code {run.return_code}"]
+        verdicts = [told.get(str(index), silence) for index in range(len(tests.texts))]
+        return [Outcome(passed=verdict == "passed", why=why) for verdict, why in verdicts]
 
-    async def _prints(self, code: str, pair: Pair) -> bool:
-        run = await self._runner.run(self._program(code, pair.stdin.encode(errors="replace"), {}))
-        return run.succeeded and _lines(run.stdout) == _lines(pair.stdout)
+    async def _prints(self, code: str, pair: Pair) -> Outcome:
+        run = await self._run(code, pair.stdin.encode(errors="replace"))
+        if not run.succeeded:
+            return Outcome(passed=False, why=run.detail or f"the program ended with code {run.return_code}")
+        right = _lines(run.stdout) == _lines(pair.stdout)
+        return Outcome(passed=right, why="" if right else "it prints something else")
 
-    def _program(self, code: str, stdin: bytes, files: Mapping[str, bytes]) -> Program:
-        return Program(
+    async def _run(self, code: str, stdin: bytes, *, two_users: bool = False) -> Run:
+        program = Program(
             code=code,
             stdin=stdin,
-            files=files,
-            wall_seconds=self._config.timeout_seconds,
-            memory_bytes=self._config.memory_mb * MIB,
+            wall_seconds=self.config.timeout_seconds,
+            memory_bytes=self.config.memory_mb * MIB,
+            two_users=two_users,
         )
+        run = await self._runner.run(program)
+        if run.ending is Ending.REFUSED:
+            raise SandboxBroken(f"the sandbox does not take the program: {run.detail}")
+        return run
+
+
+def in_words(outcomes: Sequence[Outcome], *, trusting: bool) -> str:
+    """How many tests passed, whether they trusted the code, and why the first one failed."""
+    told = f"{sum(outcome.passed for outcome in outcomes)} of {len(outcomes)} tests pass"
+    failed = next(((place, outcome) for place, outcome in enumerate(outcomes, 1) if not outcome.passed), None)
+    why = f"; test {failed[0]}: {failed[1].why}"[:400] if failed and failed[1].why else ""
+    return f"{told}{' (trusting)' if trusting else ''}{why}"
 
 
 def make_code_scorer(config: CodeRewardConfig) -> CodeScorer:
@@ -104,7 +173,7 @@ def make_runner(config: CodeRewardConfig) -> Runner:
     if config.url:
         return RemoteSandbox(config.url, token_from(config.token_env))
     limits = Limits(wall_seconds=config.timeout_seconds, memory_bytes=config.memory_mb * MIB)
-    queue = Queue(runs=config.runs, waiting=1_000_000)
+    queue = Queue(runs=config.runs, waiting=1_000_000, wait_seconds=WAIT_SECONDS)
     return Sandbox(limits, queue, python=config.python, allow_rlimits=config.allow_rlimits)
 
 

@@ -17,6 +17,10 @@ class CodeRewardConfig(Config):
     `{input, output}`, or `{inputs: [...], outputs: [...]}`, also as JSON text."""
     entry_point_column: str | None = None
     """Column with the name of the function that tests of the form `def check(candidate)` are called with."""
+    tests: Literal["values", "trusting"] = "values"
+    """Of asserts. `values`: they run in a process of their own, and only plain values come from the code; `trusting`:
+    they run in the code's process, for tests that need its objects. A policy can then replace what tests use, and pass
+    them all. docs/sandbox.md says which tests that are."""
     score: Literal["share", "all"] = "share"
     """`share`: the share of tests that pass; `all`: 1 when every test passes, else 0."""
     timeout_seconds: float = Field(10, gt=0)

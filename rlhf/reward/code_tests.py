@@ -6,7 +6,7 @@ import ast
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 Row = Mapping[str, Any]
 
@@ -25,19 +25,33 @@ class Pair:
     stdout: str
 
 
-Asserts = tuple[str, ...]
-"""Pieces of Python, run one after the other; each is a test, and passes when it raises nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asserts:
+    """Pieces of Python, run one after the other; each is a test, and passes when it raises nothing. `entry_point` is
+    the name of the function that is tested, where the row has one."""
+
+    texts: tuple[str, ...]
+    entry_point: str | None = None
 
 
-def read_tests(row: Row, column: str, entry_point_column: str | None) -> Asserts | list[Pair]:
+Tests = Asserts | Sequence[Pair]
+
+
+def read_tests(row: Row, column: str, entry_point_column: str | None) -> Tests:
     """The tests in the row's column. Raises `TestsError`."""
     value = _from_json(row.get(column))
     if value is None:
         raise TestsError(f"the row has no tests in column {column!r}")
-    tests = _pairs(value) if _holds_pairs(value) else _asserts(value, _entry_point(row, entry_point_column))
-    if not tests:
-        raise TestsError(f"column {column!r} holds no test")
-    return tests
+    if _holds_pairs(value):
+        pairs = _pairs(value)
+        return pairs if pairs else _none(column)
+    entry_point = _entry_point(row, entry_point_column)
+    texts = _asserts(value, entry_point)
+    return Asserts(texts=texts, entry_point=entry_point) if texts else _none(column)
+
+
+def _none(column: str) -> NoReturn:
+    raise TestsError(f"column {column!r} holds no test")
 
 
 def _from_json(value: Any) -> Any:
@@ -67,7 +81,7 @@ def _pairs(value: Any) -> list[Pair]:
     return [Pair(stdin=one["input"], stdout=one["output"]) for one in value]
 
 
-def _asserts(value: Any, entry_point: str | None) -> Asserts:
+def _asserts(value: Any, entry_point: str | None) -> tuple[str, ...]:
     if isinstance(value, str):
         call = f"\ncheck({entry_point})" if entry_point else ""
         return tuple(_split(value + call))

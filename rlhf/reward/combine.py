@@ -58,4 +58,5 @@ def combined(scores: Mapping[str, Scored | Unscored], weights: Mapping[str, floa
         turn_weight=sum(weights[name] * score.turn_weight for name, score in numbers.items()),
         only_turns=all(score.only_turns for name, score in numbers.items() if weights[name]),
         failure=", ".join(f"{name}: {score.failure}" for name, score in numbers.items() if score.failure),
+        detail="; ".join(f"{name}: {score.detail}" for name, score in numbers.items() if score.detail),
     )

@@ -66,8 +66,10 @@ class JudgeConfig(Config):
         return self
 
 
-UNBREAKABLE = ("exact", "format", "code", "environment", "combined", "none")
+UNBREAKABLE = ("exact", "format", "environment", "combined", "none")
 """Kinds that no reply can break: they give every one a number, or have none whatever it says."""
+LOWEST = {"regex": 0.0, "math": 0.0, "code": 0.0}
+"""What kinds give at least, where a reply alone decides whether they break."""
 
 
 class ScorerConfig(Config):
@@ -104,13 +106,17 @@ class ScorerConfig(Config):
     folder of a recipe of kind: reward_model. Its tokenizer is the policy's."""
     workers: int = Field(1, ge=1)
     """Worker processes of kinds `regex`, `math`, `function` and `model`."""
+    variables: tuple[str, ...] = ()
+    """Names of environment variables that worker processes get beside the usual ones, such as PATH: where a function
+    of yours asks a server, the name of its token. No other token of yours reaches them."""
     timeout_seconds: float = Field(10, gt=0)
     """Deadline for one response; a scorer that passes it is killed and the response is unscored. For kind `model`, the
     deadline for one batch of responses; for kinds `remote` and `judge`, for one attempt of a request."""
-    on_scorer_failure: Literal["unscored"] | Annotated[float, Field(allow_inf_nan=False)] = "unscored"
+    on_scorer_failure: Literal["unscored"] | Annotated[float, Field(allow_inf_nan=False)] | None = None
     """What becomes of a reply over which the scorer breaks (it hangs, raises, dies, gives no number or no verdict):
-    `unscored` leaves it out of training, a number is its score. See docs/your-own-data-and-reward.md for what a policy
-    can do with each."""
+    `unscored` leaves it out of training, a number is its score. Where nothing is given, kinds `regex`, `math` and
+    `code` score it 0, their lowest; the others leave it out. See docs/your-own-data-and-reward.md for what a policy can
+    do with each."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the reward model."""
     tokens_per_batch: int = Field(4096, ge=1)
@@ -144,7 +150,7 @@ class ScorerConfig(Config):
                 raise ValueError(
                     f"reward.{key} is the settings of kind: {key}, and is required by it; give both or neither"
                 )
-        if self.on_scorer_failure != "unscored" and self.kind in UNBREAKABLE:
+        if self.on_scorer_failure not in (None, "unscored") and self.kind in UNBREAKABLE:
             raise ValueError(
                 f"reward.on_scorer_failure is given, but reward.kind: {self.kind} cannot break over a reply; leave it "
                 "out, or give it to the parts that can"
@@ -152,6 +158,12 @@ class ScorerConfig(Config):
         if self.cassette and not (self.remote or self.judge):
             raise ValueError("reward.cassette records servers, and only kinds remote and judge ask one")
         return self
+
+    @property
+    def worth_of_failures(self) -> float | None:
+        """The score of a reply over which the scorer breaks; None where it has none."""
+        given = LOWEST.get(self.kind) if self.on_scorer_failure is None else self.on_scorer_failure
+        return None if isinstance(given, str) else given
 
     @property
     def needs_answer(self) -> bool:

@@ -8,7 +8,18 @@ from rlhf.reward.live import LiveReward
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
 CAUSED_BY_REPLIES = frozenset(
-    ("timeout", "raised", "died", "not a number", "not finite", "verdict", "too long", "unknown token", "empty")
+    (
+        "timeout",
+        "raised",
+        "died",
+        "not a number",
+        "not finite",
+        "verdict",
+        "too long",
+        "unknown token",
+        "empty",
+        "broke the sandbox",
+    )
 )
 """Kinds of failures that a reply can bring about. A server that is gone, a sandbox that does not start, a task without
 an answer are none: these leave a reply unscored whatever the recipe says."""
@@ -32,4 +43,5 @@ class FailuresValued:
     def _valued(self, score: Scored | Unscored) -> Scored | Unscored:
         if isinstance(score, Scored) or score.kind not in CAUSED_BY_REPLIES:
             return score
-        return Scored(value=self._value, parts={f"failed: {score.kind}": self._value}, failure=score.kind)
+        parts = {f"failed: {score.kind}": self._value}
+        return Scored(value=self._value, parts=parts, failure=score.kind, detail=score.detail)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from math_verify import parse, verify
+from math_verify import parse, parser, verify
+
+from rlhf.errors import NoReference
+from rlhf.reward.expression_size import TooLarge, check_size, check_text, form
 
 # math-verify's own deadline is an alarm signal that turns a time-out into "not equal"; here the worker is killed
 # instead and the response stays without a number. Every worker would print its warning that the deadline is off.
@@ -14,17 +17,44 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 MARK = "####"
 
 
+class Unreadable(BaseException):
+    """An answer too large to be read. No `Exception`: math-verify passes over these, and reads an earlier answer."""
+
+
+def _bounded(read: Callable[..., Any]) -> Callable[..., Any]:
+    def bounded(latex: str, **settings: Any) -> Any:
+        try:
+            check_text(latex)
+        except TooLarge:
+            raise Unreadable from None
+        return read(latex, **settings)
+
+    return bounded
+
+
+parser.latex2sympy = _bounded(parser.latex2sympy)  # it is where a formula that was found is read
+
+
 def math(response: str, row: Mapping[str, Any]) -> float:
     """1 when the response's final answer has the value of `row["answer"]`.
 
     The final answer is what follows the last `####` on its line, else what math-verify finds: the last `\\boxed{}`,
-    "the answer is …", and failing these the last expression. A response without any is 0. Raises `ValueError` when the
-    reference answer is no mathematical expression: then nothing can be said of the response.
+    "the answer is …", and failing these the last expression. A response without any is 0, and so is one that is too
+    large to be evaluated and is not written as the reference is. Raises `NoReference` when the reference answer is no
+    mathematical expression: then nothing can be said of the response.
     """
     reference = _stated(row["answer"])
     if not reference:
-        raise ValueError(f"the reference answer {row['answer']!r} is not a mathematical expression")
-    return float(verify(reference, final_answer(response), timeout_seconds=None, raise_on_error=True))
+        raise NoReference(f"the reference answer {row['answer']!r} is not a mathematical expression")
+    try:
+        answer = final_answer(response)
+        if list(map(form, answer)) == list(map(form, reference)):
+            return 1.0
+        for expression in answer:
+            check_size(expression)
+    except (Unreadable, TooLarge):
+        return 0.0
+    return float(verify(reference, answer, timeout_seconds=None, raise_on_error=True))
 
 
 def final_answer(response: str) -> list[Any]:

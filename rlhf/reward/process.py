@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import math
 import os
-import pickle
 import queue
 import signal
 import socket
@@ -15,13 +12,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rlhf.errors import ConfigError, DeadlinePassed
-from rlhf.types import Scored, Unscored
+from rlhf.cluster.passing import passed_on
+from rlhf.errors import ConfigError, DataError, DeadlinePassed
+from rlhf.http.foreign import Unreadable, read_json
+from rlhf.reward.rows import line_of
+from rlhf.types import Scored, Unscored, finite_number
 
 START_TIMEOUT_SECONDS = 120.0
 """A scorer's module may import heavy libraries."""
@@ -29,6 +29,8 @@ EXIT_SECONDS = 1.0
 """A worker that closed its socket is over, or will be within this time."""
 KILL_SECONDS = 10.0
 RECEIVE_BYTES = 65536
+LINE_BYTES = 2**20
+"""A longer answer is none: it holds a number, or a reason."""
 
 
 class ScorerPool:
@@ -40,8 +42,15 @@ class ScorerPool:
     error. Any event loop may call; `close` before the process ends.
     """
 
-    def __init__(self, function: str, workers: int, timeout_seconds: float, log: Path | None = None) -> None:
-        self._function, self._timeout_seconds, self._log = function, timeout_seconds, log
+    def __init__(
+        self,
+        function: str,
+        workers: int,
+        timeout_seconds: float,
+        log: Path | None = None,
+        variables: Sequence[str] = (),
+    ) -> None:
+        self._function, self._timeout_seconds, self._log, self._variables = function, timeout_seconds, log, variables
         # A worker's parent, as the kernel sees it, is the thread that started it; these live as long as the pool.
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix=f"scorer {function}")
         self._slots: queue.SimpleQueue[ScorerProcess | None] = queue.SimpleQueue()
@@ -59,9 +68,12 @@ class ScorerPool:
     async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
         """The scorer's number, or `Unscored` of kind `timeout`, `died`, `raised` or `not a number`.
 
-        Raises `ConfigError` when the function cannot be imported.
+        Raises `ConfigError` when the function cannot be imported, `DataError` for a row that is no plain data.
         """
-        request = pickle.dumps((response, dict(row)))
+        try:
+            request = line_of(response, row)
+        except TypeError as error:
+            raise DataError(f"{self._function} cannot be given a row: {error}") from None
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, request)
 
     async def close(self) -> None:
@@ -91,7 +103,7 @@ class ScorerPool:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the scorer pool is closed")
-            worker = ScorerProcess(self._function, self._log)
+            worker = ScorerProcess(self._function, self._log, self._variables)
             self._started = [known for known in self._started if known.alive] + [worker]
         worker.wait_until_ready(START_TIMEOUT_SECONDS)
         return worker
@@ -109,9 +121,10 @@ class ScorerPool:
 class ScorerProcess:
     """One worker and the socket to it. Not for several threads at once, except `kill`."""
 
-    def __init__(self, function: str, log: Path | None = None) -> None:
+    def __init__(self, function: str, log: Path | None = None, variables: Sequence[str] = ()) -> None:
         self._function = function
         self._channel, theirs = socket.socketpair()
+        paths = os.pathsep.join(filter(None, sys.path))
         with theirs, contextlib.ExitStack() as stack:
             # What a scorer prints is not our output.
             output = stack.enter_context(log.open("ab")) if log else sys.stderr.fileno()
@@ -121,7 +134,7 @@ class ScorerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={"OMP_NUM_THREADS": "1"} | passed_on(variables) | {"PYTHONPATH": paths},
                 start_new_session=True,  # Ctrl-C is for the controller; and a group of its own can be killed whole
             )
 
@@ -138,12 +151,14 @@ class ScorerProcess:
             raise DeadlinePassed(f"the import of reward function {self._function}", timeout_seconds) from None
         except ConnectionError:
             message = {"detail": f"importing its module {self._end()}"}
+        except Unreadable as error:
+            message = {"detail": f"its module answers for it: {error}"}
         if "ready" not in message:
             self._stop()
-            raise ConfigError(f"reward.function {self._function!r} cannot be used: {message['detail']}")
+            raise ConfigError(f"reward.function {self._function!r} cannot be used: {message.get('detail')}")
 
     def ask(self, request: bytes, timeout_seconds: float) -> Scored | Unscored:
-        """Send one pickled request and wait for its answer. After `timeout` or `died` the process is gone."""
+        """Send one request and wait for its answer. After `timeout` or `died` the process is gone."""
         deadline = time.monotonic() + timeout_seconds
         try:
             self._channel.settimeout(timeout_seconds)
@@ -154,6 +169,9 @@ class ScorerProcess:
             return Unscored(kind="timeout", detail=f"{self._function} was killed after {timeout_seconds:g} s")
         except ConnectionError:
             return Unscored(kind="died", detail=f"{self._function} {self._end()}")
+        except Unreadable as error:
+            self._stop()
+            return Unscored(kind="died", detail=f"{self._function} answered what is no answer: {error}")
 
     def kill(self) -> None:
         """Kill the worker and whatever it started, from any thread, and wait until it is gone.
@@ -186,20 +204,29 @@ class ScorerProcess:
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended its process with exit code {code}"
 
     def _receive(self, deadline: float) -> dict[str, Any]:
-        line = b""
+        line = bytearray()
         while not line.endswith(b"\n"):
             self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
             received = self._channel.recv(RECEIVE_BYTES)
             if not received:
                 raise ConnectionResetError
             line += received
-        message: dict[str, Any] = json.loads(line)
+            if len(line) > LINE_BYTES:
+                raise Unreadable(f"a line of more than {LINE_BYTES} bytes")
+        message = read_json(line)
+        if not isinstance(message, dict):
+            raise Unreadable("JSON that is no object")
         return message
 
 
 def _outcome(message: dict[str, Any]) -> Scored | Unscored:
-    if "value" not in message:
-        return Unscored(kind=message["kind"], detail=message["detail"])
-    if not math.isfinite(message["value"]):
-        return Unscored(kind="not a number", detail=f"it returned {message['value']}")
-    return Scored(value=message["value"])
+    match message:
+        case {"value": value}:
+            number = None if isinstance(value, bool) else finite_number(value)
+            if number is None:
+                return Unscored(kind="not a number", detail=f"it returned {value!r:.200}")
+            return Scored(value=number)
+        case {"kind": str(kind), "detail": str(detail)}:
+            return Unscored(kind=kind, detail=detail)
+        case _:
+            raise Unreadable("an object without a value and without a failure")

@@ -90,9 +90,9 @@ def make_reward(config: RewardConfig, log: Path | None = None, model: LiveReward
 
 
 def _with_its_failures(config: ScorerConfig, reward: LiveReward) -> LiveReward:
-    """The reward, with a number for replies that break it where the recipe gives one."""
-    value = config.on_scorer_failure
-    return reward if isinstance(value, str) else FailuresValued(reward, value)
+    """The reward, with a number for replies that break it where the recipe or the kind gives one."""
+    value = config.worth_of_failures
+    return reward if value is None else FailuresValued(reward, value)
 
 
 def _scorer(config: ScorerConfig, log: Path | None, model: LiveReward | None) -> LiveReward:
@@ -135,4 +135,4 @@ def _rule(config: ScorerConfig, log: Path | None) -> Reward:
 
 
 def _pool(config: ScorerConfig, function: str, log: Path | None) -> ScorerPool:
-    return ScorerPool(function, config.workers, config.timeout_seconds, log)
+    return ScorerPool(function, config.workers, config.timeout_seconds, log, config.variables)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,7 +13,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from rlhf.http.doors import BearerToken, BodyLimit
+from rlhf.http.binding import LOOPBACK, Access
+from rlhf.http.doors import Doors
+from rlhf.http.limits import REWARD
+from rlhf.http.serving import behind_doors
 from rlhf.reward.asking import ask
 from rlhf.reward.bodies import BODIES, Body, GetReward, Question
 from rlhf.reward.live import LiveReward
@@ -31,9 +35,9 @@ class ServerSettings:
     capacity: int = 32
     waiting: int = 1024
     timeout_seconds: float = 170.0
-    body_bytes: int = 64 * 2**20
     stop_texts: tuple[str, ...] = ()
     reads_tokens: bool = False
+    access: Access = field(default_factory=lambda: Access(limits=REWARD))
 
 
 class Refusal(Exception):
@@ -42,6 +46,13 @@ class Refusal(Exception):
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
         self.status, self.kind, self.message = status, kind, message
+
+
+class AsciiJson(JSONResponse):
+    """JSON in which every other character is escaped: what a client sent and hears again may hold half of one."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False).encode()
 
 
 class Counter:
@@ -75,7 +86,9 @@ class Counter:
         return replace(question, response=response)
 
 
-def reward_app(reward: LiveReward, settings: ServerSettings, token: str | None = None) -> Any:
+def reward_app(
+    reward: LiveReward, settings: ServerSettings, token: str | None = None, *, host: str = LOOPBACK
+) -> Doors:
     """An ASGI application that scores with `reward`, which somebody else starts and closes. With a `token` it asks for
     one."""
     app = FastAPI(title=f"reward {settings.name}", exception_handlers=_HANDLERS)
@@ -83,11 +96,7 @@ def reward_app(reward: LiveReward, settings: ServerSettings, token: str | None =
     app.get("/health")(_health_of(settings))
     for path, body in BODIES.items():
         app.post(path, responses=responses_of(body))(_endpoint(counter, body))
-    too_long = _said(413, "invalid", f"the body is longer than {settings.body_bytes} bytes")
-    unannounced = _said(411, "invalid", "the length of the body must be stated")
-    limited = BodyLimit(app, settings.body_bytes, too_long, unannounced=unannounced)
-    denied = _said(401, "denied", "a bearer token is needed")
-    return BearerToken(limited, token, denied, tries_token=True) if token else limited
+    return behind_doors(app, _denied, settings.access, host=host, token=token, tries_token=True, needs_length=True)
 
 
 def _health_of(settings: ServerSettings) -> Callable[[], Awaitable[dict[str, Any]]]:
@@ -101,8 +110,8 @@ def _endpoint(counter: Counter, kind: type[Body]) -> Callable[..., Awaitable[JSO
     async def endpoint(body: Any, request: Request) -> JSONResponse:
         scores = await counter.score(body.questions())
         if isinstance(body, GetReward) and NULLS_HEADER in request.headers:
-            return JSONResponse(body.partial(scores))
-        return JSONResponse(body.answer(_all_scored(scores)))
+            return AsciiJson(body.partial(scores))
+        return AsciiJson(body.answer(_all_scored(scores)))
 
     endpoint.__annotations__["body"] = kind
     endpoint.__annotations__["request"] = Request
@@ -142,6 +151,11 @@ async def _unknown(request: Request, error: Exception) -> JSONResponse:
 
 def _error(status: int, kind: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
     return JSONResponse(_said(status, kind, message), status_code=status, headers=headers)
+
+
+def _denied(status: int, why: str) -> dict[str, Any]:
+    """What does not get as far as a route."""
+    return _said(status, {401: "denied", 503: "busy"}.get(status, "invalid"), why)
 
 
 def _said(status: int, kind: str, message: str) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from rlhf.types import Unscored
 
 MARK = re.compile(r"verdict\**\s*[:=]\s*[*\[(]{0,3}\s*(-?\d{1,9}(?:\.\d{1,9})?)(?![\w.]*\w)", re.IGNORECASE)
 CHOICE = re.compile(r"(?i:verdict)\**\s*[:=]\s*[*\[(\"']{0,3}(A|B|(?i:tie))\W*$", re.MULTILINE)
+WORDS = 65536
+"""Characters of a judge's words that are read, from the end: there the verdict stands."""
+BLANKS = re.compile(r"\s{2,}")
 WORTH = {"a": 1.0, "b": 0.0, "tie": 0.5}
 """Of the reply that was shown as A."""
 RULES = (
@@ -45,7 +48,7 @@ def pairwise_chat(config: JudgeConfig, prompt: str, reference: str | None, first
 
 def mark_of(text: str, low: float, high: float) -> float | Unscored:
     """The last mark in a judge's words, brought to 0 … 1."""
-    found = MARK.findall(text)
+    found = MARK.findall(condensed(text))
     if not found:
         return no_verdict(text)
     mark = float(found[-1])
@@ -56,8 +59,13 @@ def mark_of(text: str, low: float, high: float) -> float | Unscored:
 
 def choice_of(text: str) -> float | Unscored:
     """What the reply shown as A is worth: 1 when it won, 0 when it lost, 0.5 for a tie."""
-    found = CHOICE.findall(text)
+    found = CHOICE.findall(condensed(text))
     return WORTH[found[-1].lower()] if found else no_verdict(text)
+
+
+def condensed(text: str) -> str:
+    """The text with one blank, or one line end, for every run of them: the patterns try each place of a long one."""
+    return BLANKS.sub(lambda run: "\n" if "\n" in run[0] else " ", text)
 
 
 def no_verdict(text: str) -> Unscored:
@@ -68,7 +76,7 @@ def words_of(answer: Any) -> str | Unscored:
     """What an OpenAI-compatible endpoint's model said."""
     match answer:
         case {"choices": [{"message": {"content": str(text)}}, *_]}:
-            return text
+            return text[-WORDS:]
         case _:
             return Unscored(kind="protocol", detail="the judge's answer has no choices[0].message.content")
 

@@ -17,6 +17,8 @@ NULLS_HEADER = "X-Unscored"
 """A client that sends it (with the value `null`) gets `null` for a reply that our server could not score, and the
 reason in `unscored`. Without it the whole request fails: others would take whatever stands there for a number."""
 Score = float | Unscored
+KIND_LENGTH, DETAIL_LENGTH = 40, 1000
+"""Of what a server says of a reply that it could not score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ def _read_openrlhf(answer: Any) -> Sequence[Any]:
     for lost in _list_at(answer, "unscored") if "unscored" in answer else ():
         match lost:
             case {"index": int(index), "kind": str(kind), "detail": str(detail)} if 0 <= index < len(rewards):
-                rewards[index] = Unscored(kind=kind, detail=detail)
+                rewards[index] = Unscored(kind=kind[:KIND_LENGTH], detail=detail[:DETAIL_LENGTH])
             case _:
                 raise ValueError("'unscored' is a list of index, kind and detail")
     return rewards

@@ -1,7 +1,8 @@
 """The process a scorer runs in: `python -m rlhf.reward.worker MODULE:FUNCTION SOCKET_FD PARENT_PID`.
 
-Only the standard library is imported here, so that a worker is up in the time its scorer takes to import.
-A request is a pickled `(response, row)`, an answer one line of JSON: `{"value": …}` or `{"kind": …, "detail": …}`.
+Only the standard library and names of failures are imported here, so that a worker is up in the time its scorer takes
+to import.
+A request is a line of `rows`, an answer one line of JSON: `{"value": …}` or `{"kind": …, "detail": …}`.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
+import math
 import os
-import pickle
 import signal
 import socket
 import sys
 from collections.abc import Callable
 from typing import Any, SupportsFloat
+
+from rlhf.errors import NoReference
+from rlhf.reward.rows import read_line
 
 PR_SET_PDEATHSIG = 1
 Scorer = Callable[[str, dict[str, Any]], Any]
@@ -32,8 +36,8 @@ def main(function: str, descriptor: int, parent: int) -> None:
             _send(stream, {"kind": "import", "detail": _line(error)})
             return
         _send(stream, {"ready": True})
-        while stream.peek(1):
-            _send(stream, answer(scorer, *pickle.load(stream)))
+        for line in stream:
+            _send(stream, answer(scorer, *read_line(line)))
 
 
 def load(function: str) -> Scorer:
@@ -51,7 +55,12 @@ def answer(scorer: Scorer, response: str, row: dict[str, Any]) -> dict[str, Any]
         value = scorer(response, row)
         if not isinstance(value, SupportsFloat):
             return {"kind": "not a number", "detail": f"it returned {value!r:.200}"}
-        return {"value": float(value)}
+        number = float(value)
+        if not math.isfinite(number):
+            return {"kind": "not a number", "detail": f"it returned {number}"}
+        return {"value": number}
+    except NoReference as error:
+        return {"kind": "no answer", "detail": _line(error)}
     except Exception as error:  # noqa: BLE001 - a scorer is the user's code: whatever it raises becomes data
         return {"kind": "raised", "detail": _line(error)}
 

@@ -17,6 +17,17 @@ NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
 """What file systems answer that keep their folders without being asked, and of one that may be entered and not read."""
 
 
+def private_folder(path: Path) -> None:
+    """Make a folder that nobody else may enter; one that is there keeps its mode, which somebody chose."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+
+
+def private(path: str, flags: int) -> int:
+    """An `opener` of files that nobody else may read: records, recipes, cassettes."""
+    return os.open(path, flags, 0o600)
+
+
 def unguarded() -> None:
     """Asked whether a file may be written, it forbids nothing."""
 
@@ -86,7 +97,7 @@ def write_durably(path: Path, text: str) -> None:
     """Write a file beside its place, sync it and rename it: there is the whole of it or what was there before."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("w") as file:
+        with open(beside, "w", opener=private) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

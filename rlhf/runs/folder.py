@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf.config import Config, Origins
 from rlhf.errors import UserError
-from rlhf.runs.durable import write_durably
+from rlhf.runs.durable import private_folder, write_durably
 from rlhf.runs.owner import FOLDER as OWNER
 from rlhf.runs.owner import Owner, Tell, silent
 from rlhf.runs.resolved import resolved_yaml
@@ -33,29 +33,30 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, tell: Tell = silent) -> RunFolder:
-        """Own an empty run folder; one that exists is moved aside to `NAME.1`, `NAME.2`, …, never overwritten.
+        """Own an empty run folder, which is its maker's alone; one that exists is moved aside to `NAME.1`, `NAME.2`, …,
+        never overwritten.
 
         Raises `RunTaken` while another process owns it, and `UserError` where it cannot be made.
         """
         with told(path, "make"):
-            path.mkdir(parents=True, exist_ok=True)
+            private_folder(path)
             owner = Owner.claim(path, tell)
             while not holds_only(path, OWNER):
                 owner.check()
                 owner.moved(move_aside(path))
                 owner.give_back()
-                path.mkdir(parents=True, exist_ok=True)
+                private_folder(path)
                 owner = Owner.claim(path, tell)  # another may have been faster
             return cls(path, owner)._with_folders()
 
     @classmethod
     def keep(cls, path: Path, tell: Tell = silent) -> RunFolder:
-        """Own the run folder at `path` with all that is in it; an empty one where there is none.
+        """Own the run folder at `path` with all that is in it, and its mode; an empty one where there is none.
 
         Raises `RunTaken` while another process owns it, and `UserError` where it cannot be used.
         """
         with told(path, "use"):
-            path.mkdir(parents=True, exist_ok=True)
+            private_folder(path)
             return cls(path, Owner.claim(path, tell))._with_folders()
 
     def _with_folders(self) -> RunFolder:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.errors import DiskFailed
-from rlhf.runs.durable import unguarded
+from rlhf.http.inert import inert_json
+from rlhf.runs.durable import private, unguarded
 
 BUFFERED_LINES = 1024
 """Lines kept in memory before they are written: a killed run loses no more than these."""
@@ -27,13 +28,14 @@ class JsonlWriter:
     def __init__(
         self, path: Path, buffered_lines: int = BUFFERED_LINES, may_write: Callable[[], None] = unguarded
     ) -> None:
-        self._path, self._file = path, path.open("ab", buffering=0)
+        self._path, self._file = path, open(path, "ab", buffering=0, opener=private)  # noqa: SIM115
         self._buffered_lines, self._may_write = buffered_lines, may_write
         self._lines: list[str] = []
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         for row in rows:
-            self._lines.append(json.dumps(row, allow_nan=False, ensure_ascii=False, separators=(", ", ": ")))
+            line = json.dumps(row, allow_nan=False, ensure_ascii=False, separators=(", ", ": "))
+            self._lines.append(inert_json(line))
             if len(self._lines) >= self._buffered_lines:
                 self.flush()
 

@@ -83,6 +83,9 @@ class EpisodeRecord:
     reward: float | None = None
     reward_parts: dict[str, float] | None = None
     """The named pieces of the reward before weighting."""
+    reward_detail: str | None = None
+    """What the scorer says of its number, for people: of kind `code`, how many tests passed, and whether they
+    trusted the code."""
     reward_per_turn: bool | None = None
     """Whether the reward is that of its `turns` alone."""
     turn_weight: float | None = None
@@ -268,6 +271,7 @@ def _reward(sample: Sample) -> dict[str, Any]:
     return {
         "reward": finite(float(sample.score.value)),
         "reward_parts": _finite_parts(sample.score.parts),
+        "reward_detail": sample.score.detail or None,
         "reward_per_turn": sample.score.only_turns or None,
         "turn_weight": sample.score.turn_weight or None,
     }

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
 
+from rlhf.http.inert import inert
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateLine:
@@ -97,7 +99,7 @@ class PlainView:
         self._stream.flush()
 
     def _say(self, text: str) -> None:
-        self._stream.write(text + "\n")
+        self._stream.write(inert(text) + "\n")
         self._stream.flush()
 
 

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 import httpx
 from pydantic import ValidationError
 
+from rlhf.http.exchange import Answer, client, exchange, json_body
+from rlhf.http.foreign import Unreadable, read_json
+from rlhf.http.inert import inert_line
 from rlhf.sandbox.program import Program, Run, SandboxBroken, SandboxBusy, SandboxUnavailable
 from rlhf.sandbox.wire import RunCodeResponse, request_of, run_of
 
 CONNECT_SECONDS = 10.0
 BUSY = (429, 503)
+JSON = {"Content-Type": "application/json"}
 
 
 class RemoteSandbox:
     """A `Runner` behind `url`. A program is sent once: nothing here repeats it.
 
-    `wait_seconds` is how long an answer may take beyond the program's own time: queueing at the server included.
+    `wait_seconds` is how long an answer may take beyond the program's own time, from connecting to its last byte:
+    queueing at the server included.
     """
 
     def __init__(self, url: str, token: str | None = None, wait_seconds: float = 330.0) -> None:
         self._url, self._wait_seconds = url.rstrip("/"), wait_seconds
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._client = httpx.AsyncClient(base_url=self._url, headers=headers, limits=httpx.Limits(max_connections=None))
+        self._client = client(headers=headers, limits=httpx.Limits(max_connections=None))
 
     async def start(self) -> None:
         """Run a first program. Raises `SandboxUnavailable`."""
@@ -34,25 +42,52 @@ class RemoteSandbox:
 
     async def run(self, program: Program) -> Run:
         """What became of `program`. Raises `SandboxBroken`, `SandboxBusy`."""
-        timeout = httpx.Timeout(program.wall_seconds + self._wait_seconds, connect=CONNECT_SECONDS)
+        where, seconds = f"{self._url}/run_code", program.wall_seconds + self._wait_seconds
+        timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
+        request = self._client.build_request(
+            "POST", where, content=json_body(request_of(program)), headers=JSON, timeout=timeout
+        )
         try:
-            answer = await self._client.post("/run_code", json=request_of(program), timeout=timeout)
+            async with asyncio.timeout(seconds):
+                answer = await exchange(self._client, request)
+            return _run_in(where, answer)
+        except TimeoutError:
+            raise SandboxBroken(f"{where}: no answer within {seconds:g} s") from None
         except httpx.HTTPError as error:
-            raise SandboxBroken(f"{self._url}/run_code: {type(error).__name__}: {error}") from None
-        if answer.status_code in BUSY:
-            raise SandboxBusy(f"{self._url}/run_code: {answer.text[:300]}")
-        if answer.status_code != 200:
-            raise SandboxBroken(f"{self._url}/run_code answered {answer.status_code}: {answer.text[:300]}")
-        return self._read(answer)
+            raise SandboxBroken(f"{where}: {type(error).__name__}: {error}") from None
+        except Unreadable as error:
+            raise SandboxBroken(f"{where} answered something else: {error}") from None
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    def _read(self, answer: httpx.Response) -> Run:
-        try:
-            response = RunCodeResponse.model_validate_json(answer.content)
-        except ValidationError as error:
-            raise SandboxBroken(f"{self._url}/run_code answered something else: {error.errors()[0]['msg']}") from None
-        if (run := run_of(response)) is None:
-            raise SandboxBroken(f"{self._url}/run_code: {response.message}")
-        return run
+
+def _run_in(where: str, answer: Answer) -> Run:
+    """What an answer says of a program. Raises `SandboxBroken`, `SandboxBusy`, `Unreadable`."""
+    if answer.status != 200:
+        told = f"{where} answered {answer.status}: {inert_line(answer.content[:300].decode(errors='replace'))}"
+        raise SandboxBusy(told) if answer.status in BUSY else SandboxBroken(told)
+    said = read_json(answer.content)
+    try:
+        response = RunCodeResponse.model_validate_json(json.dumps(said), strict=True)
+        _check(response)
+        run = run_of(response)
+    except ValidationError as error:
+        raise Unreadable(error.errors()[0]["msg"]) from None
+    except ValueError as error:  # files that are not base64
+        raise Unreadable(str(error)) from None
+    if run is None:
+        raise SandboxBroken(f"{where}: {inert_line(response.message)[:300]}")
+    return run
+
+
+def _check(response: RunCodeResponse) -> None:
+    """Raises `Unreadable` for numbers that no run has."""
+    result = response.run_result
+    if result is None:
+        return
+    seconds, code = result.execution_time, result.return_code
+    if seconds is not None and not 0 <= seconds < float("inf"):
+        raise Unreadable(f"a run of {seconds} s")
+    if code is not None and not -256 <= code <= 2**32:
+        raise Unreadable(f"a return code of {code:.6g}" if abs(code) < 10**300 else "a return code beyond all numbers")

@@ -16,6 +16,8 @@ PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
 
 def confine(cage: Cage, limits: Limits) -> None:
     """Close the cage around this process, for good. Raises `OSError`, and then nothing may be run."""
+    for entrance in cage.entrances:
+        os.write(entrance, b"0")
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_DUMPABLE, 1)  # the warden is not, and then a process may not touch its own /proc
     os.chdir(cage.folder)
@@ -28,13 +30,16 @@ def confine(cage: Cage, limits: Limits) -> None:
     if cage.uid is not None:
         os.setgroups([])
         os.setresgid(cage.uid, cage.uid, cage.uid)
-        os.setresuid(cage.uid, cage.uid, cage.uid)
+        real = cage.uid if cage.second_uid is None else cage.second_uid
+        os.setresuid(real, cage.uid, cage.uid)
     if cage.filtered:
         known = landlock.version() if cage.landlock else 0
         seccomp.install(
             files_outside=not cage.alone,
             others_outside=cage.uid is None and not cage.alone and known < landlock.SCOPES_SINCE,
             truncate_covered=known >= landlock.TRUNCATE_SINCE,
+            counted=bool(cage.entrances),
+            sized=cage.sized,
         )
 
 
@@ -49,6 +54,7 @@ def _take_only(limits: Limits, uid: int | None) -> None:
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_SIGPENDING: limits.open_files,
     }
     for kind, bound in bounds.items():
         hard = resource.getrlimit(kind)[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat
 import time
 from collections.abc import Iterator
 
@@ -15,37 +16,52 @@ REAP_SECONDS = 10.0
 PAUSE_SECONDS = 0.002
 
 
+IN_A_PIPE, IN_A_SOCKET = 64 * 1024, 208 * 1024
+"""The most that lies in one: nothing in the cage can enlarge it."""
+
+
 class Survivors(Exception):
     """Processes of a run that would not end."""
 
 
-def descendants(of: int | None = None) -> list[int]:
-    """Every process below `of` (this one, when None), its whole tree; orphans have come up to the warden."""
-    found: list[int] = []
-    for child in _children(os.getpid() if of is None else of):
-        found += [child, *descendants(child)]
+class Unmeasured(Exception):
+    """Something of a run whose size cannot be seen; the text names it."""
+
+
+def descendants() -> list[int]:
+    """Every process below this one, its whole tree; orphans have come up to the warden."""
+    found = list(_children(os.getpid()))
+    for process in found:  # it grows meanwhile
+        found += _children(process)
     return found
 
 
 def memory_bytes(processes: list[int], worth_exactness: int) -> int:
-    """What they really use together; pages that they share count once where the cheap sum exceeds `worth_exactness`."""
-    total = sum(_resident(process) for process in processes)
-    return total if total <= worth_exactness else sum(_share(process) for process in processes)
+    """What they hold together, as far as it can be seen; pages that they share count once where the cheap sum exceeds
+    `worth_exactness`. What lies in pipes and sockets is taken for the most that it can be."""
+    kernel = sum(IN_A_PIPE if stat.S_ISFIFO(about.st_mode) else IN_A_SOCKET for about in _queues(processes))
+    total = sum(_resident(process) for process in processes) + kernel
+    return total if total <= worth_exactness else sum(_share(process) for process in processes) + kernel
 
 
 def threads(processes: list[int]) -> int:
     return sum(len(_listing(f"/proc/{process}/task")) for process in processes)
 
 
-def unlinked_bytes(processes: list[int]) -> int:
-    """Size of the files without a name that they hold open."""
-    held = {}
+def oom_killed(events: int) -> bool:
+    """Whether the kernel killed a process of the run for memory, asked through the descriptor of its group's events."""
+    lines = os.pread(events, 4096, 0).decode().splitlines()
+    return any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in lines)
+
+
+def nameless_bytes(processes: list[int], folder: str) -> int:
+    """Size of the files without a name that they hold. Raises `Unmeasured` where that cannot be seen."""
+    held = {about.st_ino: about.st_blocks * 512 for about in _open_files(processes) if about.st_nlink == 0}
     for process in processes:
-        for descriptor in _listing(f"/proc/{process}/fd"):
-            with contextlib.suppress(OSError):
-                about = os.stat(f"/proc/{process}/fd/{descriptor}")
-                if about.st_nlink == 0:
-                    held[about.st_dev, about.st_ino] = about.st_blocks * 512
+        for line in _read(f"/proc/{_alive(process)}/maps").splitlines():
+            _, _, _, _, inode, *name = line.split(maxsplit=5)
+            if name and name[0].startswith(folder) and name[0].endswith(" (deleted)") and int(inode) not in held:
+                raise Unmeasured("a file that only a mapping holds")
     return sum(held.values())
 
 
@@ -69,11 +85,14 @@ def reaped() -> Iterator[tuple[int, int]]:
 
 
 def _kill(cage: Cage) -> None:
+    if cage.end is not None:
+        os.write(cage.end, b"1")
     if cage.alone:
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)  # all of the namespace, but not its first process
     elif cage.uid is not None:
-        _kill_user(cage.uid)
+        for uid in (cage.uid, cage.second_uid):
+            _kill_user(cage.uid if uid is None else uid)
     else:
         for process in descendants():
             with contextlib.suppress(ProcessLookupError):
@@ -103,13 +122,55 @@ def _children(process: int) -> Iterator[int]:
         yield from map(int, _read(f"/proc/{process}/task/{task}/children").split())
 
 
-def _resident(process: int) -> int:
+def _queues(processes: list[int]) -> list[os.stat_result]:
+    """Their pipes and sockets, each once."""
+    open_files = _open_files(processes, hidden=False)
+    return [about for about in open_files if stat.S_ISFIFO(about.st_mode) or stat.S_ISSOCK(about.st_mode)]
+
+
+def _open_files(processes: list[int], *, hidden: bool = True) -> list[os.stat_result]:
+    """The files that any thread of them has open, each once. Raises `Unmeasured` for a process that hides them, if
+    `hidden`."""
+    found: dict[tuple[int, int], os.stat_result] = {}
+    for process in processes:
+        for task in _listing(f"/proc/{process}/task"):
+            folder = f"/proc/{process}/task/{task}/fd"
+            try:
+                descriptors = os.listdir(folder)
+            except PermissionError:  # a thread that has ended looks so too
+                if hidden and _pages(f"{process}/task/{task}"):
+                    raise Unmeasured("a process that hides what it holds") from None
+                continue
+            except OSError:
+                continue
+            for descriptor in descriptors:
+                with contextlib.suppress(OSError):
+                    about = os.stat(f"{folder}/{descriptor}")
+                    found[about.st_dev, about.st_ino] = about
+    return list(found.values())
+
+
+def _alive(process: int) -> str:
+    """The process, as one of its threads that is still there: the first may end before the others, and says nothing
+    then."""
+    if _pages(str(process)):
+        return str(process)
+    tasks = (f"{process}/task/{task}" for task in _listing(f"/proc/{process}/task"))
+    return next((task for task in tasks if _pages(task)), str(process))
+
+
+def _pages(process: str) -> int:
+    """Resident pages; at least 1 for what has memory at all."""
     fields = _read(f"/proc/{process}/statm").split()
-    return int(fields[1]) * PAGE_BYTES if fields else 0
+    return max(int(fields[1]), int(int(fields[0]) > 0)) if fields else 0
+
+
+def _resident(process: int) -> int:
+    return _pages(_alive(process)) * PAGE_BYTES
 
 
 def _share(process: int) -> int:
-    for line in _read(f"/proc/{process}/smaps_rollup").splitlines():
+    for line in _read(f"/proc/{_alive(process)}/smaps_rollup").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     return _resident(process)  # it hides its maps

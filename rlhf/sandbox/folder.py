@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlhf.sandbox.confine import confine
+from rlhf.sandbox.descendants import Unmeasured
 from rlhf.sandbox.limits import Limits
 from rlhf.sandbox.orders import Cage
 
@@ -21,9 +22,13 @@ class Inside(Exception):
     """Something that the cage did not let happen."""
 
 
-def write_files(files: Mapping[str, bytes], cage: Cage, limits: Limits) -> None:
-    """Put `files` into the folder, as the code itself could. Raises `Inside`."""
-    _in_the_cage(lambda: _write(files), cage, limits)
+def write_files(files: Mapping[str, bytes]) -> None:
+    """Put `files` into the folder that this process is in. Raises `OSError`, `RecursionError`."""
+    for path, content in files.items():
+        if folder := os.path.dirname(path):
+            os.makedirs(folder, exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content)
 
 
 def fetch_files(paths: tuple[str, ...], cage: Cage, limits: Limits) -> dict[str, bytes]:
@@ -33,24 +38,23 @@ def fetch_files(paths: tuple[str, ...], cage: Cage, limits: Limits) -> dict[str,
 
 
 def used(folder: str, most: int) -> tuple[int, int]:
-    """Bytes and entries of a folder; counting ends once there are more than `most` entries."""
+    """Bytes and entries of a folder; counting ends once there are more than `most` entries. Raises `Unmeasured` for a
+    folder in it that cannot be read: the code closed it, or put it too deep for a path."""
     total, entries, waiting = 0, 0, [folder]
     while waiting and entries <= most:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as listing:
-            for entry in listing:
-                about = entry.stat(follow_symlinks=False)
-                total, entries = total + about.st_blocks * 512, entries + 1
-                if stat.S_ISDIR(about.st_mode):
-                    waiting.append(entry.path)
+        try:
+            with os.scandir(waiting.pop()) as listing:
+                for entry in listing:
+                    with contextlib.suppress(FileNotFoundError):
+                        about = entry.stat(follow_symlinks=False)
+                        total, entries = total + about.st_blocks * 512, entries + 1
+                        if stat.S_ISDIR(about.st_mode):
+                            waiting.append(entry.path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # it is gone meanwhile
+        except OSError as error:
+            raise Unmeasured(f"a folder that cannot be read ({error.strerror})") from None
     return total, entries
-
-
-def _write(files: Mapping[str, bytes]) -> None:
-    for path, content in files.items():
-        if folder := os.path.dirname(path):
-            os.makedirs(folder, exist_ok=True)
-        with open(path, "wb") as file:
-            file.write(content)
 
 
 def _read(paths: tuple[str, ...], most: int) -> dict[str, str]:
@@ -84,6 +88,8 @@ def _in_the_cage(work: Callable[[], Any], cage: Cage, limits: Limits) -> Any:
     with open(receive, "rb") as pipe:
         answer = json.loads(pipe.read() or b'{"failed": "it was killed"}')
     os.waitpid(child, 0)
+    if "broken" in answer:
+        raise OSError(answer["broken"])
     if "failed" in answer:
         raise Inside(answer["failed"])
     return answer["done"]
@@ -92,10 +98,19 @@ def _in_the_cage(work: Callable[[], Any], cage: Cage, limits: Limits) -> Any:
 def _answer(send: int, work: Callable[[], Any], cage: Cage, limits: Limits) -> None:
     """Never returns: this process is a copy of the warden's."""
     try:
+        answer = _outcome(work, cage, limits)
+        with open(send, "wb") as pipe:
+            pipe.write(json.dumps(answer).encode())
+    finally:
+        os._exit(0)
+
+
+def _outcome(work: Callable[[], Any], cage: Cage, limits: Limits) -> dict[str, Any]:
+    try:
         confine(cage, limits)
-        answer = {"done": work()}
-    except (OSError, Inside, MemoryError) as error:
-        answer = {"failed": f"{type(error).__name__}: {error}"}
-    with open(send, "wb") as pipe:
-        pipe.write(json.dumps(answer).encode())
-    os._exit(0)
+    except OSError as error:
+        return {"broken": f"the cage could not be closed: {error}"}
+    try:
+        return {"done": work()}
+    except (OSError, Inside, MemoryError, RecursionError) as error:
+        return {"failed": f"{type(error).__name__}: {error}"}

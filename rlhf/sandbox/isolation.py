@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from rlhf.sandbox import bubblewrap, warden
+from rlhf.sandbox import bubblewrap, landlock, warden
+from rlhf.sandbox.groups import Group, Parents, group
 from rlhf.sandbox.limits import Limits
 from rlhf.sandbox.orders import Cage
 from rlhf.sandbox.python import Interpreter
-from rlhf.sandbox.uids import lent_uid
+from rlhf.sandbox.removal import held, remove, sweep
+from rlhf.sandbox.uids import COUNT, FIRST, lent_uid
+from rlhf.sandbox.warden import LOOK_SECONDS
 
 PACKAGE_ROOT = str(Path(__file__).parents[2])
+FOLDER = "rlhf-sandbox-"
+BEST_EFFORT = f"best effort, measured every {LOOK_SECONDS:g} s"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 START = "import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
 
@@ -40,6 +44,30 @@ class Isolation:
 
     rung: Rung
     python: Interpreter
+    groups: Parents | None = None
+    """Where each run gets a control group, which bounds its memory and its processes; None: the warden bounds them."""
+    own_disk: bool = False
+    """Outside namespaces of its own too, each run's folder is a file system of its size, mounted by its warden."""
+
+    @property
+    def sized(self) -> bool:
+        """The kernel bounds the folder."""
+        return self.own_disk or self.rung is Rung.BUBBLEWRAP
+
+    @property
+    def bounds(self) -> dict[str, str]:
+        """What bounds memory, processes and disk of a run."""
+        kept = f"by {self.groups}" if self.groups else BEST_EFFORT
+        disk = "by a file system of its size" if self.sized else BEST_EFFORT
+        return {"memory": kept, "processes": kept, "disk": disk}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loan:
+    """What belongs to one run while it lasts: a user id that no other process has, and a control group."""
+
+    uid: int | None
+    group: Group | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,37 +77,78 @@ class Place:
     command: tuple[str, ...]
     cage: Cage
     parent: int
+    descriptors: tuple[int, ...] = ()
+    """What the warden inherits."""
 
 
 @contextlib.contextmanager
-def place(isolation: Isolation, limits: Limits) -> Iterator[Place]:
+def place(isolation: Isolation, limits: Limits, *, two_users: bool = False) -> Iterator[Place]:
     """A place for one run, gone afterwards with all its files. Raises `OSError`, `SandboxBroken`."""
     with contextlib.ExitStack() as stack:
-        uid = stack.enter_context(lent_uid()) if os.geteuid() == 0 else None
+        root = os.geteuid() == 0
+        uid = stack.enter_context(lent_uid()) if root else None
+        second = stack.enter_context(lent_uid()) if root and two_users else None
+        own = stack.enter_context(group(isolation.groups, limits)) if isolation.groups else None
         if isolation.rung is Rung.BUBBLEWRAP:
-            yield _in_namespaces(isolation, limits, uid)
+            here = _in_namespaces(isolation, limits, Loan(uid=uid, group=own))
         else:
-            yield _in_a_folder(isolation, stack.enter_context(_scratch()), uid)
+            here = _in_a_folder(isolation, stack.enter_context(_scratch()), Loan(uid=uid, group=own))
+        yield replace(here, cage=here.cage._replace(second_uid=second))
 
 
-def _in_namespaces(isolation: Isolation, limits: Limits, uid: int | None) -> Place:
-    command = bubblewrap.command(isolation.python, PACKAGE_ROOT, DEVICES, limits, privileged=uid is not None)
-    cage = Cage(folder=bubblewrap.FOLDER, uid=uid, landlock=False, filtered=True, alone=True)
-    return Place(command=(*command, *_warden(isolation, bubblewrap.PACKAGE_ROOT)), cage=cage, parent=0)
+def sweep_folders() -> None:
+    """Remove the folders that services of this user which died have left."""
+    sweep(_scratch_parent(), FOLDER, {os.geteuid(), *(range(FIRST, FIRST + COUNT) if os.geteuid() == 0 else ())})
 
 
-def _in_a_folder(isolation: Isolation, folder: str, uid: int | None) -> Place:
-    closed = isolation.rung is Rung.LANDLOCK
-    cage = Cage(
-        folder=folder,
-        uid=uid,
-        landlock=closed,
-        filtered=closed,
-        alone=False,
-        readable=isolation.python.readable,
-        devices=DEVICES,
+def _in_namespaces(isolation: Isolation, limits: Limits, loan: Loan) -> Place:
+    privileged = loan.uid is not None
+    command = bubblewrap.command(isolation.python, PACKAGE_ROOT, _devices(loan), limits, privileged=privileged)
+    return _place(
+        (*command, *_warden(isolation, bubblewrap.PACKAGE_ROOT)),
+        loan,
+        Cage(
+            folder=bubblewrap.FOLDER,
+            uid=loan.uid,
+            landlock=landlock.version() > 0,  # a second wall; nothing else closes the files of one's own in /proc
+            filtered=True,
+            alone=True,
+            sized=True,
+            readable=(*isolation.python.readable, "/proc"),
+            devices=_devices(loan),
+        ),
     )
-    return Place(command=_warden(isolation, PACKAGE_ROOT), cage=cage, parent=os.getpid())
+
+
+def _in_a_folder(isolation: Isolation, folder: str, loan: Loan) -> Place:
+    closed = isolation.rung is Rung.LANDLOCK
+    return _place(
+        _warden(isolation, PACKAGE_ROOT),
+        loan,
+        Cage(
+            folder=folder,
+            uid=loan.uid,
+            landlock=closed,
+            filtered=closed,
+            alone=False,
+            sized=isolation.own_disk,
+            readable=isolation.python.readable,
+            devices=_devices(loan),
+        ),
+    )
+
+
+def _place(command: tuple[str, ...], loan: Loan, cage: Cage) -> Place:
+    parent = 0 if cage.alone else os.getpid()
+    if (own := loan.group) is None:
+        return Place(command=command, cage=cage, parent=parent)
+    cage = cage._replace(entrances=own.entrances, events=own.events, end=own.end)
+    return Place(command=command, cage=cage, parent=parent, descriptors=own.descriptors)
+
+
+def _devices(loan: Loan) -> tuple[str, ...]:
+    """Mapped and shared, /dev/zero is memory that only a control group counts."""
+    return DEVICES if loan.group else tuple(device for device in DEVICES if device != "/dev/zero")
 
 
 def _warden(isolation: Isolation, root: str) -> tuple[str, ...]:
@@ -89,20 +158,18 @@ def _warden(isolation: Isolation, root: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[str]:
-    """A folder where another user can get to, for the code; what it did to its rights is undone at the end."""
+    """A folder where another user can get to, for the code. What cannot be removed of it changes nothing for the run:
+    the next start tries again."""
+    folder = tempfile.mkdtemp(prefix=FOLDER, dir=_scratch_parent())
+    with held(folder):
+        try:
+            yield folder
+        finally:
+            with contextlib.suppress(OSError):
+                remove(folder)
+
+
+def _scratch_parent() -> str:
     usual = Path(tempfile.gettempdir())
     passable = all(above.stat().st_mode & stat.S_IXOTH for above in (usual, *usual.parents))
-    folder = tempfile.mkdtemp(prefix="rlhf-sandbox-", dir=usual if passable or os.geteuid() else "/tmp")
-    try:
-        yield folder
-    finally:
-        _open_up(folder)
-        shutil.rmtree(folder)
-
-
-def _open_up(folder: str) -> None:
-    """Folders that the code closed can be emptied again."""
-    os.chmod(folder, stat.S_IRWXU)
-    for entry in os.scandir(folder):
-        if entry.is_dir(follow_symlinks=False):
-            _open_up(entry.path)
+    return str(usual) if passable or os.geteuid() else "/tmp"

@@ -9,10 +9,11 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlhf.sandbox import landlock
-from rlhf.sandbox.isolation import Isolation, Rung
+from rlhf.sandbox.groups import NoGroups, Parents, find
+from rlhf.sandbox.isolation import Isolation, Rung, sweep_folders
 from rlhf.sandbox.limits import MIB, Limits
 from rlhf.sandbox.program import Program, Run, SandboxBroken, SandboxUnavailable
 from rlhf.sandbox.python import candidates, interpreter
@@ -43,10 +44,16 @@ class Ladder:
 
     isolation: Isolation
     passed_over: tuple[tuple[Rung, str], ...] = ()
+    ungrouped: str = ""
+    """Why there are no control groups, where there are none."""
 
     def __str__(self) -> str:
         over = "".join(f"; not {rung}: {reason}" for rung, reason in self.passed_over)
-        return f"{self.isolation.rung} with {self.isolation.python.path}{over}"
+        bounds = "".join(f"; {name} {how}" for name, how in self.isolation.bounds.items())
+        return f"{self.isolation.rung} with {self.isolation.python.path}{bounds}{self._ungrouped()}{over}"
+
+    def _ungrouped(self) -> str:
+        return f"; no control groups: {self.ungrouped}" if self.ungrouped else ""
 
 
 def choose(
@@ -57,23 +64,44 @@ def choose(
     Raises `SandboxUnavailable` with the reasons when there is none. Resource limits alone stop no file access and no
     network: they are tried, last, only where `allow_rlimits` says so.
     """
+    groups, ungrouped = _groups()
+    sweep_folders()
     over: list[tuple[Rung, str]] = []
     for rung in (*rungs, *((Rung.RLIMITS,) if allow_rlimits else ())):
         reasons = []
         for path in [python] if python else candidates():
-            isolation = Isolation(rung=rung, python=interpreter(path))
-            if not (reason := probe(isolation)):
-                return Ladder(isolation=isolation, passed_over=tuple(over))
+            isolation, reason = _strongest(Isolation(rung=rung, python=interpreter(path), groups=groups))
+            if isolation:
+                return Ladder(isolation=isolation, passed_over=tuple(over), ungrouped=ungrouped or reason)
             reasons.append(f"{path}: {reason}")
         over.append((rung, ", ".join(reasons)))
     reasons_text = "; ".join(f"{rung}: {reason}" for rung, reason in over)
     raise SandboxUnavailable(f"no isolation works on this machine, so no code is run; {ADVICE} ({reasons_text})")
 
 
+def _groups() -> tuple[Parents | None, str]:
+    try:
+        return find(), ""
+    except NoGroups as error:
+        return None, str(error)
+
+
+def _strongest(whole: Isolation) -> tuple[Isolation | None, str]:
+    """The rung with as much of what bounds it as works here, and why not more, or why not at all."""
+    if missing := _missing(whole.rung):
+        return None, missing
+    reason = ""
+    for groups in dict.fromkeys((whole.groups, None)):
+        for own_disk in (True, False) if whole.rung is not Rung.BUBBLEWRAP and os.geteuid() == 0 else (False,):
+            isolation = replace(whole, groups=groups, own_disk=own_disk)
+            if not (failed := probe(isolation)):
+                return isolation, reason if groups is None else ""
+            reason = failed
+    return None, reason
+
+
 def probe(isolation: Isolation) -> str:
     """Why this isolation does not hold on this machine; empty when it does."""
-    if missing := _missing(isolation.rung):
-        return missing
     with tempfile.NamedTemporaryFile() as secret, _listener() as port:
         os.chmod(secret.name, 0o666)
         try:

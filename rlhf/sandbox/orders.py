@@ -25,6 +25,18 @@ class Cage(NamedTuple):
     """By seccomp."""
     alone: bool
     """The warden is the first process of a process namespace."""
+    sized: bool
+    """The folder is a file system in memory of its own, which the kernel bounds. Outside a namespace the warden mounts
+    it."""
+    entrances: tuple[int, ...] = ()
+    """Descriptors: "0" written to each moves the writer into the control group of the run, which bounds memory and
+    processes. Empty: only the warden bounds what all use together."""
+    events: int | None = None
+    """Descriptor of what happened in the group."""
+    end: int | None = None
+    """Descriptor: "1" written to it kills all that is in the group."""
+    second_uid: int | None = None
+    """Another user id that no other process has: the code's real one at its start."""
     readable: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
 

@@ -14,7 +14,10 @@ from rlhf.errors import RlhfError, UserError
 class Program:
     """Python to run. Paths of `files` and `fetch` are relative to the folder it runs in.
 
-    `memory_bytes` of 0 asks for all that the sandbox gives.
+    `memory_bytes` of 0 asks for all that the sandbox gives. With `two_users`, and where the sandbox has user ids to
+    lend (started as root), the program starts with two: the effective one, whose folder it is, and another as the real
+    one.
+    A process of it may take either, and those of the one can neither signal those of the other nor touch their files.
     """
 
     code: str
@@ -23,6 +26,7 @@ class Program:
     fetch: tuple[str, ...] = ()
     wall_seconds: float = 10.0
     memory_bytes: int = 0
+    two_users: bool = False
 
 
 class Ending(StrEnum):

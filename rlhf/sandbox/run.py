@@ -28,7 +28,7 @@ def run(program: Program, ceiling: Limits, isolation: Isolation) -> Run:
     if wrong := _wrong_path(program):
         return Run(ending=Ending.REFUSED, return_code=None, stdout="", stderr="", seconds=0.0, detail=wrong)
     try:
-        with place(isolation, limits) as here:
+        with place(isolation, limits, two_users=program.two_users) as here:
             return _as_run(_ask(here, _orders(program, limits, isolation, here), isolation.rung))
     except OSError as error:
         raise SandboxBroken(f"the sandbox ({isolation.rung}) could not run a program: {error}") from error
@@ -58,6 +58,7 @@ def _ask(here: Place, orders: Orders, rung: Rung) -> Verdict:
         stderr=subprocess.PIPE,
         env={},
         start_new_session=True,
+        pass_fds=here.descriptors,
     )
     try:
         answer, complaint = warden.communicate(orders.pack(), timeout=timeout_seconds)

@@ -15,15 +15,16 @@ from rlhf.sandbox.syscalls import SYSCALLS
 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column in the table of system calls, and the kernel's AUDIT_ARCH."""
-X32_BIT = 0x40000000
-LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+LOAD, AND, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 REFUSE, PRETEND, ABSENT = ERRNO | errno.EPERM, ERRNO, ERRNO | errno.ENOSYS
+UNSUPPORTED = ERRNO | errno.EOPNOTSUPP
 NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 
-NETWORK = "socket io_uring_setup io_uring_enter io_uring_register"
-"""`socketpair` stays: asyncio wakes itself with it, and it reaches nobody else."""
+NETWORK = "socket connect bind sendmsg sendmmsg io_uring_setup io_uring_enter io_uring_register"
+"""`socketpair` stays: asyncio wakes itself with it. So do `send` and `sendto` without an address; an address reaches
+sockets of others, and `sendmsg`, whose address lies in memory, also puts open files where nobody counts them."""
 OTHER_PROCESSES = (
     "ptrace process_vm_readv process_vm_writev process_madvise process_mrelease kcmp pidfd_getfd "
     "setpriority ioprio_set migrate_pages move_pages"
@@ -33,11 +34,12 @@ KERNEL = (
     "fsconfig fsmount fspick mount_setattr unshare setns chroot reboot kexec_load kexec_file_load init_module "
     "finit_module delete_module swapon swapoff fanotify_init name_to_handle_at open_by_handle_at quotactl acct "
     "settimeofday adjtimex clock_settime clock_adjtime syslog personality ioperm iopl modify_ldt vhangup sethostname "
-    "setdomainname nfsservctl lookup_dcookie"
+    "setdomainname nfsservctl lookup_dcookie quotactl_fd open_tree_attr statmount listmount listns lsm_get_self_attr "
+    "lsm_set_self_attr lsm_list_modules landlock_create_ruleset landlock_add_rule landlock_restrict_self"
 )
 OUTLIVES_OR_ESCAPES_COUNTING = (
     "shmget shmat shmctl msgget msgsnd msgrcv msgctl semget semop semctl semtimedop mq_open mq_unlink "
-    "memfd_create memfd_secret"
+    "memfd_create memfd_secret io_setup vmsplice inotify_init inotify_init1 inotify_add_watch"
 )
 ONLY_ITSELF = "prlimit64 sched_setaffinity sched_setscheduler sched_setparam sched_setattr"
 """Their first argument names a process, and 0 is the caller."""
@@ -46,42 +48,55 @@ ATTRIBUTES = (
     "lremovexattr fchmod fchown fsetxattr fremovexattr setxattrat removexattrat file_setattr"
 )
 """Landlock does not cover them. They pretend to work, since `shutil.copy` and archives call them on their own files."""
+SHARED_ANONYMOUS = 0x21  # MAP_SHARED and MAP_ANONYMOUS
+THREAD_AND_FILES, THREAD = 0x10400, 0x10000  # CLONE_THREAD and CLONE_FILES
+SO_BUFFERS = (7, 8, 32, 33)  # of sending, of receiving, and both by force
+PR_SET_DUMPABLE, PR_SET_MM = 4, 35
 SIGNALS = "kill tkill tgkill"
 OTHER_SIGNALS = "rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal"
 NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID and NET
 TERMINALS_AND_ATTRIBUTES = (0x5412, 0x541C, 0x40086602, 0x401C5820)  # TIOCSTI, TIOCLINUX, FS_IOC_SETFLAGS, FSSETXATTR
 F_SETOWN, F_SETOWN_EX = 8, 15
+F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ = 1024, 1026, 1031
+KNOWN = 1 + max(number for numbers in SYSCALLS.values() for number in numbers if number is not None)
+"""Calls from here on are newer than this file: nobody has judged them, and they are absent."""
 
 
-def install(*, files_outside: bool, others_outside: bool, truncate_covered: bool) -> None:
+def install(
+    *, files_outside: bool, others_outside: bool, truncate_covered: bool, counted: bool = True, sized: bool = True
+) -> None:
     """Put the filter on this thread and all that it starts, for good. Raises `OSError`.
 
     `files_outside`: the machine's files are there, and only Landlock is before them; `truncate_covered`: it knows that
     call. `others_outside`: processes of the same user are there, and nothing but this filter stops a signal to them.
+    `counted`: the kernel counts the memory of the run; `sized`: its folder cannot outgrow its size.
     """
     column, architecture = ARCHITECTURES[os.uname().machine]
     forbidden = (NETWORK, OTHER_PROCESSES, KERNEL, OUTLIVES_OR_ESCAPES_COUNTING)
     rules = [rule for names in forbidden for rule in refused(names, column)]
     rules += calls("clone3", column, [_return(ABSENT)])  # its flags lie in memory; libc falls back to clone
-    rules += calls("clone", column, forbidden_bits(0, NEW_NAMESPACES))
+    rules += calls("clone", column, [*_unless_files_are_shared(), *forbidden_bits(0, NEW_NAMESPACES)])
     rules += calls("ioctl", column, forbidden_values(1, TERMINALS_AND_ATTRIBUTES))
+    rules += calls("prctl", column, forbidden_values(0, (PR_SET_DUMPABLE, PR_SET_MM)))
+    rules += calls("setsockopt", column, forbidden_values(2, SO_BUFFERS))
+    rules += calls("sendto", column, no_pointer(4))
     for name in ONLY_ITSELF.split():
         rules += calls(name, column, only_value(0, 0))
     if files_outside:
         rules += [rule for name in ATTRIBUTES.split() for rule in calls(name, column, [_return(PRETEND)])]
         rules += [] if truncate_covered else refused("truncate", column)
     rules += own_signals_only(column) if others_outside else []
+    owners = (F_SETOWN, F_SETOWN_EX) if others_outside else ()
+    rules += calls("fcntl", column, forbidden_values(1, (F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ, *owners)))
+    rules += [] if counted else calls("mmap", column, forbidden_together(3, SHARED_ANONYMOUS))
+    rules += [] if sized else calls("fallocate", column, [_return(UNSUPPORTED)])  # libc writes zeros instead
     _load(_program(architecture, rules))
 
 
 def own_signals_only(column: int) -> list[bytes]:
     """Only this process may be signalled by itself: enough for `abort`, and for threads."""
     own = [rule for name in SIGNALS.split() for rule in calls(name, column, only_value(0, os.getpid()))]
-    return [
-        *own,
-        *refused(OTHER_SIGNALS, column),
-        *calls("fcntl", column, forbidden_values(1, (F_SETOWN, F_SETOWN_EX))),
-    ]
+    return [*own, *refused(OTHER_SIGNALS, column)]
 
 
 def refused(names: str, column: int) -> list[bytes]:
@@ -103,6 +118,23 @@ def forbidden_values(argument: int, values: tuple[int, ...]) -> list[bytes]:
     return [_load_argument(argument), *tests, _return(ALLOW)]
 
 
+def forbidden_together(argument: int, bits: int) -> list[bytes]:
+    tests = [_instruction(AND, bits), _jump(EQUAL, bits, 0, 1), _return(REFUSE), _return(ALLOW)]
+    return [_load_argument(argument), *tests]
+
+
+def no_pointer(argument: int) -> list[bytes]:
+    """Both halves of the argument are 0."""
+    high = [_instruction(LOAD, ARGUMENTS_AT + 8 * argument + 4), _jump(EQUAL, 0, 1, 0), _return(REFUSE)]
+    return [*high, *only_value(argument, 0)]
+
+
+def _unless_files_are_shared() -> list[bytes]:
+    """A thread with open files of its own would be a place to hide them."""
+    load = [_load_argument(0), _instruction(AND, THREAD_AND_FILES)]
+    return [*load, _jump(EQUAL, THREAD, 0, 1), _return(REFUSE)]
+
+
 def only_value(argument: int, value: int) -> list[bytes]:
     return [_load_argument(argument), _jump(EQUAL, value, 1, 0), _return(REFUSE), _return(ALLOW)]
 
@@ -113,7 +145,7 @@ def _program(architecture: int, rules: list[bytes]) -> bytes:
         _jump(EQUAL, architecture, 1, 0),
         _return(KILL),
         _instruction(LOAD, NUMBER_AT),
-        _jump(AT_LEAST, X32_BIT, 0, 1),
+        _jump(AT_LEAST, KNOWN, 0, 1),  # those of the x32 interface are above, too
         _return(ABSENT),
     ]
     return b"".join([*start, *rules, _return(ALLOW)])

@@ -9,12 +9,14 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, ValidationError
 
-from rlhf.http.doors import BearerToken, BodyLimit
+from rlhf.http.binding import LOOPBACK, Access
+from rlhf.http.doors import Doors
+from rlhf.http.limits import SANDBOX
+from rlhf.http.serving import behind_doors
 from rlhf.sandbox.pool import Sandbox
 from rlhf.sandbox.program import SandboxBroken, SandboxBusy
 from rlhf.sandbox.wire import RunCodeRequest, RunCodeResponse, Status, program_of, response_of
 
-LARGEST_BODY_BYTES = 64 * 1024 * 1024
 BODY = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": RunCodeRequest.model_json_schema()}}}
 }
@@ -33,12 +35,12 @@ class Invalid(BaseModel):
 
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    **{status: {"model": Problem, "description": "An error"} for status in (401, 413, 503)},
+    **{status: {"model": Problem, "description": "An error"} for status in (401, 413, 415, 503)},
     422: {"model": Invalid, "description": "Not a request"},
 }
 
 
-def make_app(sandbox: Sandbox, token: str | None) -> FastAPI:
+def make_app(sandbox: Sandbox, token: str | None, access: Access | None = None, *, host: str = LOOPBACK) -> Doors:
     """The application. It probes the machine when it starts; with a `token`, only who bears it is served."""
 
     @contextlib.asynccontextmanager
@@ -55,6 +57,7 @@ def make_app(sandbox: Sandbox, token: str | None) -> FastAPI:
         return {
             "status": "healthy",
             "isolation": str(sandbox.ladder.isolation.rung),
+            "limits": sandbox.ladder.isolation.bounds,
             "passed_over": {str(rung): reason for rung, reason in sandbox.ladder.passed_over},
             "running": sandbox.running,
             "waiting": sandbox.waiting,
@@ -72,11 +75,9 @@ def make_app(sandbox: Sandbox, token: str | None) -> FastAPI:
         except SandboxBroken as error:
             return RunCodeResponse(status=Status.SANDBOX_ERROR, message=str(error))
 
-    too_long = {"detail": f"a request may have {LARGEST_BODY_BYTES} bytes"}
-    app.add_middleware(BodyLimit, most=LARGEST_BODY_BYTES, too_long=too_long)
-    if token:
-        app.add_middleware(BearerToken, token=token, refusal={"detail": "a bearer token is needed"})
-    return app
+    return behind_doors(
+        app, lambda status, why: {"detail": why}, access or Access(limits=SANDBOX), host=host, token=token
+    )
 
 
 def _parsed(body: bytes) -> RunCodeRequest:

@@ -6,6 +6,7 @@ namespace, or is outside the code's Landlock domain, and it lets nobody read its
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -14,15 +15,29 @@ import time
 from types import FrameType
 
 from rlhf.sandbox.confine import confine
-from rlhf.sandbox.descendants import Survivors, descendants, end_all, memory_bytes, reaped, threads, unlinked_bytes
+from rlhf.sandbox.descendants import (
+    Survivors,
+    Unmeasured,
+    descendants,
+    end_all,
+    memory_bytes,
+    nameless_bytes,
+    oom_killed,
+    reaped,
+    threads,
+)
+from rlhf.sandbox.disk import filled, mount_own, unmount
 from rlhf.sandbox.folder import Inside, fetch_files, used, write_files
+from rlhf.sandbox.limits import Limits
 from rlhf.sandbox.orders import Cage, Orders, Verdict, unpack
+from rlhf.sandbox.removal import remove
 from rlhf.sandbox.streams import Streams
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 LOOK_SECONDS = 0.04
 """How often the run's size is measured: what it can exceed its limits by is what it does in that time."""
 CANNOT_START = 126
+REFUSED = "refused: "
 MIB = 1024 * 1024
 
 
@@ -33,9 +48,9 @@ def main() -> None:
     try:
         verdict = carry_out(orders)
     except Ended:
-        _remove(orders.cage.folder)  # whoever would have done it is gone
+        _remove(orders.cage)  # whoever would have done it is gone
         raise
-    except (OSError, Survivors) as error:
+    except OSError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}")
         raise SystemExit(3) from None
     sys.stdout.buffer.write(verdict.pack())
@@ -44,22 +59,24 @@ def main() -> None:
 def carry_out(orders: Orders) -> Verdict:
     """One run from files in to files out; nothing of it is left when this returns, or raises."""
     try:
-        try:
-            write_files(orders.files, orders.cage, orders.limits)
-        except Inside as error:
-            return _verdict("refused", None, f"files cannot be written: {error}", 0.0, {}, (b"", b""))
         return _run(orders)
+    except Refused as error:
+        return _verdict("refused", None, str(error), 0.0, {}, (b"", b""))
     finally:
-        end_all(orders.cage)
+        with contextlib.suppress(Survivors):  # told in the verdict; the namespace or the group of the run ends them
+            end_all(orders.cage)
 
 
 def _run(orders: Orders) -> Verdict:
     streams = Streams(orders.stdin, orders.limits.output_bytes)
-    started = time.monotonic()
     child = _start(orders, streams)
+    started = time.monotonic()
     ending, code, detail = _watch(child, streams, orders, started + orders.limits.wall_seconds)
     seconds = time.monotonic() - started
-    end_all(orders.cage)
+    try:
+        end_all(orders.cage)
+    except Survivors as error:
+        ending, code, detail = "excess", None, str(error)
     output = streams.finish()
     try:
         files = fetch_files(orders.fetch, orders.cage, orders.limits)
@@ -69,20 +86,42 @@ def _run(orders: Orders) -> Verdict:
 
 
 def _start(orders: Orders, streams: Streams) -> int:
+    """The code's process, once it is the code. Raises `Refused` where its limits do not let it begin, and `OSError`
+    where it cannot be started, for no fault of its own."""
+    receive, send = os.pipe()  # closes when the child becomes the code
     if (child := os.fork()) == 0:
-        try:
-            streams.become_standard()
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
-                signal.signal(number, signal.SIG_DFL)
-            confine(orders.cage, orders.limits)
-            os.setsid()
-            os.execve(orders.command[0], orders.command, dict(orders.environment))
-        except OSError as error:
-            os.write(2, f"the sandbox could not start the code: {error}\n".encode())
-        finally:
-            os._exit(CANNOT_START)
+        _become(orders, streams, send)
+    os.close(send)
     streams.let_go()
+    with open(receive, "rb") as pipe:
+        complaint = pipe.read().decode(errors="replace")
+    if complaint.startswith(REFUSED):
+        raise Refused(complaint.removeprefix(REFUSED))
+    if complaint:
+        raise OSError(f"the code could not be started: {complaint}")
     return child
+
+
+def _become(orders: Orders, streams: Streams, send: int) -> None:
+    """In the child: into the cage, write the files as the code itself could, and be the code. Never returns."""
+    writing = False
+    try:
+        streams.become_standard()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        confine(orders.cage, orders.limits)
+        os.setsid()
+        writing = True
+        write_files(orders.files)
+        writing = False
+        os.execve(orders.command[0], orders.command, dict(orders.environment))
+    except (OSError, RecursionError) as error:
+        blame = f"{REFUSED}files cannot be written: " if writing else ""
+        os.write(send, f"{blame}{type(error).__name__}: {error}"[:1000].encode(errors="replace"))
+    except MemoryError:
+        os.write(send, f"{REFUSED}{orders.limits.memory_bytes} bytes of memory are too few to start in".encode())
+    finally:
+        os._exit(CANNOT_START)
 
 
 def _watch(child: int, streams: Streams, orders: Orders, deadline: float) -> tuple[str, int | None, str]:
@@ -93,30 +132,58 @@ def _watch(child: int, streams: Streams, orders: Orders, deadline: float) -> tup
             streams.pump(min(LOOK_SECONDS, max(deadline - time.monotonic(), 0.0)), over)
             status = dict(reaped()).get(child)
             if status is not None:
+                if excess := _killed(orders):  # it, or a process of it that it did not miss
+                    return "excess", None, excess
                 return "exited", os.waitstatus_to_exitcode(status), ""
             if time.monotonic() >= deadline:
                 return "time", None, f"killed after {orders.limits.wall_seconds:g} s"
             if time.monotonic() - looked >= LOOK_SECONDS:
                 looked = time.monotonic()
                 if excess := _excess(orders):
-                    return "excess", None, f"killed for using more than {excess}"
+                    return "excess", None, excess
     finally:
         os.close(over)
 
 
 def _excess(orders: Orders) -> str:
-    """The limit that the run passes, in words; empty when there is none."""
-    limits, running = orders.limits, descendants()
+    """What the run uses too much of, as the detail of its verdict; empty when there is nothing."""
+    grouped, sized = bool(orders.cage.entrances), orders.cage.sized
+    running = [] if grouped and sized else descendants()
+    try:
+        stored = _stored(orders, running)
+    except Unmeasured as error:
+        return f"killed for {error}: what cannot be measured is too much"
+    return (_killed(orders) if grouped else _grown(orders.limits, running)) or stored
+
+
+def _killed(orders: Orders) -> str:
+    """The same of what the kernel killed a process for."""
+    events = orders.cage.events
+    return _more_than(f"{orders.limits.memory_bytes // MIB} MiB of memory") if events and oom_killed(events) else ""
+
+
+def _grown(limits: Limits, running: list[int]) -> str:
+    """The same of what only this process adds up."""
     if memory_bytes(running, limits.memory_bytes) > limits.memory_bytes:
-        return f"{limits.memory_bytes // MIB} MiB of memory"
-    if threads(running) > limits.processes:
-        return f"{limits.processes} processes"
-    stored, entries = used(orders.cage.folder, limits.files)
+        return _more_than(f"{limits.memory_bytes // MIB} MiB of memory")
+    return _more_than(f"{limits.processes} processes") if threads(running) > limits.processes else ""
+
+
+def _stored(orders: Orders, running: list[int]) -> str:
+    """The same of files. Raises `Unmeasured`."""
+    limits, folder = orders.limits, orders.cage.folder
+    if orders.cage.sized:
+        stored, entries = filled(folder)
+    else:
+        stored, entries = used(folder, limits.files)
+        stored += nameless_bytes(running, folder)
     if entries > limits.files:
-        return f"{limits.files} files"
-    if stored + unlinked_bytes(running) > limits.disk_bytes:
-        return f"{limits.disk_bytes // MIB} MiB of disk"
-    return ""
+        return _more_than(f"{limits.files} files")
+    return _more_than(f"{limits.disk_bytes // MIB} MiB of disk") if stored > limits.disk_bytes else ""
+
+
+def _more_than(limit: str) -> str:
+    return f"killed for using more than {limit}"
 
 
 def _verdict(
@@ -140,18 +207,30 @@ def _prepare(orders: Orders) -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != orders.parent:  # it died before the kernel knew
             raise SystemExit(1)
-    _hand_over(orders.cage)
+    _hand_over(orders.cage, orders.limits)
 
 
-def _hand_over(cage: Cage) -> None:
+def _hand_over(cage: Cage, limits: Limits) -> None:
+    for descriptor in (*cage.entrances, cage.events, cage.end):
+        if descriptor is not None:
+            os.set_inheritable(descriptor, False)  # the code gets none of them
+    if cage.sized and not cage.alone:
+        mount_own(cage.folder, limits)
+    if cage.second_uid is not None:
+        os.chmod(cage.folder, 0o700)  # it is the first user's
     if cage.uid is not None:
         os.chown(cage.folder, cage.uid, cage.uid)
 
 
-def _remove(folder: str) -> None:
-    import shutil  # rarely needed, and slow to import
+def _remove(cage: Cage) -> None:
+    if cage.sized:
+        unmount(cage.folder)
+    with contextlib.suppress(OSError):  # whatever stays goes when the next service starts
+        remove(cage.folder)
 
-    shutil.rmtree(folder, ignore_errors=True)
+
+class Refused(Exception):
+    """The run cannot begin within its limits."""
 
 
 class Ended(SystemExit):

@@ -26,6 +26,8 @@ class RunCodeRequest(BaseModel):
     files: dict[str, Base64Bytes | None] = {}
     """Contents in base64, by their relative path."""
     fetch_files: list[str] = []
+    two_users: bool = False
+    """Of this server alone; others pass over it. See `Program`."""
 
 
 class RunStatus(StrEnum):
@@ -75,6 +77,7 @@ def program_of(request: RunCodeRequest) -> Program:
         fetch=tuple(request.fetch_files),
         wall_seconds=request.run_timeout,
         memory_bytes=max(request.memory_limit_MB, 0) * MIB,
+        two_users=request.two_users,
     )
 
 
@@ -88,6 +91,7 @@ def request_of(program: Program) -> dict[str, object]:
         "memory_limit_MB": program.memory_bytes // MIB or -1,
         "files": {path: base64.b64encode(content).decode() for path, content in program.files.items()},
         "fetch_files": list(program.fetch),
+        **({"two_users": True} if program.two_users else {}),
     }
 
 

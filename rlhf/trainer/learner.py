@@ -23,7 +23,7 @@ from rlhf.trainer.disagreement import explained
 from rlhf.trainer.kl_control import kl_controller, read_controller, write_controller
 from rlhf.trainer.scores import Scores, gathered_scores
 from rlhf.trainer.settings import LearnerSettings, Orders
-from rlhf.types import Group, Manifest, PolicyVersion, Rendezvous, Routing, TrainedSample, Updated, Written
+from rlhf.types import Group, Manifest, Meeting, PolicyVersion, Rendezvous, Routing, TrainedSample, Updated, Written
 
 DEATH_GRACE_SECONDS = 3.0
 """When one rank dies the others fail at once, with an error of their own: time for the true cause to arrive."""
@@ -63,9 +63,9 @@ class RemoteLearner:
     async def start(self, settings: LearnerSettings) -> dict[str, Any]:
         """Start every rank and let them meet. Returns rank 0's facts; raises `ModelError` for a model that is none."""
         seconds = self._config.deepspeed.start_timeout_seconds
-        address, port = await self._workers[0].call("address", timeout_seconds=seconds)
+        meeting = await self._workers[0].call("meeting", timeout_seconds=seconds)
         size = len(self._workers)
-        facts = await self._each("start", [(rank, size, address, port, settings) for rank in range(size)], seconds)
+        facts = await self._each("start", [(rank, size, meeting, settings) for rank in range(size)], seconds)
         return dict(facts[0])
 
     async def update(self, groups: Sequence[Group]) -> Updated:
@@ -121,11 +121,13 @@ class RemoteLearner:
         await self._all("export", path, seconds=self._seconds)
 
     async def rendezvous(self, world_size: int) -> Rendezvous:
-        address, port = await self._workers[0].call("address", timeout_seconds=self._publish_seconds)
+        backend = self._transfer_backend
+        meeting: Meeting = await self._workers[0].call("meeting", backend, timeout_seconds=self._publish_seconds)
         return Rendezvous(
-            backend=self._transfer_backend,
-            address=address,
-            port=port,
+            backend=backend,
+            address=meeting.address,
+            port=meeting.port,
+            secret=meeting.secret,
             world_size=world_size,
             timeout_seconds=self._publish_seconds,
             bucket_bytes=int(self._config.publish.bucket_megabytes * 2**20),

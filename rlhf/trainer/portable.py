@@ -20,6 +20,7 @@ from torch import Tensor
 
 from rlhf.models.lora import HasModel
 from rlhf.trainer import weights, zero
+from rlhf.trainer.states import as_data
 
 WHOLE = "whole"
 MASTER, MOMENTS = "fp32", ("exp_avg", "exp_avg_sq")
@@ -29,6 +30,11 @@ MODEL_STATES = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_s
 def load_from_other_plan(module: HasModel, engine: Any, state: Path, rank: int, bucket_bytes: int) -> None:
     """Weights, moments and place in the schedule of the checkpoint in `state` for the ranks of this one. Collective;
     the optimizer's settings (`zero.put_settings`) come after it."""
+    with as_data(state):
+        _load(module, engine, state, rank, bucket_bytes)
+
+
+def _load(module: HasModel, engine: Any, state: Path, rank: int, bucket_bytes: int) -> None:
     whole = state.parent / WHOLE
     if rank == 0:
         _convert(state, whole)
@@ -93,7 +99,7 @@ def _split(states: Mapping[str, Any], whole: Path) -> None:
 
 
 def _read(whole: Path, name: str, part: str) -> Tensor:
-    saved = torch.load(whole / "zero" / name / f"{part}.pt", map_location="cpu", weights_only=False)
+    saved = torch.load(whole / "zero" / name / f"{part}.pt", map_location="cpu", weights_only=True)
     tensor: Tensor = saved["param"] if isinstance(saved, Mapping) else torch.as_tensor(saved)
     return tensor
 
@@ -140,5 +146,5 @@ def _moments(engine: Any, flat: Tensor, steps: int) -> Mapping[str, Tensor]:
 
 def _model_states(state: Path) -> Mapping[str, Any]:
     file = next(state / name for name in MODEL_STATES if (state / name).exists())
-    loaded: Mapping[str, Any] = torch.load(file, map_location="cpu", weights_only=False)
+    loaded: Mapping[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     return loaded

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import secrets
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -17,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.cluster.interfaces import LOOPBACK, own_address
 from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.scores import RankScores, Wanted
 from rlhf.trainer.settings import LearnerSettings, Orders, PairTerms
-from rlhf.types import Manifest, PolicyVersion, Rendezvous, Routing, Written
+from rlhf.transfer.interfaces import LOOPBACK, own_address
+from rlhf.types import Manifest, Meeting, PolicyVersion, Rendezvous, Routing, Written
 
 if TYPE_CHECKING:
     from rlhf.trainer.preference_rank import PreferenceRank
@@ -43,14 +44,21 @@ class LearnerWorker:
         self.name, self._loopback = name, loopback
         self._rank: Rank | RewardRank | None = None
 
-    def address(self) -> tuple[str, int]:
-        """Where the others can meet this worker: its host's address and a port that is free now."""
+    def meeting(self, backend: str = "gloo") -> Meeting:
+        """Where the others can meet this worker: its host's address, a port that is free now, and a new secret; with
+        nccl the secret is its unique id, by which its members find one another."""
         host = LOOPBACK if self._loopback else own_address()
+        if backend == "nccl":
+            from rlhf.transfer.gpu_senders import nccl_unique_id
+
+            secret = nccl_unique_id()
+        else:
+            secret = secrets.token_hex(32)
         with socket.socket() as free:
             free.bind((host, 0))
-            return host, free.getsockname()[1]
+            return Meeting(address=host, port=free.getsockname()[1], secret=secret)
 
-    def start(self, rank: int, world_size: int, address: str, port: int, settings: LearnerSettings) -> dict[str, Any]:
+    def start(self, rank: int, world_size: int, meeting: Meeting, settings: LearnerSettings) -> dict[str, Any]:
         """Join the other ranks and load the model. Returns facts: parameters, context length, seconds.
 
         A worker that has started can be started again, with other settings but the same ranks.
@@ -64,7 +72,7 @@ class LearnerWorker:
         from rlhf.trainer.reward_rank import RewardRank
         from rlhf.trainer.zero import join
 
-        join(rank, world_size, address, port, settings.device, settings.trainer.deepspeed.timeout_seconds)
+        join(rank, world_size, meeting, settings.device, settings.trainer.deepspeed.timeout_seconds)
         self._rank = None  # frees a former model before the next one is loaded
         kinds: Mapping[str, type[Rank | RewardRank]] = {
             "policy": Rank,

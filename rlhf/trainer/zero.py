@@ -22,20 +22,23 @@ from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
 from rlhf.trainer.config import OptimizerConfig
 from rlhf.trainer.schedule import learning_rate_factor
 from rlhf.trainer.settings import LearnerSettings
+from rlhf.trainer.states import as_data
+from rlhf.transfer.interfaces import LOOPBACK, interface_environment, interface_toward
+from rlhf.transfer.store import SignedStore, open_store
+from rlhf.types import Meeting
 
 TAG = "state"
 """DeepSpeed's name of the one state in a checkpoint's folder."""
 
+_kept: list[SignedStore] = []
+"""Of the process group, for as long as the process lives: torch holds a store's C++ half alone."""
 
-def join(rank: int, world_size: int, address: str, port: int, device: str, timeout_seconds: float) -> None:
-    """Join the ranks' default process group: gloo on a CPU, nccl on GPUs. A group that exists already is used."""
-    os.environ |= {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": "0",
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-    }
+
+def join(rank: int, world_size: int, meeting: Meeting, device: str, timeout_seconds: float) -> None:
+    """Join the ranks' default process group: gloo on a CPU, nccl on GPUs. A group that exists already is used.
+
+    The group is made here and not by DeepSpeed: its store would listen on every interface, and take what anyone writes.
+    """
     import deepspeed
 
     # A shared-memory collective that would be compiled here (47 s) and that training never calls.
@@ -43,11 +46,21 @@ def join(rank: int, world_size: int, address: str, port: int, device: str, timeo
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     # DeepSpeed calls collectives that torch is about to rename, once a tensor.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-    deepspeed.init_distributed(
-        dist_backend="gloo" if device == "cpu" else "nccl",
-        timeout=timedelta(seconds=timeout_seconds),
-        verbose=False,
-    )
+    backend, timeout = "gloo" if device == "cpu" else "nccl", timedelta(seconds=timeout_seconds)
+    if not torch.distributed.is_initialized():
+        _stay_on_loopback(meeting)
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": "0"}
+        store = open_store(rank, meeting.address, meeting.port, meeting.secret, timeout_seconds)
+        _kept.append(store)
+        torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    deepspeed.init_distributed(dist_backend=backend, timeout=timeout, verbose=False)
+
+
+def _stay_on_loopback(meeting: Meeting) -> None:
+    """Ranks of one machine open no port that another can reach, unless somebody chose an interface for them."""
+    if meeting.address == LOOPBACK:
+        for variable, value in interface_environment(interface_toward(LOOPBACK)).items():
+            os.environ.setdefault(variable, value)
 
 
 def build_engine(
@@ -166,7 +179,8 @@ def save(engine: Any, folder: Path) -> list[Path]:
 
 def load(engine: Any, folder: Path, config: OptimizerConfig) -> None:
     """Go on from `save`, with the optimizer's settings of `config`. Raises `CheckpointError`. Collective."""
-    path, _ = engine.load_checkpoint(str(folder), tag=TAG)
+    with as_data(folder):
+        path, _ = engine.load_checkpoint(str(folder), tag=TAG)
     if path is None:
         raise CheckpointError(f"{folder}: DeepSpeed finds no state to go on from; use another checkpoint")
     put_settings(engine, config)

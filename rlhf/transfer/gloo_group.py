@@ -5,7 +5,6 @@ Two members may live in one process, in two threads (local mode). Every call end
 
 from __future__ import annotations
 
-import socket
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import ProcessGroupGloo
 
 from rlhf.errors import TransferError
+from rlhf.transfer.interfaces import interface_toward
+from rlhf.transfer.store import ROOT, open_store
 from rlhf.types import Rendezvous
-
-ROOT = 0
-"""The learner's rank: the only one that sends, and the host of the store."""
 
 
 class GlooGroup:
@@ -31,10 +29,10 @@ class GlooGroup:
         meeting = f"{rendezvous.address}:{rendezvous.port} as rank {rank} of {rendezvous.world_size}"
         with self._named(f"joining the transfer group at {meeting}"):
             # The store is kept: rank 0's is the server.
-            self._store: Any = open_store(rank, rendezvous)
-            self._group: Any = ProcessGroupGloo(
-                self._store, rank, rendezvous.world_size, timedelta(seconds=rendezvous.timeout_seconds)
+            self._store: Any = open_store(
+                rank, rendezvous.address, rendezvous.port, rendezvous.secret, rendezvous.timeout_seconds
             )
+            self._group: Any = ProcessGroupGloo(self._store, rank, rendezvous.world_size, options(rendezvous))
         self._started: deque[Any] = deque()
 
     def start_broadcast(self, buffer: Tensor) -> None:
@@ -74,18 +72,10 @@ class GlooGroup:
             ) from error
 
 
-def open_store(rank: int, rendezvous: Rendezvous) -> TCPStore:
-    """The key-value store where members meet; rank 0 hosts it. The others wait for it until the deadline."""
-    address, port, timeout = rendezvous.address, rendezvous.port, timedelta(seconds=rendezvous.timeout_seconds)
-    if rank != ROOT:
-        return TCPStore(address, port, is_master=False, timeout=timeout)
-    # A socket of our own, because the store's would listen on every interface.
-    listening = socket.create_server((address, port), backlog=1024)
-    return TCPStore(
-        address,
-        port,
-        is_master=True,
-        timeout=timeout,
-        wait_for_workers=False,
-        master_listen_fd=listening.detach(),
-    )
+def options(rendezvous: Rendezvous) -> Any:
+    """gloo's, with a device on the interface that leads to the meeting: by default it is whatever the host's name
+    resolves to, and so, in a run on one machine, a network that the run has no business with."""
+    chosen: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    chosen._timeout = timedelta(seconds=rendezvous.timeout_seconds)
+    chosen._devices = [ProcessGroupGloo.create_device(hostname=interface_toward(rendezvous.address).address)]
+    return chosen

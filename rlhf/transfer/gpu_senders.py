@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from vllm.distributed.weight_transfer.nccl_common import trainer_init
+from vllm.distributed.weight_transfer.nccl_common import uid_init_process_group
 from vllm.distributed.weight_transfer.packed_tensor import packed_ipc_producer, packed_nccl_broadcast_producer
 
 from rlhf.errors import TransferError
 from rlhf.transfer.buckets import cut
-from rlhf.transfer.gloo_group import ROOT
-from rlhf.transfer.handles import HandleDesk
+from rlhf.transfer.handles import Chunk, HandleDesk, handle_of
 from rlhf.transfer.init_info import NCCL_BUFFERS
+from rlhf.transfer.store import ROOT
 from rlhf.types import Manifest, Rendezvous
+
+
+def nccl_unique_id() -> str:
+    """What the members of a new nccl group are told, in base64: where this process listens for them, and a number that
+    they must know. *Untested.*"""
+    from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
+
+    return b64encode(bytes(NCCLLibrary().ncclGetUniqueId().internal)).decode()
 
 
 class NcclSender:
@@ -30,12 +39,8 @@ class NcclSender:
 
     def connect(self, rendezvous: Rendezvous) -> None:
         self._bucket_bytes = rendezvous.bucket_bytes
-        self._group = trainer_init(
-            {
-                "master_address": rendezvous.address,
-                "master_port": rendezvous.port,
-                "world_size": rendezvous.world_size,
-            }
+        self._group = uid_init_process_group(
+            b64decode(rendezvous.secret), ROOT, rendezvous.world_size, torch.accelerator.current_device_index()
         )
 
     def send(self, tensors: Iterator[tuple[str, Tensor]], manifest: Manifest) -> None:
@@ -82,13 +87,13 @@ class IpcSender:
         )
         for chunk in chunks:
             self._desk.offer(
-                {
-                    "names": chunk.names,
-                    "dtype_names": chunk.dtype_names,
-                    "shapes": chunk.shapes,
-                    "tensor_sizes": chunk.tensor_sizes,
-                    "ipc_handles": chunk.ipc_handle,
-                }
+                Chunk(
+                    names=chunk.names,
+                    dtype_names=chunk.dtype_names,
+                    shapes=chunk.shapes,
+                    tensor_sizes=chunk.tensor_sizes,
+                    handles={gpu: handle_of(arguments) for gpu, arguments in chunk.ipc_handle.items()},
+                )
             )
         self._desk.end()
         torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]

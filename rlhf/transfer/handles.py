@@ -1,59 +1,142 @@
 """The desk over which CUDA IPC handles go from the learner to the engines, and receipts come back.
 
-A handle is a few hundred bytes; a `TCPStore` on the rendezvous' port carries it. Both ends are processes of one run.
+A handle is a few hundred bytes; a signed store on the rendezvous' port carries it, as JSON of values that are checked.
+Both ends are processes of one run.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from rlhf.errors import TransferError
-from rlhf.transfer.gloo_group import open_store
+from rlhf.transfer.store import ROOT, open_store
 from rlhf.types import Rendezvous
+
+Hexadecimal = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2})*$", max_length=1024)]
+Size = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class _Values(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Handle(_Values):
+    """One buffer of bytes on a GPU, as CUDA shares it."""
+
+    bytes: Size
+    device: Size
+    storage_handle: Hexadecimal
+    storage_bytes: Size
+    storage_offset: Size
+    counter_handle: Hexadecimal
+    counter_offset: Size
+    event_handle: Hexadecimal
+    event_sync_required: bool
+
+
+class Chunk(_Values):
+    """The tensors that are in the buffer at the moment, and its handle by the GPU's UUID."""
+
+    names: list[str]
+    dtype_names: list[str]
+    shapes: list[list[Size]]
+    tensor_sizes: list[Size]
+    handles: dict[str, Handle]
+
+
+class Offer(_Values):
+    """One message of the learner's; without a chunk it is the last of a publish."""
+
+    chunk: Chunk | None
+
+
+def handle_of(arguments: tuple[Any, ...]) -> Handle:
+    """The handle in the arguments that torch's `reduce_tensor` gives of a buffer of bytes."""
+    _, size, _, _, _, _, device, storage, storage_bytes, offset, _, counter, counter_offset, event, sync = arguments
+    return Handle(
+        bytes=size[0],
+        device=device,
+        storage_handle=storage.hex(),
+        storage_bytes=storage_bytes,
+        storage_offset=offset,
+        counter_handle=counter.hex(),
+        counter_offset=counter_offset,
+        event_handle=event.hex(),
+        event_sync_required=sync,
+    )
+
+
+def arguments_of(handle: Handle) -> tuple[Any, ...]:
+    """The reverse: arguments of torch's `rebuild_cuda_tensor`, whose classes are ours to say and not the sender's."""
+    return (
+        torch.Tensor,
+        torch.Size([handle.bytes]),
+        (1,),
+        0,
+        torch.storage.TypedStorage,
+        torch.uint8,
+        handle.device,
+        bytes.fromhex(handle.storage_handle),
+        handle.storage_bytes,
+        handle.storage_offset,
+        False,
+        bytes.fromhex(handle.counter_handle),
+        handle.counter_offset,
+        bytes.fromhex(handle.event_handle),
+        handle.event_sync_required,
+    )
 
 
 class HandleDesk:
-    """One member's end of the desk. The learner (rank 0) `offer`s update infos and waits until all others have taken
-    each; an engine's worker takes them with `updates`. Raises `TransferError` when the other side does not come within
-    the deadline."""
+    """One member's end of the desk. The learner (rank 0) `offer`s chunks and waits until all others have taken each; an
+    engine's worker takes them with `chunks`. Raises `TransferError` when the other side does not come within the
+    deadline, or a stranger has written to the desk."""
 
     def __init__(self, rank: int, rendezvous: Rendezvous) -> None:
-        self._store, self._rendezvous = open_store(rank, rendezvous), rendezvous
-        self._count = 0
+        self._rank, self._rendezvous, self._count = rank, rendezvous, 0
+        self._store = open_store(
+            rank, rendezvous.address, rendezvous.port, rendezvous.secret, rendezvous.timeout_seconds
+        )
 
-    def offer(self, update: dict[str, Any] | None) -> None:
-        """Lay out one update info and wait until every worker has loaded it."""
-        self._store.set(f"{self._count}/update", pickle.dumps(update))  # type: ignore[arg-type]
-        self._wait(f"{self._count}/taken")
+    def offer(self, chunk: Chunk | None) -> None:
+        """Lay out one chunk and wait until every worker has loaded it."""
+        self._store.set(f"{self._count}/offer", Offer(chunk=chunk).model_dump_json())
+        for rank in range(self._rendezvous.world_size):
+            if rank != ROOT:
+                self._heard(f"{self._count}/taken/{rank}")
         self._count += 1
 
     def end(self) -> None:
         """Tell the engines that there is no more in this publish."""
         self.offer(None)
 
-    def updates(self) -> Iterator[dict[str, Any]]:
-        """The update infos of one publish; asking for the next one says that the last was loaded."""
+    def chunks(self) -> Iterator[Chunk]:
+        """The chunks of one publish; asking for the next one says that the last was loaded."""
         while True:
-            self._wait(f"{self._count}/update")
-            update = pickle.loads(self._store.get(f"{self._count}/update"))
-            if update is not None:
-                yield update
-            self._take()
-            if update is None:
+            chunk = self._offered()
+            if chunk is not None:
+                yield chunk
+            self._store.set(f"{self._count}/taken/{self._rank}", "")
+            self._count += 1
+            if chunk is None:
                 return
 
-    def _take(self) -> None:
-        if self._store.add(f"{self._count}/members", 1) == self._rendezvous.world_size - 1:
-            self._store.set(f"{self._count}/taken", "")
-        self._count += 1
+    def _offered(self) -> Chunk | None:
+        try:
+            return Offer.model_validate_json(self._heard(f"{self._count}/offer"), strict=True).chunk
+        except ValidationError as error:
+            raise TransferError(f"an offer of handles makes no sense: {error.errors()[0]['msg']}") from None
 
-    def _wait(self, key: str) -> None:
+    def _heard(self, key: str) -> bytes:
         try:
             self._store.wait([key], timedelta(seconds=self._rendezvous.timeout_seconds))
         except RuntimeError as error:
             raise TransferError(
                 f"handle {key} did not come within {self._rendezvous.timeout_seconds:g} s: a peer is gone or hangs"
             ) from error
+        return self._store.get(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
 
@@ -20,6 +20,7 @@ class MeetingInfo(WeightTransferInitInfo):
     first_rank: int
     world_size: int
     timeout_seconds: float
+    secret: str = field(repr=False)
     bucket_bytes: int
 
     @property
@@ -30,6 +31,7 @@ class MeetingInfo(WeightTransferInitInfo):
             port=self.port,
             world_size=self.world_size,
             timeout_seconds=self.timeout_seconds,
+            secret=self.secret,
             bucket_bytes=self.bucket_bytes,
         )
 

@@ -25,11 +25,13 @@ def engine_backend(backend: str) -> str:
 
 
 def init_info(rendezvous: Rendezvous, first_rank: int) -> dict[str, Any]:
-    """Argument of `init_weight_transfer_engine`, for an engine whose workers follow from `first_rank`."""
+    """Argument of `init_weight_transfer_engine`, for an engine whose workers follow from `first_rank`.
+
+    nccl's members are told its unique id. By address they would meet in a store of vLLM's, which reads pickles from it.
+    """
     if rendezvous.backend == "nccl":
         return {
-            "master_address": rendezvous.address,
-            "master_port": rendezvous.port,
+            "nccl_unique_id_b64": rendezvous.secret,
             "rank_offset": first_rank,
             "world_size": rendezvous.world_size,
             "packed": True,

@@ -12,7 +12,7 @@ from vllm.distributed.weight_transfer.ipc_engine import (
 )
 
 from rlhf.errors import TransferError
-from rlhf.transfer.handles import HandleDesk
+from rlhf.transfer.handles import HandleDesk, arguments_of
 from rlhf.transfer.infos import ManifestInfo, MeetingInfo
 
 
@@ -40,8 +40,16 @@ class IpcReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
     def receive_weights(self, update_info: ManifestInfo) -> None:
         if self._desk is None:
             raise TransferError("receive_weights came before init_transfer_engine")
-        for chunk in self._desk.updates():
-            self._ipc.receive_weights(IPCWeightTransferUpdateInfo(**chunk))
+        for chunk in self._desk.chunks():
+            self._ipc.receive_weights(
+                IPCWeightTransferUpdateInfo(
+                    names=chunk.names,
+                    dtype_names=chunk.dtype_names,
+                    shapes=chunk.shapes,
+                    tensor_sizes=chunk.tensor_sizes,
+                    ipc_handles={gpu: arguments_of(handle) for gpu, handle in chunk.handles.items()},
+                )
+            )
 
     def finish_weight_update(self) -> None:
         self._ipc.finish_weight_update()

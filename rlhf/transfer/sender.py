@@ -16,8 +16,9 @@ from torch import Tensor
 
 from rlhf.errors import TransferError
 from rlhf.transfer.buckets import buffers_for, cut, digest, pack
-from rlhf.transfer.gloo_group import ROOT, GlooGroup
+from rlhf.transfer.gloo_group import GlooGroup
 from rlhf.transfer.init_info import engine_backend
+from rlhf.transfer.store import ROOT
 from rlhf.types import Manifest, Rendezvous
 
 

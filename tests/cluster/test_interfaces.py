@@ -5,7 +5,8 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from rlhf.cluster.interfaces import (
+from rlhf.errors import PlacementError
+from rlhf.transfer.interfaces import (
     GLOO_VARIABLE,
     NCCL_VARIABLE,
     Interface,
@@ -14,7 +15,6 @@ from rlhf.cluster.interfaces import (
     interface_toward,
     own_address,
 )
-from rlhf.errors import PlacementError
 
 
 def test_the_way_to_loopback_is_the_loopback_interface() -> None:

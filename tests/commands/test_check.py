@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,16 @@ def test_a_sound_recipe_is_described(rlhf: Command, recipe: Path, rows: Path):
         weighed,
     ):
         assert part in ended.stdout
+
+
+def test_unit_tests_that_need_trust_are_told_in_a_line(rlhf: Command, recipe: Path, rows: Path):
+    tests = ["assert f(1) == 2", "assert Stack([1]) == Stack([1])", "assert Stack([1]).pop() == 1"]
+    rows.write_text("".join(json.dumps({"question": "?", "answer": "", "tests": [test]}) + "\n" for test in tests))
+    ended = rlhf("check", recipe, "reward.kind=code")
+    needs = "1 of the first 3 rows need reward.code.tests: trusting, the first is row 2: they compare Stack([1])"
+    assert f"unit tests     apart from the code; {needs}\n" in ended.stdout
+    trusting = rlhf("check", recipe, "reward.kind=code", "reward.code.tests=trusting")
+    assert "unit tests     trust the code: what they check, it can replace\n" in trusting.stdout
 
 
 def test_a_model_folder_is_described(rlhf: Command, recipe: Path, model_folder: Path):

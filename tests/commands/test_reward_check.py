@@ -19,7 +19,7 @@ def accepted(out: str) -> set[str]:
 
 def test_a_strict_rule_accepts_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert reward_check("exact") == 0
-    assert "0 of 27 hostile replies are accepted" in capfd.readouterr().out
+    assert "0 of 33 hostile replies are accepted" in capfd.readouterr().out
 
 
 def test_a_rule_that_looks_anywhere_accepts_whoever_lists_everything(capfd: pytest.CaptureFixture[str]) -> None:

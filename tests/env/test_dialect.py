@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from rlhf.env.answers import Undecodable
 from rlhf.env.client.dialect import NotAnAction, Ours, Stock, dialect_of
-from rlhf.env.encoding import Undecodable, answer_data, observation_from, spec_data, spec_from
+from rlhf.env.encoding import answer_data, observation_from, spec_data, spec_from
 from rlhf.types import EnvironmentSpec, Message, Observation, Tool, ToolCall
 
 SPEC = EnvironmentSpec(name="e", description="d")

@@ -212,7 +212,8 @@ async def test_a_bad_call_is_a_json_rpc_error(http: httpx.AsyncClient, adder: st
 
 
 async def test_a_body_that_is_not_json_is_a_parse_error(http: httpx.AsyncClient, adder: str):
-    assert (await http.post(f"{adder}/mcp", content="{")).json()["error"]["code"] == -32700
+    answer = await http.post(f"{adder}/mcp", content="{", headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32700)
 
 
 async def test_an_mcp_client_shakes_hands_and_calls_within_its_session(http: httpx.AsyncClient, adder: str):

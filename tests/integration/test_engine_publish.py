@@ -85,7 +85,7 @@ async def joined(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     learner = Learner(AutoModelForCausalLM.from_pretrained(tmp_path), GlooSender())
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    meeting = Rendezvous(backend="gloo", address="127.0.0.1", port=port, world_size=2, timeout_seconds=20)
+    meeting = Rendezvous(backend="gloo", address="127.0.0.1", port=port, world_size=2, timeout_seconds=20, secret="s")
     await asyncio.gather(engine.connect(meeting, 1), asyncio.to_thread(learner.sender.connect, meeting))
     yield learner, engine
     learner.sender.close()

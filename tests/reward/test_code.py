@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from rlhf.config import build
 from rlhf.reward.code import CodeScorer, code_of, make_code_scorer
 from rlhf.reward.code_config import CodeRewardConfig
-from rlhf.reward.code_tests import Pair, TestsError, read_tests
+from rlhf.reward.code_tests import Asserts, Pair, TestsError, read_tests
+from rlhf.reward.config import RewardConfig
+from rlhf.reward.failure import CAUSED_BY_REPLIES, FailuresValued
+from rlhf.reward.reward import make_reward
 from rlhf.sandbox.ladder import Ladder, choose
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Program, Run, SandboxBroken
@@ -59,51 +63,6 @@ async def test_all_or_nothing() -> None:
     await scorer.close()
 
 
-CHEATS = {
-    "exits with success": "import sys; sys.exit(0)",
-    "exits hard": "import os; os._exit(0)",
-    "exits within a test": "import os\ndef add(a, b): os._exit(0)",
-    "prints the marker": "for i in range(9): print('nonce', i, 'passed'); print(i, 'passed')",
-    "replaces builtins": "import builtins\nbuiltins.AssertionError = None\nabs = lambda x: 0\nbuiltins.abs = abs\n"
-    "def add(a, b): return 10**9",
-    "replaces assert": "__builtins__['AssertionError'] = type('A', (), {})\ndef add(a, b): return None",
-    "equals everything": "class Yes:\n    __eq__ = __lt__ = __gt__ = __contains__ = lambda *a: True\n"
-    "    __sub__ = __rsub__ = __abs__ = lambda s, *a: s\n    __hash__ = lambda s: 0\n    __float__ = lambda s: 0.0\n"
-    "def add(a, b): return Yes()",
-    "an integer that equals everything": "class Yes(int):\n"
-    "    __eq__ = __lt__ = lambda *a: True\n    __hash__ = int.__hash__\n"
-    "    __sub__ = lambda s, o: s\n    __abs__ = lambda s: s\ndef add(a, b): return Yes(77)",
-    "a list whose items equal everything": "class Yes:\n    __eq__ = lambda *a: True\ndef add(a, b): return [Yes()]",
-    "patches comparison": "import operator\noperator.eq = lambda *a: True\ndef add(a, b): return 'x'",
-    "looks for the tests": "import gc, sys, os\n"
-    "found = [o for o in gc.get_objects() if isinstance(o, dict) and 'nonce' in o]\n"
-    "frames = [f for f in sys._current_frames().values()]\n"
-    "def add(a, b):\n    return found[0]['expected']",
-    "reads the memory of the tests": "import os\ndef add(a, b):\n"
-    "    return open(f'/proc/{os.getppid()}/mem', 'rb').read(1)",
-    "writes to the output of the tests": "import os\ndef add(a, b):\n"
-    "    return open(f'/proc/{os.getppid()}/fd/1', 'w').write('passed')",
-    "kills the tests": "import os\nos.kill(os.getppid(), 9)",
-    "interrupts the tests": "import os\nos.kill(os.getppid(), 2)\ndef add(a, b): return None",
-    "plants a module": "open('math.py', 'w').write('')\nopen('ast.py', 'w').write('')\ndef add(a, b): return None",
-    "answers for the channel": "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'{\"names\": {}}\\n' * 9)\n"
-    "    except OSError: pass\ndef add(a, b): return None",
-    "answers nonsense": "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'nonsense\\n' * 9)\n"
-    "    except OSError: pass\ndef add(a, b): return None",
-    "loops for ever": "while True: pass",
-    "takes all memory": "x = bytearray(1 << 30)",
-    "no Python": "def add(a, b:",
-    "raises": "def add(a, b): raise KeyError(a)",
-    "nothing": "",
-}
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize("cheat", CHEATS)
-async def test_no_trick_passes_a_test(scorer: CodeScorer, cheat: str) -> None:
-    assert await share(scorer, CHEATS[cheat]) == 0.0
-
-
 @pytest.mark.engine
 async def test_a_process_that_ends_passes_no_test_that_waits_for_exceptions(scorer: CodeScorer) -> None:
     test = "try:\n    f()\n    assert False\nexcept Exception as error:\n    pass"
@@ -111,35 +70,137 @@ async def test_a_process_that_ends_passes_no_test_that_waits_for_exceptions(scor
     assert await share(scorer, "import os\ndef f(): os._exit(0)", [test]) == 0.0
 
 
-@pytest.mark.engine
-async def test_tests_may_use_classes_callbacks_exceptions_changed_arguments_and_modules(scorer: CodeScorer) -> None:
-    code = """
+SOLUTION = """
 import math
-from collections import Counter
+from collections import Counter, deque
+from dataclasses import dataclass
+from fractions import Fraction
+LIMIT = 10
+class Refused(ValueError): pass
 class Stack:
     def __init__(self, items=()): self.items = list(items)
     def push(self, item): self.items.append(item); return self
     def pop(self): return self.items.pop()
     def __len__(self): return len(self.items)
+    def __getitem__(self, place): return self.items[place]
     def __eq__(self, other): return self.items == other.items
 def sort(values): values.sort()
 def apply(function, values): return [function(value) for value in values]
+def smallest(values, key=None): return min(values, key=key)
 def count(text): return Counter(text)
 def numbers():
-    yield from (1, 2)
-def fail(): raise ValueError('no')
+    n = 0
+    while True:
+        yield (n := n + 1)
+def adder(n): return lambda x: x + n
+def queue(*items): return deque(items)
+def same(value): return value
+def fail(text='no'): raise Refused(text)
 """
-    tests = [
-        "stack = Stack([1])\nstack.push(2)\nassert len(stack) == 2 and stack.pop() == 2 and stack.items == [1]",
-        "assert Stack([1]) == Stack([1]) and isinstance(Stack(), Stack)",
-        "values = [3, 1]\nsort(values)\nassert values == [1, 3]",
-        "assert apply(lambda value: value + 1, (1, 2)) == [2, 3]",
-        "assert count('aab') == {'a': 2, 'b': 1}",
-        "assert list(numbers()) == [1, 2]",
-        "try:\n    fail()\n    assert False\nexcept ValueError as error:\n    assert str(error) == 'no'",
-        "assert math.isclose(math.pi, 3.14159, rel_tol=1e-3)",
+BY_VALUES = [
+    "stack = Stack([1])\nstack.push(2).push(5)\nassert len(stack) == 3 and stack.pop() == 5 and stack.items == [1, 2]",
+    "stack = Stack([4, 5])\nassert stack[0] == 4 and stack[-1] == 5 and list(stack) == [4, 5] and 5 in stack",
+    "values = [3, 1]\nsort(values)\nassert values == [1, 3]",
+    "assert apply(lambda value: value + 1, (1, 2)) == [2, 3]",
+    "seen = []\ndef note(x): seen.append(x)\napply(note, [1, 2])\nassert seen == [1, 2]",
+    "assert apply(len, ['a', 'bb']) == [1, 2] and apply(str.upper, ['a']) == ['A'] and apply(math.sqrt, [4]) == [2.0]",
+    "assert smallest([[1, 2], [3]], key=len) == [3] and smallest(values=['b', 'A'], key=str.lower) == 'A'",
+    "import operator\nassert apply(operator.neg, [1]) == [-1] and apply(int, ['7']) == [7]",
+    "assert count('aab') == {'a': 2, 'b': 1}",
+    "found = numbers()\nassert [next(found) for _ in range(3)] == [1, 2, 3] and next(found) == 4",
+    "assert adder(2)(3) == 5 and list(map(adder(1), [1, 2])) == [2, 3]",
+    "assert list(queue(1, 2)) == [1, 2] and sorted(queue(2, 1)) == [1, 2]",
+    "values = [3, 1]\nsort(values=values)\nassert values == [1, 3]",
+    "try:\n    fail()\n    assert False\nexcept ValueError as error:\n    assert str(error) == 'no'",
+    "try:\n    same(1)[0]\n    assert False\nexcept TypeError:\n    pass",
+    "assert math.isclose(math.pi, 3.14159, rel_tol=1e-3) and LIMIT == 10",
+    "import fractions\nassert same(fractions.Fraction(1, 3)) * 3 == 1 and same(10 ** 5000) == 10 ** 5000",
+    "for value in (None, True, -1, 2.5, 1j, 'é\\ud800', b'x', [1], (1,), {1}, frozenset({1}), {(1, 2): [3]}):\n"
+    "    assert same(value) == value and type(same(value)) is type(value)",
+    "assert same(float('nan')) != 0 and same(float('-inf')) == float('-inf')",
+    "def check(candidate):\n    assert candidate([1]) == [1]\ncheck(same)",
+]
+"""Tests that need no trust, and pass with `SOLUTION`."""
+WITH_OBJECTS = {
+    "assert Stack([1]) == Stack([1])": "compares an object of the code",
+    "assert isinstance(Stack(), Stack)": "of an object of the code",
+    "assert Stack([1])": "converts an object of the code",
+    "assert str(Stack()) != ''": "converts an object of the code",
+    "class Two(Stack):\n    pass\nassert Two([1, 2]).pop() == 2": "of an object of the code",
+    "try:\n    fail()\nexcept Refused:\n    pass": "such tests need reward.code.tests: trusting",
+    "stack = Stack()\nstack.items = [1]\nassert stack.pop() == 1": "such tests need reward.code.tests: trusting",
+    "assert count('aab').most_common(1) == [('a', 2)]": "such tests need reward.code.tests: trusting",
+    "assert Stack([1, 2, 3])[0:2] == [1, 2]": "hands an object of type slice to the code",
+    "class Node:\n    value = 1\nassert same(Node()).value == 1": "hands an object of type Node to the code",
+    "assert apply(lambda x: same(x), [1]) == [1]": "a test hands over calls the code",
+}
+"""Tests that only pass in the code's own process, and what is said of them elsewhere."""
+
+
+@pytest.mark.engine
+async def test_tests_use_what_the_code_defines_by_values_and_only_the_rest_needs_trust(ladder: Ladder) -> None:
+    tests = [*BY_VALUES, *WITH_OBJECTS]
+    worth = {}
+    for kind in ("values", "trusting"):
+        scorer = CodeScorer(CONFIG.model_copy(update={"tests": kind}), Sandbox(queue=Queue(runs=2), ladder=ladder))
+        worth[kind] = [outcome.passed for outcome in await scorer._outcomes(SOLUTION, Asserts(texts=tuple(tests)))]
+        await scorer.close()
+    assert [test for test, passed in zip(tests, worth["values"], strict=True) if passed] == BY_VALUES
+    assert [test for test, passed in zip(tests, worth["trusting"], strict=True) if not passed] == []
+
+
+@pytest.mark.engine
+async def test_a_test_that_needs_an_object_says_so(scorer: CodeScorer) -> None:
+    outcomes = await scorer._outcomes(SOLUTION, Asserts(texts=tuple(WITH_OBJECTS)))
+    for outcome, (test, words) in zip(outcomes, WITH_OBJECTS.items(), strict=True):
+        assert words in outcome.why, (test, outcome.why)
+
+
+@pytest.mark.engine
+async def test_every_number_says_how_it_came_about_and_whom_it_trusts(ladder: Ladder) -> None:
+    told = []
+    for kind in ("values", "trusting"):
+        scorer = CodeScorer(CONFIG.model_copy(update={"tests": kind}), Sandbox(queue=Queue(runs=1), ladder=ladder))
+        scored = await scorer.score("def add(a, b): return 7", {"tests": TESTS})
+        assert isinstance(scored, Scored)
+        told.append(scored.detail)
+        await scorer.close()
+    assert told == [
+        "0 of 4 tests pass; test 1: AssertionError:",
+        "0 of 4 tests pass (trusting); test 1: AssertionError:",
     ]
-    assert await share(scorer, code, tests) == 1.0
+
+
+@pytest.mark.engine
+async def test_code_that_breaks_the_sandbox_has_the_lowest_and_a_sandbox_that_breaks_has_none(ladder: Ladder) -> None:
+    runner = Fragile(Sandbox(queue=Queue(runs=1), ladder=ladder))
+    broken = make_reward(build(RewardConfig, {"kind": "code"}))
+    assert isinstance(broken, FailuresValued)
+    scorer = CodeScorer(CONFIG, runner)
+    caused = await scorer.score("def add(a, b): return 'break it'", {"tests": TESTS})
+    assert isinstance(caused, Unscored)
+    assert caused.kind in CAUSED_BY_REPLIES
+    runner.breaks_once = True
+    assert await share(scorer, ADD) == 1.0
+    await scorer.close()
+
+
+class Fragile:
+    """A sandbox that breaks over some code, or once."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox, self.breaks_once = sandbox, False
+
+    async def start(self) -> None: ...
+
+    async def run(self, program: Program) -> Run:
+        if b"break it" in program.stdin or self.breaks_once:
+            self.breaks_once = False
+            raise SandboxBroken("File name too long")
+        return await self._sandbox.run(program)
+
+    async def close(self) -> None:
+        await self._sandbox.close()
 
 
 @pytest.mark.engine
@@ -189,9 +250,8 @@ async def test_a_row_without_usable_tests_gives_no_number(tests: Any) -> None:
 
 def test_text_is_split_into_one_test_an_assert_and_its_set_up_stays_with_it() -> None:
     text = "import math\nx = f(1)\nassert x == 1\ny = f(2)\nassert y == 2\nprint('end')"
-    assert read_tests({"tests": text}, "tests", None) == (
-        "import math\nx = f(1)\nassert x == 1",
-        "y = f(2)\nassert y == 2\nprint('end')",
+    assert read_tests({"tests": text}, "tests", None) == Asserts(
+        texts=("import math\nx = f(1)\nassert x == 1", "y = f(2)\nassert y == 2\nprint('end')")
     )
 
 

@@ -57,6 +57,13 @@ async def test_one_unscored_part_leaves_the_whole_unscored_with_its_name_and_tou
         assert second == Unscored(kind="judge: timeout", detail="killed after 10 s")
 
 
+def test_what_parts_say_of_their_numbers_is_kept_under_their_names() -> None:
+    trusting = Scored(value=1.0, detail="2 of 2 tests pass (trusting)")
+    outcome = combined({"tests": trusting, "form": Scored(value=1.0)}, {"tests": 1.0, "form": 1.0})
+    assert isinstance(outcome, Scored)
+    assert outcome.detail == "tests: 2 of 2 tests pass (trusting)"
+
+
 @pytest.mark.parametrize("other", [1e308, -1e308])
 def test_a_sum_that_overflows_is_no_number(other: float) -> None:
     outcome = combined({"a": Scored(value=1e308), "b": Scored(value=other)}, {"a": 1e10, "b": 1e10})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,10 +52,43 @@ async def test_unless_the_recipe_says_otherwise_it_is_unscored() -> None:
 
 
 @pytest.mark.parametrize(
+    ("config", "worth"),
+    [
+        ({"kind": "math"}, 0.0),
+        ({"kind": "regex", "pattern": "x"}, 0.0),
+        ({"kind": "code"}, 0.0),
+        ({"kind": "code", "on_scorer_failure": -1}, -1.0),
+        ({"kind": "math", "on_scorer_failure": "unscored"}, None),
+        ({"kind": "function", "function": "m:f"}, None),
+        ({"kind": "exact"}, None),
+    ],
+)
+def test_a_rule_that_a_reply_breaks_has_its_lowest_unless_the_recipe_says_otherwise(
+    config: dict[str, Any], worth: float | None
+) -> None:
+    assert build(RewardConfig, config).worth_of_failures == worth
+
+
+@pytest.mark.waits
+async def test_a_pattern_that_backtracks_earns_0_and_a_reference_that_is_none_leaves_the_reply_unscored() -> None:
+    pattern = make_reward(build(RewardConfig, {"kind": "regex", "pattern": "(a+)+$", "timeout_seconds": 0.5}))
+    mathematics = make_reward(build(RewardConfig, {"kind": "math"}))
+    try:
+        [hung] = await pattern(TASK, replies("a" * 60 + "b"))
+        [no_answer] = await mathematics(replace(TASK, answer="???"), replies("42"))
+    finally:
+        await pattern.close()
+        await mathematics.close()
+    assert (hung.value, hung.failure) == (0.0, "timeout")
+    assert isinstance(no_answer, Unscored)
+    assert no_answer.kind == "no answer"
+
+
+@pytest.mark.parametrize(
     ("config", "words"),
     [
         ({"kind": "exact", "on_scorer_failure": 0}, "cannot break over a reply"),
-        ({"kind": "code", "on_scorer_failure": 0}, "cannot break over a reply"),
+        ({"kind": "format", "on_scorer_failure": 0}, "cannot break over a reply"),
         ({"kind": "math", "on_scorer_failure": "zero"}, "on_scorer_failure"),
         ({"kind": "math", "on_scorer_failure": float("nan")}, "on_scorer_failure"),
     ],

@@ -9,6 +9,7 @@ from rlhf.errors import ConfigError
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
 from rlhf.types import Scored, Status, Task, Trajectory, Unscored
+from tests.pace import scaled
 
 TASK = Task(id="t", messages=(), answer="42", row={"answer": "no: #### 42", "bonus": 2})
 
@@ -46,19 +47,19 @@ async def test_a_function_reads_the_datasets_own_row() -> None:
     assert broken.kind == "raised"
 
 
-async def test_a_pattern_that_backtracks_for_ever_is_killed() -> None:
+async def test_a_pattern_that_backtracks_for_ever_is_killed_and_earns_the_lowest() -> None:
     config = RewardConfig(kind="regex", pattern=r"^(a+)+$", timeout_seconds=0.5)
     slow, quick = await scored(config, "a" * 40 + "b", "42")
-    assert isinstance(slow, Unscored)
-    assert slow.kind == "timeout"
+    assert isinstance(slow, Scored)
+    assert (slow.value, slow.failure) == (0.0, "timeout")
     assert isinstance(quick, Scored)
+    assert quick.failure == ""
 
 
 @pytest.mark.waits
-async def test_an_expression_that_grows_for_ever_is_killed() -> None:
-    (outcome,) = await scored(RewardConfig(kind="math", timeout_seconds=1), "#### 9^9^9^9^9")
-    assert isinstance(outcome, Unscored)
-    assert outcome.kind == "timeout"
+async def test_an_expression_that_grows_for_ever_is_not_evaluated() -> None:
+    (outcome,) = await scored(RewardConfig(kind="math", timeout_seconds=scaled(2)), "#### 9^9^9^9^9")
+    assert outcome == Scored(value=0.0, parts={"math": 0.0})
 
 
 @pytest.mark.parametrize("kind", ["exact", "math"])

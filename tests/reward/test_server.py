@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 from rlhf.config import build
+from rlhf.http.binding import Access
+from rlhf.http.limits import Limits
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
 from rlhf.reward.server import ServerSettings, reward_app
@@ -48,7 +50,8 @@ class Measuring:
         ]
 
 
-SETTINGS = ServerSettings(name="measuring", capacity=2, waiting=2, timeout_seconds=5, body_bytes=10_000)
+SMALL = Access(limits=Limits(body_bytes=10_000))
+SETTINGS = ServerSettings(name="measuring", capacity=2, waiting=2, timeout_seconds=5, access=SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +159,17 @@ def test_text_that_cannot_be_encoded_is_a_reply_as_any_other(url: str) -> None:
     assert answer.json()["rewards"] == [1.0]
 
 
+def test_a_model_s_name_that_cannot_be_encoded_comes_back_as_it_was(url: str) -> None:
+    content = b'{"model": "\\ud800", "input": ["a"]}'
+    answer = httpx.post(url + "/classify", content=content, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["model"]) == (200, "\ud800")
+
+
 def test_the_length_of_a_body_must_be_stated(url: str) -> None:
     def pieces() -> Iterator[bytes]:
         yield b"{}"
 
-    assert httpx.post(url + "/", content=pieces()).status_code == 411
+    assert httpx.post(url + "/", content=pieces(), headers={"content-type": "application/json"}).status_code == 411
 
 
 def test_health_states_the_capacity(url: str) -> None:

@@ -69,7 +69,7 @@ def trajectory(*segments: Segment) -> Trajectory:
 
 
 def sound(value: float = 1.0) -> Sample:
-    return Sample(trajectory=trajectory(), score=Scored(value=value, parts={"exact": value}))
+    return Sample(trajectory=trajectory(), score=Scored(value=value, parts={"exact": value}, detail="all of it"))
 
 
 UNSCORED = Sample(trajectory=trajectory(), score=Unscored(kind="timeout", detail="no verdict in 10 s"))
@@ -93,7 +93,7 @@ def test_a_trained_episode_tells_all_of_its_story():
     assert (record.admitted_version, record.update) == (2, 3)
     assert record.prompt == [{"role": "user", "content": "231"}]
     assert (record.answer, record.response, record.status) == ("123", "123", "terminated")
-    assert (record.reward, record.reward_parts) == (1.0, {"exact": 1.0})
+    assert (record.reward, record.reward_parts, record.reward_detail) == (1.0, {"exact": 1.0}, "all of it")
     assert (record.advantage, record.advantages) == (0.5, None)
     assert record.token_ids == [10, 11, 12]
     assert record.kinds == [0, 1, 1]

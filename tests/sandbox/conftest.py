@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,23 @@ class Cage:
     def identity(self) -> dict[str, Any]:
         return {"user": NOBODY, "group": NOBODY, "extra_groups": []} if self.user == "nobody" else {}
 
-    def run(self, code: str, fetch: tuple[str, ...] = (), **limits: float) -> dict[str, Any]:
+    def run(
+        self,
+        code: str,
+        fetch: tuple[str, ...] = (),
+        *,
+        bounded: bool = True,
+        entered: Callable[[int], None] = lambda process: None,
+        **limits: float,
+    ) -> dict[str, Any]:
+        """What became of `code`. `bounded`: with control groups and a file system of its own, where this user can;
+        `entered` is told the process that runs it, before it does."""
         runner = self.begin()
+        entered(runner.pid)
         asked = {"rung": self.rung, "code": code, "python": readable_python(), "limits": LIMITS | limits}
-        told, complaint = runner.communicate(json.dumps(asked | {"fetch": fetch}), timeout=scaled(100))
+        told, complaint = runner.communicate(
+            json.dumps(asked | {"fetch": fetch, "bounded": bounded}), timeout=scaled(100)
+        )
         assert runner.returncode == 0, complaint
         answer: dict[str, Any] = json.loads(told)
         return answer

@@ -6,8 +6,10 @@ Only the standard library and the sandbox's own core are imported, so that the s
 from __future__ import annotations
 
 import json
+import os
 import sys
 
+from rlhf.sandbox.groups import NoGroups, Parents, find
 from rlhf.sandbox.isolation import Isolation, Rung
 from rlhf.sandbox.limits import Limits
 from rlhf.sandbox.program import Program
@@ -17,11 +19,23 @@ from rlhf.sandbox.run import run
 
 def main() -> None:
     asked = json.load(sys.stdin)
-    isolation = Isolation(rung=Rung(asked["rung"]), python=interpreter(asked["python"]))
+    isolation = Isolation(
+        rung=Rung(asked["rung"]),
+        python=interpreter(asked["python"]),
+        groups=_groups() if asked["bounded"] else None,
+        own_disk=asked["bounded"] and os.geteuid() == 0 and asked["rung"] == Rung.LANDLOCK,
+    )
     program = Program(code=asked["code"], fetch=tuple(asked["fetch"]), wall_seconds=asked["limits"]["wall_seconds"])
     became = run(program, Limits(**asked["limits"]), isolation)
     answer = {"ending": became.ending, "return_code": became.return_code, "detail": became.detail}
     json.dump(answer | {"stdout": became.stdout, "stderr": became.stderr, "fetched": list(became.files)}, sys.stdout)
+
+
+def _groups() -> Parents | None:
+    try:
+        return find()
+    except NoGroups:
+        return None
 
 
 if __name__ == "__main__":

@@ -290,7 +290,7 @@ def test_a_daemon_does_not_outlive_its_parent(cage: Cage) -> None:
 def test_nothing_outlives_a_sandbox_that_is_killed(cage: Cage) -> None:
     runner = cage.begin()
     assert runner.stdin
-    asked = {"rung": cage.rung, "python": readable_python(), "limits": LIMITS, "fetch": []}
+    asked = {"rung": cage.rung, "python": readable_python(), "limits": LIMITS, "fetch": [], "bounded": True}
     runner.stdin.write(json.dumps(asked | {"code": daemon(cage) + "\nimport time; time.sleep(8)"}))
     runner.stdin.close()
     wait_until(lambda: any(cage.marker in line for line in cage.left_behind()), "the daemon")

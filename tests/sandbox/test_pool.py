@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -12,9 +13,19 @@ from rlhf.sandbox.ladder import choose
 from rlhf.sandbox.limits import MIB, Limits
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Ending, Program, SandboxBroken, SandboxBusy, SandboxUnavailable
+from rlhf.sandbox.python import Interpreter
+from rlhf.sandbox.run import run
 
 pytestmark = pytest.mark.engine
 LIMITS = Limits(wall_seconds=20, memory_bytes=128 * MIB, disk_bytes=8 * MIB, processes=16)
+
+
+class Hidden(Interpreter):
+    """A Python that the code may not read, and so not start."""
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        return ()
 
 
 @pytest.fixture
@@ -70,6 +81,19 @@ async def test_files_that_do_not_fit_are_refused(sandbox: Sandbox) -> None:
     run = await sandbox.run(Program(code="print('ran')", files={"large": bytes(9 * MIB)}))
     assert run.ending is Ending.REFUSED
     assert "files cannot be written" in run.detail
+
+
+async def test_a_program_that_cannot_begin_in_its_memory_is_refused_and_none_is_blamed_that_cannot_be_started(
+    sandbox: Sandbox,
+) -> None:
+    small = await sandbox.run(Program(code="print('ran')", memory_bytes=4096))
+    assert small.ending in (Ending.REFUSED, Ending.EXCESS)  # the kernel may be first
+    deep = await sandbox.run(Program(code="print('ran')", files={"a/" * 3000 + "x": b""}))
+    assert deep.ending is Ending.REFUSED
+    isolation = sandbox.ladder.isolation
+    python = Hidden(path=isolation.python.path, folders=())
+    with pytest.raises(SandboxBroken, match="the code could not be started"):
+        run(Program(code="1"), LIMITS, replace(isolation, rung=Rung.LANDLOCK, python=python))
 
 
 async def test_two_runs_share_nothing(sandbox: Sandbox) -> None:

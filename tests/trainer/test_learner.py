@@ -10,7 +10,7 @@ from rlhf.trainer.advantages import group_relative
 from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.types import Group
+from rlhf.types import Group, Meeting
 from tests.trainer.made import made_groups, without_score
 
 
@@ -26,8 +26,8 @@ class EchoWorker:
         await asyncio.sleep(self.delay_seconds)
         if self.error:
             raise self.error
-        if method == "address":
-            return "127.0.0.1", 5000
+        if method == "meeting":
+            return Meeting(address="127.0.0.1", port=5000, secret="s")
         places = np.concatenate([m.places for minibatch in arguments[0] for m in minibatch.microbatches])
         return RankAnswer(sums={}, maxima={}, steps={}, places=places, logprobs=-places.astype(np.float32))
 

@@ -46,7 +46,9 @@ class FakeLearner:
         self.truth: float | None = None
 
     async def rendezvous(self, world_size: int) -> Rendezvous:
-        return Rendezvous(backend="fake", address="here", port=1, world_size=world_size, timeout_seconds=DEADLINE)
+        return Rendezvous(
+            backend="fake", address="here", port=1, world_size=world_size, timeout_seconds=DEADLINE, secret="s"
+        )
 
     async def connect(self, rendezvous: Rendezvous) -> None:
         await self.wire.happens("learner", f"connect of {rendezvous.world_size}")

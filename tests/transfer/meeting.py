@@ -9,6 +9,8 @@ from typing import Any
 
 from rlhf.types import Rendezvous
 
+SECRET = "of this run"
+
 
 def rendezvous(world_size: int, *, backend: str = "gloo", timeout_seconds: float = 20, **changes: Any) -> Rendezvous:
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -19,7 +21,7 @@ def rendezvous(world_size: int, *, backend: str = "gloo", timeout_seconds: float
         port=port,
         world_size=world_size,
         timeout_seconds=timeout_seconds,
-        **changes,
+        **({"secret": SECRET} | changes),
     )
 
 

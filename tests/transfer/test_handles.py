@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
+import torch
 
 from rlhf.errors import TransferError
-from rlhf.transfer.handles import HandleDesk
+from rlhf.transfer.handles import Chunk, HandleDesk, arguments_of, handle_of
 from rlhf.types import Rendezvous
 from tests.transfer.meeting import at_once, rendezvous, results
+
+ARGUMENTS: tuple[Any, ...] = (
+    torch.Tensor, torch.Size([64]), (1,), 0, torch.storage.TypedStorage, torch.uint8, 3, b"\x01\xfe" * 32, 4096, 512,
+    False, b"/torch_1", 7, b"\x00" * 64, True,
+)  # fmt: skip
+"""Those of torch's `reduce_tensor` for a buffer of 64 bytes on a GPU."""
+
+
+def chunk(*names: str) -> Chunk:
+    return Chunk(
+        names=list(names),
+        dtype_names=["float32"] * len(names),
+        shapes=[[1]] * len(names),
+        tensor_sizes=[4] * len(names),
+        handles={"GPU-1": handle_of(ARGUMENTS)},
+    )
 
 
 def desks(meeting: Rendezvous) -> list[HandleDesk]:
@@ -20,13 +38,13 @@ def test_every_engine_takes_every_update_of_every_publish() -> None:
     learner, *engines = desks(rendezvous(3, backend="ipc"))
 
     def offer() -> None:
-        for chunk in range(3):
-            learner.offer({"names": [f"{chunk}"]})
+        for number in range(3):
+            learner.offer(chunk(f"{number}"))
         learner.end()
 
     for _ in range(2):
-        _, *taken = results(at_once(offer, *[lambda e=e: list(e.updates()) for e in engines]))
-        assert taken == [[{"names": [f"{chunk}"]} for chunk in range(3)]] * 2
+        _, *taken = results(at_once(offer, *[lambda e=e: list(e.chunks()) for e in engines]))
+        assert taken == [[chunk(f"{number}") for number in range(3)]] * 2
 
 
 def test_an_update_is_taken_only_when_all_have_loaded_it() -> None:
@@ -34,12 +52,12 @@ def test_an_update_is_taken_only_when_all_have_loaded_it() -> None:
     loaded: list[float] = []
 
     def load() -> None:
-        for _ in engines[0].updates():
+        for _ in engines[0].chunks():
             time.sleep(0.1)
             loaded.append(time.monotonic())
 
     def offer() -> float:
-        learner.offer({"names": []})
+        learner.offer(chunk())
         offered = time.monotonic()
         learner.end()
         return offered
@@ -52,4 +70,8 @@ def test_an_update_is_taken_only_when_all_have_loaded_it() -> None:
 def test_an_engine_that_does_not_take_is_given_up_in_time() -> None:
     learner, _ = desks(rendezvous(2, backend="ipc", timeout_seconds=1))
     with pytest.raises(TransferError, match="did not come within 1 s"):
-        learner.offer({"names": []})
+        learner.offer(chunk())
+
+
+def test_a_handle_comes_out_as_the_arguments_that_it_went_in_as() -> None:
+    assert arguments_of(handle_of(ARGUMENTS)) == ARGUMENTS

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from rlhf.deploy.slurm.job import Job, Part
 from rlhf.errors import UserError
+from rlhf.runs.durable import private_folder
 
 ANSWER_SECONDS = 60.0
 """SLURM's own tools wait for a controller that is down for a few times ten seconds."""
@@ -22,7 +23,8 @@ def submit_job(job: Job, script: str) -> str:
     there = partitions()
     for part in job.parts:
         check_part(part, there)
-    job.logs.mkdir(parents=True, exist_ok=True)  # SLURM makes no folders for its output
+    private_folder(job.run_dir)
+    job.logs.mkdir(exist_ok=True)  # SLURM makes no folders for its output
     number = ask(["sbatch", "--parsable"], script).strip().partition(";")[0]
     return (
         f"job {number}: {job.nodes} node{'' if job.nodes == 1 else 's'}\n"

@@ -18,6 +18,7 @@ from rlhf.deploy.ssh.hosts_file import Host
 from rlhf.deploy.ssh.orders import Orders, node_command, train_command, variables
 from rlhf.deploy.ssh.session import Print, Session, connection
 from rlhf.errors import DeadlinePassed, HostError, NodeFailed
+from rlhf.http.inert import inert
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
 
@@ -165,11 +166,11 @@ def telling(host: Host, log: TextIO) -> Print:
 
 
 def say(line: str) -> None:
-    print(line, flush=True)
+    print(inert(line), flush=True)
 
 
 def complain(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(inert(line), file=sys.stderr, flush=True)
 
 
 def keep_log(shared: Path, run: Path) -> None:

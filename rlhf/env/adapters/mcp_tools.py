@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -13,6 +14,8 @@ from rlhf.env.single_turn import concluded, score_of
 from rlhf.errors import DeadlinePassed, EnvironmentFailed
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCall
 
+TOOLS = 1024
+"""Most tools of a server."""
 EPISODE = "rlhf/episode"
 """The key of a call's `_meta` that carries the episode's id: MCP has no session of its own since 2026-07-28."""
 
@@ -28,7 +31,7 @@ class McpToolsEnvironment:
     def __init__(
         self, url: str, *, only: Sequence[str] | None = None, seconds: float = 30.0, score: str | None = None
     ) -> None:
-        self._client = imported("mcp").Client
+        self._mcp, self._reached = imported("mcp"), imported("rlhf.env.adapters.mcp_transport").reached
         self._url, self._seconds, self._score = url, seconds, score_of(score)
         listed = asyncio.run(self._within(self._listed()))
         tools = tuple(tool for tool in listed if only is None or tool.name in only)
@@ -57,16 +60,25 @@ class McpToolsEnvironment:
             raise EnvironmentFailed("mcp", "lost", f"{self._url}: {type(cause).__name__}: {cause}") from cause
 
     async def _listed(self) -> list[Tool]:
-        tools, cursor = [], None
-        async with self._client(self._url) as client:
+        tools: list[Tool] = []
+        cursor = None
+        async with self._connected() as client:
             while True:
                 page = await client.list_tools(cursor=cursor)
                 tools += [as_tool(tool) for tool in page.tools]
+                if len(tools) > TOOLS:
+                    raise EnvironmentFailed("mcp", "protocol", f"{self._url} lists more than {TOOLS} tools")
                 if (cursor := page.next_cursor) is None:
                     return tools
 
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Any]:
+        transport, http = self._reached(self._url, self._seconds)
+        async with http, self._mcp.Client(transport, cache=None) as client:
+            yield client
+
     async def _called(self, calls: Sequence[ToolCall]) -> tuple[Message, ...]:
-        async with self._client(self._url) as client:
+        async with self._connected() as client:
             return tuple([await self._answered(client, call) for call in calls])
 
     async def _answered(self, client: Any, call: ToolCall) -> Message:

@@ -9,11 +9,11 @@ from enum import StrEnum
 
 import httpx
 
+from rlhf.env.answers import Undecodable
 from rlhf.env.check.checks import CHECKS, Check
 from rlhf.env.check.probe import ANSWER_SECONDS, Failing, NotApplicable, Target, example
 from rlhf.env.client.remote import Address, Broken
 from rlhf.env.client.servers import get
-from rlhf.env.encoding import Undecodable
 from rlhf.env.wire import EXTRAS_VERSION, Json
 from rlhf.errors import UserError
 

@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import jsonschema
-
-from rlhf.env.encoding import Undecodable, action_data, observation_from, spec_from, task_data
+from rlhf.env.answers import NAME_LENGTH, TEXT_LENGTH, StockAnswer, read
+from rlhf.env.client.schemas import action_schema, problem_of
+from rlhf.env.encoding import action_data, observation_from, spec_from, task_data
 from rlhf.env.wire import EXTRAS_VERSION, Json
-from rlhf.types import EnvironmentSpec, Message, Observation, Task, finite_number
+from rlhf.http.foreign import Unreadable, read_json
+from rlhf.types import EnvironmentSpec, Message, Observation, Task
+
+SHOWN = 4000
+"""Characters of a schema, or of what is wrong with an action, that the policy reads."""
 
 
 class NotAnAction(Exception):
@@ -71,16 +75,13 @@ class Stock:
 
     def observation(self, answer: Json) -> Observation:
         """Raises `Undecodable`."""
-        said, given, done = answer.get("observation"), answer.get("reward"), answer.get("done")
-        reward = finite_number(given)
-        if not isinstance(said, dict) or not isinstance(done, bool) or (reward is None and given is not None):
-            raise Undecodable(f"no observation: {answer!r:.200}")
-        metadata = answer.get("metadata") or {}
-        truncated = done and metadata.get("truncated") is True and metadata.get("terminated") is not True
+        said = read(StockAnswer, answer, "observation")
+        metadata = said.metadata or {}
+        truncated = said.done and metadata.get("truncated") is True and metadata.get("terminated") is not True
         return Observation(
-            messages=(Message(role="user", content=text_of_observation(said)),),
-            reward=reward,
-            terminated=done and not truncated,
+            messages=(Message(role="user", content=text_of_observation(said.observation)),),
+            reward=said.reward,
+            terminated=said.done and not truncated,
             truncated=truncated,
             info=metadata,
         )
@@ -90,9 +91,12 @@ def dialect_of(metadata: Json, schema: Json) -> Dialect:
     """The dialect of a server by its `/metadata` and `/schema`. Raises `Undecodable`."""
     extras = metadata.get("extras")
     if isinstance(extras, dict) and extras.get("version") == EXTRAS_VERSION:
-        return Ours(spec=spec_from(extras["spec"]))
-    spec = EnvironmentSpec(name=str(metadata.get("name")), description=str(metadata.get("description", "")))
-    return Stock(spec=spec, action_schema=schema.get("action") or {})
+        return Ours(spec=spec_from(extras.get("spec", {})))
+    name, description = str(metadata.get("name"))[:NAME_LENGTH], str(metadata.get("description", ""))[:TEXT_LENGTH]
+    return Stock(
+        spec=EnvironmentSpec(name=name, description=description),
+        action_schema=action_schema(schema.get("action") or {}),
+    )
 
 
 def only_text_field(schema: Mapping[str, Any]) -> str | None:
@@ -100,22 +104,23 @@ def only_text_field(schema: Mapping[str, Any]) -> str | None:
     required = schema.get("required") or []
     if len(required) != 1:
         return None
-    described = (schema.get("properties") or {}).get(required[0]) or {}
-    return required[0] if described.get("type") == "string" and "enum" not in described else None
+    described = (schema.get("properties") or {}).get(required[0])
+    is_text = isinstance(described, dict) and described.get("type") == "string" and "enum" not in described
+    return required[0] if is_text else None
 
 
 def written_action(text: str, schema: Mapping[str, Any]) -> Json:
     """An action that the policy wrote as JSON. Raises `NotAnAction`, with the schema that it should follow."""
     try:
-        action = json.loads(text)
-        jsonschema.validate(action, dict(schema))
-    except (ValueError, RecursionError, jsonschema.ValidationError) as error:
-        problem = error.message if isinstance(error, jsonschema.ValidationError) else str(error)
-        wanted = json.dumps(schema.get("properties", {}))
-        raise NotAnAction(f"Not an action: {problem}. Reply with one JSON object of these fields: {wanted}") from None
-    if not isinstance(action, dict):
-        raise NotAnAction("Not an action: reply with one JSON object")
-    return action
+        action = read_json(text)
+        problem = problem_of(action, text, schema)
+    except Unreadable as error:
+        action, problem = None, str(error)
+    if problem is not None:
+        wanted = json.dumps(schema.get("properties", {}))[:SHOWN]
+        raise NotAnAction(f"Not an action: {problem:.{SHOWN}}. Reply with one JSON object of these fields: {wanted}")
+    found: Json = action
+    return found
 
 
 def tool_action(message: Message) -> Json:

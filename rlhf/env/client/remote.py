@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 from dataclasses import dataclass
-from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
+from rlhf.env.answers import ErrorAnswer, Undecodable, read
 from rlhf.env.client.dialect import Dialect, NotAnAction
-from rlhf.env.encoding import Undecodable, dumps
+from rlhf.env.encoding import dumps
 from rlhf.env.hosting.isolation import Deadlines
 from rlhf.env.wire import Code, Json
 from rlhf.errors import EnvironmentFailed
+from rlhf.http.foreign import Unreadable, read_json
 from rlhf.types import Message, Observation, Task
 
 MESSAGE_BYTES = 64 * 2**20
+TOLD = 1000
+"""Characters of what a server says went wrong."""
+MIDDLE = frozenset(("user", "tool"))
+"""Whose words an environment may say once the episode has begun: a `system` message in the middle would be obeyed."""
+BEGINNING = MIDDLE | {"system", "assistant"}
+KINDS: dict[str, str] = {Code.SESSION_ERROR: "lost", Code.EXECUTION_ERROR: "raised", Code.FACTORY_ERROR: "raised"}
+"""Of failures, by the codes of servers that say no kind."""
 LATER_THAN_SERVERS = Deadlines(open_seconds=60.0, reset_seconds=110.0, step_seconds=60.0)
 """A server of ours says what was too late, so it is heard out."""
 
@@ -43,6 +50,13 @@ class Broken(Exception):
 
 class AtCapacity(Exception):
     """The server has no place at the moment."""
+
+
+class Direct(connect):
+    """A connection to that server and no other: where it sends a client elsewhere, the client's token would go too."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +120,14 @@ class RemoteEnvironment:
             raise self._failed("timeout", f"no answer to {frame['type']} within {seconds:g} s") from None
         self._raise_if_error(answer)
         try:
-            return self._dialect.observation(answer["data"])
-        except (Undecodable, KeyError, TypeError) as error:
+            heard = self._dialect.observation(answer["data"])
+        except Undecodable as error:
             raise self._failed("protocol", f"the answer to {frame['type']} makes no sense: {error}") from None
+        allowed = BEGINNING if frame["type"] == "reset" else MIDDLE
+        strange = [one.role for one in heard.messages if one.role not in allowed]
+        if strange:
+            raise self._failed("protocol", f"the answer to {frame['type']} has a message of role {strange[0]!r:.40}")
+        return heard
 
     async def _ask(self, frame: Json, seconds: float) -> Json:
         """The answer to a frame, asked for again where a connection fails and the server knows request ids."""
@@ -133,17 +152,17 @@ class RemoteEnvironment:
                 self._socket = await self._connect()
             with contextlib.suppress(ConnectionClosed):  # one that is refused is told why, and closed: read that
                 await self._socket.send(dumps(frame))
-            answer = json.loads(await self._socket.recv())
+            answer = read_json(await self._socket.recv())
         except InvalidStatus as refused:
             self._raise_for_status(refused.response.status_code)
-        except (ConnectionClosed, InvalidHandshake, OSError, EOFError) as error:
-            raise Broken(f"{type(error).__name__}: {error}") from None
-        except ValueError as error:
-            raise self._failed("protocol", f"an answer that is not JSON: {error}") from None
+        except (WebSocketException, OSError, EOFError) as error:
+            raise Broken(f"{type(error).__name__}: {error!s:.{TOLD}}") from None
+        except Unreadable as error:
+            raise self._failed("protocol", f"an answer that cannot be read: {error}") from None
         if not isinstance(answer, dict) or not isinstance(answer.get("data"), dict):
             raise self._failed("protocol", f"an answer that is no frame: {answer!r:.100}")
         if answer["data"].get("code") == Code.CAPACITY_REACHED:
-            raise AtCapacity(f"{self._address.url}: {answer['data'].get('message')}")
+            raise AtCapacity(f"{self._address.url}: {answer['data'].get('message')!s:.{TOLD}}")
         return answer
 
     async def _connect(self) -> ClientConnection:
@@ -151,7 +170,7 @@ class RemoteEnvironment:
         query = ""
         if self._dialect.resumes:
             query = f"?session_id={self._id}" if self._opened else f"?open={self._id}"
-        return await connect(
+        return await Direct(
             self._address.socket_url(query),
             additional_headers=self._address.headers,
             compression=None,
@@ -170,15 +189,18 @@ class RemoteEnvironment:
 
     def _raise_if_error(self, answer: Json) -> None:
         """An error frame as a failure. Our servers say its kind; a stock one tells that the environment raised."""
-        if answer.get("type") == "error":
-            data: dict[str, Any] = answer["data"]
-            kinds = {Code.SESSION_ERROR: "lost", Code.EXECUTION_ERROR: "raised", Code.FACTORY_ERROR: "raised"}
-            kind = data.get("kind", kinds.get(data.get("code", ""), "protocol"))
-            kind = kind if kind in ("raised", "timeout", "lost", "refused") else "protocol"
-            raise self._failed(kind, f"{data.get('code')}: {data.get('message')}")
+        if answer.get("type") != "error":
+            return
+        try:
+            error = read(ErrorAnswer, answer["data"], "error")
+        except Undecodable as problem:
+            raise self._failed("protocol", str(problem)) from None
+        kind = error.kind or KINDS.get(error.code, "protocol")
+        kind = kind if kind in ("raised", "timeout", "lost", "refused") else "protocol"
+        raise self._failed(kind, f"{error.code}: {error.message}")
 
     def _failed(self, kind: str, detail: str) -> EnvironmentFailed:
-        return EnvironmentFailed(self._dialect.spec.name, kind, detail)
+        return EnvironmentFailed(self._dialect.spec.name, kind, detail[:TOLD])
 
     def _request_id(self) -> str:
         self._requests += 1

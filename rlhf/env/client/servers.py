@@ -6,11 +6,13 @@ import asyncio
 
 import httpx
 
+from rlhf.env.answers import Undecodable
 from rlhf.env.client.dialect import Dialect, dialect_of
 from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
-from rlhf.env.encoding import Undecodable
 from rlhf.env.wire import Json
 from rlhf.errors import EnvironmentFailed
+from rlhf.http.exchange import client, exchange
+from rlhf.http.foreign import Unreadable, read_json
 from rlhf.protocols import Environment
 
 PROBE_SECONDS = 10.0
@@ -73,28 +75,28 @@ class RemoteEnvironments:
 
 async def ask_dialect(address: Address) -> Dialect:
     """What the server says of itself, as soon as it says anything. Raises `EnvironmentFailed`."""
-    async with httpx.AsyncClient(
-        base_url=address.url, headers=address.headers, timeout=PROBE_SECONDS, trust_env=False
-    ) as http:
+    async with client(base_url=address.url, headers=address.headers, timeout=PROBE_SECONDS, trust_env=False) as http:
         while True:
             try:
                 metadata, schema = await get(http, "/metadata"), await get(http, "/schema")
                 return dialect_of(metadata, schema)
             except (httpx.TransportError, Broken):
                 await asyncio.sleep(BUSY_PAUSE_SECONDS)
-            except (Undecodable, ValueError, KeyError) as error:
+            except (Undecodable, Unreadable) as error:
                 detail = f"this is no environment server: {type(error).__name__}: {error}"
                 raise EnvironmentFailed(address.url, "protocol", detail) from None
 
 
 async def get(http: httpx.AsyncClient, path: str) -> Json:
     """The JSON object at a path. Raises `Broken` for what may pass, `EnvironmentFailed` for what will not."""
-    answer = await http.get(path)
-    if answer.status_code >= 500:
-        raise Broken(f"{path}: HTTP status {answer.status_code}")
-    if answer.status_code in (401, 403):
-        raise EnvironmentFailed(str(http.base_url), "refused", f"the token is refused (HTTP {answer.status_code})")
-    said = answer.json()
-    if answer.status_code != 200 or not isinstance(said, dict):
-        raise Undecodable(f"{path} answers with HTTP status {answer.status_code}")
+    answer = await exchange(http, http.build_request("GET", path))
+    if answer.status >= 500:
+        raise Broken(f"{path}: HTTP status {answer.status}")
+    if answer.status in (401, 403):
+        raise EnvironmentFailed(str(http.base_url), "refused", f"the token is refused (HTTP {answer.status})")
+    if answer.status != 200:
+        raise Undecodable(f"{path} answers with HTTP status {answer.status}")
+    said = read_json(answer.content)
+    if not isinstance(said, dict):
+        raise Undecodable(f"{path} answers with no object")
     return said

@@ -28,10 +28,12 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factory:
-    """An environment by name: `module:Class` and the arguments of its constructor."""
+    """An environment by name: `module:Class` and the arguments of its constructor. `variables` are those of this
+    process's environment that processes of its own get beside the usual ones, and those that `arguments` name."""
 
     name: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    variables: tuple[str, ...] = ()
 
     def load(self) -> Callable[[], LocalEnvironment]:
         """Raises `ConfigError` when it cannot be imported."""

@@ -12,10 +12,13 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 
-from rlhf.env.encoding import Undecodable, action_data, dumps, observation_from, spec_from, task_data
+from rlhf.cluster.passing import named_in, passed_on
+from rlhf.env.answers import Undecodable
+from rlhf.env.encoding import action_data, dumps, observation_from, spec_from, task_data
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.wire import Json
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
+from rlhf.http.foreign import read_json
 from rlhf.protocols import Environment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
@@ -76,7 +79,7 @@ class ProcessIsolation:
             self._forker = launch(self._factory, theirs)
         self._control = ours
         ours.setblocking(False)
-        said = await self._first_line(ours)
+        said = await self._first_line(ours, json.dumps(dict(self._factory.arguments)).encode() + b"\n")
         if "spec" not in said:
             raise ConfigError(
                 said.get("problem") or f"environment {self._factory.name} ended its process at the import"
@@ -84,15 +87,19 @@ class ProcessIsolation:
         ours.setblocking(True)
         self.spec = spec_from(said["spec"])
 
-    async def _first_line(self, control: socket.socket) -> Json:
+    async def _first_line(self, control: socket.socket, arguments: bytes) -> Json:
+        """What the process says when it has imported the environment with these arguments."""
         received = b""
         try:
             async with asyncio.timeout(START_SECONDS):
+                await asyncio.get_running_loop().sock_sendall(control, arguments)
                 while not received.endswith(b"\n"):
                     part = await asyncio.get_running_loop().sock_recv(control, 65536)
                     if not part:
                         return {}
                     received += part
+        except ConnectionError:
+            return {}
         except TimeoutError:
             raise DeadlinePassed(f"the import of environment {self._factory.name}", START_SECONDS) from None
         said: Json = json.loads(received)
@@ -135,7 +142,9 @@ class ProcessEnvironment:
         received = await self._reader.readline()
         if not received.endswith(b"\n"):
             raise ConnectionResetError
-        said: Json = json.loads(received)
+        said = read_json(received)
+        if not isinstance(said, dict):
+            raise Undecodable(f"an answer that is no object: {said!r:.100}")
         return said
 
     def _raise_if_failed(self, said: Json) -> Json:
@@ -172,12 +181,14 @@ class ProcessEnvironment:
 
 
 def launch(factory: Factory, theirs: socket.socket) -> subprocess.Popen[bytes]:
-    words = [factory.name, json.dumps(dict(factory.arguments)), str(theirs.fileno()), str(os.getpid())]
+    """The process, which is told its arguments over the socket: command lines are for all to read."""
+    words = [factory.name, str(theirs.fileno()), str(os.getpid())]
+    passed = passed_on((*factory.variables, *named_in(factory.arguments)))
     return subprocess.Popen(
         [sys.executable, "-m", "rlhf.env.hosting.worker", *words],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=STDERR,  # what an environment prints is no answer of ours
-        env={"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={"OMP_NUM_THREADS": "1"} | passed | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,
     )

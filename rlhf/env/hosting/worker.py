@@ -1,7 +1,8 @@
-"""Processes of environments: `python -m rlhf.env.hosting.worker FACTORY ARGUMENTS SOCKET_FD PARENT_PID`.
+"""Processes of environments: `python -m rlhf.env.hosting.worker FACTORY SOCKET_FD PARENT_PID`.
 
-One process imports the environment's module once, and forks a child for each session: a start takes milliseconds, and
-what the module loaded is shared memory. A child answers requests, lines of JSON, over a socket of its own.
+The first line over the socket is the arguments, in JSON. One process imports the environment's module once, and forks a
+child for each session: a start takes milliseconds, and what the module loaded is shared memory. A child answers
+requests, lines of JSON, over a socket of its own.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from rlhf.types import Observation
 PR_SET_PDEATHSIG = 1
 
 
-def main(factory: Factory, descriptor: int, parent: int) -> None:
-    """Import, tell the spec, and fork a child for every socket that is sent."""
+def main(name: str, descriptor: int, parent: int) -> None:
+    """Read the arguments, import, tell the spec, and fork a child for every socket that is sent."""
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children
     with socket.socket(fileno=descriptor) as control:
+        factory = Factory(name=name, arguments=json.loads(first_line(control)))
         try:
             create = factory.load()
             spec = described(factory, create)
@@ -46,6 +48,17 @@ def main(factory: Factory, descriptor: int, parent: int) -> None:
                 if (here := os.getpid()) and os.fork() == 0:
                     control.close()
                     become_child(channel, spec.name, create, here)
+
+
+def first_line(control: socket.socket) -> bytes:
+    """Up to the first line's end; the other side says nothing more before it is answered."""
+    received = b""
+    while not received.endswith(b"\n"):
+        part = control.recv(65536)
+        if not part:
+            sys.exit(1)
+        received += part
+    return received
 
 
 def become_child(channel: socket.socket, name: str, create: Callable[[], LocalEnvironment], parent: int) -> None:
@@ -105,4 +118,4 @@ def die_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Factory(name=sys.argv[1], arguments=json.loads(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 
 import jsonschema
@@ -10,6 +9,7 @@ import jsonschema
 from rlhf.env.encoding import action_from, answer_data, text_of, tool_data
 from rlhf.env.server.session import Session
 from rlhf.env.wire import CallTool, Code, Json, ListTools, Refused, parse_action
+from rlhf.http.strict_json import read_json
 from rlhf.types import EnvironmentSpec, Message, Observation, Tool, ToolCall
 
 
@@ -72,7 +72,7 @@ def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object)
     tool = find_tool(spec, name)
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
+            arguments = read_json(arguments)
         except ValueError as error:
             raise BadCall(ToolError.INVALID, f"the arguments of {name} are not JSON: {error}") from None
     if not isinstance(arguments, dict):
@@ -80,7 +80,9 @@ def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object)
     try:
         jsonschema.validate(arguments, dict(tool.parameters))
     except jsonschema.ValidationError as error:
-        raise BadCall(ToolError.INVALID, f"{name}: {error.message}") from None
+        raise BadCall(ToolError.INVALID, f"{name}: {error.message:.1000}") from None
+    except ArithmeticError:  # a number that is too long to be divided
+        raise BadCall(ToolError.INVALID, f"the arguments of {name} hold a number beyond all measure") from None
     return ToolCall(id=call_id, name=name, arguments=arguments)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -22,20 +21,14 @@ from rlhf.env.server.mcp import SESSION
 from rlhf.env.server.sessions import Sessions
 from rlhf.env.server.socket_route import serve_socket
 from rlhf.env.wire import API_VERSION, Code, Json, Refused
-from rlhf.http.binding import check_binding
-from rlhf.http.doors import BearerToken, BodyLimit
-from rlhf.http.listening import BACKLOG
+from rlhf.http.binding import Access, check_binding
+from rlhf.http.doors import Doors
+from rlhf.http.limits import Limits
+from rlhf.http.serving import behind_doors, serving
 
 PING_SECONDS = 20.0
 """A client that does not answer a ping for this long has gone without saying so."""
 STOP_SECONDS = 5.0
-DENIED: Json = {
-    "detail": {
-        "message": "A bearer token is needed, and this is not it",
-        "code": Code.SESSION_ERROR,
-        "kind": "refused",
-    }
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +40,20 @@ class ServerSettings:
     token: str | None = None
     max_sessions: int = 1024
     lease_seconds: float = 120.0
-    max_message_bytes: int = 2**20
+    access: Access = field(default_factory=Access)
     deadlines: Deadlines = field(default_factory=Deadlines)
 
 
-def build_app(isolation: Isolation, settings: ServerSettings) -> FastAPI:
+def limits_for(max_sessions: int) -> Limits:
+    """Limits under which so many sessions, each a connection, may come from one machine, and be made anew."""
+    usual = Limits()
+    return Limits(
+        connections=max(usual.connections, 2 * max_sessions),
+        peer_connections=max(usual.peer_connections, 2 * max_sessions),
+    )
+
+
+def build_app(isolation: Isolation, settings: ServerSettings) -> Doors:
     """The application. `isolation` has been started, and is stopped by whoever did so."""
     sessions = Sessions(isolation, settings.max_sessions, settings.lease_seconds)
 
@@ -63,6 +65,7 @@ def build_app(isolation: Isolation, settings: ServerSettings) -> FastAPI:
         await sessions.stop()
 
     app = FastAPI(title=isolation.spec.name, version=API_VERSION, lifespan=lifespan)
+    most_bytes = settings.access.limits.body_bytes
     app.include_router(http_routes(sessions, partial(described, settings)))
     app.add_exception_handler(Refused, answer_refusal)
     app.add_exception_handler(RequestValidationError, answer_invalid)
@@ -70,21 +73,22 @@ def build_app(isolation: Isolation, settings: ServerSettings) -> FastAPI:
 
     @app.websocket("/ws")
     async def ws(websocket: WebSocket) -> None:
-        await serve_socket(websocket, sessions, settings.max_message_bytes)
+        await serve_socket(websocket, sessions, most_bytes)
 
     @app.delete("/mcp", include_in_schema=False)
     async def end_mcp(request: Request) -> Response:
         return Response(status_code=204 if sessions.end(request.headers.get(SESSION, "")) else 404)
 
-    app.add_middleware(BodyLimit, most=settings.max_message_bytes, too_long=too_long(settings.max_message_bytes))
-    if settings.token is not None:
-        app.add_middleware(BearerToken, token=settings.token, refusal=DENIED)
-    return app
+    return behind_doors(app, denied, settings.access, host=settings.host, token=settings.token)
 
 
-def too_long(most: int) -> Json:
-    message = f"The body is longer than the {most:,} bytes that this server takes"
-    return {"detail": {"message": message, "code": Code.VALIDATION_ERROR}}
+def denied(status: int, why: str) -> Json:
+    """What does not get as far as a route."""
+    if status == 503:
+        return {"detail": {"message": why, "code": Code.CAPACITY_REACHED, "kind": "refused"}}
+    if status in (401, 403, 421):
+        return {"detail": {"message": why, "code": Code.SESSION_ERROR, "kind": "refused"}}
+    return {"detail": {"message": why, "code": Code.VALIDATION_ERROR}}
 
 
 def described(settings: ServerSettings) -> Json:
@@ -94,7 +98,7 @@ def described(settings: ServerSettings) -> Json:
         "lease_seconds": settings.lease_seconds,
         "reset_seconds": settings.deadlines.open_seconds + settings.deadlines.reset_seconds,
         "step_seconds": settings.deadlines.step_seconds,
-        "max_message_bytes": settings.max_message_bytes,
+        "max_message_bytes": settings.access.limits.body_bytes,
     }
 
 
@@ -121,28 +125,16 @@ async def serve(isolation: Isolation, settings: ServerSettings, listener: socket
     Raises `ConfigError` when the address is open and no token is set.
     """
     check_binding(settings.host, settings.token)
-    raise_open_files()
     await uvicorn.Server(uvicorn_config(build_app(isolation, settings), settings)).serve(sockets=[listener])
 
 
-def uvicorn_config(app: FastAPI, settings: ServerSettings) -> uvicorn.Config:
-    return uvicorn.Config(
+def uvicorn_config(app: Doors, settings: ServerSettings) -> uvicorn.Config:
+    return serving(
         app,
+        settings.access,
         host=settings.host,
         port=settings.port,
-        log_level="warning",
-        access_log=False,
-        backlog=BACKLOG,
-        # Ours is answered with words, above it; this one only guards memory.
-        ws_max_size=4 * settings.max_message_bytes,
-        ws_per_message_deflate=False,  # at 8 kB it more than halves throughput
         ws_ping_interval=PING_SECONDS,
         ws_ping_timeout=PING_SECONDS,
         timeout_graceful_shutdown=int(STOP_SECONDS),
     )
-
-
-def raise_open_files() -> None:
-    """Each session is a socket, or two: let the process have as many files as it is allowed."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

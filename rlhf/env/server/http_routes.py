@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -29,6 +28,8 @@ from rlhf.env.wire import (
     StateData,
     StepBody,
 )
+from rlhf.http.strict_json import read_json
+from rlhf.http.strict_route import StrictRoute
 
 SessionId = Annotated[str | None, Header(alias=SESSION_HEADER, min_length=8, max_length=255)]
 
@@ -42,7 +43,7 @@ class WireJson(JSONResponse):
 
 def http_routes(sessions: Sessions, describe: Callable[[], Json]) -> APIRouter:
     """The routes. `describe` adds the server's settings to `/metadata`."""
-    router = APIRouter(default_response_class=WireJson)
+    router = APIRouter(default_response_class=WireJson, route_class=StrictRoute)
     spec = sessions.isolation.spec
 
     @router.get("/health", responses=openapi.HEALTH)
@@ -87,9 +88,9 @@ def http_routes(sessions: Sessions, describe: Callable[[], Json]) -> APIRouter:
     @router.post("/mcp", responses=openapi.MCP, openapi_extra=openapi.MCP_BODY)
     async def mcp(request: Request) -> Response:
         try:
-            body = json.loads(await request.body())
-        except (ValueError, RecursionError):
-            return WireJson(failure(None, RpcError(PARSE_ERROR, "Parse error")))
+            body = read_json(await request.body())
+        except ValueError:
+            return WireJson(failure(None, RpcError(PARSE_ERROR, "Parse error")), status_code=400)
         if speaks_mcp(request.headers.get("accept", "")):
             return await answer_mcp(sessions, body, request.headers)
         return WireJson(await answer_rpc(sessions, body))

@@ -26,30 +26,31 @@ async def answer_mcp(sessions: Sessions, body: object, headers: Mapping[str, str
         return JSONResponse(failure(None, RpcError(INVALID_REQUEST, "One message at a time")), status_code=400)
     if "id" not in body:
         return Response(status_code=202)
-    method, request_id = body.get("method"), body["id"]
+    method, request_id, params = body.get("method"), body["id"], body.get("params") or {}
+    if not isinstance(method, str) or not isinstance(request_id, str | int) or not isinstance(params, dict):
+        wrong = "id is text or an integer, method is text, params is an object"
+        return JSONResponse(failure(None, RpcError(INVALID_REQUEST, f"Invalid request: {wrong}")), status_code=400)
     if method == "initialize":
-        return await shake_hands(sessions, body)
+        return await shake_hands(sessions, request_id, params.get("protocolVersion"))
     if method == "ping":
         return JSONResponse(success(request_id, {}))
     if method not in ("tools/list", "tools/call"):
-        return JSONResponse(failure(request_id, RpcError(METHOD_NOT_FOUND, f"Method not found: {method!s:.100}")))
-    params = dict(body.get("params") or {})
-    params.pop("_meta", None)
+        return JSONResponse(failure(request_id, RpcError(METHOD_NOT_FOUND, f"Method not found: {method:.100}")))
+    params = {name: value for name, value in params.items() if name != "_meta"}
     if method == "tools/call" and SESSION in headers:
         params["session_id"] = headers[SESSION]
     answer = await answer_rpc(sessions, {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
     return JSONResponse(as_mcp(answer))
 
 
-async def shake_hands(sessions: Sessions, body: Json) -> Response:
-    asked = (body.get("params") or {}).get("protocolVersion")
+async def shake_hands(sessions: Sessions, request_id: str | int, asked: object) -> Response:
     session = await sessions.open()
     result = {
         "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
         "capabilities": {"tools": {"listChanged": False}},
         "serverInfo": {"name": sessions.isolation.spec.name, "version": API_VERSION},
     }
-    return JSONResponse(success(body["id"], result), headers={SESSION: session.id})
+    return JSONResponse(success(request_id, result), headers={SESSION: session.id})
 
 
 def as_mcp(answer: Json) -> Json:

@@ -60,14 +60,14 @@ class Inbox:
         self._socket = socket
         self._ahead: asyncio.Task[Message] | None = None
 
-    async def frame(self) -> str:
+    async def frame(self) -> str | bytes:
         """The next frame. Raises `WebSocketDisconnect`."""
         ahead, self._ahead = self._ahead, None
         message = await (ahead or self._socket.receive())
         if message["type"] != "websocket.receive":
             raise WebSocketDisconnect(message.get("code", BROKEN))
         text: str | None = message.get("text")
-        return text if text is not None else message["bytes"].decode(errors="replace")
+        return text if text is not None else bytes(message["bytes"])
 
     def watch(self) -> asyncio.TimerHandle:
         """Read ahead from some time on, unless the handle is cancelled before."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from rlhf.cluster.interfaces import LOOPBACK, own_address
 from rlhf.env.config import Kind
 from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.hosting.kinds import isolation_of
-from rlhf.env.server.app import ServerSettings, build_app, raise_open_files, uvicorn_config
+from rlhf.env.server.app import ServerSettings, build_app, limits_for, uvicorn_config
+from rlhf.http.binding import Access
 from rlhf.http.listening import listening
+from rlhf.transfer.interfaces import LOOPBACK, own_address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,6 @@ class EnvironmentServer:
 
     async def start(self, settings: WorkerSettings) -> str:
         """Import the environment and serve it. The server's URL. Raises `ConfigError`, `DeadlinePassed`."""
-        raise_open_files()
         isolation = isolation_of(settings.isolation, settings.factory, settings.deadlines, settings.max_sessions)
         self._running.push_async_callback(isolation.stop)
         await isolation.start()
@@ -43,6 +43,7 @@ class EnvironmentServer:
             port=0,
             token=settings.token,
             max_sessions=settings.max_sessions,
+            access=Access(limits=limits_for(settings.max_sessions)),
             deadlines=settings.deadlines,
         )
         config = uvicorn_config(build_app(isolation, served), served)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import importlib
 import json
 import operator
 import os
@@ -11,67 +11,59 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from rlhf.reward.checking.values import pack, unpack
+from rlhf.reward.checking.values import exception, pack, plain, told, unpack
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
+    "call": lambda function, *arguments, **named: function(*arguments, **named),
     "attribute": getattr,
-    "set attribute": setattr,
     "item": operator.getitem,
-    "set item": operator.setitem,
     "length": len,
-    "iterator": iter,
-    "next": next,
-    "text": str,
-    "representation": repr,
-    "truth": bool,
-    "equal": operator.eq,
-    "less": operator.lt,
-    "add": operator.add,
-    "subtract": operator.sub,
-    "multiply": operator.mul,
-    "is instance": isinstance,
+    "iterate": iter,
 }
+"""What may be asked of an object, which is their first argument."""
 MUTABLE = (list, dict, set)
+MOST_DESCRIPTORS = 4096
 
 
 class Host:
-    """Answers requests, a line of JSON each, about the objects of the code. Objects are known by their number."""
+    """Answers each request, a line of JSON, with one line. Objects are known by their number."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "r"), os.fdopen(answers, "w")
         self._objects: list[Any] = []
+        self._names: dict[str, Any] = {"__name__": "solution"}
 
     def serve(self) -> None:
-        """Run the code of the first request, then carry out the others."""
-        self._answer(lambda: self._names(self._receive()["code"]))
-        while True:
-            self._answer(functools.partial(self._carry_out, self._receive()))
+        """Carry out requests until nobody asks."""
+        while line := self._requests.readline():
+            request = json.loads(line)
+            try:
+                answer = self._carry_out(request["do"], request)
+            except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
+                answer = told(error)
+            self._send(answer)
 
-    def _names(self, code: str) -> dict[str, Any]:
-        names: dict[str, Any] = {"__name__": "solution"}
-        exec(compile(code, "solution.py", "exec"), names)
-        return {"names": {name: self._pack(value) for name, value in names.items() if not name.startswith("__")}}
-
-    def _carry_out(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _carry_out(self, do: str, request: dict[str, Any]) -> dict[str, Any]:
+        if do == "run":
+            exec(compile(request["code"], "solution.py", "exec"), self._names)
+            asked = {name: self._names[name] for name in request["names"] if name in self._names}
+            return {"names": {name: self._pack(it) for name, it in asked.items() if not isinstance(it, ModuleType)}}
+        if do == "test":
+            exec(compile(request["test"], "test.py", "exec"), self._names)
+            return {}
         arguments, named = self._unpack(request["arguments"]), self._unpack(request["named"])
-        operation = request["do"]
-        result = (arguments.pop(0) if operation == "call" else OPERATIONS[operation])(*arguments, **named)
-        mutated = [self._pack(argument) if isinstance(argument, MUTABLE) else None for argument in arguments]
-        return {"result": self._pack(result), "arguments": mutated}
+        if do == "next":
+            return self._next(arguments[0])
+        result = OPERATIONS[do](*arguments, **named)
+        given = (*arguments, *named.values())
+        changed = [self._pack(argument) if type(argument) in MUTABLE else None for argument in given]
+        return {"result": self._pack(result), "changed": changed}
 
-    def _answer(self, work: Callable[[], dict[str, Any]]) -> None:
+    def _next(self, iterator: Any) -> dict[str, Any]:
         try:
-            answer = work()
-        except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
-            answer = {"raised": type(error).__name__, "text": str(error)[:500]}
-        self._send(answer)
-
-    def _receive(self) -> dict[str, Any]:
-        line = self._requests.readline()
-        if not line:
-            os._exit(0)
-        request: dict[str, Any] = json.loads(line)
-        return request
+            return {"result": self._pack(next(iterator)), "changed": [None]}
+        except StopIteration:
+            return {"end": True}
 
     def _send(self, message: dict[str, Any]) -> None:
         self._answers.write(json.dumps(message) + "\n")
@@ -83,26 +75,42 @@ class Host:
     def _unpack(self, packed: Any) -> Any:
         return unpack(packed, self._find)
 
-    def _keep(self, value: Any) -> dict[str, Any]:
-        if isinstance(value, ModuleType):
-            return {"module": value.__name__}  # the tests use their own
+    def _keep(self, value: Any) -> Any:
+        if (simple := plain(value)) is not value:
+            return pack(simple, self._keep)
         self._objects.append(value)
-        return {"object": len(self._objects) - 1}
+        return {"function" if callable(value) else "object": len(self._objects) - 1}
 
-    def _find(self, kind: str, number: int) -> Any:
-        return self._objects[number] if kind == "object" else self._function_of_the_test(number)
+    def _find(self, kind: str, known_by: Any) -> Any:
+        if kind == "object":
+            return self._objects[known_by]
+        if kind == "named":
+            module, name = known_by
+            return operator.attrgetter(name)(importlib.import_module(module))
+        return self._function_of_the_test(known_by)
 
     def _function_of_the_test(self, number: int) -> Callable[..., Any]:
         def function(*arguments: Any) -> Any:
             self._send({"function": number, "arguments": [self._pack(argument) for argument in arguments]})
-            answer = self._receive()
+            answer = json.loads(self._requests.readline())
             if "raised" in answer:
-                raise RuntimeError(answer["raised"])
+                raise exception(answer["raised"], answer["text"])
             return self._unpack(answer["result"])
 
         return function
 
 
-if __name__ == "__main__":
-    sys.setrecursionlimit(10_000)
-    Host(int(sys.argv[1]), int(sys.argv[2])).serve()
+def be_host(requests: int, answers: int, user: int) -> None:
+    """Become the process of the code, as `user`, with no descriptor but these two. Never returns."""
+    try:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard in range(3):
+            os.dup2(nowhere, standard)
+        first, second = sorted((requests, answers))
+        for start, end in ((3, first), (first + 1, second), (second + 1, MOST_DESCRIPTORS)):
+            os.closerange(start, end)
+        os.setresuid(user, user, user)
+        sys.setrecursionlimit(10_000)
+        Host(requests, answers).serve()
+    finally:
+        os._exit(0)

@@ -11,9 +11,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from rlhf.http.binding import LOOPBACK
-from rlhf.http.doors import BearerToken, BodyLimit
-from rlhf.http.listening import BACKLOG
+from rlhf.http.binding import LOOPBACK, Access
+from rlhf.http.doors import Doors
+from rlhf.http.limits import POLICY
+from rlhf.http.serving import behind_doors, serving
+from rlhf.http.strict_route import StrictRoute
 from rlhf.rollout.endpoint.answers import Answer
 from rlhf.rollout.endpoint.front import Ending, Front
 from rlhf.rollout.endpoint.marks import Asked
@@ -21,24 +23,30 @@ from rlhf.rollout.endpoint.refusal import Refused
 from rlhf.rollout.endpoint.sessions import ClientGone, Session, Sessions
 from rlhf.rollout.endpoint.wire import ChatRequest
 
-BODY_BYTES = 16 * 2**20
+ACCESS = Access(limits=POLICY)
 GOODBYE_SECONDS = 2
 """How long requests may take to end when the server does."""
 IGNORED_HEADER = "x-rlhf-ignored"
 """Fields of the request that changed nothing."""
 CHAT, MODELS = "/chat/completions", "/models"
 
-_DENIED = Refused(401, "denied", "a bearer token is needed")
-_TOO_LONG = Refused(413, "invalid", f"the body is longer than {BODY_BYTES} bytes")
 
-
-def policy_app(sessions: Sessions, *, model: str, token: str | None, front: Front | None = None) -> Any:
+def policy_app(
+    sessions: Sessions,
+    *,
+    model: str,
+    token: str | None,
+    front: Front | None = None,
+    access: Access = ACCESS,
+    host: str = LOOPBACK,
+) -> Doors:
     """An ASGI application that answers for `model` in `sessions`, each at `/sessions/ID/v1`.
 
     With a `front` clients open sessions of their own, and `/v1` is for those that open none; the seeds that they send
     are honoured. Without one draws are the run's alone.
     """
     app = FastAPI(title=f"policy {model}", exception_handlers=_HANDLERS)
+    app.router.route_class = StrictRoute
     routes = Routes(sessions, model, front)
     app.get("/health")(routes.health)
     app.get(f"/sessions/{{session_id}}/v1{MODELS}")(routes.models)
@@ -48,15 +56,11 @@ def policy_app(sessions: Sessions, *, model: str, token: str | None, front: Fron
         app.post(f"/v1{CHAT}", response_model=None)(routes.chat_alone)
         app.post("/sessions")(routes.open)
         app.post("/sessions/{session_id}/end")(routes.end)
-    limited = BodyLimit(app, BODY_BYTES, _TOO_LONG.as_json())
-    return BearerToken(limited, token, _DENIED.as_json(), tries_token=True) if token else limited
+    return behind_doors(app, _denied, access, host=host, token=token, tries_token=True)
 
 
-def uvicorn_config(app: Any, host: str = LOOPBACK, port: int = 0) -> uvicorn.Config:
-    return uvicorn.Config(
-        app, host=host, port=port, log_level="warning", access_log=False, lifespan="off", server_header=False,
-        timeout_graceful_shutdown=GOODBYE_SECONDS, timeout_keep_alive=75, backlog=BACKLOG,
-    )  # fmt: skip
+def uvicorn_config(app: Doors, access: Access = ACCESS, *, host: str = LOOPBACK, port: int = 0) -> uvicorn.Config:
+    return serving(app, access, host=host, port=port, lifespan="off", timeout_graceful_shutdown=GOODBYE_SECONDS)
 
 
 class Routes:
@@ -133,6 +137,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     """What is wrong with a body, without repeating it."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return await _refused(request, Refused(400, "invalid", f"the body is no JSON: {first['ctx']['error']}"))
     place = ".".join(str(part) for part in first["loc"][1:])
     return await _refused(request, Refused(400, "invalid", f"{place or 'the body'}: {first['msg']}", place or None))
 
@@ -141,6 +147,11 @@ async def _unknown(request: Request, error: Exception) -> JSONResponse:
     """No such path or method, or a body that is not JSON."""
     assert isinstance(error, HTTPException)
     return await _refused(request, Refused(error.status_code, "invalid", str(error.detail)))
+
+
+def _denied(status: int, why: str) -> dict[str, object]:
+    """What does not get as far as a route."""
+    return Refused(status, {401: "denied", 503: "capacity"}.get(status, "invalid"), why).as_json()
 
 
 _HANDLERS: Any = {

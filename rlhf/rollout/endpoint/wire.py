@@ -6,7 +6,7 @@ import json
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from rlhf.rollout.endpoint.marks import Asked
 from rlhf.rollout.tool_calls import json_of
@@ -116,16 +116,6 @@ class ChatRequest(BaseModel):
     logprobs: bool | None = None
     return_token_ids: bool | None = None
     seed: int | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_text(cls, body: Any) -> Any:
-        """A lone surrogate is no text: no tokenizer reads it."""
-        try:
-            json.dumps(body, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise ValueError("the body holds half of a character, which is no text") from None
-        return body
 
     def asked(self, *, seeds: bool) -> Asked:
         """With `seeds` the draws follow from the request's own seed, if it has one."""

@@ -1,0 +1,44 @@
+"""One side of the benchmark, in a process of its own: prints runs a second, and processor seconds a run, on one rung of
+the tree on `PYTHONPATH`."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+import time
+
+from rlhf.sandbox.isolation import Rung
+from rlhf.sandbox.ladder import choose
+from rlhf.sandbox.pool import Queue, Sandbox
+from rlhf.sandbox.program import Program
+
+CODE = "print(sum(range(1000)))"
+
+
+async def rate(rung: str, runs: int) -> tuple[float, float]:
+    """Runs a second, as many at once as there are cores, and processor seconds of each with all that the service does
+    for it. The first ones are not counted."""
+    sandbox = Sandbox(queue=Queue(), ladder=choose(rungs=(Rung(rung),)))
+    await sandbox.start()
+    await _many(sandbox, sandbox.queue.runs)
+    began, used = time.perf_counter(), _used()
+    await _many(sandbox, runs)
+    seconds, used = time.perf_counter() - began, _used() - used
+    await sandbox.close()
+    return runs / seconds, used / runs
+
+
+def _used() -> float:
+    """Processor seconds of this process and of its children that have ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+async def _many(sandbox: Sandbox, count: int) -> None:
+    ended = await asyncio.gather(*(sandbox.run(Program(code=CODE)) for _ in range(count)))
+    assert all(run.stdout == "499500\n" for run in ended), ended
+
+
+if __name__ == "__main__":
+    print(*asyncio.run(rate(sys.argv[1], int(sys.argv[2]))))

@@ -1,0 +1,97 @@
+"""`rlhf reward check` for unit tests: which programs that deserve nothing pass some of them."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rlhf.data.sources import load_tasks
+from rlhf.errors import DataError
+from rlhf.recipe.loading import load_recipe
+from rlhf.reward.code import CodeScorer, make_code_scorer
+from rlhf.reward.code_config import CodeRewardConfig
+from rlhf.reward.code_needs import KNOWN, needs_trust
+from rlhf.reward.code_tests import Asserts, TestsError, read_tests
+from rlhf.reward.hostile_programs import HostileProgram, hostile_programs
+from rlhf.types import Scored, Unscored
+
+Row = Mapping[str, Any]
+EXAMPLE = ("assert add(1, 2) == 3", "assert add(-1, 8) == 7", "assert abs(add(0.5, 2) - 2.5) < 1e-9")
+ROWS = 3
+"""Rows of a dataset whose tests are attacked."""
+
+
+def rows_of(name: str, overrides: Sequence[str], config: CodeRewardConfig) -> list[Row]:
+    """The first rows that a recipe trains on; an example where no recipe is named."""
+    if not name.endswith((".yaml", ".yml")):
+        return [{config.tests_column: list(EXAMPLE), config.entry_point_column or "entry_point": "add"}]
+    sets = load_recipe(Path(name), overrides).recipe.data.train_sets.values()
+    return [task.row for dataset in sets for task in islice(load_tasks(dataset), ROWS)][:ROWS]
+
+
+def program_check(
+    config: CodeRewardConfig, rows: Sequence[Row], programs: Mapping[str, HostileProgram] | None = None
+) -> int:
+    """Print how hostile programs are scored by the tests of `rows`; returns 1 when one has more than nothing. Raises
+    `UserError`, also for a row without tests."""
+    for place, row in enumerate(rows, 1):
+        try:
+            print(f"tests of row {place}: {said_of(row, config)}")
+        except TestsError as error:
+            raise DataError(f"row {place}: {error}") from None
+    programs = hostile_programs() if programs is None else programs
+    scores = asyncio.run(_scores(make_code_scorer(config), programs, rows))
+    best = {name: max(map(_worth, given)) for name, given in scores.items()}
+    for name, program in programs.items():
+        print(f"{name:<36}{best[name]:<10.3g}{f'ACCEPTED: {program.advice}' if best[name] > 0 else ''}".rstrip())
+    accepted = sum(worth > 0 for worth in best.values())
+    print(f"\n{accepted} of {len(best)} hostile programs are accepted" + (": look at them" if accepted else ""))
+    return 1 if accepted else 0
+
+
+def said_of(row: Row, config: CodeRewardConfig) -> str:
+    """How the row's tests are run, in a line; and whether they need to be run otherwise."""
+    tests = read_tests(row, config.tests_column, config.entry_point_column)
+    if not isinstance(tests, Asserts):
+        return f"{len(tests)} pairs of input and output"
+    if config.tests == "trusting":
+        return f"{len(tests.texts)}, which trust the code: whatever they check, it can replace"
+    needs = needs_trust(tests)
+    return f"{len(tests.texts)}, apart from the code" + (
+        f"; they need reward.code.tests: trusting, {needs}" if needs else ""
+    )
+
+
+def names_of(row: Row, config: CodeRewardConfig) -> list[str]:
+    """The functions of the code that the row's tests call."""
+    tests = read_tests(row, config.tests_column, config.entry_point_column)
+    if not isinstance(tests, Asserts):
+        return []
+    nodes = [node for text in tests.texts for node in ast.walk(ast.parse(text))]
+    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return sorted((called - KNOWN - defined) | ({tests.entry_point} if tests.entry_point else set()))
+
+
+async def _scores(
+    scorer: CodeScorer, programs: Mapping[str, HostileProgram], rows: Sequence[Row]
+) -> dict[str, list[Scored | Unscored]]:
+    try:
+        await scorer.start()
+        given = {
+            name: await asyncio.gather(
+                *(scorer.score(f"```python\n{program.naming(names_of(row, scorer.config))}\n```", row) for row in rows)
+            )
+            for name, program in programs.items()
+        }
+        return {name: list(scores) for name, scores in given.items()}
+    finally:
+        await scorer.close()
+
+
+def _worth(score: Scored | Unscored) -> float:
+    return score.value if isinstance(score, Scored) else 0.0

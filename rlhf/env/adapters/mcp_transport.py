@@ -1,0 +1,51 @@
+"""How MCP servers are reached: so many bytes of an answer, none of them compressed, and no cookie kept."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from http.cookiejar import DefaultCookiePolicy
+from typing import Any
+
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
+
+ANSWER_BYTES = 16 * 2**20
+"""Of one answer, all events of a stream together."""
+
+
+class Bounded(httpx2.AsyncHTTPTransport):
+    """Breaks off an answer that is compressed or too long: mcp's own client reads either whole."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        request.headers["accept-encoding"] = "identity"
+        response = await super().handle_async_request(request)
+        if response.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+            await response.aclose()
+            raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
+        response.stream = Counted(response.stream)
+        return response
+
+
+class Counted(httpx2.AsyncByteStream):
+    """A stream that ends with an error after `ANSWER_BYTES`."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        count = 0
+        async for part in self._inner:
+            count += len(part)
+            if count > ANSWER_BYTES:
+                raise httpx2.RemoteProtocolError(f"the answer is longer than {ANSWER_BYTES} bytes")
+            yield part
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def reached(url: str, seconds: float) -> tuple[Any, httpx2.AsyncClient]:
+    """mcp's transport to `url`, and the HTTP client in it, which is closed after it."""
+    http = httpx2.AsyncClient(transport=Bounded(), timeout=seconds)
+    http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+    return streamable_http_client(url, http_client=http), http

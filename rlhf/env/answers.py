@@ -1,0 +1,84 @@
+"""What an environment's server may answer, strictly: no text for a number, no NaN, nothing of the wrong kind."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rlhf.env.wire import Json, MessageData
+
+M = TypeVar("M", bound=BaseModel)
+MESSAGES, TOOLS, ROLES = 1024, 1024, 64
+NAME_LENGTH, TEXT_LENGTH = 255, 65536
+
+
+class Undecodable(ValueError):
+    """An answer that makes no sense."""
+
+
+class _Answer(BaseModel):
+    """Keys that nobody reads are let pass, as OpenEnv does."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class _Said(_Answer):
+    messages: list[MessageData] = Field(max_length=MESSAGES)
+
+
+class _Metadata(_Answer):
+    terminated: bool
+    truncated: bool
+    role: str = Field(max_length=NAME_LENGTH)
+    info: Json
+
+
+class ObservationAnswer(_Answer):
+    """The `data` of an answer of one of our servers."""
+
+    observation: _Said
+    metadata: _Metadata
+    reward: float | None
+
+
+class StockAnswer(_Answer):
+    """The same of any other server."""
+
+    observation: Json
+    reward: float | None = None
+    done: bool
+    metadata: Json | None = None
+
+
+class _Tool(_Answer):
+    name: str = Field(min_length=1, max_length=NAME_LENGTH)
+    description: str | None = Field(None, max_length=TEXT_LENGTH)
+    input_schema: Json | None = None
+
+
+class SpecAnswer(_Answer):
+    """What one of our servers says of its environment."""
+
+    name: str = Field(max_length=NAME_LENGTH)
+    description: str = Field(max_length=TEXT_LENGTH)
+    tools: list[_Tool] = Field(max_length=TOOLS)
+    roles: list[str] = Field(min_length=1, max_length=ROLES)
+
+
+class ErrorAnswer(_Answer):
+    """The `data` of an error frame."""
+
+    code: str = ""
+    message: str = ""
+    kind: str | None = None
+
+
+def read(model: type[M], data: Any, what: str) -> M:
+    """`data` as a `model`. Raises `Undecodable`, which names what is wrong first, and nothing of the input."""
+    try:
+        return model.model_validate(data, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))[:100] or "answer"
+        raise Undecodable(f"no {what}: {where}: {first['msg'][:200]}") from None

@@ -1,0 +1,78 @@
+"""JSON that others wrote, read within bounds: it becomes plain data that can be written again, or has a named fault."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn
+
+from rlhf.http.inert import inert_line, whole
+
+DEPTH = 64
+"""Objects and arrays within one another. Some encoders of ours end at 255, and whoever walks an answer may recurse."""
+
+VALUES = 1_000_000
+"""Objects, arrays and what they hold, at most: an empty array is two bytes to send and 64 to keep."""
+
+
+class Unreadable(ValueError):
+    """What somebody sent is not JSON, or is too deep. The message has none of its text but a beginning."""
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:20]} is beyond all numbers")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_number)
+
+
+def read_json(text: str | bytes | bytearray, depth: int = DEPTH) -> Any:
+    """The values in `text`. NaN and infinities are no JSON; lone surrogates become U+FFFD. Raises `Unreadable`."""
+    try:
+        decoded = text if isinstance(text, str) else text.decode()
+        containers = decoded.count("[") + decoded.count("{")
+        if containers + decoded.count(",") > VALUES:
+            raise Unreadable(f"JSON of more than {VALUES} values")
+        value = _DECODER.decode(decoded)
+    except Unreadable:
+        raise
+    except (ValueError, RecursionError) as error:  # what is not UTF-8, and a number of 5000 digits, are ValueErrors
+        raise Unreadable(f"not JSON: {inert_line(str(error))[:200]}") from None
+    if containers > depth and _deeper(value, depth):
+        raise Unreadable(f"JSON of more than {depth} levels")
+    return mended(value) if "\\u" in decoded or whole(decoded) != decoded else value
+
+
+def _deeper(value: Any, depth: int) -> bool:
+    """Level by level: a recursion would be as deep as what it measures."""
+    level = [value]
+    for _ in range(depth):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def mended(value: Any) -> Any:
+    """Plain data with every text whole. As deep as the data: of others', only what `read_json` gave."""
+    match value:
+        case str():
+            return whole(value)
+        case list() | tuple():
+            return [mended(one) for one in value]
+        case dict():
+            return {whole(name): mended(one) for name, one in value.items()}
+    return value

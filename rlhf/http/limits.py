@@ -1,0 +1,57 @@
+"""What a server takes from whoever asks, before it knows who that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from rlhf.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bytes, counts and seconds. What passes one of them is answered with an error, or its connection is closed."""
+
+    header_count: int = 100
+    """Headers of a request, trailers included. One more is a 431."""
+    header_bytes: int = 32 * 2**10
+    """Request line and headers together; also whatever of a body is no content. More is a 431."""
+    head_seconds: float = 10.0
+    """From the first byte of a request to the end of its headers, and from connecting to the first request: 408."""
+    body_bytes: int = 2**20
+    """Of one body: 413. Of a WebSocket message: refused in words, and a fourfold one closes the socket with 1009."""
+    body_seconds: float = 60.0
+    """From the end of the headers to the end of the body: 408. The same for one WebSocket message: close code 1008."""
+    send_seconds: float = 60.0
+    """How long a client may leave an answer unread before its connection is closed."""
+    idle_seconds: float = 75.0
+    """How long a connection may rest between two requests."""
+    waiting_bytes: int = 256 * 2**20
+    """Of all bodies together that were read and are not answered, and of all unfinished WebSocket messages: 503."""
+    connections: int = 4096
+    """Open at once. For one more the connection is closed that has waited longest for its next request."""
+    peer_connections: int = 2048
+    """Open at once from one address that is not loopback: a further one is closed unread."""
+
+
+POLICY = Limits(body_bytes=16 * 2**20)
+REWARD = SANDBOX = Limits(body_bytes=64 * 2**20)
+WHOLE = frozenset(field.name for field in fields(Limits) if field.type == "int")
+
+
+def limits_from(given: list[str], limits: Limits) -> Limits:
+    """`limits` with what `KEY=VALUE` texts say. Raises `ConfigError`."""
+    known = [field.name for field in fields(Limits)]
+    chosen: dict[str, Any] = {}
+    for text in given:
+        key, _, value = text.partition("=")
+        if key not in known:
+            raise ConfigError(f"--limit {text!r:.60}: there is no limit {key!r:.40}; use {', '.join(known)}")
+        try:
+            number = int(value) if key in WHOLE else float(value)
+        except ValueError:
+            number = 0
+        if not 0 < number < float("inf"):
+            raise ConfigError(f"--limit {text!r:.60}: {key} is a number above 0")
+        chosen[key] = number
+    return replace(limits, **chosen)

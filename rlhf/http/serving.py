@@ -1,0 +1,68 @@
+"""The one way in which this project serves an application."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from rlhf.http.binding import LOOPBACK, Access, names_of
+from rlhf.http.crowd import Crowd
+from rlhf.http.doors import Doors, Rules, Words
+from rlhf.http.listening import BACKLOG
+from rlhf.http.protocol import HttpConnection, SocketConnection
+
+OTHER_FILES = 256
+"""Open files that a process has for all else than connections."""
+GOODBYE_SECONDS = 10
+"""How long requests may take to end when the server does."""
+
+
+def behind_doors(
+    app: ASGIApp,
+    words: Words,
+    access: Access,
+    *,
+    host: str = LOOPBACK,
+    token: str | None = None,
+    tries_token: bool = False,
+    needs_length: bool = False,
+) -> Doors:
+    """The application for whoever may ask it; `host` is the address at which it listens. See `Rules`."""
+    rules = Rules(names=names_of(host, access.names), token=token, tries_token=tries_token, needs_length=needs_length)
+    return Doors(app, Crowd(access.limits), words, rules)
+
+
+def serving(app: Doors, access: Access, *, host: str = LOOPBACK, port: int = 0, **others: Any) -> uvicorn.Config:
+    """uvicorn with limits for every connection, and TLS where there is a certificate; `others` are settings of its own.
+
+    The process is let have as many open files as it may; there are no more connections than these allow.
+    """
+    most = min(app.crowd.limits.connections, _files() - OTHER_FILES)
+    limits = app.crowd.limits = replace(app.crowd.limits, connections=most)
+    settings: dict[str, Any] = {
+        "log_level": "error",  # what a client does wrong is told once, by the crowd
+        "access_log": False,
+        "server_header": False,
+        "backlog": BACKLOG,
+        "timeout_keep_alive": limits.idle_seconds,
+        "timeout_graceful_shutdown": GOODBYE_SECONDS,
+        "ws_max_size": 4 * limits.body_bytes,  # characters are counted above it, and answered with words
+        "ws_per_message_deflate": False,  # at 8 kB it more than halves throughput
+        "ssl_certfile": access.certificate,
+        "ssl_keyfile": access.key,
+    }
+    connections: Any = partial(HttpConnection, crowd=app.crowd)
+    sockets: Any = partial(SocketConnection, crowd=app.crowd)
+    return uvicorn.Config(app, host=host, port=port, http=connections, ws=sockets, **settings | others)
+
+
+def _files() -> int:
+    """Open files that this process may have, raised to all that it is allowed."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most

@@ -1,0 +1,83 @@
+"""Which tests cannot be judged by values alone, as far as their text shows it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections.abc import Iterator
+
+from rlhf.reward.code_tests import Asserts
+
+INTO_THE_PROCESS = frozenset(("redirect_stdout", "redirect_stderr", "patch", "mock_open", "run_until_complete"))
+KNOWN = set(dir(builtins)) | set(sys.stdlib_module_names)
+
+
+def needs_trust(tests: Asserts) -> str:
+    """What these tests do with objects of the code that only tests in its own process can; empty where nothing shows.
+
+    A class of the code is told by its capital letter. What is not seen here is said when the test runs.
+    """
+    trees = [ast.parse(text) for text in tests.texts]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    bound = set(_bound(nodes))
+    of_code = {node.id for node in nodes if isinstance(node, ast.Name)} - bound - KNOWN
+    objects = {target for node in nodes for target in _made_of(node, of_code)}
+    reasons = (_reason(node, of_code, objects) for node in nodes)
+    own = next((node.name for node in nodes if isinstance(node, ast.ClassDef) and of_code), "")
+    return next(filter(None, reasons), f"they define the class {own}" if own else "")
+
+
+def _bound(nodes: list[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+
+
+def _is_class(node: ast.AST | None, of_code: set[str]) -> bool:
+    return isinstance(node, ast.Name) and node.id in of_code and node.id[:1].isupper()
+
+
+def _is_object(node: ast.AST, of_code: set[str], objects: set[str]) -> bool:
+    made = isinstance(node, ast.Call) and _is_class(node.func, of_code)
+    return made or (isinstance(node, ast.Name) and node.id in objects)
+
+
+def _made_of(node: ast.AST, of_code: set[str]) -> Iterator[str]:
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _is_class(node.value.func, of_code):
+        yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+def _reason(node: ast.AST, of_code: set[str], objects: set[str]) -> str:
+    match node:
+        case ast.ClassDef(bases=bases) if any(_is_class(base, of_code) for base in bases):
+            return f"the class {node.name} is one of the code's kind"
+        case ast.ExceptHandler(type=kind) if _is_class(kind, of_code):
+            return f"they catch {ast.unparse(kind)}" if kind else ""
+        case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kind]) if _is_class(kind, of_code):
+            return f"they ask for instances of {ast.unparse(kind)}"
+        case ast.Call(func=ast.Name(id="str" | "repr" | "bool" | "hash" | "vars" | "dir"), args=[of]) if _is_object(
+            of, of_code, objects
+        ):
+            return f"they convert {ast.unparse(of)}"
+        case ast.Call(func=ast.Name(id="open")):
+            return "they open files"
+        case ast.Name(id=name) | ast.Attribute(attr=name) if name in INTO_THE_PROCESS:
+            return f"they reach into the code's process with {name}"
+        case ast.Compare(left=left, comparators=others, ops=ops) if not isinstance(ops[0], ast.In | ast.NotIn):
+            compared = [one for one in (left, *others) if _is_object(one, of_code, objects)]
+            return f"they compare {ast.unparse(compared[0])}" if compared else ""
+        case ast.BinOp(left=left, right=right):
+            used = [one for one in (left, right) if _is_object(one, of_code, objects)]
+            return f"they compute with {ast.unparse(used[0])}" if used else ""
+        case ast.With(items=items):
+            entered = [item.context_expr for item in items if _is_object(item.context_expr, of_code, objects)]
+            return f"they enter {ast.unparse(entered[0])}" if entered else ""
+        case _:
+            return ""

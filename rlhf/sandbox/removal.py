@@ -1,0 +1,85 @@
+"""Folders of runs, removed whatever the code put into them: however deep, however named, whatever rights they have."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Container, Iterator
+
+OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW_SECONDS = 10.0
+"""Younger than that, a folder may be between its making and its lock."""
+
+
+def remove(folder: str) -> None:
+    """Remove `folder` with all in it; nothing may run in it any more. Raises `OSError` for what cannot be removed.
+
+    A folder within a folder moves to the top before it is emptied. So there is no recursion, no path longer than two
+    names, no more than two descriptors, and no link leads anywhere.
+    """
+    with _opened(folder, None) as top:
+        waiting, moved, ours = _emptied(top), 0, os.urandom(8).hex()
+        while waiting:
+            name = waiting.pop()
+            with _opened(name, top) as inner:
+                for deeper in _emptied(inner):
+                    _let_in(deeper, inner)  # it moves only with its own rights: its ".." changes
+                    moved += 1
+                    os.rename(deeper, f".{ours}-{moved}", src_dir_fd=inner, dst_dir_fd=top)
+                    waiting.append(f".{ours}-{moved}")
+            os.rmdir(name, dir_fd=top)
+    os.rmdir(folder)
+
+
+def sweep(folder: str, prefix: str, owners: Container[int]) -> None:
+    """Remove the folders of `owners` in `folder` whose names begin with `prefix` and that nobody holds: those of
+    services that died."""
+    with os.scandir(folder) as listing:
+        found = [entry.path for entry in listing if entry.name.startswith(prefix)]
+    for path in found:
+        with contextlib.suppress(OSError):
+            about = os.lstat(path)
+            if about.st_uid in owners and time.time() - about.st_mtime > NEW_SECONDS:
+                with held(path):
+                    remove(path)
+
+
+@contextlib.contextmanager
+def held(folder: str) -> Iterator[None]:
+    """Hold the lock that says that `folder` has an owner; the kernel takes it from one that dies. Raises `OSError`
+    where somebody else holds it."""
+    descriptor = os.open(folder, OPEN)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _emptied(folder: int) -> list[str]:
+    """Unlink what is in `folder`, but its folders: those are named."""
+    with os.scandir(folder) as listing:
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
+    for name, is_folder in entries:
+        if not is_folder:
+            os.unlink(name, dir_fd=folder)
+    return [name for name, is_folder in entries if is_folder]
+
+
+@contextlib.contextmanager
+def _opened(name: str, where: int | None) -> Iterator[int]:
+    _let_in(name, where)
+    descriptor = os.open(name, OPEN, dir_fd=where)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _let_in(name: str, where: int | None) -> None:
+    """Root is let in anyway; others own what their code made."""
+    if os.geteuid():
+        os.chmod(name, stat.S_IRWXU, dir_fd=where)

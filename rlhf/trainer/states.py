@@ -1,0 +1,53 @@
+"""Files of state, loaded as data: a checkpoint that somebody else wrote, or changed, runs nothing here.
+
+DeepSpeed reads its files with `weights_only=False`, its converter too, which unpickles whatever they name. torch has a
+switch that overrules its callers, and a list of the classes that a file may name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+from rlhf.errors import CheckpointError
+
+SWITCH = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+
+
+@contextmanager
+def as_data(folder: Path) -> Iterator[None]:
+    """Inside, `torch.load` gives tensors, plain values and the classes of `known`, whoever calls it in this process.
+
+    Raises `CheckpointError` for a file of `folder` that names anything else.
+    """
+    before = os.environ.get(SWITCH)
+    os.environ[SWITCH] = "1"
+    try:
+        with torch.serialization.safe_globals(known()):
+            yield
+    except UnpicklingError as error:
+        named = next((line for line in str(error).splitlines() if "GLOBAL" in line), str(error).splitlines()[0])
+        raise CheckpointError(
+            f"{folder}: a file of state holds more than data, which is not read ({named.strip()[:300]}); "
+            "use a checkpoint that this project wrote"
+        ) from None
+    finally:
+        if before is None:
+            del os.environ[SWITCH]
+        else:
+            os.environ[SWITCH] = before
+
+
+def known() -> list[Any]:
+    """The classes that DeepSpeed's files name: they keep numbers, and do nothing when they are made."""
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    return [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]

@@ -1,0 +1,1 @@
+"""What attacks: servers, clients, sandboxes and rewards, each by a table that grows."""

@@ -1,0 +1,1 @@
+"""Servers that lie, and clients of ours that ask them."""

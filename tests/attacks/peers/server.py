@@ -1,0 +1,122 @@
+"""A server of raw bytes: it answers every connection with what it is told, and knows nothing of HTTP."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+Parts = bytes | Iterable[bytes]
+"""What is sent; of several parts each after a pause."""
+Talk = Callable[[socket.socket], None]
+
+
+@contextlib.contextmanager
+def answering(talk: Talk) -> Iterator[str]:
+    """A server on loopback whose every connection is `talk`'s, in a thread of its own; gives its URL."""
+    listening = socket.create_server(("127.0.0.1", 0), backlog=64)
+    open_sockets: list[socket.socket] = []
+
+    def one(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, StopIteration), connection:
+            talk(connection)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                connection.settimeout(20)
+                open_sockets.append(connection)
+                threading.Thread(target=one, args=(connection,), daemon=True).start()
+
+    accepting = threading.Thread(target=accept, daemon=True)
+    accepting.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        for connection in open_sockets:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        accepting.join(5)
+
+
+def saying(parts: Parts, pause_seconds: float = 0.05) -> Talk:
+    """Reads a request and answers it, whatever it was."""
+
+    def talk(connection: socket.socket) -> None:
+        read_request(connection)
+        for part in [parts] if isinstance(parts, bytes) else parts:
+            connection.sendall(part)
+            if not isinstance(parts, bytes):
+                time.sleep(pause_seconds)
+
+    return talk
+
+
+def read_request(connection: socket.socket) -> bytes:
+    """The head of a request; its body is read as far as it says."""
+    head = b""
+    while b"\r\n\r\n" not in head:
+        part = connection.recv(65536)
+        if not part:
+            raise StopIteration
+        head += part
+    head, _, body = head.partition(b"\r\n\r\n")
+    length = next((int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0)
+    while len(body) < length:
+        body += connection.recv(65536)
+    return head
+
+
+def ok(body: bytes, *headers: str) -> bytes:
+    """A success with these headers, whose body ends with the connection's."""
+    lines = ["HTTP/1.1 200 OK", "connection: close", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def shake_hands(connection: socket.socket) -> None:
+    """Become a WebSocket."""
+    head = read_request(connection)
+    key = next(line[18:].strip() for line in head.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key:"))
+    accept = base64.b64encode(hashlib.sha1(key + ACCEPT_GUID).digest()).decode()
+    lines = ["HTTP/1.1 101 X", "upgrade: websocket", "connection: Upgrade", f"sec-websocket-accept: {accept}", "", ""]
+    connection.sendall("\r\n".join(lines).encode())
+
+
+def frame(payload: bytes, opcode: int = 1, *, first: int | None = None) -> bytes:
+    """A frame as a server sends it; `first` is its first byte where that is not a whole message of `opcode`."""
+    start = 0x80 | opcode if first is None else first
+    if len(payload) < 126:
+        return bytes([start, len(payload)]) + payload
+    if len(payload) < 65536:
+        return bytes([start, 126]) + struct.pack("!H", len(payload)) + payload
+    return bytes([start, 127]) + struct.pack("!Q", len(payload)) + payload
+
+
+def read_frame(connection: socket.socket) -> bytes:
+    """The payload of a client's frame, which is masked and not fragmented."""
+
+    def exactly(count: int) -> bytes:
+        content = b""
+        while len(content) < count:
+            part = connection.recv(count - len(content))
+            if not part:
+                raise StopIteration
+            content += part
+        return content
+
+    length = exactly(2)[1] & 0x7F
+    if length == 126:
+        (length,) = struct.unpack("!H", exactly(2))
+    elif length == 127:
+        (length,) = struct.unpack("!Q", exactly(8))
+    mask, payload = exactly(4), exactly(length)
+    return bytes(byte ^ mask[i % 4] for i, byte in enumerate(payload))

@@ -1,0 +1,357 @@
+"""Whatever an environment's server says over its WebSocket, an episode has an observation, or failed by name."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf.env.answers import Undecodable
+from rlhf.env.client.dialect import Dialect, NotAnAction, Ours, Stock, dialect_of
+from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
+from rlhf.env.hosting.isolation import Deadlines
+from rlhf.errors import EnvironmentFailed
+from rlhf.runs.jsonl import JsonlWriter
+from rlhf.runs.records import _said
+from rlhf.types import EnvironmentSpec, Message, Observation, Task, ToolCall
+from tests.attacks.peers.bodies import ERROR, OBSERVATION, SCHEMA, STOCK, spoilt
+from tests.attacks.peers.http_answers import TEXTS, every_answer
+from tests.attacks.peers.server import Parts, answering, frame, ok, read_frame, saying, shake_hands
+from tests.pace import scaled
+
+SECONDS = 0.5
+SPEC = EnvironmentSpec(name="e", description="d")
+OURS, STOCKS = Ours(spec=SPEC, resumes=False), Stock(spec=SPEC)
+PATIENCE = Patience(
+    deadlines=Deadlines(open_seconds=SECONDS, reset_seconds=SECONDS, step_seconds=SECONDS), tries=1, pause_seconds=0.0
+)
+TASK = Task(id="0", messages=(Message(role="user", content="q"),))
+STATE = frame(json.dumps({"type": "state", "data": {"step_count": 0}}).encode())
+ACTION = Message(
+    role="assistant", content="\ud800\x1b", tool_calls=(ToolCall(id="c", name="\udfff", arguments={"a": "\ud800"}),)
+)
+
+
+def talking(answer: Parts) -> Callable[[socket.socket], None]:
+    """A server that opens a session as it should, and then answers with what it is told."""
+
+    def talk(connection: socket.socket) -> None:
+        shake_hands(connection)
+        read_frame(connection)
+        connection.sendall(STATE)
+        read_frame(connection)
+        for part in [answer] if isinstance(answer, bytes) else answer:
+            connection.sendall(part)
+        read_frame(connection)  # until the client goes
+
+    return talk
+
+
+def sound(heard: Observation) -> dict[str, Any]:
+    """What was heard as a record has it; nothing in it is of another kind than it says."""
+    assert all(type(one.content) is str and type(one.role) is str for one in heard.messages)
+    assert heard.reward is None or (type(heard.reward) is float and math.isfinite(heard.reward))
+    assert type(heard.terminated) is bool
+    assert type(heard.truncated) is bool
+    assert type(heard.role) is str
+    "".join(one.content for one in heard.messages).encode()
+    return {"said": [_said(one) for one in heard.messages], "role": heard.role, "info": dict(heard.info)}
+
+
+async def heard_of(url: str, dialect: Dialect, method: str) -> dict[str, Any]:
+    environment = RemoteEnvironment(Address(url=url, token="secret"), dialect, PATIENCE)
+    try:
+        await environment.open()
+        asked = environment.reset(TASK, seed=1) if method == "reset" else environment.step(ACTION)
+        return sound(await asked)
+    except (EnvironmentFailed, Broken, AtCapacity) as failed:
+        return {"failed": str(failed)}
+    finally:
+        await environment.close()
+
+
+async def suffered(
+    answers: Mapping[str, Parts], folder: Path, dialect: Dialect = OURS, method: str = "reset"
+) -> dict[str, str]:
+    """The answers that did harm, and which."""
+    harm: dict[str, str] = {}
+    current: list[Parts] = [b""]
+    lines = JsonlWriter(folder / "lines.jsonl", buffered_lines=1)
+    with answering(lambda connection: talking(current[0])(connection)) as url:
+        for name, parts in answers.items():
+            current[0], began = parts, time.monotonic()
+            try:
+                heard = await heard_of(url, dialect, method)
+                assert len(str(heard.get("failed", ""))) < 3000
+                lines.write([heard])
+            except BaseException as error:  # noqa: BLE001 - that none gets here is what is tested
+                harm[name] = f"{type(error).__name__}: {error}"[:200]
+            if (seconds := time.monotonic() - began) > scaled(2 * SECONDS + 1):
+                harm[name] = f"took {seconds:.1f} s"
+    lines.close()
+    return harm
+
+
+def frames(texts: Mapping[str, bytes], every: int = 1) -> dict[str, Parts]:
+    return {name: frame(text) for name, text in list(texts.items())[::every]}
+
+
+def endless(part: bytes, count: int = 3000) -> Iterable[bytes]:
+    return [part] * count
+
+
+RIGHT = json.dumps(OBSERVATION).encode()
+WIRE: dict[str, Parts] = {
+    "nothing": b"",
+    "garbage": b"\xff" * 300,
+    "http instead of a frame": b"HTTP/1.1 200 OK\r\n\r\n{}",
+    "half a frame": frame(RIGHT)[:100],
+    "half a header": b"\x81",
+    "a length beyond all memory": b"\x81\x7f" + struct.pack("!Q", 2**63 - 1),
+    "a negative length": b"\x81\x7f" + b"\xff" * 8,
+    "a gigabyte to come": b"\x81\x7f" + struct.pack("!Q", 2**30) + b"{",
+    "a reserved opcode": frame(RIGHT, 3),
+    "a reserved control": frame(b"", 15),
+    "compressed, as was not agreed": frame(RIGHT, first=0xC1),
+    "reserved bits": frame(RIGHT, first=0xB1),
+    "masked, as a client's": bytes([0x81, 0x80 | 4]) + b"\0\0\0\0null",
+    "bytes": frame(RIGHT, 2),
+    "bytes that are no text": frame(b"\xff\xfe\x00", 2),
+    "text that is none": frame(b'{"type": "\xff"}'),
+    "half a character's bytes": frame(b'"\xed\xa0\x80"'),
+    "utf-16 in bytes": frame('{"type": "observation"}'.encode("utf-16"), 2),
+    "a continuation of nothing": frame(RIGHT, 0),
+    "a message that never ends": [frame(b"{", first=0x01), *endless(frame(b" " * 1000, first=0x00), 300)],
+    "a message in a message": frame(b"{", first=0x01) + frame(RIGHT),
+    "a long ping": frame(b"x" * 126, 9),
+    "a ping in pieces": frame(b"x", first=0x09),
+    "pings for ever": endless(frame(b"x", 9)),
+    "pongs for ever": endless(frame(b"x", 10)),
+    "closed": frame(struct.pack("!H", 1000), 8),
+    "closed with a code that is none": frame(struct.pack("!H", 5), 8),
+    "closed with half a code": frame(b"\x03", 8),
+    "closed with commands": frame(struct.pack("!H", 4000) + b"\x1b[2J\xc2\x9b", 8),
+    "closed with what is no text": frame(struct.pack("!H", 4000) + b"\xff", 8),
+    "empty text": frame(b""),
+    "two answers": frame(RIGHT) * 2,
+}
+"""Below JSON."""
+JSONS: dict[str, Any] = {
+    "no type": {"data": {}},
+    "no data": {"type": "observation"},
+    "data is a list": {"type": "observation", "data": []},
+    "an error of no code": {"type": "error", "data": {}},
+    "a code that is a list": {"type": "error", "data": {"code": []}},
+    "a code that is an object": {"type": "error", "data": {"code": {"a": 1}, "message": []}},
+    "a kind that is a list": {"type": "error", "data": {"kind": ["raised"], "code": "X"}},
+    "a kind that is none": {"type": "error", "data": {"kind": "\x1b[2J", "code": "SESSION_ERROR"}},
+    "a type that is a list": {"type": ["error"], "data": {}},
+    "full": {"type": "error", "data": {"code": "CAPACITY_REACHED"}},
+    "an error of a megabyte": {"type": "error", "data": {"code": "X", "message": "x" * 10**6}},
+}
+
+
+def said(**changes: Any) -> bytes:
+    """The right observation with other messages or another end."""
+    message = {"role": "user", "content": "c"} | changes
+    whole = json.loads(RIGHT)
+    whole["data"]["observation"]["messages"] = [message]
+    return json.dumps(whole).encode()
+
+
+ROLES = {
+    name: said(role=name) for name in ("system", "assistant", "developer", "", "user\n", "System", "\x1b[2J", "tool_")
+}
+
+
+async def test_no_frame_ends_a_run(tmp_path: Path) -> None:
+    assert len(WIRE) + len(JSONS) + len(TEXTS) >= 60
+    assert await suffered(WIRE, tmp_path) == {}
+    texts = TEXTS | {name: json.dumps(one).encode() for name, one in JSONS.items()}
+    assert await suffered(frames(texts), tmp_path) == {}
+    assert await suffered(frames(texts), tmp_path, STOCKS, "step") == {}
+
+
+EVERY = [("ours", 5), ("stock", 2), ("error", 5)]
+
+
+@pytest.mark.parametrize(
+    ("right", "every"), [*EVERY, *[pytest.param(right, 1, marks=pytest.mark.attack) for right, _ in EVERY]]
+)
+async def test_no_observation_that_is_nearly_right_is_taken_for_one(right: str, every: int, tmp_path: Path) -> None:
+    chosen = {"ours": OBSERVATION, "stock": STOCK, "error": ERROR}[right]
+    for method in ("reset", "step"):
+        answers = frames(spoilt(chosen), every)
+        assert await suffered(answers, tmp_path, STOCKS if right == "stock" else OURS, method) == {}
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_no_role_is_injected_in_the_middle_of_an_episode(role: str) -> None:
+    with answering(talking(frame(ROLES[role]))) as url:
+        assert "has a message of role" in str((await heard_of(url, OURS, "step"))["failed"])
+
+
+async def test_what_is_asked_may_begin_with_a_system_message() -> None:
+    with answering(talking(frame(ROLES["system"]))) as url:
+        assert (await heard_of(url, OURS, "reset"))["said"] == [{"role": "system", "content": "c"}]
+
+
+@pytest.mark.parametrize("wrong", ['"no"', "1", "null", "[]"])
+async def test_an_end_is_one_only_where_it_is_true_or_false(wrong: str) -> None:
+    text = RIGHT.replace(b'"terminated": false', f'"terminated": {wrong}'.encode())
+    with answering(talking(frame(text))) as url:
+        assert "terminated" in str((await heard_of(url, OURS, "step"))["failed"])
+
+
+@pytest.mark.parametrize("wrong", ["NaN", "Infinity", "1e999", '"0.5"', "true", "[0.5]", "9" * 400])
+async def test_a_reward_is_one_only_where_it_is_a_finite_number(wrong: str) -> None:
+    for right, dialect in ((OBSERVATION, OURS), (STOCK, STOCKS)):
+        text = json.dumps(right).encode().replace(b'"reward": 0.5', f'"reward": {wrong}'.encode())
+        with answering(talking(frame(text))) as url:
+            assert "failed" in await heard_of(url, dialect, "reset")
+
+
+async def test_a_policys_halves_of_characters_reach_the_server_whole() -> None:
+    asked: list[bytes] = []
+
+    def talk(connection: socket.socket) -> None:
+        shake_hands(connection)
+        read_frame(connection)
+        connection.sendall(STATE)
+        asked.append(read_frame(connection))
+        connection.sendall(frame(RIGHT))
+
+    with answering(talk) as url:
+        assert "failed" not in await heard_of(url, OURS, "step")
+    assert json.loads(asked[0])["data"]["tool_calls"][0]["arguments"] == {"a": "\ufffd"}
+
+
+async def test_no_answer_to_the_handshake_ends_a_run() -> None:
+    shaken = "HTTP/1.1 101 X\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-accept: "
+    answers: dict[str, Parts] = every_answer() | {
+        "a wrong accept": f"{shaken}AAAA\r\n\r\n".encode(),
+        "an extension": f"{shaken}AAAA\r\nsec-websocket-extensions: permessage-deflate\r\n\r\n".encode(),
+        "a protocol": f"{shaken}AAAA\r\nsec-websocket-protocol: x\r\n\r\n".encode(),
+        "accepted twice": f"{shaken}A\r\nsec-websocket-accept: B\r\n\r\n".encode(),
+    }
+    current: list[Parts] = [b""]
+    with answering(lambda connection: saying(current[0])(connection)) as url:
+        for name, parts in answers.items():
+            current[0] = parts
+            assert "failed" in await heard_of(url, OURS, "reset"), name
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+async def test_a_token_is_not_carried_to_another_server(code: int) -> None:
+    seen: list[bytes] = []
+    with answering(lambda connection: seen.append(connection.recv(65536))) as other:
+        moved = f"HTTP/1.1 {code} X\r\nlocation: ws{other[4:]}/ws\r\ncontent-length: 0\r\n\r\n".encode()
+        with answering(saying(moved)) as url:
+            assert f"HTTP status {code}" in str((await heard_of(url, OURS, "reset"))["failed"])
+    assert seen == []
+
+
+def bomb(levels: int) -> dict[str, Any]:
+    """A schema that is checked two to the `levels` times."""
+    definitions = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
+    return {"type": "object", "$ref": "#/$defs/d0", "$defs": definitions | {f"d{levels}": {"type": "object"}}}
+
+
+def schema(**of_a: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": of_a}, "required": ["a", "b"]}
+
+
+SCHEMAS: dict[str, Any] = {
+    "a bomb": bomb(30),
+    "itself": {"$ref": "#", "required": ["a", "b"]},
+    "a circle": {"$defs": {"a": {"$ref": "#/$defs/a"}}} | schema(**{"$ref": "#/$defs/a"}),
+    "another server's": schema(**{"$ref": "http://127.0.0.1:9/schema"}),
+    "a file's": schema(**{"$ref": "file:///etc/passwd"}),
+    "a name of its own": {"$id": "http://127.0.0.1:9/", "$ref": "x"},
+    "another draft": {"$schema": "http://127.0.0.1:9/d"} | schema(),
+    "a pattern of hours": schema(type="string", pattern="^(a+)+$"),
+    "patterns as names": {"patternProperties": {"(a+)+$": {}}} | schema(),
+    "a type that is none": schema(type="snail"),
+    "a type that is a number": schema(type=5),
+    "a minimum that is text": schema(minimum="a"),
+    "required is text": {"required": "ab"},
+    "required is a number": {"required": 5},
+    "required are lists": {"required": [["a"]]},
+    "properties are a list": {"properties": ["a"], "required": ["a"]},
+    "a property is text": {"properties": {"a": "string"}},
+    "a property is null": {"properties": {"a": None}, "required": ["a"]},
+    "enum is text": schema(enum="ab"),
+    "all of nothing": {"allOf": []},
+    "all of text": {"allOf": ["x", "y"]},
+    "all of numbers": {"anyOf": 5},
+    "not": {"not": {}} | schema(),
+    "a list": ["a"],
+    "text": "object",
+    "ten thousand properties": {"properties": {f"p{n}": {"type": "string"} for n in range(10_000)}},
+    "dynamic": {"$dynamicRef": "#a", "$dynamicAnchor": "a"},
+    "unevaluated": {"unevaluatedProperties": False} | schema(),
+    "everything unlike": schema(type="array", uniqueItems=True),
+    "a multiple of nothing": schema(multipleOf=0),
+    "a format": schema(type="string", format="regex"),
+    "true": True,
+    "a title that is a list": {"title": []},
+}
+WRITTEN = [
+    '{"a": "' + "a" * 40 + '!", "b": 1}',
+    '{"a": [' + "[]," * 20_000 + '[]], "b": {}}',
+    "{}",
+    "[1]",
+    "NaN",
+    '{"a": 1e999}',
+    "[" * 100_000,
+    '{"a": "\\ud800", "b": ["\\udfff"]}',
+    '{"a": ' + "9" * 5000 + "}",
+    "",
+    "go",
+    '{"b": 1, "a": -1}',
+]
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_no_schema_of_a_server_takes_more_than_a_moment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused, or used as far as it is understood; nothing is fetched for it."""
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("a schema was fetched"))
+    began = time.monotonic()
+    told = []
+    try:
+        dialect = dialect_of({"name": "e"}, {"action": SCHEMAS[name]})
+        for text in WRITTEN:
+            try:
+                assert isinstance(dialect.action(Message(role="assistant", content=text), "r"), dict)
+            except NotAnAction as problem:
+                told.append(str(problem))
+    except Undecodable as refused:
+        told.append(str(refused))
+    assert time.monotonic() - began < scaled(2.0)
+    assert all(len(one.encode()) < 20_000 for one in told)
+
+
+def test_a_schema_that_is_right_is_used() -> None:
+    dialect = dialect_of({"name": "e"}, SCHEMA)
+    assert dialect.action(Message(role="assistant", content='{"move": 1, "by": "x"}'), "r") == {"move": 1, "by": "x"}
+    with pytest.raises(NotAnAction, match="is not of type 'integer'"):
+        dialect.action(Message(role="assistant", content='{"move": "1", "by": "x"}'), "r")
+    with pytest.raises(NotAnAction, match="is less than the minimum"):
+        dialect.action(Message(role="assistant", content='{"move": -1, "by": "x"}'), "r")
+
+
+async def test_the_right_observation_is_taken() -> None:
+    """Else all of the above would say nothing."""
+    for right, dialect, text in ((OBSERVATION, OURS, "5"), (STOCK, STOCKS, "hi")):
+        with answering(talking(frame(json.dumps(right).encode()))) as url:
+            heard = await heard_of(url, dialect, "step")
+        assert heard["said"][0]["content"] == text
+    with answering(saying(ok(b"{}"))) as url:
+        assert "has no WebSocket" in str((await heard_of(url, OURS, "reset"))["failed"])

@@ -1,0 +1,195 @@
+"""What a model or a server wrote is shown and recorded without effect: no terminal obeys it, every line is written."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf.commands.env_check import print_findings
+from rlhf.commands.failures import tell
+from rlhf.deploy import hosts
+from rlhf.env.check.report import Finding, Verdict
+from rlhf.env.client.remote import Address
+from rlhf.env.encoding import dumps
+from rlhf.errors import EnvironmentFailed, RlhfError
+from rlhf.http.inert import inert, inert_json, inert_line, whole
+from rlhf.runs.folder import RunFolder
+from rlhf.runs.jsonl import JsonlWriter, read_jsonl
+from rlhf.runs.live import LiveView
+from rlhf.runs.view import PlainView
+
+HOSTILE = {
+    "colour": "\x1b[31mred", "clear": "\x1b[2J\x1b[H", "title": "\x1b]0;owned\x07",
+    "clipboard": "\x1b]52;c;ZWNobwo=\x07", "report": "\x1b[6n",
+    "hyperlink": "\x1b]8;;http://x\x1b\\here", "one byte": "\x9b31mred", "string": "\x90q\x9c",
+    "return": "reward 0.1\rreward 9.9", "backspace": "9\b1", "bell": "\a", "nul": "\0", "delete": "\x7f", "form": "\f",
+    "override": "\u202egnp.exe", "isolate": "\u2066a\u2069", "mark": "\u200fa\u200e", "arabic mark": "\u061c",
+    "line": "a\u2028b", "paragraph": "a\u2029b", "next line": "a\x85b", "separators": "\x1c\x1d\x1e\x1f",
+    "order": "\ufeff", "high": "\ud800", "low": "\udfff", "both the wrong way": "\udc00\ud800",
+    "unseen letters": "\U000e0041\U000e0042",
+    "vertical": "a\vb", "shift": "\x0e\x0f", "json": '{"a": "\x1b"}', "charset": "\x1b(0", "alternate": "\x1b[?1049h",
+}  # fmt: skip
+ORDINARY = "plain, é ü 漢字 עברית 😀 👩‍👩‍👧 क्‍ष\n\ttabs and lines"
+names = pytest.mark.parametrize("name", HOSTILE)
+
+
+def is_inert(text: str) -> bool:
+    """Nothing that a terminal or an editor obeys, by Unicode's own categories; whatever it is can be encoded."""
+    text.encode()
+    obeyed = {"Cc", "Cs", "Zl", "Zp"}
+    ordering = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    return not any(
+        (unicodedata.category(one) in obeyed and one not in "\n\t")
+        or unicodedata.bidirectional(one) in ordering
+        or one in "\u200e\u200f\u061c\ufeff"
+        or "\U000e0000" <= one <= "\U000e007f"
+        for one in text
+    )
+
+
+@names
+def test_hostile_text_is_escaped_and_ordinary_text_stays(name: str) -> None:
+    assert is_inert(inert(HOSTILE[name]))
+    assert is_inert(inert_line(HOSTILE[name]))
+    assert "\n" not in inert_line(HOSTILE[name] + "\nmore")
+    assert inert(ORDINARY) == ORDINARY
+    assert whole(HOSTILE[name]).encode()
+
+
+@names
+def test_a_record_reads_back_as_it_was_and_its_file_is_inert(name: str, tmp_path: Path) -> None:
+    row = {"response": HOSTILE[name] + ORDINARY, HOSTILE[name]: [{"arguments": {"a": HOSTILE[name]}}]}
+    lines = JsonlWriter(tmp_path / "episodes.jsonl")
+    lines.write([row])
+    lines.close()
+    assert list(read_jsonl(tmp_path / "episodes.jsonl")) == [row]
+    assert is_inert((tmp_path / "episodes.jsonl").read_text(encoding="utf-8"))
+    assert len((tmp_path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()) == 1
+
+
+@names
+def test_a_frame_to_an_environment_is_one_inert_line(name: str) -> None:
+    assert is_inert(dumps({"text": HOSTILE[name], HOSTILE[name]: 1}))
+    assert json.loads(dumps({"text": HOSTILE[name]}))["text"] == whole(HOSTILE[name])
+
+
+@names
+def test_a_failure_in_the_terminal_is_inert(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tell(EnvironmentFailed(HOSTILE[name], "raised", HOSTILE[name] + "\n" + HOSTILE[name]))
+    shown = capsys.readouterr().err
+    assert is_inert(shown)
+    assert shown.count("\n") == 1
+
+
+@names
+def test_plain_lines_and_logs_of_hosts_are_inert(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    view = PlainView(stream)
+    view.message(HOSTILE[name])
+    view.phase(HOSTILE[name])
+    hosts.say(HOSTILE[name])
+    assert is_inert(stream.getvalue())
+    assert is_inert(capsys.readouterr().out)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def live(show: Callable[[LiveView], None], name: str) -> str:
+    stream = Terminal()
+    view = LiveView(name, 3, stream)
+    show(view)
+    view.close()
+    return stream.getvalue()
+
+
+@names
+def test_the_live_view_obeys_nothing_that_it_shows(name: str) -> None:
+    """Its own commands are there, and none that the text brings."""
+    hostile = HOSTILE[name]
+
+    def show(view: LiveView) -> None:
+        view.message(hostile)
+        view.phase(hostile)
+
+    shown = live(show, f"[red]{hostile}[/nonsense]")
+    raw = {one for one in hostile if inert(one) != one} - {"\x1b", "\r"}  # which its own commands begin with
+    assert not raw & set(shown)
+    own = live(lambda view: view.message("x"), "x")
+    for command in ("\x1b]", "\x1b[31m", "\x1b[2J", "\x1b[6n", "\x1b[?1049h", "\x1b(0", "9.9\r"):
+        assert command not in shown or command in own
+
+
+async def test_what_a_checked_server_says_is_inert(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def findings(address: Address, action: object) -> object:
+        for text in HOSTILE.values():
+            yield Finding(verdict=Verdict.FAIL, name="answers", detail=text)
+
+    monkeypatch.setattr("rlhf.commands.env_check.check_server", findings)
+    await print_findings(Address(url="http://x"), None)
+    assert is_inert(capsys.readouterr().out)
+
+
+@pytest.mark.waits
+def test_a_scored_reply_is_written_though_no_encoding_can_say_it(tmp_path: Path) -> None:
+    rows, recipe = tmp_path / "rows.jsonl", tmp_path / "recipe.yaml"
+    rows.write_text("".join(json.dumps({"response": text, "answer": "1"}) + "\n" for text in HOSTILE.values()))
+    recipe.write_text(
+        "model: {path: any}\ndata: {train: {path: rows.jsonl, answer_column: answer}}\nreward: {kind: exact}\n"
+    )
+    command = [sys.executable, "-m", "rlhf", "score", str(recipe), str(rows)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["response"] for line in done.stdout.splitlines()] == list(HOSTILE.values())
+    assert is_inert(done.stdout)
+
+
+def test_a_run_folder_and_its_records_are_their_makers_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = RunFolder.create(tmp_path / "runs" / "run")
+        folder.write_summary({})
+        JsonlWriter(folder.episodes).close()
+    finally:
+        os.umask(before)
+    assert mode(folder.path) == 0o700
+    assert (mode(folder.summary), mode(folder.episodes)) == (0o600, 0o600)
+    folder.give_back()
+
+
+def test_a_folder_that_somebody_opened_to_others_stays_open(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o750)
+    folder = RunFolder.keep(tmp_path / "run")
+    assert mode(folder.path) == 0o750
+    folder.give_back()
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_errors_of_every_kind_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in RlhfError.__subclasses__():
+        if kind.__init__ is Exception.__init__:
+            tell(kind("".join(HOSTILE.values())))
+            assert is_inert(capsys.readouterr().err)
+
+
+def test_json_escapes_are_those_of_json() -> None:
+    everything = " ".join(map(chr, [*range(0x3000), *range(0xD7F0, 0xE010), *range(0xE0000, 0xE0080)]))
+    text = json.dumps(everything, ensure_ascii=False)
+    assert json.loads(inert_json(text)) == everything
+    assert is_inert(inert_json(text))
