@@ -20,7 +20,8 @@ from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed
 from rlhf.rollout.clock import RunningClock
 from rlhf.rollout.vllm.settings import EngineFacts, Finished, Refused, Request
 from rlhf.transfer.init_info import init_info, update_info
-from rlhf.types import Completion, FinishReason, Manifest, PolicyVersion, Prompt, Rendezvous, Sampling, TokenScores
+from rlhf.transfer.types import Manifest, Rendezvous
+from rlhf.types import Completion, FinishReason, PolicyVersion, Prompt, Sampling, TokenScores
 
 POLL_SECONDS = 1.0
 """How long one `collect` waits for a first reply."""

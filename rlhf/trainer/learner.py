@@ -23,7 +23,8 @@ from rlhf.trainer.disagreement import explained
 from rlhf.trainer.kl_control import kl_controller, read_controller, write_controller
 from rlhf.trainer.scores import Scores, gathered_scores
 from rlhf.trainer.settings import LearnerSettings, Orders
-from rlhf.types import Group, Manifest, Meeting, PolicyVersion, Rendezvous, Routing, TrainedSample, Updated, Written
+from rlhf.transfer.types import Manifest, Meeting, Rendezvous
+from rlhf.types import Group, PolicyVersion, Routing, TrainedSample, Updated, Written
 
 DEATH_GRACE_SECONDS = 3.0
 """When one rank dies the others fail at once, with an error of their own: time for the true cause to arrive."""

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import PublishError, WorkerDied
-from rlhf.protocols import PublishTarget, WeightSource
 from rlhf.trainer.agreement import Limits, measured
 from rlhf.trainer.canary import DRILL_FACTOR, Canary, Scores, Start, difference, disagreement, staleness
+from rlhf.transfer.protocols import PublishTarget, WeightSource
 from rlhf.types import PolicyVersion, Routing
 
 LEARNER = "learner"

@@ -44,7 +44,8 @@ from rlhf.trainer.settings import LearnerSettings, Orders
 from rlhf.trainer.tally import Tally
 from rlhf.transfer.perturbation import perturbed
 from rlhf.transfer.sender import WeightSender, sender_for, walk
-from rlhf.types import Manifest, PolicyVersion, Rendezvous, Routing
+from rlhf.transfer.types import Manifest, Rendezvous
+from rlhf.types import PolicyVersion, Routing
 
 
 class Rank(ModelRank):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
 from rlhf.models.saved_names import as_saved
-from rlhf.types import Manifest, TensorSpec
+from rlhf.transfer.types import Manifest, TensorSpec
 
 T = TypeVar("T")
 Named = list[tuple[str, nn.Parameter]]

@@ -23,7 +23,8 @@ from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.scores import RankScores, Wanted
 from rlhf.trainer.settings import LearnerSettings, Orders, PairTerms
 from rlhf.transfer.interfaces import LOOPBACK, own_address
-from rlhf.types import Manifest, Meeting, PolicyVersion, Rendezvous, Routing, Written
+from rlhf.transfer.types import Manifest, Meeting, Rendezvous
+from rlhf.types import PolicyVersion, Routing, Written
 
 if TYPE_CHECKING:
     from rlhf.trainer.preference_rank import PreferenceRank

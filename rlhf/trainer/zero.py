@@ -25,7 +25,7 @@ from rlhf.trainer.settings import LearnerSettings
 from rlhf.trainer.states import as_data
 from rlhf.transfer.interfaces import LOOPBACK, interface_environment, interface_toward
 from rlhf.transfer.store import SignedStore, open_store
-from rlhf.types import Meeting
+from rlhf.transfer.types import Meeting
 
 TAG = "state"
 """DeepSpeed's name of the one state in a checkpoint's folder."""

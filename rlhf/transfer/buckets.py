@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlhf.errors import TransferError
-from rlhf.types import Manifest, TensorSpec
+from rlhf.transfer.types import Manifest, TensorSpec
 
 ALIGNMENT = 64
 """Bytes: every tensor starts on a cache line, and so at a multiple of its element size."""

@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroupGloo
 from rlhf.errors import TransferError
 from rlhf.transfer.interfaces import interface_toward
 from rlhf.transfer.store import ROOT, open_store
-from rlhf.types import Rendezvous
+from rlhf.transfer.types import Rendezvous
 
 
 class GlooGroup:

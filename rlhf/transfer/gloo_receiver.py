@@ -14,7 +14,7 @@ from rlhf.transfer.buckets import Bucket, buffers_for, cut, digest, unpack
 from rlhf.transfer.gloo_group import GlooGroup
 from rlhf.transfer.infos import ManifestInfo, MeetingInfo
 from rlhf.transfer.reload import Reload
-from rlhf.types import Manifest
+from rlhf.transfer.types import Manifest
 
 
 class GlooReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):

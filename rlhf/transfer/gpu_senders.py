@@ -16,7 +16,7 @@ from rlhf.transfer.buckets import cut
 from rlhf.transfer.handles import Chunk, HandleDesk, handle_of
 from rlhf.transfer.init_info import NCCL_BUFFERS
 from rlhf.transfer.store import ROOT
-from rlhf.types import Manifest, Rendezvous
+from rlhf.transfer.types import Manifest, Rendezvous
 
 
 def nccl_unique_id() -> str:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from rlhf.errors import TransferError
 from rlhf.transfer.store import ROOT, open_store
-from rlhf.types import Rendezvous
+from rlhf.transfer.types import Rendezvous
 
 Hexadecimal = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{2})*$", max_length=1024)]
 Size = Annotated[int, Field(ge=0, lt=2**63)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
 
 from rlhf.transfer.init_info import manifest_of
-from rlhf.types import Manifest, Rendezvous
+from rlhf.transfer.types import Manifest, Rendezvous
 
 
 @dataclass

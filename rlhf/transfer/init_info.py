@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rlhf.errors import TransferError
-from rlhf.types import Manifest, Rendezvous, TensorSpec
+from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
 
 NCCL_BUFFERS = 2
 """Buckets in flight at once on vLLM's nccl wire."""

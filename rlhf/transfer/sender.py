@@ -19,7 +19,7 @@ from rlhf.transfer.buckets import buffers_for, cut, digest, pack
 from rlhf.transfer.gloo_group import GlooGroup
 from rlhf.transfer.init_info import engine_backend
 from rlhf.transfer.store import ROOT
-from rlhf.types import Manifest, Rendezvous
+from rlhf.transfer.types import Manifest, Rendezvous
 
 
 class WeightSender(Protocol):

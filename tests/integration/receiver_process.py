@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlhf.transfer.init_info import engine_backend, init_info, update_info
-from rlhf.types import Manifest, Rendezvous
+from rlhf.transfer.types import Manifest, Rendezvous
 
 
 def serve(pipe: Connection, backend: str) -> None:

@@ -23,7 +23,8 @@ from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.transfer.perturbation import perturbed
 from rlhf.transfer.sender import GlooSender
-from rlhf.types import Completion, Manifest, Prompt, Rendezvous, Sampling, TensorSpec
+from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
+from rlhf.types import Completion, Prompt, Sampling
 
 pytestmark = pytest.mark.engine
 

@@ -27,7 +27,8 @@ from rlhf.trainer.sft import fine_tune
 from rlhf.trainer.warmup import warm_up
 from rlhf.transfer.buckets import cut, digest, unpack
 from rlhf.transfer.gloo_group import GlooGroup
-from rlhf.types import Manifest, Message, Rendezvous
+from rlhf.transfer.types import Manifest, Rendezvous
+from rlhf.types import Message
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.pace import scaled
 from tests.trainer.made import made_batch, made_groups, made_segment

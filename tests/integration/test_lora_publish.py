@@ -22,7 +22,7 @@ from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.rollout.vllm.settings import Finished, Request
 from rlhf.trainer.canary import canary, difference, limits_for
 from rlhf.trainer.publish import Publisher
-from rlhf.types import Manifest
+from rlhf.transfer.types import Manifest
 from tests.integration.torch_learner import LINEAR, ROUNDING, ThreadedEngine, TorchLearner
 
 pytestmark = pytest.mark.engine

@@ -17,7 +17,7 @@ import torch
 
 from rlhf.errors import TransferError
 from rlhf.transfer.sender import WeightSender, sender_for
-from rlhf.types import Manifest, TensorSpec
+from rlhf.transfer.types import Manifest, TensorSpec
 from tests.pace import scaled
 from tests.transfer.meeting import rendezvous
 from tests.warm.client import start

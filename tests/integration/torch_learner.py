@@ -19,7 +19,8 @@ from rlhf.trainer import weights
 from rlhf.transfer.init_info import init_info, update_info
 from rlhf.transfer.perturbation import perturbed
 from rlhf.transfer.sender import GlooSender
-from rlhf.types import Completion, Manifest, PolicyVersion, Rendezvous, Routing, TokenScores
+from rlhf.transfer.types import Manifest, Rendezvous
+from rlhf.types import Completion, PolicyVersion, Routing, TokenScores
 from tests.transfer.meeting import rendezvous
 
 BUCKET_BYTES = 2**16

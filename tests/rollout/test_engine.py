@@ -12,7 +12,8 @@ import pytest
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, WorkerDied
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.vllm.settings import Finished, Refused, Request
-from rlhf.types import Completion, FinishReason, Manifest, Prompt, Rendezvous, Sampling, TensorSpec
+from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
+from rlhf.types import Completion, FinishReason, Prompt, Sampling
 
 Reply = Finished | Refused
 

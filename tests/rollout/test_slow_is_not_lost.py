@@ -19,7 +19,8 @@ from rlhf.rollout.vllm.settings import Finished, Request
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.loop import Loop
 from rlhf.trainer.statistics import batch_statistics
-from rlhf.types import FinishReason, Group, Manifest, Sampling, Status, Updated
+from rlhf.transfer.types import Manifest
+from rlhf.types import FinishReason, Group, Sampling, Status, Updated
 from tests.fakes import FakeLearner, FakeRenderer, FakeReward, FakeTasks
 from tests.trainer.test_loop import Boundary
 

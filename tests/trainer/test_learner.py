@@ -10,7 +10,8 @@ from rlhf.trainer.advantages import group_relative
 from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.types import Group, Meeting
+from rlhf.transfer.types import Meeting
+from rlhf.types import Group
 from tests.trainer.made import made_groups, without_score
 
 

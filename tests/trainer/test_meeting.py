@@ -8,7 +8,7 @@ import torch
 
 from rlhf.trainer import zero
 from rlhf.trainer.worker import LearnerWorker
-from rlhf.types import Meeting
+from rlhf.transfer.types import Meeting
 from tests.warm.calls import WarmCalls
 
 pytestmark = pytest.mark.engine

@@ -15,7 +15,8 @@ from rlhf.errors import PublishError, WorkerDied
 from rlhf.trainer.agreement import Limits, every
 from rlhf.trainer.canary import Canary
 from rlhf.trainer.publish import Publisher
-from rlhf.types import Completion, FinishReason, Manifest, Rendezvous, TensorSpec, TokenScores
+from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
+from rlhf.types import Completion, FinishReason, TokenScores
 from tests.pace import scaled
 
 DEADLINE = 0.15

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from rlhf.types import Rendezvous
+from rlhf.transfer.types import Rendezvous
 
 SECRET = "of this run"
 

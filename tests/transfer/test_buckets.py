@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlhf.errors import TransferError
 from rlhf.transfer.buckets import ALIGNMENT, buffers_for, cut, digest, pack, unpack
 from rlhf.transfer.init_info import manifest_of, update_info
-from rlhf.types import Manifest, TensorSpec
+from rlhf.transfer.types import Manifest, TensorSpec
 
 DTYPES = ("float32", "bfloat16", "float16", "int8", "int64")
 SHAPES = st.lists(st.integers(0, 7), max_size=3).map(tuple)

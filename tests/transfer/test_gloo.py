@@ -13,7 +13,7 @@ from rlhf.errors import TransferError
 from rlhf.transfer.buckets import buffers_for, cut, unpack
 from rlhf.transfer.gloo_group import GlooGroup
 from rlhf.transfer.sender import GlooSender, sender_for, walk
-from rlhf.types import Manifest, Rendezvous, TensorSpec
+from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
 from tests.pace import scaled
 from tests.transfer.meeting import at_once, rendezvous, results
 

@@ -10,7 +10,7 @@ import torch
 
 from rlhf.errors import TransferError
 from rlhf.transfer.handles import Chunk, HandleDesk, arguments_of, handle_of
-from rlhf.types import Rendezvous
+from rlhf.transfer.types import Rendezvous
 from tests.transfer.meeting import at_once, rendezvous, results
 
 ARGUMENTS: tuple[Any, ...] = (

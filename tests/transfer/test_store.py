@@ -19,7 +19,7 @@ from rlhf.errors import TransferError
 from rlhf.transfer.gloo_group import GlooGroup
 from rlhf.transfer.handles import HandleDesk
 from rlhf.transfer.store import open_store
-from rlhf.types import Rendezvous
+from rlhf.transfer.types import Rendezvous
 from tests.transfer.meeting import SECRET, at_once, rendezvous, results
 
 

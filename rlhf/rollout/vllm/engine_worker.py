@@ -15,7 +15,8 @@ from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken
 from rlhf.rollout.vllm.refusal import refusal
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, Finished, Refused, Request
 from rlhf.rollout.vllm.thread import EngineThread
-from rlhf.types import Manifest, PolicyVersion, TokenScores
+from rlhf.transfer.types import Manifest
+from rlhf.types import PolicyVersion, TokenScores
 
 if TYPE_CHECKING:
     from rlhf.rollout.vllm.vllm_engine import VllmEngine

@@ -33,7 +33,8 @@ from rlhf.rollout.vllm.process import uncompiled_classes, without_collecting
 from rlhf.rollout.vllm.rehearsal import rehearse
 from rlhf.rollout.vllm.routing import RoutingRecord, choices, record_routing
 from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, Request
-from rlhf.types import FinishReason, Manifest, PolicyVersion, Routing, TokenScores
+from rlhf.transfer.types import Manifest
+from rlhf.types import FinishReason, PolicyVersion, Routing, TokenScores
 
 CPU_MEMORY_SHARE = 0.01
 """On a CPU vLLM checks this share of RAM for being free, and takes `kv_cache_megabytes` of it."""

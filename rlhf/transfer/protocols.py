@@ -1,0 +1,53 @@
+"""The two sides of a publish, as the transaction sees them: an engine that receives, the learner that sends.
+
+Every method that waits has a deadline inside it and raises a named error when it passes; see `rlhf.errors`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.transfer.types import Manifest, Rendezvous
+from rlhf.types import Completion, PolicyVersion, Routing, TokenScores
+
+
+class PublishTarget(Protocol):
+    """One engine as a publish sees it. The phases come in this order; any of them may raise or pass its deadline.
+
+    `connect` joins the transfer group once. `prepare` pauses sampling (requests are kept) and acknowledges the
+    manifest. `receive` takes the tensors while the learner sends. `commit` stamps the version and drops caches of the
+    old weights. `score` answers the canary on the new weights, `extend` samples `tokens` more behind a prompt and gives
+    them as a completion. `resume` lets sampling go on.
+    """
+
+    name: str
+    transfer_ranks: int
+
+    async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None: ...
+    async def prepare(self, manifest: Manifest) -> None: ...
+    async def receive(self, manifest: Manifest) -> None: ...
+    async def commit(self, version: PolicyVersion) -> None: ...
+    async def score(self, token_ids: NDArray[np.int32]) -> TokenScores: ...
+    async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion: ...
+    async def resume(self) -> None: ...
+
+
+class WeightSource(Protocol):
+    """The learner as a publish sees it. `perturb` moves every tensor far above tolerance for the drill; `restore`
+    brings back exactly what was there. `version` counts the updates behind the weights. `score` gives the log-probs
+    `float32 [T - 1]` of tokens 1..T-1 at temperature 1, by the experts `routing` of the first tokens where an engine
+    named them, and `rounding` by how much another way of rounding moves them."""
+
+    @property
+    def version(self) -> PolicyVersion: ...
+    async def rendezvous(self, world_size: int) -> Rendezvous: ...
+    async def connect(self, rendezvous: Rendezvous) -> None: ...
+    async def manifest(self) -> Manifest: ...
+    async def send(self) -> None: ...
+    async def score(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]: ...
+    async def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]: ...
+    async def perturb(self) -> None: ...
+    async def restore(self) -> None: ...
