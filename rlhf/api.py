@@ -10,18 +10,21 @@ from pathlib import Path
 
 from rlhf.controller.checkpoints import saying_what_is_intact
 from rlhf.controller.context import RunContext, run_folder
+from rlhf.controller.inference import evaluate_model, reply
 from rlhf.controller.preemption import Leaving
 from rlhf.controller.resume import ResumePoint
 from rlhf.controller.run import Callback
+from rlhf.controller.train import train
 from rlhf.errors import UserError
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.preflight import preflight
 from rlhf.recipe.resolve import located
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.folder import RunFolder
+from rlhf.runs.live import make_view
 from rlhf.runs.summary import Summary
 from rlhf.runs.tracing import Clock
-from rlhf.runs.view import BothViews, PlainView, make_view
+from rlhf.runs.view import BothViews, PlainView
 from rlhf.trainer.checkpoint import export_model, model_folder
 
 
@@ -68,8 +71,6 @@ class Trainer:
 
     def _run(self, folder: RunFolder, point: ResumePoint | None, told: Sequence[str], leaving: Leaving) -> Summary:
         """From the run folder to the summary."""
-        from rlhf.controller.train import train
-
         if point is None:
             folder.write_recipe(self.recipe, self.loaded.origins)
         live = self.recipe.run.live and self.recipe.cluster.kind != "local"  # a debugger wants the terminal for itself
@@ -91,14 +92,10 @@ class Trainer:
 
     def evaluate(self) -> Evaluation:
         """The trained policy on the recipe's held-out tasks, greedily."""
-        from rlhf.controller.inference import evaluate_model
-
         return evaluate_model(self.recipe, self._trained)
 
     def predict(self, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
         """The trained policy's reply to one user message."""
-        from rlhf.controller.inference import reply
-
         return reply(self._trained, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
 
     def save(self, path: str | Path) -> Path:

@@ -1,15 +1,17 @@
-"""The command line. It starts fast: a command imports its implementation when it is called."""
+"""The command line. It starts fast: the implementation of a command is imported when it is called."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from rlhf import commands
 from rlhf.commands.arguments import Overrides, RecipeFile
 from rlhf.commands.failures import tell
 from rlhf.commands.kubernetes import kubernetes
@@ -19,6 +21,7 @@ from rlhf.commands.reached import Certificate, Key, LimitTexts, Names, access_of
 from rlhf.commands.serve_sandbox import sandbox
 from rlhf.commands.slurm import slurm
 from rlhf.errors import RlhfError
+from rlhf.http.limits import POLICY, REWARD
 
 app = typer.Typer(
     name="rlhf",
@@ -58,11 +61,8 @@ def train(
     rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
 ) -> None:
     """Train what a recipe says, and leave a run folder."""
-    from rlhf.commands.train import train as run
-    from rlhf.deploy.joining import joining
-
-    joined = [f"cluster.address={address}"] if address else joining(rendezvous)
-    raise typer.Exit(run(recipe, [*(overrides or []), *joined], resume=resume, start_over=start_over))
+    given = [*(overrides or []), *commands.train.joined(address, rendezvous)]
+    raise typer.Exit(commands.train.train(recipe, given, resume=resume, start_over=start_over))
 
 
 @app.command("eval")
@@ -72,9 +72,7 @@ def evaluate(
     overrides: Overrides = None,
 ) -> None:
     """Play a recipe's held-out tasks greedily with a checkpoint."""
-    from rlhf.commands.eval import evaluate as run
-
-    raise typer.Exit(run(checkpoint, recipe, overrides or []))
+    raise typer.Exit(commands.eval.evaluate(checkpoint, recipe, overrides or []))
 
 
 @app.command()
@@ -86,9 +84,7 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="Decides every draw.")] = 0,
 ) -> None:
     """Reply to one message with a checkpoint."""
-    from rlhf.commands.generate import generate as run
-
-    raise typer.Exit(run(checkpoint, prompt, max_tokens, temperature, seed))
+    raise typer.Exit(commands.generate.generate(checkpoint, prompt, max_tokens, temperature, seed))
 
 
 @app.command()
@@ -99,9 +95,7 @@ def score(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write, instead of printing.")] = None,
 ) -> None:
     """Score recorded responses with a recipe's reward."""
-    from rlhf.commands.score import score as run
-
-    raise typer.Exit(run(recipe, rows, overrides or [], output))
+    raise typer.Exit(commands.score.score(recipe, rows, overrides or [], output))
 
 
 rewards = typer.Typer(help="Rewards: see what they accept.", no_args_is_help=True)
@@ -118,10 +112,11 @@ def reward_check(
     reply: Annotated[str, typer.Option(help="How a reply states an answer.")] = "{answer}",
 ) -> None:
     """Score hostile replies; print which are accepted."""
-    from rlhf.commands.reward_check import reward_check as run
-
     others = wrong or ["41", "43", "24", "67"]
-    raise typer.Exit(run(reward, overrides or [], prompt=prompt, answer=answer, wrong=others, reply=reply))
+    code = commands.reward_check.reward_check(
+        reward, overrides or [], prompt=prompt, answer=answer, wrong=others, reply=reply
+    )
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -130,9 +125,7 @@ def export(
     output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to make.")],
 ) -> None:
     """Write a checkpoint's model as a Hugging Face folder."""
-    from rlhf.commands.export import export as run
-
-    raise typer.Exit(run(checkpoint, output))
+    raise typer.Exit(commands.export.export(checkpoint, output))
 
 
 @app.command()
@@ -140,17 +133,13 @@ def options(
     prefix: Annotated[str, typer.Argument(help="Only keys that begin with this, for instance trainer.loss.")] = "",
 ) -> None:
     """List every key of a recipe: type, default, meaning."""
-    from rlhf.commands.options import options as run
-
-    raise typer.Exit(run(prefix))
+    raise typer.Exit(commands.options.options(prefix))
 
 
 @app.command()
 def check(recipe: RecipeFile, overrides: Overrides = None) -> None:
     """Validate a recipe; print what follows from it."""
-    from rlhf.commands.check import check as run
-
-    raise typer.Exit(run(recipe, overrides or []))
+    raise typer.Exit(commands.check.check(recipe, overrides or []))
 
 
 app.command()(launch)
@@ -160,9 +149,7 @@ app.command()(kubernetes)
 @app.command()
 def doctor() -> None:
     """Look at this machine; say what to put right."""
-    from rlhf.commands.doctor import doctor as run
-
-    raise typer.Exit(run())
+    raise typer.Exit(commands.doctor.doctor())
 
 
 @serve.command("reward")
@@ -180,10 +167,7 @@ def serve_reward(
     limit: LimitTexts = None,
 ) -> None:
     """Serve a reward in all the shapes that trainers speak."""
-    from rlhf.commands.serve_reward import serve_reward as run
-    from rlhf.http.limits import REWARD
-
-    code = run(
+    code = commands.serve_reward.serve_reward(
         reward,
         overrides or [],
         host=host,
@@ -224,11 +208,7 @@ def serve_policy(
     limit: LimitTexts = None,
 ) -> None:
     """Serve a checkpoint to agents as OpenAI's API, and keep their episodes."""
-    from rlhf.commands.serve_policy import PolicySettings
-    from rlhf.commands.serve_policy import serve_policy as run
-    from rlhf.http.limits import POLICY
-
-    settings = PolicySettings(
+    settings = commands.serve_policy.PolicySettings(
         host=host,
         port=port,
         token_env=token_env,
@@ -241,7 +221,7 @@ def serve_policy(
         lease_seconds=lease_seconds,
         access=access_of(name, certificate, key, limit, POLICY),
     )
-    raise typer.Exit(run(checkpoint, settings))
+    raise typer.Exit(commands.serve_policy.serve_policy(checkpoint, settings))
 
 
 @serve.command("env")
@@ -268,21 +248,17 @@ def serve_env(
     limit: LimitTexts = None,
 ) -> None:
     """Serve an environment over the OpenEnv wire."""
-    from rlhf.commands.serve_env import serve_env as run
-    from rlhf.env.hosting.isolation import Deadlines
-    from rlhf.env.server.app import ServerSettings, limits_for
-    from rlhf.http.config import token_from
-
-    settings = ServerSettings(
+    settings = commands.serve_env.settings_of(
         host=host,
         port=port,
-        token=token_from(token_env),
+        token_env=token_env,
         max_sessions=max_sessions,
         lease_seconds=lease_seconds,
-        access=access_of(name, certificate, key, limit, limits_for(max_sessions)),
-        deadlines=Deadlines(open_seconds=reset_seconds, reset_seconds=reset_seconds, step_seconds=step_seconds),
+        step_seconds=step_seconds,
+        reset_seconds=reset_seconds,
+        access_of=partial(access_of, name, certificate, key, limit),
     )
-    raise typer.Exit(run(environment, arguments, isolation, settings))
+    raise typer.Exit(commands.serve_env.serve_env(environment, arguments, isolation, settings))
 
 
 @env.command("check")
@@ -294,10 +270,7 @@ def env_check(
     token_env: TokenEnv = None,
 ) -> None:
     """Try a live environment server, ours or any of OpenEnv."""
-    from rlhf.commands.env_check import check as run
-    from rlhf.http.config import token_from
-
-    raise typer.Exit(run(url, token_from(token_env), action))
+    raise typer.Exit(commands.env_check.check(url, token_env, action))
 
 
 def main() -> None:

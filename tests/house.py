@@ -100,9 +100,13 @@ def imports_inside(tree: ast.Module) -> int:
 
 
 def broad_excepts(tree: ast.Module) -> int:
-    """`except Exception`, `except BaseException` and a bare `except`."""
+    """`except Exception`, `except BaseException`, alone or among others, and a bare `except`."""
     handlers = [node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)]
-    return sum(one.type is None or (isinstance(one.type, ast.Name) and one.type.id in BROAD) for one in handlers)
+    return sum(one.type is None or bool(_names(one.type) & BROAD) for one in handlers)
+
+
+def _names(caught: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(caught) if isinstance(node, ast.Name)}
 
 
 def imports_at_the_top(trees: Tree) -> dict[str, set[str]]:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from rlhf.cluster.attempt import Raised, attempt
 from rlhf.errors import DeadlinePassed
 
 T = TypeVar("T")
@@ -35,10 +36,9 @@ class BlockingCalls:
                 set_outcome(value)
 
         def answer() -> None:
-            try:
-                result = call()
-            except Exception as error:  # noqa: BLE001 - the awaiting coroutine raises it
-                loop.call_soon_threadsafe(settle, outcome.set_exception, error)
+            result = attempt(call)
+            if isinstance(result, Raised):
+                loop.call_soon_threadsafe(settle, outcome.set_exception, result.error)
             else:
                 loop.call_soon_threadsafe(settle, outcome.set_result, result)
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from rlhf import errors
+from rlhf.cluster.attempt import Raised, attempt_awaiting
 from rlhf.errors import RlhfError, WorkerFailed
 
 
@@ -62,12 +63,11 @@ class Host:
         return getattr(self._target, name) if inspect.iscoroutinefunction(found) else run
 
     async def _answer(self, function: Any) -> Answer:
-        try:
-            if inspect.iscoroutinefunction(function):
-                return Answer(value=await function())
-            return Answer(value=await asyncio.get_running_loop().run_in_executor(self._threads, function))
-        except Exception as error:  # noqa: BLE001 - whatever the object raises is told to the caller
-            return _failure(error)
+        if inspect.iscoroutinefunction(function):
+            value = await attempt_awaiting(function())
+        else:
+            value = await attempt_awaiting(asyncio.get_running_loop().run_in_executor(self._threads, function))
+        return _failure(value.error) if isinstance(value, Raised) else Answer(value=value)
 
 
 def named(name: str) -> Any:
@@ -86,7 +86,7 @@ def value_of(worker: str, method: str, answer: Answer) -> Any:
     raise WorkerFailed(worker, method, answer.detail, answer.remote_traceback)
 
 
-def _failure(error: Exception) -> Answer:
+def _failure(error: BaseException) -> Answer:
     last_line = traceback.format_exception_only(error)[-1].strip()
     text = "".join(traceback.format_exception(error))
     return Answer(error=type(error).__name__, message=str(error), detail=last_line, remote_traceback=text)

@@ -8,13 +8,20 @@ import threading
 from typing import Any
 
 
-def quiet_ray() -> Any:
-    """The module."""
+def ray_module() -> Any:
+    """Ray, for what it is asked once this process has joined."""
     import ray
-    from ray._raylet import Config  # type: ignore[attr-defined]
 
+    return ray
+
+
+def quiet_ray() -> Any:
+    """The module, before this process joins: with its environment as it is."""
+    ray = ray_module()
     if not ray.is_initialized():
-        Config.initialize("")  # from this environment: whoever imported Ray before, as vLLM does, had another one
+        ray._raylet.Config.initialize(
+            ""
+        )  # from this environment: whoever imported Ray before, as vLLM does, had another one
     logging.getLogger("ray").setLevel(logging.ERROR)
     return ray
 

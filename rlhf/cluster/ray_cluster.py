@@ -18,7 +18,7 @@ from rlhf.cluster.forking.ray_worker import SOCKET
 from rlhf.cluster.forking.started import ForkServer, forked_environment
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.plan import plan
-from rlhf.cluster.quiet_ray import keep_our_sigterm, quiet_ray
+from rlhf.cluster.quiet_ray import keep_our_sigterm, quiet_ray, ray_module
 from rlhf.cluster.ray_joining import join_ray, too_few
 from rlhf.cluster.ray_nodes import RayNode, living_nodes
 from rlhf.cluster.ray_places import launch, reserve
@@ -84,9 +84,7 @@ class RayCluster:
 
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> list[Any]:
         """Construct the role's objects at once and wait for all of them, within its `start_timeout_seconds`."""
-        import ray
-
-        here, seconds = ray.get_runtime_context().get_node_id(), self._roles[role].start_timeout_seconds
+        here, seconds = ray_module().get_runtime_context().get_node_id(), self._roles[role].start_timeout_seconds
         workers = self._workers[role]
         await asyncio.gather(*(worker.arrive(here, seconds) for worker in workers))
         await asyncio.gather(*(worker.construct(kwargs_of(i), seconds) for i, worker in enumerate(workers)))
@@ -193,9 +191,7 @@ def start_ray(temp_dir: Path) -> None:
 
 
 def _disconnect(group: Any) -> None:
-    import ray
-    from ray.util.placement_group import remove_placement_group
-
+    ray = ray_module()
     if group is not None and ray.is_initialized():
-        remove_placement_group(group)
+        ray.util.remove_placement_group(group)
     ray.shutdown()

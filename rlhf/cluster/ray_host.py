@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Any, Never
 
 from rlhf.cluster.host import Answer, Host, named
+from rlhf.cluster.quiet_ray import ray_module
 from rlhf.transfer.interfaces import interface_environment, interface_toward
 
 MALLOC_PARAMETERS = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THRESHOLD_": -3}
@@ -49,9 +50,7 @@ class RayHost:
 
     async def process(self) -> tuple[str, int]:
         """Ray's id of the node this runs on, and the process id there."""
-        import ray
-
-        return ray.get_runtime_context().get_node_id(), os.getpid()
+        return ray_module().get_runtime_context().get_node_id(), os.getpid()
 
     async def construct(self, kwargs: Mapping[str, Any]) -> Answer:
         if self._importing:  # two threads that import the same packages can meet half-made modules

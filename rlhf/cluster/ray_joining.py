@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from rlhf.cluster.quiet_ray import quiet_ray
+from rlhf.cluster.quiet_ray import quiet_ray, ray_module
 from rlhf.errors import PlacementError
 from rlhf.transfer.interfaces import interface_toward
 
@@ -62,9 +62,7 @@ def knock(address: str) -> dict[str, str]:
 
 def running_here() -> set[str]:
     """Ids of the nodes whose processes this machine shows."""
-    from ray._private.services import find_node_ids
-
-    return set(find_node_ids())  # type: ignore[no-untyped-call]
+    return set(ray_module()._private.services.find_node_ids())
 
 
 def chosen(own: Sequence[Peer], address: str) -> dict[str, str]:
@@ -76,24 +74,12 @@ def chosen(own: Sequence[Peer], address: str) -> dict[str, str]:
 
 def ask_for_peers(address: str) -> Collection[Peer]:
     """The nodes of the cluster whose head listens at `HOST:PORT`. Raises `PlacementError` within `KNOCK_SECONDS`."""
-    import grpc
-    from ray._private.gcs_utils import create_gcs_channel
-    from ray.core.generated.gcs_pb2 import GcsNodeInfo  # type: ignore[attr-defined]
-    from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest  # type: ignore[attr-defined]
-    from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
-    from ray.exceptions import RayError
+    from rlhf.cluster.ray_head import HeadRefused, nodes_told
 
     try:
-        with create_gcs_channel(address) as channel:
-            head = NodeInfoGcsServiceStub(channel)  # type: ignore[no-untyped-call]
-            told = head.GetAllNodeInfo(GetAllNodeInfoRequest(), timeout=KNOCK_SECONDS)
-    except grpc.RpcError as error:
-        refused = error.code() is grpc.StatusCode.UNAUTHENTICATED
-        raise wrong_token(address) if refused else no_cluster(address, str(error.details())) from None
-    except (RuntimeError, RayError):  # Ray's settings want a token of this process, and it has none
-        raise wrong_token(address) from None
-    alive = [node for node in told.node_info_list if node.state == GcsNodeInfo.GcsNodeState.ALIVE]
-    return [Peer(id=node.node_id.hex(), address=node.node_manager_address) for node in alive]
+        return [Peer(id=node_id, address=its) for node_id, its in nodes_told(address, KNOCK_SECONDS)]
+    except HeadRefused as refused:
+        raise (wrong_token(address) if refused.token else no_cluster(address, refused.words)) from None
 
 
 def no_cluster(address: str, cause: str) -> PlacementError:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rlhf.cluster.quiet_ray import ray_module
 from rlhf.cluster.resources import Resources
 
 HEAD_RESOURCE = "node:__internal_head__"
@@ -34,9 +35,7 @@ class RayNode:
 
 def living_nodes() -> list[RayNode]:
     """The living nodes of the cluster that this process has joined, the head first, then by name."""
-    import ray
-
-    return nodes_of(ray.nodes())  # type: ignore[no-untyped-call]
+    return nodes_of(ray_module().nodes())
 
 
 def nodes_of(told: Sequence[Mapping[str, Any]]) -> list[RayNode]:

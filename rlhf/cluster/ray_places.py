@@ -10,15 +10,15 @@ from typing import Any
 
 from rlhf.cluster.forking.started import forked_by_ray
 from rlhf.cluster.local import thread_environment
+from rlhf.cluster.quiet_ray import ray_module
+from rlhf.cluster.ray_host import RayHost
 from rlhf.cluster.ray_nodes import ID_LABEL
 from rlhf.cluster.resources import Placement, Plan, Role
 
 
 def reserve(planned: Plan, ids: Mapping[str, str]) -> Any:
     """Ask Ray for all places at once, each on the node that the plan names. `ids` are Ray's, by the nodes' names."""
-    from ray.util.placement_group import placement_group
-
-    return placement_group(
+    return ray_module().util.placement_group(
         [_bundle(placement) for placement in planned.placements],
         strategy="PACK",
         bundle_label_selector=[{ID_LABEL: ids[placement.node]} for placement in planned.placements],
@@ -29,18 +29,16 @@ def launch(
     group: Any, bundle: int, placement: Placement, role: Role, log_file: Path, head: str | None, forks: Path | None
 ) -> Any:
     """Start the process of one worker in its bundle, as a fork of the server at `forks` if there is one."""
-    import ray
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-    from rlhf.cluster.ray_host import RayHost
     from rlhf.cluster.ray_worker import RayWorker
 
+    ray = ray_module()
+    in_bundle = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
     host = ray.remote(RayHost).options(
         num_cpus=placement.cpus,
         num_gpus=placement.gpus,
         max_concurrency=1000,
         runtime_env=forked_by_ray(forks) if forks else quoted_python(sys.executable),
-        scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle),
+        scheduling_strategy=in_bundle(group, placement_group_bundle_index=bundle),
     )
     # Variables go by the actor: in Ray's `runtime_env` they make a worker two processes, one after the other.
     environment = thread_environment([placement]) | dict(role.env)

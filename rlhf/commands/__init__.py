@@ -1,0 +1,37 @@
+"""One file a command. `commands.train` is imported when it is first asked for: the command line starts fast, and a
+command pays for its own imports alone."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlhf.commands import (
+        check,
+        doctor,
+        env_check,
+        eval,
+        export,
+        generate,
+        options,
+        reward_check,
+        score,
+        serve_env,
+        serve_policy,
+        serve_reward,
+        train,
+    )
+
+__all__ = [
+    "check", "doctor", "env_check", "eval", "export", "generate", "options", "reward_check", "score", "serve_env",
+    "serve_policy", "serve_reward", "train",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> ModuleType:
+    """The command's module (PEP 562)."""
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

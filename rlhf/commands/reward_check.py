@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from rlhf.commands.named_reward import named_reward, reward_here
+from rlhf.commands.program_check import program_check, rows_of
 from rlhf.errors import UserError
 from rlhf.http.inert import inert_line
 from rlhf.reward.adversarial import Quiz, corpus
@@ -33,8 +34,6 @@ def reward_check(
     """
     config = named_reward(reward, overrides)
     if config.kind == "code":
-        from rlhf.commands.program_check import program_check, rows_of
-
         return program_check(config.code, rows_of(reward, overrides, config.code))
     quiz = Quiz(prompt=prompt, answer=answer, wrong=tuple(wrong), reply=reply)
     scores = asyncio.run(_scores(reward_here(config), quiz))

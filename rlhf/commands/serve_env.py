@@ -9,12 +9,37 @@ from collections.abc import Callable
 from rlhf.commands.env_check import json_object
 from rlhf.commands.reached import check_reach
 from rlhf.config import is_piece
-from rlhf.env.hosting.isolation import Factory, Isolation
+from rlhf.env.hosting.isolation import Deadlines, Factory, Isolation
 from rlhf.env.hosting.kinds import KINDS, isolation_of
-from rlhf.env.server.app import ServerSettings, serve
+from rlhf.env.server.app import ServerSettings, limits_for, serve
 from rlhf.errors import UserError
+from rlhf.http.binding import Access, token_from
 from rlhf.http.inert import inert_line
+from rlhf.http.limits import Limits
 from rlhf.http.listening import bound, url_of
+
+
+def settings_of(
+    *,
+    host: str,
+    port: int,
+    token_env: str | None,
+    max_sessions: int,
+    lease_seconds: float,
+    step_seconds: float,
+    reset_seconds: float,
+    access_of: Callable[[Limits], Access],
+) -> ServerSettings:
+    """What the options say; the server's limits follow from its sessions. Raises `ConfigError`."""
+    return ServerSettings(
+        host=host,
+        port=port,
+        token=token_from(token_env),
+        max_sessions=max_sessions,
+        lease_seconds=lease_seconds,
+        access=access_of(limits_for(max_sessions)),
+        deadlines=Deadlines(open_seconds=reset_seconds, reset_seconds=reset_seconds, step_seconds=step_seconds),
+    )
 
 
 def serve_env(name: str, arguments: str, isolation: str, settings: ServerSettings) -> int:

@@ -17,16 +17,22 @@ from rlhf.commands.failures import telling
 from rlhf.commands.reached import check_reach
 from rlhf.commands.train import as_ctrl_c
 from rlhf.errors import ConfigError
-from rlhf.http.binding import LOOPBACK, Access
-from rlhf.http.config import token_from
+from rlhf.http.binding import LOOPBACK, Access, token_from
 from rlhf.http.limits import POLICY
+from rlhf.http.listening import listening
+from rlhf.rollout.endpoint.app import policy_app, uvicorn_config
+from rlhf.rollout.endpoint.front import Front
+from rlhf.rollout.endpoint.sessions import Sessions
+from rlhf.rollout.episode import Policy
+from rlhf.rollout.seeds import request_seed
 from rlhf.rollout.tool_calls import tool_format
+from rlhf.runs.jsonl import JsonlWriter
+from rlhf.runs.records import as_row, record_of_served
 from rlhf.trainer.checkpoint import model_folder
+from rlhf.types import Sampling, Trajectory
 
 if TYPE_CHECKING:
     from rlhf.controller.build import Serving
-    from rlhf.rollout.episode import Policy
-    from rlhf.types import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +74,6 @@ def serve_policy(checkpoint: str, settings: PolicySettings) -> int:
 async def serve(model: str, name: str, token: str | None, settings: PolicySettings) -> int:
     """Start an engine on the model in a folder, and answer until this is cancelled."""
     from rlhf.controller.inference import served_here
-    from rlhf.http.listening import listening
-    from rlhf.rollout.endpoint.app import policy_app, uvicorn_config
-    from rlhf.rollout.endpoint.front import Front
-    from rlhf.rollout.endpoint.sessions import Sessions
 
     async def answer(serving: Serving) -> int:
         async with AsyncExitStack() as stack:
@@ -93,10 +95,6 @@ async def serve(model: str, name: str, token: str | None, settings: PolicySettin
 
 def policy_of(serving: Serving, settings: PolicySettings, number: int) -> Policy:
     """Who plays the n-th episode; its draws follow from that number."""
-    from rlhf.rollout.episode import Policy
-    from rlhf.rollout.seeds import request_seed
-    from rlhf.types import Sampling
-
     return Policy(
         engine=serving.router,
         renderer=serving.renderer,
@@ -110,9 +108,6 @@ def policy_of(serving: Serving, settings: PolicySettings, number: int) -> Policy
 @contextmanager
 def kept(file: Path | None) -> Iterator[Callable[[Trajectory, float | None], None]]:
     """Writes an episode with its reward to the file; each is on the disk before the next."""
-    from rlhf.runs.jsonl import JsonlWriter
-    from rlhf.runs.records import as_row, record_of_served
-
     if file is None:
         yield lambda trajectory, reward: None
         return

@@ -10,8 +10,7 @@ import uvicorn
 
 from rlhf.commands.named_reward import named_reward, reward_here
 from rlhf.commands.reached import check_reach
-from rlhf.http.binding import LOOPBACK, Access
-from rlhf.http.config import token_from
+from rlhf.http.binding import LOOPBACK, Access, token_from
 from rlhf.http.limits import REWARD
 from rlhf.http.listening import bound, url_of
 from rlhf.http.serving import serving

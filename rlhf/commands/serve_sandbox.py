@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rlhf.commands.reached import Certificate, Key, LimitTexts, Names, access_of, check_reach
-
-if TYPE_CHECKING:
-    from rlhf.http.binding import Access
-    from rlhf.sandbox.pool import Sandbox
+from rlhf.http.binding import Access, token_from
+from rlhf.http.limits import SANDBOX
+from rlhf.sandbox.limits import Limits
+from rlhf.sandbox.pool import Queue, Sandbox
 
 MIB = 1024 * 1024
 
@@ -37,11 +37,6 @@ def sandbox(
     limit: LimitTexts = None,
 ) -> None:
     """Run model-written Python in isolation, over HTTP."""
-    from rlhf.http.config import token_from
-    from rlhf.http.limits import SANDBOX
-    from rlhf.sandbox.limits import Limits
-    from rlhf.sandbox.pool import Queue, Sandbox
-
     token = token_from(token_env)
     access = access_of(name, certificate, key, limit, SANDBOX)
     check_reach(host, token, access)
@@ -56,16 +51,6 @@ def sandbox(
 async def serve(sandbox: Sandbox, host: str, port: int, token: str | None, access: Access) -> None:
     """Serve until the process is told to end. Raises `UserError` for an address that it cannot have, and
     `SandboxUnavailable` before anything is served."""
-    import uvicorn
+    from rlhf.sandbox.server import serve_sandbox
 
-    from rlhf.http.listening import bound, url_of
-    from rlhf.http.serving import serving
-    from rlhf.sandbox.server import make_app
-
-    config = serving(make_app(sandbox, token, access, host=host), access)
-
-    with bound(host, port) as listener:
-        await sandbox.start()
-        print(f"isolation: {sandbox.ladder}", flush=True)
-        print(f"serving /run_code at {url_of(listener, tls=config.is_ssl)}", flush=True)
-        await uvicorn.Server(config).serve(sockets=[listener])
+    await serve_sandbox(sandbox, host, port, token, access)

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from rlhf.commands.arguments import Overrides, RecipeFile
+from rlhf.deploy.slurm.job import Part, check_job
+from rlhf.deploy.slurm.render import render, write_script
 
 
 def slurm(
@@ -29,9 +31,7 @@ def slurm(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write, instead of printing.")] = None,
 ) -> None:
     """Make a SLURM script of a recipe; print or submit it."""
-    from rlhf.deploy.slurm.job import Part, check_job
     from rlhf.deploy.slurm.prepare import job_of
-    from rlhf.deploy.slurm.render import render, write_script
     from rlhf.deploy.slurm.submit import submit_job
 
     main = Part(nodes=nodes, gpus=gpus_per_node, cpus=cpus_per_node, partition=partition)

@@ -10,6 +10,7 @@ from pathlib import Path
 from rlhf.cluster.supervisor import supervise
 from rlhf.commands.failures import tell
 from rlhf.controller.preemption import EXIT_SAVED, Leaving
+from rlhf.deploy.joining import joining
 from rlhf.errors import RlhfError, RunTaken, UserError
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.preflight import preflight
@@ -27,6 +28,12 @@ def train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = False, 
     loaded = load_recipe(recipe, overrides)
     preflight(located(loaded, resumed=resume).recipe)
     return supervise(lambda: run(loaded, clock, leaving, resume=resume, start_over=start_over))
+
+
+def joined(address: str | None, rendezvous: Path | None) -> list[str]:
+    """The override that joins a Ray cluster: at an address, or of the nodes that meet by a file; none without either.
+    Raises `PlacementError`."""
+    return [f"cluster.address={address}"] if address else joining(rendezvous)
 
 
 def run(loaded: LoadedRecipe, clock: Clock, leaving: Leaving, *, resume: bool, start_over: bool = False) -> int:

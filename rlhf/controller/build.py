@@ -13,6 +13,8 @@ from threading import Thread
 from typing import TypeVar
 
 from rlhf.cluster.described import describe
+from rlhf.cluster.local import LocalCluster
+from rlhf.cluster.ray_cluster import RayCluster
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.controller.environments import Surroundings, opening_of, started_surroundings
 from rlhf.data.config import EvaluationSetConfig
@@ -60,12 +62,8 @@ async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view
     # Read when torch is imported, which this process does after its workers: an engine may come to live here later.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if recipe.cluster.kind == "local":
-        from rlhf.cluster.local import LocalCluster
-
         cluster: Cluster = LocalCluster()
     else:
-        from rlhf.cluster.ray_cluster import RayCluster
-
         cluster = RayCluster(
             address=recipe.cluster.address,
             placement_timeout_seconds=recipe.cluster.placement_timeout_seconds,

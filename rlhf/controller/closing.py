@@ -22,7 +22,7 @@ async def closed(run: Awaitable[str], close: Callable[[str], Summary], leaving: 
     except (asyncio.CancelledError, KeyboardInterrupt) as error:
         _close_after(str(error) or STOPPED, close, leaving)  # a death cancels with its words, a person without any
         raise
-    except BaseException as error:
+    except BaseException as error:  # whatever ends a run is told in its summary, and raised again
         _close_after(str(telling_error(error)), close, leaving)
         raise
     return close(STOPPED if leaving.stopped else outcome)

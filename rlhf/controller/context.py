@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from rlhf.config import Origins
@@ -70,11 +71,10 @@ def run_folder(
     if not resume:
         return RunFolder.create(recipe.run_dir, say), None
     folder = RunFolder.keep(recipe.run_dir, say)
-    try:
+    with ExitStack() as failing:
+        failing.callback(folder.give_back)
         point = resume_point(recipe, folder, tell, start_over=start_over)
         if point is None:
             folder.set_records_aside(CHECKPOINTS)
-    except BaseException:
-        folder.give_back()
-        raise
+        failing.pop_all()
     return folder, point

@@ -20,12 +20,15 @@ from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.hosting.kinds import isolation_of
 from rlhf.env.server.worker import WorkerSettings
 from rlhf.errors import ConfigError, EnvironmentFailed
-from rlhf.http.config import check_cassette, token_from
+from rlhf.http.binding import token_from
+from rlhf.http.config import check_cassette
+from rlhf.http.listening import listening
 from rlhf.protocols import Environments
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import ENVIRONMENT
 from rlhf.rollout.agent import WithAgent
 from rlhf.rollout.dry_run import dry_run
+from rlhf.rollout.endpoint.app import policy_app, uvicorn_config
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.rollout.endpoint.sessions import Sessions
 from rlhf.rollout.episode import AnswerOnce, Play
@@ -80,9 +83,6 @@ async def started_play(config: EnvironmentConfig, cluster: Cluster, *, alone: bo
 @asynccontextmanager
 async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
     """The recipe's agent, and the endpoint that it asks: on loopback, with a port and a token of this run alone."""
-    from rlhf.http.listening import listening
-    from rlhf.rollout.endpoint.app import policy_app, uvicorn_config
-
     read = tool_format(config.tool_format, "agent.tool_format")
     sessions, token = Sessions(read=read, capacity=config.max_agents), secrets.token_urlsafe(24)
     async with listening(uvicorn_config(policy_app(sessions, model="policy", token=token))) as url:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from rlhf.cluster.attempt import Raised, attempt, attempt_awaiting
 from rlhf.config import load_piece
 from rlhf.controller.run import Callback, Run
 from rlhf.errors import CallbackFailed, ConfigError, RlhfError
@@ -50,23 +51,18 @@ class Guarded(Callback):
         await self._call(self._callback.on_save, run, checkpoint)
 
     def on_train_end(self, run: Run, summary: Summary) -> None:
-        try:
-            self._callback.on_train_end(run, summary)
-        except RlhfError:
-            raise
-        except Exception as error:
-            raise self._failed(self._callback.on_train_end, error) from error
+        method = self._callback.on_train_end
+        self._check(method, attempt(lambda: method(run, summary)))
 
     async def _call(self, method: Callable[..., Awaitable[None] | None], *arguments: object) -> None:
-        try:
-            answer = method(*arguments)
-            if inspect.isawaitable(answer):
-                await answer
-        except RlhfError:
-            raise
-        except Exception as error:
-            raise self._failed(method, error) from error
+        answer: object = attempt(lambda: method(*arguments))
+        self._check(method, await attempt_awaiting(answer) if inspect.isawaitable(answer) else answer)
 
-    def _failed(self, method: Callable[..., object], error: Exception) -> CallbackFailed:
-        told = " ".join(f"{type(error).__name__}: {error}".split())
-        return CallbackFailed(f"{type(self._callback).__name__}.{method.__name__} failed: {told}")
+    def _check(self, method: Callable[..., object], answer: object) -> None:
+        """Failures with a name are raised as they are."""
+        if not isinstance(answer, Raised):
+            return
+        if isinstance(answer.error, RlhfError):
+            raise answer.error
+        told = " ".join(f"{type(answer.error).__name__}: {answer.error}".split())
+        raise CallbackFailed(f"{type(self._callback).__name__}.{method.__name__} failed: {told}") from answer.error

@@ -18,6 +18,9 @@ from rlhf.data.preference import Pair
 from rlhf.data.sources import load_pairs
 from rlhf.data.tasks import Tell, mixed
 from rlhf.errors import DataError
+from rlhf.models.chat import comparison
+from rlhf.models.replies import Replies
+from rlhf.models.turn_end import turn_end
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult
 from rlhf.trainer.pairs import PairOfSegments, PreferenceLearner, RewardLearner
@@ -129,10 +132,7 @@ def all_fitted(pairs: Sequence[Pair], fitted: Fitted, key: str, tell: Tell) -> l
 
 def fitting(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Fitted:
     """Renders pairs by the chat template of `model`."""
-    from rlhf.models.chat import comparison
     from rlhf.models.loading import declared_ends, load_tokenizer
-    from rlhf.models.replies import Replies
-    from rlhf.models.turn_end import turn_end
 
     trust = recipe.model.trust_remote_code
     tokenizer = load_tokenizer(model, trust_remote_code=trust)

@@ -16,6 +16,9 @@ from rlhf.data.made import demonstrations
 from rlhf.data.selection import PromptTokens
 from rlhf.data.tasks import Tell, load_sets, mixed, training_tasks
 from rlhf.errors import DataError
+from rlhf.models.chat import demonstration, prompt_ids
+from rlhf.models.replies import Replies
+from rlhf.models.turn_end import turn_end
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult
 from rlhf.trainer.learner import RemoteLearner
@@ -77,10 +80,7 @@ def demonstrations_of(recipe: Recipe, prompt_tokens: PromptTokens, tell: Tell) -
 
 def rendered(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Iterator[Segment]:
     """The demonstrations as tokens. Raises `DataError` for one that is longer than the model's context."""
-    from rlhf.models.chat import demonstration, prompt_ids
     from rlhf.models.loading import declared_ends, load_tokenizer
-    from rlhf.models.replies import Replies
-    from rlhf.models.turn_end import turn_end
 
     trust = recipe.model.trust_remote_code
     tokenizer = load_tokenizer(model, trust_remote_code=trust)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from errno import EACCES, ENOSPC, EROFS
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlhf.data import preference_sorting
 from rlhf.data.config import DatasetConfig
@@ -117,9 +117,7 @@ def _ending(path: Path) -> str:
 
 
 def _load_local(files: list[Path], source: str) -> Dataset:
-    import datasets
-
-    datasets.disable_progress_bars()
+    datasets = _datasets()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs what it also raises
     reader, names = READERS[_ending(files[0])], [str(file) for file in files]
     try:
@@ -134,9 +132,7 @@ def _load_local(files: list[Path], source: str) -> Dataset:
 
 
 def _load_hub(config: DatasetConfig, source: str) -> Dataset:
-    import datasets
-
-    datasets.disable_progress_bars()
+    datasets = _datasets()
     try:
         return datasets.load_dataset(source, config.name, split=config.split)
     except datasets.exceptions.DatasetNotFoundError as error:
@@ -149,6 +145,14 @@ def _load_hub(config: DatasetConfig, source: str) -> Dataset:
         ) from error
     except (datasets.exceptions.DatasetsError, ValueError) as error:
         raise DataError(f"{source} on the hub: {_cause(error)}") from error
+
+
+def _datasets() -> Any:
+    """The library, silent; half a second to import."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    return datasets
 
 
 def _cause(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import ssl
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -81,3 +82,13 @@ def may_be_asked_as(header: str, names: Collection[str], address: str) -> bool:
     the connection came in. A foreign page whose name was bound to this address anew has another name."""
     name = host_name(header)
     return name is not None and (is_loopback(name) or name in names or name == address)
+
+
+def token_from(variable: str | None) -> str | None:
+    """The bearer token in an environment variable; None where none is named. Raises `ConfigError` when it is empty."""
+    if variable is None:
+        return None
+    token = os.environ.get(variable, "").strip()
+    if not token:
+        raise ConfigError(f"the environment variable {variable} names a token and is empty; export {variable}=… first")
+    return token

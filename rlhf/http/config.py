@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from rlhf.config import Config
-from rlhf.errors import CassetteError, ConfigError
+from rlhf.errors import CassetteError
 
 
 class HttpConfig(Config):
@@ -53,13 +52,3 @@ def check_cassette(cassette: CassetteConfig) -> None:
         )
     if not cassette.file.parent.is_dir():
         raise CassetteError(f"{cassette.file}: there is no folder {cassette.file.parent}; make it first")
-
-
-def token_from(variable: str | None) -> str | None:
-    """The bearer token in an environment variable; None where none is named. Raises `ConfigError` when it is empty."""
-    if variable is None:
-        return None
-    token = os.environ.get(variable, "").strip()
-    if not token:
-        raise ConfigError(f"the environment variable {variable} names a token and is empty; export {variable}=… first")
-    return token

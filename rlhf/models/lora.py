@@ -52,12 +52,10 @@ def add_lora(model: PreTrainedModel, config: LoraConfig | None) -> PreTrainedMod
     changes. Raises `ModelError` for targets that are no linear layers of the decoder."""
     if config is None:
         return model
-    import peft
-
     layers = _targeted(model, config)
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        peft.inject_adapter_in_model(peft_config(config, layers), model, ADAPTER)
+        _peft().inject_adapter_in_model(peft_config(config, layers), model, ADAPTER)
     return model
 
 
@@ -100,9 +98,7 @@ def save_adapter(folder: Path, tensors: dict[str, Tensor], config: LoraConfig, b
 
 def peft_config(config: LoraConfig, targets: Sequence[str]) -> peft.LoraConfig:
     """Adapters for the layers `targets`, without dropout: log-probs must be those of the policy that sampled."""
-    import peft
-
-    return peft.LoraConfig(
+    described: peft.LoraConfig = _peft().LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
         target_modules=list(targets),
@@ -110,15 +106,22 @@ def peft_config(config: LoraConfig, targets: Sequence[str]) -> peft.LoraConfig:
         bias="none",
         task_type="CAUSAL_LM",
     )
+    return described
 
 
 def _adapted(model: nn.Module) -> dict[str, LoraLayer]:
-    """Layers with an adapter, by name. `peft` takes seconds to import, and marks the models that it has changed."""
+    """Layers with an adapter, by name. `peft` marks the models that it has changed."""
     if "peft_config" not in vars(model):
         return {}
-    from peft.tuners.lora import LoraLayer
+    layer = _peft().tuners.lora.LoraLayer
+    return {name: module for name, module in model.named_modules() if isinstance(module, layer)}
 
-    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+
+def _peft() -> Any:
+    """Only where there are adapters: it takes as long to import as the rest of a rank."""
+    import peft
+
+    return peft
 
 
 def _low_rank(layer: Any) -> LowRank:

@@ -18,7 +18,8 @@ from rlhf.data.preference import pair_from_row
 from rlhf.data.rows import task_from_row
 from rlhf.data.sources import local_files
 from rlhf.errors import ConfigError, DataError, ModelError, PlacementError
-from rlhf.http.config import check_cassette, token_from
+from rlhf.http.binding import token_from
+from rlhf.http.config import check_cassette
 from rlhf.models.dimensions import check_dimensions, embedding_rows
 from rlhf.models.folder import text_config
 from rlhf.models.headers import tensor_shapes

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.errors import ConfigError
-from rlhf.http.config import token_from
+from rlhf.http.binding import token_from
 from rlhf.reward.code_config import CodeRewardConfig
 from rlhf.reward.code_tests import Asserts, Pair, Tests, TestsError, read_tests
 from rlhf.sandbox.client import RemoteSandbox

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.cluster.attempt import Raised, attempt_awaiting
 from rlhf.cluster.worker import Worker
 from rlhf.errors import DeadlinePassed, WorkerFailed
 from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings
@@ -127,14 +128,16 @@ class Batcher:
             self._free.append(worker)
 
     async def _settle(self, worker: Worker, batch: Sequence[Request]) -> None:
+        """This is a task of its own: whoever waits is told what becomes of it."""
         try:
-            for request, answer in zip(batch, await self._ask(worker, batch), strict=True):
-                if not request.answer.done():
-                    request.answer.set_result(answer)
-        except Exception as error:  # noqa: BLE001 - this is a task of its own: whoever waits is told
-            for request in batch:
-                if not request.answer.done():
-                    request.answer.set_exception(error)
+            answers = await attempt_awaiting(self._ask(worker, batch))
+            for index, request in enumerate(batch):
+                if request.answer.done():
+                    continue
+                if isinstance(answers, Raised):
+                    request.answer.set_exception(answers.error)
+                else:
+                    request.answer.set_result(answers[index])
         finally:
             for request in batch:
                 request.answer.cancel()
@@ -147,7 +150,7 @@ class Batcher:
             return [Unscored(kind="timeout", detail=str(error))] * len(batch)
         except WorkerFailed as error:
             return [Unscored(kind="raised", detail=str(error))] * len(batch)
-        return scores
+        return [score for score, _ in zip(scores, batch, strict=True)]
 
     def _take(self) -> list[Request]:
         """The oldest requests, up to the budget of tokens, at least one where any waits."""

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from rlhf.errors import HttpFailed
+from rlhf.http.binding import token_from
 from rlhf.http.client import HttpClient
-from rlhf.http.config import token_from
 from rlhf.reward.config import RemoteConfig, ScorerConfig
 from rlhf.reward.wire import NULLS_HEADER, SHAPES, Exchange, Score, asked_of, scores
 from rlhf.types import Scored, Task, Trajectory, Unscored

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf.errors import ConfigError
+from rlhf.reward.code import make_code_scorer
 from rlhf.reward.combine import CombinedReward, Part
 from rlhf.reward.config import RewardConfig, ScorerConfig
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.reward.failure import FailuresValued
 from rlhf.reward.format import form
+from rlhf.reward.judge import make_judge
 from rlhf.reward.live import LiveReward
 from rlhf.reward.process import ScorerPool
+from rlhf.reward.remote import make_remote
 from rlhf.reward.rules import exact, nothing
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
@@ -97,12 +100,8 @@ def _with_its_failures(config: ScorerConfig, reward: LiveReward) -> LiveReward:
 
 def _scorer(config: ScorerConfig, log: Path | None, model: LiveReward | None) -> LiveReward:
     if config.remote:
-        from rlhf.reward.remote import make_remote
-
         return make_remote(config, config.remote)
     if config.judge:
-        from rlhf.reward.judge import make_judge
-
         return make_judge(config, config.judge)
     if config.kind == "environment":
         return EnvironmentReward()
@@ -113,8 +112,6 @@ def _scorer(config: ScorerConfig, log: Path | None, model: LiveReward | None) ->
             )
         return model
     if config.kind == "code":
-        from rlhf.reward.code import make_code_scorer
-
         return Reward("code", make_code_scorer(config.code), lambda task: task.row, needs_answer=False)
     return _rule(config, log)
 

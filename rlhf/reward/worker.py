@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, SupportsFloat
 
+from rlhf.cluster.attempt import Raised, attempt
 from rlhf.errors import NoReference
 from rlhf.reward.rows import read_line
 
@@ -30,10 +31,9 @@ def main(function: str, descriptor: int, parent: int) -> None:
     die_with(parent)
     die_first_of_memory()
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as stream:
-        try:
-            scorer = load(function)
-        except Exception as error:  # noqa: BLE001 - whatever importing a user's module raises is told to the user
-            _send(stream, {"kind": "import", "detail": _line(error)})
+        scorer = attempt(lambda: load(function))
+        if isinstance(scorer, Raised):
+            _send(stream, {"kind": "import", "detail": _line(scorer.error)})
             return
         _send(stream, {"ready": True})
         for line in stream:
@@ -51,18 +51,18 @@ def load(function: str) -> Scorer:
 
 def answer(scorer: Scorer, response: str, row: dict[str, Any]) -> dict[str, Any]:
     """What the scorer says of one response, as a message to the parent."""
-    try:
-        value = scorer(response, row)
-        if not isinstance(value, SupportsFloat):
-            return {"kind": "not a number", "detail": f"it returned {value!r:.200}"}
-        number = float(value)
-        if not math.isfinite(number):
-            return {"kind": "not a number", "detail": f"it returned {number}"}
-        return {"value": number}
-    except NoReference as error:
-        return {"kind": "no answer", "detail": _line(error)}
-    except Exception as error:  # noqa: BLE001 - a scorer is the user's code: whatever it raises becomes data
-        return {"kind": "raised", "detail": _line(error)}
+    said = attempt(lambda: _message(scorer(response, row)))
+    if not isinstance(said, Raised):
+        return said
+    return {"kind": "no answer" if isinstance(said.error, NoReference) else "raised", "detail": _line(said.error)}
+
+
+def _message(value: Any) -> dict[str, Any]:
+    """Of what a scorer returned, whose methods are its own too."""
+    if not isinstance(value, SupportsFloat):
+        return {"kind": "not a number", "detail": f"it returned {value!r:.200}"}
+    number = float(value)
+    return {"value": number} if math.isfinite(number) else {"kind": "not a number", "detail": f"it returned {number}"}
 
 
 def die_with(parent: int) -> None:
@@ -83,7 +83,7 @@ def _send(stream: Any, message: dict[str, Any]) -> None:
     stream.flush()
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 

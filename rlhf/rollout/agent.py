@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rlhf.cluster.attempt import Raised
 from rlhf.errors import DeadlinePassed, GenerateFailed
 from rlhf.rollout.endpoint.sessions import Session, Sessions
 from rlhf.rollout.episode import AGENT, Policy
-from rlhf.rollout.programs import Late, NotStarted, Programs, Raised
+from rlhf.rollout.programs import Late, NotStarted, Programs
 from rlhf.types import Failed, Task, Tool, Trajectory, finite_number
 
 AGENT_FAILURE = "agent_"

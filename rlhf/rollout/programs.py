@@ -6,16 +6,11 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """A program ended with an error."""
-
-    error: BaseException
+from rlhf.cluster.attempt import Raised, attempt, attempt_awaiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +36,8 @@ class Programs:
     async def outcome_of(self, program: Callable[..., Any], *arguments: object, seconds: float) -> Any:
         """What the program returns, `Raised`, `Late` or `NotStarted`."""
         if inspect.iscoroutinefunction(program):
-            return await _within(asyncio.ensure_future(_awaited(program(*arguments))), seconds)
+            started = attempt_awaiting(program(*arguments), also=SystemExit)
+            return await _within(asyncio.ensure_future(started), seconds)
         if self._hung >= self._hung_limit:
             return NotStarted()
         running = self._in_thread(lambda: program(*arguments))
@@ -61,10 +57,7 @@ class Programs:
                 outcome.set_result(result)
 
         def run() -> None:
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001 - whatever it was, it is the outcome
-                result = Raised(error)
+            result = attempt(work, also=BaseException)
             with contextlib.suppress(RuntimeError):  # a loop that is closed has nobody left who waits
                 loop.call_soon_threadsafe(settle, result)
 
@@ -81,12 +74,3 @@ async def _within(running: asyncio.Future[Any], seconds: float) -> Any:
         return running.result() if running.done() else Late()
     finally:
         running.cancel()
-
-
-async def _awaited(work: Awaitable[Any]) -> Any:
-    try:
-        return await work
-    except (asyncio.CancelledError, KeyboardInterrupt):  # the one is looked for by who waits, the other is a person's
-        raise
-    except BaseException as error:  # noqa: BLE001 - whatever it was, it is the outcome
-        return Raised(error)

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf.http.inert import inert, inert_line
-from rlhf.runs.view import EvaluationLine, UpdateLine, duration, number
+from rlhf.runs.view import EvaluationLine, PlainView, UpdateLine, View, duration, number
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 48
@@ -163,3 +163,8 @@ def groups(line: UpdateLine) -> Text:
     failed = (f"{line.failed} failed", "bold red" if line.failed else "dim")
     lost = (f"{line.lost} samples lost", "bold red" if line.lost else "dim")
     return Text.assemble(failed, "   ", (f"{line.filtered} filtered", "dim"), "   ", lost)
+
+
+def make_view(name: str, updates: int, stream: TextIO, *, live: bool) -> View:
+    """The live view when it is wanted and `stream` is a terminal; plain lines otherwise."""
+    return LiveView(name, updates, stream) if live and stream.isatty() else PlainView(stream)

@@ -36,25 +36,6 @@ class JsonlLogger:
         self._lines.close()
 
 
-class TensorBoardLogger:
-    """Event files by TensorBoard's own writer, without torch or TensorFlow. It writes from a thread of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        self._writer = EventFileWriter(str(folder))
-
-    def log(self, update: int, metrics: Mapping[str, float]) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        values = [Summary.Value(tag=name, simple_value=float(value)) for name, value in metrics.items()]
-        self._writer.add_event(Event(wall_time=time.time(), step=update, summary=Summary(value=values)))
-
-    def close(self) -> None:
-        self._writer.close()
-
-
 class WandbLogger:
     """Weights & Biases. Its account and mode come from its own environment variables (`WANDB_MODE=offline`)."""
 
@@ -93,6 +74,8 @@ def make_loggers(names: Sequence[str], folder: RunFolder, run_name: str, recipe:
     """`metrics.jsonl` and the loggers of the recipe. Raises `UserError` when one is not installed."""
     made: list[Logger] = [JsonlLogger(folder.metrics, folder.check)]
     if "tensorboard" in names:
+        from rlhf.runs.event_files import TensorBoardLogger
+
         made.append(TensorBoardLogger(folder.tensorboard))
     if "wandb" in names:
         made.append(WandbLogger(folder, run_name, recipe))

@@ -14,11 +14,9 @@ INK, QUIET, TRAINING, EVALUATION = "#22262b", "#8a929c", "#7aa6d8", "#d1495b"
 
 def plot_rewards(path: Path, training: Points, evaluations: Points, title: str) -> None:
     """Write a PNG: training reward of every update, its running mean, and the held-out evaluations."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), dpi=140, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     _draw_training(axes, training)
     _draw_evaluations(axes, evaluations)

@@ -192,12 +192,3 @@ def duration(seconds: float | None) -> str:
     minutes, left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
-
-
-def make_view(name: str, updates: int, stream: TextIO, *, live: bool) -> View:
-    """The live view when it is wanted and `stream` is a terminal; plain lines otherwise."""
-    if live and stream.isatty():
-        from rlhf.runs.live import LiveView
-
-        return LiveView(name, updates, stream)
-    return PlainView(stream)

@@ -6,13 +6,15 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, ValidationError
 
 from rlhf.http.binding import LOOPBACK, Access
 from rlhf.http.doors import Doors
 from rlhf.http.limits import SANDBOX
-from rlhf.http.serving import behind_doors
+from rlhf.http.listening import bound, url_of
+from rlhf.http.serving import behind_doors, serving
 from rlhf.sandbox.pool import Sandbox
 from rlhf.sandbox.program import SandboxBroken, SandboxBusy
 from rlhf.sandbox.wire import RunCodeRequest, RunCodeResponse, Status, program_of, response_of
@@ -85,3 +87,14 @@ def _parsed(body: bytes) -> RunCodeRequest:
         return RunCodeRequest.model_validate_json(body)
     except ValidationError as error:
         raise HTTPException(422, error.errors(include_url=False, include_context=False, include_input=False)) from None
+
+
+async def serve_sandbox(sandbox: Sandbox, host: str, port: int, token: str | None, access: Access) -> None:
+    """Serve until the process is told to end. Raises `UserError` for an address that it cannot have, and
+    `SandboxUnavailable` before anything is served."""
+    config = serving(make_app(sandbox, token, access, host=host), access)
+    with bound(host, port) as listener:
+        await sandbox.start()
+        print(f"isolation: {sandbox.ladder}", flush=True)
+        print(f"serving /run_code at {url_of(listener, tls=config.is_ssl)}", flush=True)
+        await uvicorn.Server(config).serve(sockets=[listener])

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from rlhf.models.lora import HasModel
 from rlhf.trainer import weights, zero
+from rlhf.trainer.accelerator import deepspeed_module
 from rlhf.trainer.states import as_data
 
 WHOLE = "whole"
@@ -68,8 +69,7 @@ def _convert(state: Path, whole: Path) -> None:
     if not list(state.glob("*optim_states.pt")):
         _split(_model_states(state), whole)
         return
-    from deepspeed.checkpoint import ds_to_universal
-
+    ds_to_universal = deepspeed_module("checkpoint.ds_to_universal")
     with open(os.devnull, "w") as silent, contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
         ds_to_universal.main(
             argparse.Namespace(

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from rlhf.models.policy import Policy
 from rlhf.models.scalar import ScalarHead
 from rlhf.models.shared_rows import Team, all_columns
+from rlhf.trainer.accelerator import deepspeed_module
 from rlhf.trainer.config import DeepSpeedConfig
 from rlhf.trainer.settings import LearnerSettings
 
@@ -36,10 +37,8 @@ def _team(model: PreTrainedModel, config: DeepSpeedConfig) -> Team | None:
     first asks."""
     if config.sequence_parallel == 1:
         return None
-    from deepspeed.sequence.layer import DistributedAttention
-
     group = _group(config.sequence_parallel, config.timeout_seconds)
-    exchange = DistributedAttention(all_columns, group, scatter_idx=2, gather_idx=1)
+    exchange = deepspeed_module("sequence.layer").DistributedAttention(all_columns, group, scatter_idx=2, gather_idx=1)
     team = Team(group=group, size=config.sequence_parallel, rank=dist.get_rank(group), exchange=exchange)
     team.take(model)
     return team

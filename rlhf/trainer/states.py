@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from rlhf.errors import CheckpointError
+from rlhf.trainer.accelerator import deepspeed_module
 
 SWITCH = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
@@ -46,8 +47,7 @@ def as_data(folder: Path) -> Iterator[None]:
 
 def known() -> list[Any]:
     """The classes that DeepSpeed's files name: they keep numbers, and do nothing when they are made."""
-    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
-    from deepspeed.runtime.zero.config import ZeroStageEnum
-    from deepspeed.utils.tensor_fragment import fragment_address
-
-    return [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]
+    scaler, stages, fragments = map(
+        deepspeed_module, ("runtime.fp16.loss_scaler", "runtime.zero.config", "utils.tensor_fragment")
+    )
+    return [scaler.DynamicLossScaler, scaler.LossScaler, stages.ZeroStageEnum, fragments.fragment_address]

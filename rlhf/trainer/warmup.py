@@ -7,6 +7,8 @@ from pathlib import Path
 
 from rlhf.cluster.worker import Worker
 from rlhf.models.config import WarmupConfig
+from rlhf.models.increments import conversation
+from rlhf.models.replies import Replies
 from rlhf.trainer.config import OptimizerConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings
@@ -29,9 +31,7 @@ async def warm_up(
     All weights learn, whatever trains afterwards. `settings` are those of the run that follows; the workers can be
     started anew for it.
     """
-    from rlhf.models.increments import conversation
     from rlhf.models.loading import load_tokenizer
-    from rlhf.models.replies import Replies
 
     tokenizer = load_tokenizer(str(raw))
     trainer = warmup_trainer(settings.trainer, warmup)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
 from rlhf.models.saved_names import as_saved
+from rlhf.trainer.accelerator import deepspeed_module
 from rlhf.transfer.types import Manifest, TensorSpec
 
 T = TypeVar("T")
@@ -137,9 +138,7 @@ def gathered(weights: Sequence[Tensor], modify: bool = False) -> AbstractContext
     """Inside, `weights` are whole on every rank; with `modify`, changes (rank 0's) outlive the block."""
     if not any(partitioned(weight) for weight in weights):
         return nullcontext()
-    import deepspeed
-
-    gather: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(
+    gather: AbstractContextManager[Any] = deepspeed_module().zero.GatheredParameters(
         list(weights), modifier_rank=0 if modify else None
     )
     return gather

@@ -7,7 +7,6 @@ collective. torch, transformers and DeepSpeed are imported by `start`, so that c
 from __future__ import annotations
 
 import importlib
-import os
 import secrets
 import socket
 import time
@@ -18,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.trainer.accelerator import choose_accelerator
 from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.scores import RankScores, Wanted
-from rlhf.trainer.settings import LearnerSettings, Orders, PairTerms
+from rlhf.trainer.settings import LearnerSettings, Orders, PairTerms, Trained
 from rlhf.transfer.interfaces import LOOPBACK, own_address
 from rlhf.transfer.types import Manifest, Meeting, Rendezvous
 from rlhf.types import PolicyVersion, Routing, Written
@@ -65,20 +65,16 @@ class LearnerWorker:
         A worker that has started can be started again, with other settings but the same ranks.
         """
         began = time.monotonic()
-        if settings.device == "cpu":
-            # Read when DeepSpeed is imported, which transformers may do.
-            os.environ.setdefault("DS_ACCELERATOR", "cpu")
-        from rlhf.trainer.preference_rank import PreferenceRank
-        from rlhf.trainer.rank import Rank
-        from rlhf.trainer.reward_rank import RewardRank
+        choose_accelerator(settings.device)
         from rlhf.trainer.zero import join
 
         join(rank, world_size, meeting, settings.device, settings.trainer.deepspeed.timeout_seconds)
         self._rank = None  # frees a former model before the next one is loaded
-        kinds: Mapping[str, type[Rank | RewardRank]] = {
-            "policy": Rank,
-            "preference": PreferenceRank,
-            "reward_model": RewardRank,
+        policy, preference, reward_model = _kinds()
+        kinds: Mapping[Trained, type[Rank | RewardRank]] = {
+            "policy": policy,
+            "preference": preference,
+            "reward_model": reward_model,
         }
         self._rank = kinds[settings.trains](rank, world_size, settings)
         return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}
@@ -163,22 +159,28 @@ class LearnerWorker:
 
     @property
     def _started(self) -> Rank:
-        from rlhf.trainer.rank import Rank
-
-        if not isinstance(self._model, Rank):
+        policy, _, _ = _kinds()
+        if not isinstance(self._model, policy):
             raise TypeError(f"{self.name} trains a reward model and was asked for a policy's work")
         return self._model
 
     @property
     def _of_preferences(self) -> PreferenceRank:
-        from rlhf.trainer.preference_rank import PreferenceRank
-
-        if not isinstance(self._model, PreferenceRank):
+        _, preference, _ = _kinds()
+        if not isinstance(self._model, preference):
             raise TypeError(f"{self.name} was asked to train a policy on pairs, and it trains something else")
         return self._model
 
     @property
     def _of_pairs(self) -> RewardRank | PreferenceRank:
-        from rlhf.trainer.reward_rank import RewardRank
+        _, _, reward_model = _kinds()
+        return self._model if isinstance(self._model, reward_model) else self._of_preferences
 
-        return self._model if isinstance(self._model, RewardRank) else self._of_preferences
+
+def _kinds() -> tuple[type[Rank], type[PreferenceRank], type[RewardRank]]:
+    """The one place that imports the ranks."""
+    from rlhf.trainer.preference_rank import PreferenceRank
+    from rlhf.trainer.rank import Rank
+    from rlhf.trainer.reward_rank import RewardRank
+
+    return Rank, PreferenceRank, RewardRank

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
+from rlhf.trainer.accelerator import deepspeed_module
 from rlhf.trainer.config import OptimizerConfig
 from rlhf.trainer.schedule import learning_rate_factor
 from rlhf.trainer.settings import LearnerSettings
@@ -39,8 +40,7 @@ def join(rank: int, world_size: int, meeting: Meeting, device: str, timeout_seco
 
     The group is made here and not by DeepSpeed: its store would listen on every interface, and take what anyone writes.
     """
-    import deepspeed
-
+    deepspeed = deepspeed_module()
     # A shared-memory collective that would be compiled here (47 s) and that training never calls.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
@@ -68,8 +68,6 @@ def build_engine(
 ) -> Any:
     """A DeepSpeed engine around `module` with AdamW and a schedule over `total_steps` as `config` says. A process may
     hold several."""
-    import deepspeed
-
     if settings.device == "cpu" and settings.model.dtype == "float16":
         raise ModelError("model.dtype=float16 trains on GPUs only; on a CPU use float32 or bfloat16")
     optimizer = torch.optim.AdamW(
@@ -80,7 +78,7 @@ def build_engine(
         weight_decay=config.weight_decay,
         fused=True,
     )
-    engine, *_ = deepspeed.initialize(
+    engine, *_ = deepspeed_module().initialize(
         model=module,
         optimizer=optimizer,
         lr_scheduler=lambda wrapped: torch.optim.lr_scheduler.LambdaLR(

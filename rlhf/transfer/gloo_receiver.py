@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor
@@ -43,11 +44,10 @@ class GlooReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
             self._reload = AdapterReload()
 
     def receive_weights(self, update_info: ManifestInfo) -> None:
-        try:
+        with ExitStack() as failing:
+            failing.callback(self.shutdown)
             self._receive(update_info.manifest)
-        except BaseException:
-            self.shutdown()
-            raise
+            failing.pop_all()
 
     def finish_weight_update(self) -> None:
         if self._reload is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
 from vllm.distributed.weight_transfer.nccl_common import uid_init_process_group
 from vllm.distributed.weight_transfer.packed_tensor import packed_ipc_producer, packed_nccl_broadcast_producer
 
@@ -22,8 +23,6 @@ from rlhf.transfer.types import Manifest, Rendezvous
 def nccl_unique_id() -> str:
     """What the members of a new nccl group are told, in base64: where this process listens for them, and a number that
     they must know. *Untested.*"""
-    from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
-
     return b64encode(bytes(NCCLLibrary().ncclGetUniqueId().internal)).decode()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import Protocol
 
 import torch
@@ -63,12 +64,10 @@ class GlooSender:
     def send(self, tensors: Iterator[tuple[str, Tensor]], manifest: Manifest) -> None:
         if self._group is None:
             raise TransferError("send came before connect, or after a publish that failed")
-        try:
+        with ExitStack() as failing:  # half a publish is on the wire: leave, and no engine waits for its deadline
+            failing.callback(self.close)
             self._send(self._group, tensors, manifest)
-        except BaseException:
-            # Half a publish is on the wire: leave, so that the engines need not wait for their deadline.
-            self.close()
-            raise
+            failing.pop_all()
 
     def close(self) -> None:
         if self._group is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rlhf.errors import CassetteError, ConfigError
-from rlhf.http.binding import check_binding, is_loopback
-from rlhf.http.config import CassetteConfig, check_cassette, token_from
+from rlhf.http.binding import check_binding, is_loopback, token_from
+from rlhf.http.config import CassetteConfig, check_cassette
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf.runs.live import BARS, LiveView, curve
-from rlhf.runs.view import EvaluationLine, PlainView, UpdateLine, duration, evaluation_line, make_view, plain_line
+from rlhf.runs.live import BARS, LiveView, curve, make_view
+from rlhf.runs.view import EvaluationLine, PlainView, UpdateLine, duration, evaluation_line, plain_line
 
 LINE = UpdateLine(
     update=3, updates=60, reward=0.5, staleness=0.25, seconds=1.5, phase_seconds={"generate": 1.0, "train": 0.5},

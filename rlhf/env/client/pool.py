@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,11 +70,11 @@ class EnvironmentPool:
 
     async def _place(self, server: Server) -> Environment:
         server.sessions += 1  # counted while it opens, so that many that open at once spread
-        try:
-            return InPlace(await server.environments.try_open(), server.release)
-        except BaseException:
-            server.release()
-            raise
+        with ExitStack() as failing:
+            failing.callback(server.release)
+            opened = InPlace(await server.environments.try_open(), server.release)
+            failing.pop_all()
+        return opened
 
     def _choose(self) -> Server:
         """The emptiest of those that are not set aside; when all are, the one whose time is up first."""

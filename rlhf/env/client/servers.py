@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import httpx
 
@@ -61,15 +62,14 @@ class RemoteEnvironments:
     async def try_open(self) -> RemoteEnvironment:
         """One attempt. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
         environment = RemoteEnvironment(self.address, self._dialect, self._patience)
-        try:
-            async with asyncio.timeout(self._patience.deadlines.open_seconds / self._patience.tries):
-                await environment.open()
-        except TimeoutError:
-            await environment.close()
-            raise Broken(f"{self.address.url} is silent") from None
-        except BaseException:
-            await environment.close()
-            raise
+        async with AsyncExitStack() as failing:
+            failing.push_async_callback(environment.close)
+            try:
+                async with asyncio.timeout(self._patience.deadlines.open_seconds / self._patience.tries):
+                    await environment.open()
+            except TimeoutError:
+                raise Broken(f"{self.address.url} is silent") from None
+            failing.pop_all()
         return environment
 
 

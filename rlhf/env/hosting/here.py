@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 
 from rlhf.env.hosting.isolation import Isolation
 from rlhf.env.places import InPlace
@@ -29,8 +30,8 @@ class HostedEnvironments:
         except TimeoutError:
             detail = f"session {session} got no place within {self._place_seconds:g} s; raise environment.max_sessions"
             raise EnvironmentFailed(self.spec.name, "refused", detail) from None
-        try:
-            return InPlace(await self._isolation.open(session), self._places.release)
-        except BaseException:
-            self._places.release()
-            raise
+        with ExitStack() as failing:
+            failing.callback(self._places.release)
+            opened = InPlace(await self._isolation.open(session), self._places.release)
+            failing.pop_all()
+        return opened

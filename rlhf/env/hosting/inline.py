@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rlhf.cluster.attempt import Raised, attempt
 from rlhf.env.hosting.isolation import Deadlines, ThreadIsolation, checked, told
 from rlhf.env.hosting.threads import quietly
 from rlhf.errors import EnvironmentFailed
@@ -49,10 +50,9 @@ class InlineEnvironment:
 def at_once(name: str, method: str, work: Callable[[], Any], seconds: float) -> Any:
     """What a method of an environment returns. Raises `EnvironmentFailed`."""
     began = time.monotonic()
-    try:
-        result = work()
-    except (Exception, SystemExit) as error:
-        raise EnvironmentFailed(name, "raised", f"{method}: {told(error)}") from error
+    result = attempt(work, also=SystemExit)
+    if isinstance(result, Raised):
+        raise EnvironmentFailed(name, "raised", f"{method}: {told(result.error)}") from result.error
     if (took := time.monotonic() - began) > seconds:
         detail = f"{method} took {took:.3g} s, not {seconds:g} s; isolation thread would have given it up"
         raise EnvironmentFailed(name, "timeout", detail)

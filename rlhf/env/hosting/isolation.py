@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from rlhf.cluster.attempt import Raised, attempt
 from rlhf.config import load_piece
 from rlhf.env.hosting.threads import Threads, TooManyHung, nothing
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
@@ -124,11 +125,10 @@ async def in_thread(
     """What a method of an environment returns. Raises `EnvironmentFailed`."""
 
     def guarded() -> Any:
-        try:
-            return work()
-        except BaseException as error:
-            # SystemExit too: an environment that calls sys.exit() has broken, and the server goes on.
-            raise EnvironmentFailed(name, "raised", f"{method}: {told(error)}") from error
+        said = attempt(work, also=BaseException)  # an environment that calls sys.exit() has broken; the server goes on
+        if isinstance(said, Raised):
+            raise EnvironmentFailed(name, "raised", f"{method}: {told(said.error)}") from said.error
+        return said
 
     try:
         return await threads.run(method, guarded, seconds, late)
@@ -152,12 +152,17 @@ def checked(name: str, said: object) -> Observation:
 
 def described(factory: Factory, create: Callable[[], LocalEnvironment]) -> EnvironmentSpec:
     """The spec, from one environment that is made and closed. Raises `ConfigError` when that fails."""
-    try:
+
+    def tried() -> object:
         environment = create()
         spec = environment.spec
         environment.close()
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"environment {factory.name} cannot be made with its arguments: {told(error)}") from error
+        return spec
+
+    spec = attempt(tried, also=SystemExit)
+    if isinstance(spec, Raised):
+        cause = told(spec.error)
+        raise ConfigError(f"environment {factory.name} cannot be made with its arguments: {cause}") from spec.error
     if not isinstance(spec, EnvironmentSpec):
         raise ConfigError(f"environment {factory.name}: its spec is {spec!r:.100}, not an EnvironmentSpec")
     return spec

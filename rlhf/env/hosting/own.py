@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
+from rlhf.cluster.attempt import Raised, attempt
 from rlhf.config import load_piece
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory, in_thread, told
 from rlhf.env.hosting.threads import Threads, nothing
@@ -55,12 +57,12 @@ class OwnIsolation:
             self._threads.stop()
 
     def _made(self) -> Stoppable:
-        try:
-            made = load_piece(self._factory.name, "the environment")(**self._factory.arguments)
-        except ConfigError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise ConfigError(f"environment {self._factory.name} cannot be made: {told(error)}") from error
+        create = partial(load_piece(self._factory.name, "the environment"), **self._factory.arguments)
+        made = attempt(create, also=SystemExit)
+        if isinstance(made, Raised):
+            if isinstance(made.error, ConfigError):
+                raise made.error
+            raise ConfigError(f"environment {self._factory.name} cannot be made: {told(made.error)}") from made.error
         if not all(hasattr(made, name) for name in ("spec", "open", "stop")):
             raise ConfigError(f"{self._factory.name} opens no sessions; serve it with --isolation thread or process")
         environments: Stoppable = made

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from rlhf.cluster.attempt import Raised, attempt
 from rlhf.errors import DeadlinePassed
 
 TICK_SECONDS = 0.02
@@ -136,13 +137,11 @@ class _Call:
 
     def run(self) -> None:
         self.started = time.monotonic()
-        try:
-            result = self.work()
-        except Exception as error:  # noqa: BLE001 - the coroutine that awaits raises it
-            self.came_back = True
-            self.tell(self._fail, error)
+        result = attempt(self.work)
+        self.came_back = True
+        if isinstance(result, Raised):
+            self.tell(self._fail, result.error)
         else:
-            self.came_back = True
             self.tell(self._succeed, result)
 
     def tell(self, how: Callable[[Any], None], value: object) -> None:

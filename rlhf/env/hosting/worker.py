@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from rlhf.cluster.attempt import Raised, attempt
 from rlhf.env.encoding import action_from, answer_data, dumps, spec_data, task_from
 from rlhf.env.hosting.isolation import Factory, checked, described, told
 from rlhf.env.wire import Action, TaskData
@@ -77,10 +78,9 @@ def serve(channel: socket.socket, name: str, create: Callable[[], LocalEnvironme
     with channel.makefile("rwb") as stream:
         stream.write(line({"process": os.getpid()}))
         stream.flush()
-        try:
-            environment = create()
-        except BaseException as error:  # noqa: BLE001 - what a user's constructor raises is told
-            stream.write(line({"kind": "raised", "detail": told(error)}))
+        environment = attempt(create, also=BaseException)
+        if isinstance(environment, Raised):
+            stream.write(line({"kind": "raised", "detail": told(environment.error)}))
             return
         stream.write(line({"ready": True}))
         stream.flush()
@@ -92,12 +92,12 @@ def serve(channel: socket.socket, name: str, create: Callable[[], LocalEnvironme
 
 def answer(name: str, environment: LocalEnvironment, request: dict[str, Any]) -> dict[str, Any]:
     """The answer to one request: an observation, or the failure that took its place."""
-    try:
-        return {"answer": answer_data(checked(name, ask(environment, request)))}
-    except EnvironmentFailed as failure:
-        return {"kind": failure.kind, "detail": failure.detail}
-    except BaseException as error:  # noqa: BLE001 - what a user's code raises is told
-        return {"kind": "raised", "detail": f"{request['method']}: {told(error)}"}
+    said = attempt(lambda: answer_data(checked(name, ask(environment, request))), also=BaseException)
+    if not isinstance(said, Raised):
+        return {"answer": said}
+    if isinstance(said.error, EnvironmentFailed):
+        return {"kind": said.error.kind, "detail": said.error.detail}
+    return {"kind": "raised", "detail": f"{request['method']}: {told(said.error)}"}
 
 
 def ask(environment: LocalEnvironment, request: dict[str, Any]) -> Observation:

@@ -18,8 +18,9 @@ from rlhf.env.config import Url
 from rlhf.env.encoding import message_data
 from rlhf.env.opponents.fixed import Player
 from rlhf.errors import DeadlinePassed, HttpFailed, OpponentFailed
+from rlhf.http.binding import token_from
 from rlhf.http.client import HttpClient
-from rlhf.http.config import HttpConfig, token_from
+from rlhf.http.config import HttpConfig
 from rlhf.types import Message, Task
 
 _MAKING = threading.Lock()

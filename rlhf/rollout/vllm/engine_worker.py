@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.cluster.attempt import Raised, attempt
 from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken
 from rlhf.rollout.vllm.refusal import refusal
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, Finished, Refused, Request
@@ -126,11 +127,11 @@ class EngineWorker:
     def _guarded(self, name: str, do: Callable[[VllmEngine], T], engine: VllmEngine) -> T:
         if self._cause:
             raise EngineBroken(self.name, self._cause)
-        try:
-            return do(engine)
-        except Exception as error:
-            self._break(f"{name} failed with {_one_line(error)}")
-            raise EngineBroken(self.name, self._cause) from error
+        done = attempt(lambda: do(engine))
+        if isinstance(done, Raised):
+            self._break(f"{name} failed with {_one_line(done.error)}")
+            raise EngineBroken(self.name, self._cause) from done.error
+        return done
 
     def _take(self, engine: VllmEngine, requests: Sequence[Request]) -> None:
         for request in requests:

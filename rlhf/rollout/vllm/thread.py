@@ -6,8 +6,10 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from typing import Generic, Protocol, TypeVar
 
+from rlhf.cluster.attempt import Raised, attempt
 from rlhf.errors import DeadlinePassed, EngineBroken
 from rlhf.rollout.vllm.settings import Finished
 
@@ -51,11 +53,10 @@ class EngineThread(Generic[E]):
             self._engine = build()
 
         self._thread.start()
-        try:
+        with ExitStack() as failing:
+            failing.callback(self._commands.put, None)
             self._put(own, awaited="start", timeout_seconds=timeout_seconds)
-        except BaseException:
-            self._commands.put(None)
-            raise
+            failing.pop_all()
 
     def run(self, command: Callable[[E], T], *, awaited: str, timeout_seconds: float) -> T:
         """The command's result, or `DeadlinePassed` naming what was `awaited`."""
@@ -106,11 +107,10 @@ class EngineThread(Generic[E]):
 
     def _step(self) -> None:
         assert self._engine is not None
-        try:
-            finished = self._engine.step()
-        except Exception as error:  # noqa: BLE001 - whatever a step raises, its requests must hear of it
+        finished = attempt(self._engine.step)
+        if isinstance(finished, Raised):
             self._stepping = False
-            self._fail(error)
+            self._fail(finished.error)
             return
         self._deliver(finished)
 
@@ -118,7 +118,8 @@ class EngineThread(Generic[E]):
 def _settle(command: Callable[[], T], future: Future[T]) -> None:
     if not future.set_running_or_notify_cancel():
         return
-    try:
-        future.set_result(command())
-    except BaseException as error:  # noqa: BLE001 - the caller's thread raises it
-        future.set_exception(error)
+    outcome = attempt(command, also=BaseException)
+    if isinstance(outcome, Raised):
+        future.set_exception(outcome.error)
+    else:
+        future.set_result(outcome)

@@ -1,0 +1,25 @@
+"""Metrics as TensorBoard's event files, by its own writer, without torch or TensorFlow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+
+class TensorBoardLogger:
+    """Writes from a thread of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._writer = EventFileWriter(str(folder))
+
+    def log(self, update: int, metrics: Mapping[str, float]) -> None:
+        values = [Summary.Value(tag=name, simple_value=float(value)) for name, value in metrics.items()]
+        self._writer.add_event(Event(wall_time=time.time(), step=update, summary=Summary(value=values)))
+
+    def close(self) -> None:
+        self._writer.close()
