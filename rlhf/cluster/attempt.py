@@ -32,10 +32,13 @@ def attempt(work: Callable[[], T], *, also: Kinds = ()) -> T | Raised:
         return Raised(error)
 
 
-async def attempt_awaiting(work: Awaitable[T], *, also: Kinds = ()) -> T | Raised:
-    """As `attempt`, of what is awaited. A cancellation passes."""
+async def attempt_awaiting(work: Awaitable[T], *, also: Kinds = (), but: Kinds = ()) -> T | Raised:
+    """As `attempt`, of what is awaited. What is of the kinds `but` passes; so does a cancellation, unless `also` names
+    it."""
     try:
         return await work
+    except but:
+        raise
     except Exception as error:  # noqa: BLE001 - somebody else's code: whatever it raises becomes data, here alone
         return Raised(error)
     except also as error:

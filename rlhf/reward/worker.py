@@ -62,7 +62,9 @@ def _message(value: Any) -> dict[str, Any]:
     if not isinstance(value, SupportsFloat):
         return {"kind": "not a number", "detail": f"it returned {value!r:.200}"}
     number = float(value)
-    return {"value": number} if math.isfinite(number) else {"kind": "not a number", "detail": f"it returned {number}"}
+    if not math.isfinite(number):
+        return {"kind": "not a number", "detail": f"it returned {number}"}
+    return {"value": number}
 
 
 def die_with(parent: int) -> None:

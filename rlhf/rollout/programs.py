@@ -36,7 +36,9 @@ class Programs:
     async def outcome_of(self, program: Callable[..., Any], *arguments: object, seconds: float) -> Any:
         """What the program returns, `Raised`, `Late` or `NotStarted`."""
         if inspect.iscoroutinefunction(program):
-            started = attempt_awaiting(program(*arguments), also=SystemExit)
+            # A cancellation is looked for by who waits, an interruption is a person's.
+            passing = asyncio.CancelledError, KeyboardInterrupt
+            started = attempt_awaiting(program(*arguments), also=BaseException, but=passing)
             return await _within(asyncio.ensure_future(started), seconds)
         if self._hung >= self._hung_limit:
             return NotStarted()

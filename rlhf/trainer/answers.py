@@ -52,12 +52,17 @@ def reduce_metrics(answers: Iterable[RankAnswer]) -> dict[str, float]:
 
 
 def with_effective_sample_size(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics with `(Σ w)² / (n Σ w²)` of the importance weights (Kish 1965), from the means of w and of w²: the
-    share of the samples that the weights leave. They are not shown themselves."""
+    """The metrics with the effective sample size of the importance weights, from the means of w and of w²: these are
+    not shown themselves."""
     shown = {name: value for name, value in metrics.items() if name not in ("importance", "importance_squared")}
     if metrics.get("importance_squared"):
-        shown["effective_sample_size"] = metrics["importance"] ** 2 / metrics["importance_squared"]
+        shown["effective_sample_size"] = effective_sample_size(metrics["importance"], metrics["importance_squared"])
     return shown
+
+
+def effective_sample_size(mean: float, mean_square: float) -> float:
+    """`(Σ w)² / (n Σ w²)` of weights (Kish 1965), in (0, 1]: the share of the samples that they leave."""
+    return mean**2 / mean_square
 
 
 def scatter(answers: Iterable[RankAnswer], size: int) -> NDArray[np.float32]:

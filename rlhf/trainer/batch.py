@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import NotFinite
+from rlhf.trainer.aggregation import Aggregation, denominator, token_weights
 from rlhf.trainer.bundle import Bundle, Strand, bundled, laid_out
 from rlhf.trainer.packing import Row, cut, deal, pack
 from rlhf.types import Group, PolicyVersion, Routing, Segment, Status
 
-Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
@@ -205,7 +204,7 @@ def build_minibatches(
     left out. In every step all ranks have the same number of micro-batches and the same denominator.
 
     A row holds about `row_tokens`, a micro-batch up to `tokens_per_microbatch` (never less than its longest sequence).
-    `aggregation` and `constant_tokens` decide the denominator (`rlhf.trainer.losses.aggregation`). With `whole_groups`
+    `aggregation` and `constant_tokens` decide the denominator (`rlhf.trainer.aggregation`). With `whole_groups`
     the strands of a group, which must share their context, are never parted, however long.
     """
     steps = []
@@ -237,7 +236,7 @@ def _strand(segment: Segment, place: int, chosen: tuple[int, ...] | None) -> Str
 
 
 def _sample_weights(entries: Sequence[Entry], lengths: Ints, aggregation: Aggregation) -> Floats:
-    shares = 1.0 / np.maximum(lengths, 1) if aggregation == "sequence_mean" else np.ones(len(lengths))
+    shares = token_weights(lengths, aggregation)
     return (np.array([entry.weight for entry in entries], np.float64) * shares).astype(np.float32)
 
 
@@ -274,10 +273,9 @@ def _minibatches(
     samples = np.unique(batch.strand_samples[chosen])
     lengths = np.diff(batch.offsets)[samples]
     live = batch.per_token.weights[batch.offsets[samples]] > 0
-    count = lengths[live].sum() if aggregation == "token_mean" else live.sum()
-    denominator = max(float(count), 1.0) * (constant_tokens if aggregation == "constant" else 1.0)
+    whole = denominator(lengths[live], aggregation, constant_tokens)
     return [
-        Minibatch(microbatches=share, denominator=denominator, tokens=int(lengths.sum()), samples=len(samples))
+        Minibatch(microbatches=share, denominator=whole, tokens=int(lengths.sum()), samples=len(samples))
         for share in shares
     ]
 

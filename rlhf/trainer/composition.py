@@ -131,6 +131,10 @@ def _unread_of_the_advantage(trainer: TrainerConfig) -> Iterator[tuple[bool, str
     own = is_piece(name)
     yield given.per_turn and name != "gae", f"advantage.per_turn is read by gae; {is_one}"
     yield (
+        given.lam_length_alpha is not None and (name != "gae" or given.per_turn),
+        f"advantage.lam_length_alpha is read by gae, and not with per_turn; {is_one}",
+    )
+    yield (
         given.gamma != usual.gamma and name not in DISCOUNTING and not own,
         f"advantage.gamma is read by {', '.join(DISCOUNTING)}; {is_one}",
     )

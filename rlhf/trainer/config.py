@@ -45,6 +45,9 @@ class AdvantageConfig(Config):
     """Discount between two actions."""
     lam: float = Field(0.95, ge=0, le=1)
     """Lambda of generalised advantage estimation (arXiv 1506.02438)."""
+    lam_length_alpha: float | None = Field(None, gt=0)
+    """`gae`: advantages take lambda `1 - 1 / (alpha length)` of each episode's action tokens (VAPO, arXiv 2504.05118);
+    `lam` is the critic's alone then, 1 in the paper."""
     per_turn: bool = False
     """`gae` with a whole turn as one action, instead of a token."""
     whiten: bool = False

@@ -20,6 +20,7 @@ from rlhf.trainer.advantages import (
     gae_per_turn,
     group_relative,
     leave_one_out,
+    length_adaptive_gae,
     length_weighted,
     over_tokens,
     per_group,
@@ -102,6 +103,14 @@ def _gae(episodes: Episodes, config: AdvantageConfig) -> Estimates:
     given = (episodes.rewards, episodes.values, episodes.mask)
     if config.per_turn:
         return gae_per_turn(*given, episodes.turns, gamma=config.gamma, lam=config.lam, bootstrap=episodes.bootstrap)
+    if config.lam_length_alpha is not None:
+        return length_adaptive_gae(
+            *given,
+            gamma=config.gamma,
+            alpha=config.lam_length_alpha,
+            critic_lam=config.lam,
+            bootstrap=episodes.bootstrap,
+        )
     return gae(*given, gamma=config.gamma, lam=config.lam, bootstrap=episodes.bootstrap)
 
 

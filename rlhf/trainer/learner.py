@@ -15,8 +15,9 @@ from rlhf.cluster.worker import Worker
 from rlhf.errors import PolicyMismatch, WorkerDied
 from rlhf.runs.durable import synced
 from rlhf.trainer.advantages import shuffled_rewards
+from rlhf.trainer.aggregation import Aggregation
 from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
-from rlhf.trainer.batch import ROW_TOKENS, Aggregation, Batch, Minibatch, build_batch, build_minibatches
+from rlhf.trainer.batch import ROW_TOKENS, Batch, Minibatch, build_batch, build_minibatches
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit import wanted_scores, with_advantages
 from rlhf.trainer.disagreement import explained

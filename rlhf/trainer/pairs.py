@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -70,7 +70,13 @@ class PreferenceLearner(RewardLearner):
         if self._config.preference.loss != "kto":
             return terms
         strayed = await self._on_ranks("diverge", mismatched(pairs))
-        return replace(terms, baseline=max(0.0, strayed["log_ratio"]))
+        return replace(terms, baseline=kto_baseline(strayed))
+
+
+def kto_baseline(strayed: Mapping[str, float]) -> float:
+    """KTO's point of reference (arXiv 2402.01306): the KL of policy and reference in nats, estimated by the mean
+    `log_ratio` of replies to other prompts; never negative."""
+    return max(0.0, strayed["log_ratio"])
 
 
 def mismatched(pairs: Sequence[PairOfSegments]) -> list[PairOfSegments]:

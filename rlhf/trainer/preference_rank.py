@@ -13,7 +13,7 @@ from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.config import PreferenceConfig
 from rlhf.trainer.losses import Metrics
-from rlhf.trainer.losses.preference import Pairs, dpo, implicit_reward, ipo, kto
+from rlhf.trainer.losses.preference import Pairs, divergence, dpo, implicit_reward, ipo, kto
 from rlhf.trainer.pair_rank import PairRank
 from rlhf.trainer.pairs import sides
 from rlhf.trainer.rank import Rank
@@ -44,8 +44,7 @@ class PreferenceRank(PairRank, Rank):
             for microbatch in minibatch.microbatches:
                 with zero.scoring(self.engine):
                     replies = self._replies(microbatch)
-                ratios = replies.policy - replies.reference
-                tally.see(Metrics(len(ratios), {"log_ratio": ratios.sum()}))
+                tally.see(divergence(replies.policy, replies.reference))
         return tally.answer()
 
     def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, tally: Tally) -> Iterator[Tensor]:

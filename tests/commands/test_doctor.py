@@ -53,7 +53,7 @@ def test_limits_that_hold_by_measuring_alone_are_named(monkeypatch: pytest.Monke
         (Ladder(isolation=held), [Level.OK, Level.OK]),
         (Ladder(isolation=measured, passed_over=over, ungrouped="no cgroup v2"), [Level.WARN, Level.WARN]),
     ):
-        monkeypatch.setattr("rlhf.sandbox.ladder.choose", lambda ladder=ladder: ladder)
+        monkeypatch.setattr("rlhf.commands.doctor.choose", lambda ladder=ladder: ladder)
         found = list(doctor.sandbox())
         assert [finding.level for finding in found] == levels
     assert found[0].advice == "not bubblewrap: bwrap is not installed"

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from rlhf.trainer.advantages import group_relative
-from rlhf.trainer.losses import Actions, Metrics, aggregate
+from rlhf.trainer.losses import Actions, Metrics
 from rlhf.trainer.losses.kl import kl_penalty
 from rlhf.trainer.losses.policy import ppo
 from tests.single_file.loaded import SOURCE, load
+from tests.trainer.losses.summed import summed
 
 grpo = load()
 
@@ -79,7 +80,7 @@ def of_library(policy: Bigram, reference: Bigram, batch: list[Any], advantages: 
     actions = Actions(logprobs(policy), old, advantages.float()[:, None].expand(mask.shape), mask)
     per_token, _ = ppo(actions, clip_low=settings.clip_low, clip_high=settings.clip_high)
     kl = kl_penalty(actions.logprobs, logprobs(reference).detach(), mask, "k3")
-    return aggregate(per_token + settings.kl_coefficient * kl, mask, "token_mean")
+    return summed(per_token + settings.kl_coefficient * kl, mask, "token_mean")
 
 
 def gradient(loss: Tensor, leaf: Tensor) -> Tensor:
@@ -116,7 +117,7 @@ def test_the_clipped_loss_and_its_gradient_are_those_of_the_library() -> None:
     logprobs, old, advantages = tokens()
     mask = torch.ones_like(old, dtype=torch.bool)[None]
     per_token, metrics = ppo(Actions(logprobs[None], old[None], advantages[None], mask), **CLIP)
-    expected = aggregate(per_token, mask, "token_mean")
+    expected = summed(per_token, mask, "token_mean")
     loss = grpo.ppo_loss(logprobs, old, advantages, **CLIP)
     assert min(clipped_share(metrics)) > 0.05, "tokens must be clipped on either side for this to say anything"
     assert largest(loss - expected) <= TOLERANCE
@@ -126,7 +127,7 @@ def test_the_clipped_loss_and_its_gradient_are_those_of_the_library() -> None:
 def test_the_kl_term_and_its_gradient_are_those_of_the_library() -> None:
     logprobs, reference, _ = tokens()
     mask = torch.ones_like(reference, dtype=torch.bool)[None]
-    expected = aggregate(kl_penalty(logprobs[None], reference[None], mask, "k3"), mask, "token_mean")
+    expected = summed(kl_penalty(logprobs[None], reference[None], mask, "k3"), mask, "token_mean")
     loss = grpo.kl_loss(logprobs, reference)
     assert loss.item() > 0.01
     assert largest(loss - expected) <= TOLERANCE

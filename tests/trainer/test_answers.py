@@ -1,6 +1,13 @@
 import numpy as np
+import pytest
 
-from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
+from rlhf.trainer.answers import (
+    RankAnswer,
+    effective_sample_size,
+    reduce_metrics,
+    scatter,
+    with_effective_sample_size,
+)
 
 
 def answer(total: float, count: float, largest: float, places: list[int]) -> RankAnswer:
@@ -37,3 +44,8 @@ def test_the_effective_sample_size_is_the_share_that_unequal_weights_leave() -> 
     expected = weights.sum() ** 2 / (4 * (weights**2).sum())
     assert with_effective_sample_size(metrics) == {"loss": 1.0, "effective_sample_size": expected}
     assert with_effective_sample_size({"importance": 1.0, "importance_squared": 1.0})["effective_sample_size"] == 1.0
+
+
+def test_the_effective_sample_size_is_one_of_equal_weights_and_a_share_of_one_that_rules() -> None:
+    assert effective_sample_size(0.3, 0.3**2) == pytest.approx(1.0)
+    assert effective_sample_size(1 / 4, 1 / 4) == 0.25

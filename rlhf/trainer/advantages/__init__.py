@@ -3,7 +3,7 @@
 `[B, T]` arrays hold one episode a row; `mask` is 1 on ACTION tokens, and what stands elsewhere changes nothing.
 """
 
-from rlhf.trainer.advantages.gae import Estimates, gae, gae_over_segments, gae_per_turn, length_adaptive_lambda
+from rlhf.trainer.advantages.gae import Estimates, gae, gae_per_turn, length_adaptive_gae, length_adaptive_lambda
 from rlhf.trainer.advantages.groups import shuffled_rewards
 from rlhf.trainer.advantages.relative import best_of_group, group_relative, leave_one_out, length_weighted, per_group
 from rlhf.trainer.advantages.returns import (
@@ -24,12 +24,12 @@ __all__ = [
     "VTrace",
     "best_of_group",
     "gae",
-    "gae_over_segments",
     "gae_per_turn",
     "group_relative",
     "kl_estimate",
     "kl_penalised",
     "leave_one_out",
+    "length_adaptive_gae",
     "length_adaptive_lambda",
     "length_weighted",
     "masked",

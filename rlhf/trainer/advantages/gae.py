@@ -7,7 +7,6 @@ row, and positions with mask 0 are ignored completely.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,26 +55,6 @@ def gae(
     return Estimates(advantages, np.where(live, advantages + value, 0.0))
 
 
-def gae_over_segments(
-    rewards: Sequence[ArrayLike],
-    values: Sequence[ArrayLike],
-    masks: Sequence[ArrayLike],
-    *,
-    gamma: float,
-    lam: float,
-    bootstrap: float = 0.0,
-) -> list[Estimates]:
-    """`gae` of one episode whose context was rewritten on the way: segment after segment, each `[T_s]`.
-
-    The last action of a segment is followed by the first of the next, as if nothing lay between them.
-    """
-    flat = [np.concatenate([np.asarray(part) for part in parts])[None] for parts in (rewards, values, masks)]
-    whole = gae(*flat, gamma=gamma, lam=lam, bootstrap=[bootstrap])
-    cuts = np.cumsum([np.asarray(part).size for part in masks])[:-1]
-    pieces = zip(np.split(whole.advantages[0], cuts), np.split(whole.returns[0], cuts), strict=True)
-    return [Estimates(advantages, returns) for advantages, returns in pieces]
-
-
 def gae_per_turn(
     rewards: ArrayLike,
     values: ArrayLike,
@@ -106,9 +85,27 @@ def gae_per_turn(
 
 def length_adaptive_lambda(lengths: ArrayLike, *, alpha: float) -> Floats:
     """`1 - 1 / (alpha length)` within [0, 1], `float64 [B]`: long answers carry the outcome further back (VAPO, arXiv
-    2504.05118). `lengths [B]` are action tokens. VAPO's critic learns from `gae(..., lam=1).returns` all the same."""
+    2504.05118). `lengths [B]` are action tokens."""
     scaled = np.maximum(alpha * np.asarray(lengths, dtype=np.float64), 1.0)
     return np.clip(1.0 - 1.0 / scaled, 0.0, 1.0)
+
+
+def length_adaptive_gae(
+    rewards: ArrayLike,
+    values: ArrayLike,
+    mask: ArrayLike,
+    *,
+    gamma: float,
+    alpha: float,
+    critic_lam: float,
+    bootstrap: ArrayLike | None = None,
+) -> Estimates:
+    """VAPO's `gae` (arXiv 2504.05118): the policy's advantages with the lambda of each episode's length, the critic's
+    returns with one of its own, 1 in the paper."""
+    lam = length_adaptive_lambda((np.asarray(mask) > 0).sum(-1), alpha=alpha)
+    policy = gae(rewards, values, mask, gamma=gamma, lam=lam, bootstrap=bootstrap)
+    critic = gae(rewards, values, mask, gamma=gamma, lam=critic_lam, bootstrap=bootstrap)
+    return Estimates(policy.advantages, critic.returns)
 
 
 def _turn_places(live: NDArray[np.bool_], turn: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:

@@ -1,17 +1,16 @@
 """The losses: tensors in, losses and metrics out. Pure, importable as a library, no engine and no rank in sight.
 
-One module an idea: `policy` (the losses of the field, token by token), `aggregation` (from tokens to a number), `kl`,
-`value`, `entropy`, `off_policy` (weights and rejection), `preference`; `rows` spreads packed tokens out for them, and
-`microbatch` is what a rank calls.
+One module an idea: `policy` (the losses of the field, token by token), `kl`, `value`, `entropy`, `off_policy` (weights
+and rejection), `preference`; `rows` spreads packed tokens out for them, and `microbatch` is what a rank calls.
 """
 
 from rlhf.trainer.losses.actions import Actions
-from rlhf.trainer.losses.aggregation import Aggregation, aggregate, denominator, token_weights
 from rlhf.trainer.losses.kl import k3
 from rlhf.trainer.losses.metrics import Metrics
 from rlhf.trainer.losses.microbatch import (
     Objective,
     Tokens,
+    aggregate,
     engine_difference,
     off_policy_metrics,
     policy_loss,
@@ -22,7 +21,6 @@ from rlhf.trainer.losses.rows import Rows
 from rlhf.trainer.losses.value import value_loss
 
 __all__ = [
-    "Actions", "Aggregation", "Metrics", "Objective", "Rows", "Tokens", "aggregate", "denominator",
-    "engine_difference", "k3", "off_policy_metrics", "policy_loss", "policy_loss_of", "sft_loss", "token_weights",
-    "value_loss",
+    "Actions", "Metrics", "Objective", "Rows", "Tokens", "aggregate", "engine_difference", "k3", "off_policy_metrics",
+    "policy_loss", "policy_loss_of", "sft_loss", "value_loss",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from rlhf.trainer.config import CorrectionConfig, KLConfig, LossConfig
 from rlhf.trainer.losses.actions import Actions
 from rlhf.trainer.losses.kl import k3, kl_penalty
 from rlhf.trainer.losses.metrics import Metrics, largest
-from rlhf.trainer.losses.off_policy import masked, mismatch, ratio, truncated
+from rlhf.trainer.losses.off_policy import corrected, masked, mismatch, ratio, truncated
 from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
 from rlhf.trainer.losses.rows import Rows
 
@@ -93,7 +93,13 @@ def policy_loss(
         sums["kl_reference"] = kl.detach().sum()
     if objective.entropy_coefficient:
         per_token = per_token - objective.entropy_coefficient * tokens.entropies
-    return (per_token * tokens.weights).sum() / denominator, Metrics(seen.count, sums, seen.maxima)
+    return aggregate(per_token, tokens.weights, denominator), Metrics(seen.count, sums, seen.maxima)
+
+
+def aggregate(per_token: Tensor, weights: Tensor, denominator: float) -> Tensor:
+    """A part of the loss of a step, by `rlhf.trainer.aggregation`: `per_token` and `weights` are of its tokens `[A]`,
+    the denominator is that of the whole step."""
+    return (per_token * weights).sum() / denominator
 
 
 def _policy_term(tokens: Tokens, rows: Rows, objective: Objective) -> tuple[Tensor, Metrics]:
@@ -109,8 +115,7 @@ def _policy_term(tokens: Tokens, rows: Rows, objective: Objective) -> tuple[Tens
         "correction_dropped": (importance == 0).float().sum(),
     }
     seen = Metrics(seen.count, {**seen.sums, **sums}, seen.maxima)
-    # A product with a weight of 0 would keep what is infinite: a dropped token is dropped.
-    return torch.where(importance > 0, per_token * importance, 0.0), seen
+    return corrected(per_token, importance), seen
 
 
 def importance_weights(tokens: Tokens, rows: Rows, correction: CorrectionConfig) -> Tensor:
@@ -125,8 +130,7 @@ def importance_weights(tokens: Tokens, rows: Rows, correction: CorrectionConfig)
 
 def sft_loss(logprobs: Tensor, weights: Tensor, denominator: float) -> tuple[Tensor, Metrics]:
     """Negative log-likelihood of the response tokens, weighted and divided like `policy_loss`."""
-    loss = -(logprobs * weights).sum() / denominator
-    return loss, Metrics(logprobs.numel(), {"nll": -logprobs.detach().sum()})
+    return aggregate(-logprobs, weights, denominator), Metrics(logprobs.numel(), {"nll": -logprobs.detach().sum()})
 
 
 def off_policy_metrics(logprobs: Tensor, entropy: Tensor, behaviour_logprobs: Tensor) -> Metrics:

@@ -53,13 +53,12 @@ def masked(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -> Tenso
     return zeroed(ratios, kept(ratios, low=low, high=high))
 
 
-def effective_sample_size(weights: Tensor, mask: Tensor) -> Tensor:
-    """`(Σ w)² / (n Σ w²)` over `mask` `bool`, in (0, 1]: the share of the samples that the weights leave (Kish 1965).
-
-    In float64. NaN of no sample, or of weights that are all 0.
-    """
-    chosen = weights[mask].double()
-    return chosen.sum().square() / (chosen.numel() * chosen.square().sum())
+def corrected(per_token: Tensor, importance: Tensor) -> Tensor:
+    """Losses of tokens by their bounded weights, proximal over behaviour policy. With PPO it is decoupled PPO (arXiv
+    2110.00641, 2505.24298): the ratio is to the proximal policy. A rejected token has weight 0 and still counts in the
+    denominator, so rejecting tokens never makes others louder."""
+    # A product with a weight of 0 would keep what is infinite: a dropped token is dropped.
+    return torch.where(importance > 0, per_token * importance, 0.0)
 
 
 def mismatch(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, mask: Tensor, high: float) -> Metrics:

@@ -1,4 +1,4 @@
-"""Policy losses: `Actions` in, `(loss of every token [B, T], metrics)` out; `aggregate` makes one number of them.
+"""Policy losses: `Actions` in, `(loss of every token [B, T], metrics)` out.
 
 No log-ratio is clamped before `exp`, as in the papers: a clamp would silently cut the gradient of the very tokens that
 are worst off. A ratio that overflows makes the loss infinite, and a loss that is no number ends the run by name.
@@ -30,18 +30,6 @@ def ppo(
     return clipped(ratio, actions.advantages, clip_low, clip_high, dual_clip), clip_metrics(
         ratio, actions, clip_low, clip_high, dual_clip
     )
-
-
-def decoupled_ppo(
-    actions: Actions, importance: Tensor, *, clip_low: float, clip_high: float, dual_clip: float | None = None
-) -> tuple[Tensor, Metrics]:
-    """PPO whose ratio is to a proximal policy, not to the one that sampled (arXiv 2110.00641, 2505.24298).
-
-    `importance` `[B, T]`, without gradient, is proximal over behaviour policy, bounded as in `off_policy`; a token that
-    was rejected there has weight 0 and still counts in the denominator, so rejecting tokens never makes others louder.
-    """
-    per_token, metrics = ppo(actions, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
-    return per_token * torch.where(actions.mask, importance, 0.0), metrics
 
 
 def gspo(actions: Actions, *, clip_low: float, clip_high: float) -> tuple[Tensor, Metrics]:

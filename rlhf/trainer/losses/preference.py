@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from rlhf.trainer.losses.metrics import Metrics
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
@@ -59,10 +61,10 @@ def ipo(pairs: Pairs, beta: float) -> Tensor:
     return (pairs.margin - 1 / (2 * beta)).square()
 
 
-def kto_baseline(mismatched_logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
-    """KTO's point of reference: the KL of policy and reference, estimated on answers to other prompts, not negative,
-    without gradient. A scalar in nats of `[N]`."""
-    return (mismatched_logprobs - reference_logprobs).detach().mean().clamp(min=0)
+def divergence(logprobs: Tensor, reference_logprobs: Tensor) -> Metrics:
+    """The log-ratios of answers `[N]`, policy over reference: what their mean over all ranks is, KTO's baseline needs
+    (`rlhf.trainer.pairs.kto_baseline`)."""
+    return Metrics(len(logprobs), {"log_ratio": (logprobs - reference_logprobs).detach().sum()})
 
 
 def kto(

@@ -1,11 +1,12 @@
-"""A peer's way to make one number of many, in the words of `rlhf.trainer.losses.aggregation`."""
+"""A peer's way to make one number of many, in the words of `rlhf.trainer.aggregation`."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from rlhf.trainer.losses import Aggregation, aggregate
+from rlhf.trainer.aggregation import Aggregation
 from tests.goldens.records import Record
+from tests.trainer.losses.summed import summed
 
 OURS: dict[str, Aggregation] = {
     "token-mean": "token_mean",
@@ -34,7 +35,7 @@ def aggregated(per_token: Tensor, mask: Tensor, record: Record) -> Tensor:
         whole = 1.0
     if "batch_num_tokens" in record.params:
         whole = record.params["batch_num_tokens"] / record.params["dp_size"]
-    return aggregate(per_token, mask, aggregation, whole, constant)
+    return summed(per_token, mask, aggregation, whole, constant)
 
 
 def _name(record: Record) -> str:

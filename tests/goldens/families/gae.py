@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlhf.trainer.advantages import (
     Estimates,
     gae,
-    length_adaptive_lambda,
+    length_adaptive_gae,
     masked_moments,
     outcome_rewards,
     whiten,
@@ -47,10 +47,9 @@ def _gae(rewards: NDArray[Any], values: NDArray[Any], mask: NDArray[Any], params
     gamma = params["gamma"]
     if "lambda_value" not in params:
         return gae(rewards, values, mask, gamma=gamma, lam=params["lam"])
-    adaptive = length_adaptive_lambda(mask.sum(-1), alpha=params["alpha"])
-    policy = gae(rewards, values, mask, gamma=gamma, lam=adaptive)
-    critic = gae(rewards, values, mask, gamma=gamma, lam=params["lambda_value"])
-    return Estimates(policy.advantages, critic.returns)
+    return length_adaptive_gae(
+        rewards, values, mask, gamma=gamma, alpha=params["alpha"], critic_lam=params["lambda_value"]
+    )
 
 
 def _whitens(params: Mapping[str, Any]) -> bool:

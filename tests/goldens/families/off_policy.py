@@ -10,13 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf.trainer.losses import Actions, aggregate
-from rlhf.trainer.losses.off_policy import Level, effective_sample_size, kept, masked, ratio, truncated
-from rlhf.trainer.losses.policy import cispo, decoupled_ppo, gspo, policy_gradient
+from rlhf.trainer.answers import effective_sample_size
+from rlhf.trainer.losses import Actions
+from rlhf.trainer.losses.off_policy import Level, corrected, kept, masked, ratio, truncated
+from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo
 from tests.goldens.families.aggregations import COUNTS_EVERY_ROW, aggregated
 from tests.goldens.families.policy_loss import bounds
 from tests.goldens.records import Answer, Record
 from tests.goldens.tensors import gradient, leaf, numbers, tensor
+from tests.trainer.losses.summed import summed
 
 Params = Mapping[str, Any]
 
@@ -48,8 +50,9 @@ def _weights(record: Record, weights: Tensor) -> Mapping[str, Answer]:
         weights, where = weights.amax(-1, keepdim=True), mask.any(-1, keepdims=True)
     else:
         where = mask
-    ess = effective_sample_size(weights, tensor(np.broadcast_to(where, weights.shape)) > 0)
-    return {"weights": Answer(numbers(weights), where=where, rtol=_rtol(record)), "ess": Answer(numbers(ess))}
+    chosen = numbers(weights).astype(np.float64)[np.broadcast_to(where, weights.shape) > 0]
+    ess = effective_sample_size(chosen.mean(), (chosen**2).mean())
+    return {"weights": Answer(numbers(weights), where=where, rtol=_rtol(record)), "ess": Answer(ess)}
 
 
 def _level(record: Record) -> Level:
@@ -134,8 +137,8 @@ def _loss(record: Record, weights: Tensor) -> Mapping[str, Answer]:
         advantages = tensor(record.inputs["adv_seq"])[:, None].expand(mask.shape)
     actions = Actions(logprobs, tensor(record.inputs["old_logp"]), advantages, mask)
     dual = record.params.get("dual_c")
-    per_token, _ = decoupled_ppo(actions, weights, **bounds(record.params), dual_clip=dual)
-    return _answers(record, per_token, logprobs)
+    per_token, _ = ppo(actions, **bounds(record.params), dual_clip=dual)
+    return _answers(record, corrected(per_token, weights), logprobs)
 
 
 def _answers(record: Record, per_token: Tensor, logprobs: Tensor) -> dict[str, Answer]:
@@ -164,9 +167,9 @@ def _gspo(record: Record) -> Mapping[str, Answer]:
     if record.variant == "gspo_seqis":
         actions = Actions(logprobs, tensor(record.inputs["old_logp"]), actions.advantages, actions.mask)
         weights = _ratio(record, "sequence")
-    per_token = gspo(actions, **bounds(record.params))[0] * weights
+    per_token = corrected(gspo(actions, **bounds(record.params))[0], weights)
     whole = float(len(actions.mask)) if record.peer in COUNTS_EVERY_ROW else None
-    loss, rtol = aggregate(per_token, actions.mask, "sequence_mean", whole), _rtol(record)
+    loss, rtol = summed(per_token, actions.mask, "sequence_mean", whole), _rtol(record)
     return {"loss": Answer(numbers(loss), rtol=rtol), "grad": Answer(gradient(loss, logprobs), rtol=rtol)}
 
 
@@ -178,7 +181,7 @@ def _reinforce(record: Record) -> Mapping[str, Answer]:
         weights = masked(ratios, low=1 - low, high=1 + high)
     else:
         weights = truncated(ratios, **_interval(record.params))
-    answers = _answers(record, policy_gradient(actions)[0] * weights, logprobs)
+    answers = _answers(record, corrected(policy_gradient(actions)[0], weights), logprobs)
     return answers | {"weights": Answer(numbers(weights), where=record.inputs["mask"])}
 
 

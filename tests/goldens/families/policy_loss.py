@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf.trainer.losses import Actions, Metrics, aggregate
+from rlhf.trainer.losses import Actions, Metrics
 from rlhf.trainer.losses.kl import k1, kl_penalty
+from rlhf.trainer.losses.off_policy import corrected
 from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
 from tests.goldens.families.aggregations import aggregated
 from tests.goldens.records import Answer, Record
 from tests.goldens.tensors import gradient, leaf, numbers, tensor
+from tests.trainer.losses.summed import summed
 
 Params = Mapping[str, Any]
 PerToken = tuple[Tensor, Metrics]
@@ -36,7 +38,7 @@ def _answer(record: Record, method: Callable[[Actions, Params], PerToken]) -> Ma
     actions = Actions(logprobs, old, advantages, mask)
     per_token, metrics = method(actions, record.params)
     if record.params.get("is_weights"):
-        per_token = per_token * tensor(record.inputs["is_weights"])
+        per_token = corrected(per_token, tensor(record.inputs["is_weights"]))
     if "beta" in record.params:
         per_token = per_token + record.params["beta"] * _penalty(actions, record)
     return _answers(record, actions, per_token, metrics, logprobs)
@@ -51,7 +53,7 @@ def _answers(
         return {"elem": Answer(numbers(per_token), where=numbers(actions.mask), rtol=rtol), "grad": Answer(grad)}
     loss = aggregated(per_token, actions.mask, record)
     clipped = metrics.sums.get("clip_fraction_low", 0.0) + metrics.sums.get("clip_fraction_high", 0.0)
-    divergence = aggregate(k1(actions.log_ratio), actions.mask, "token_mean")
+    divergence = summed(k1(actions.log_ratio), actions.mask, "token_mean")
     return {
         "loss": Answer(numbers(loss), rtol=rtol),
         "grad": Answer(gradient(loss, logprobs), rtol=rtol),

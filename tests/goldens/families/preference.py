@@ -7,7 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rlhf.trainer.losses.preference import Pairs, bradley_terry, dpo, implicit_reward, ipo, kto, kto_baseline
+from rlhf.trainer.answers import reduce_metrics
+from rlhf.trainer.losses.preference import Pairs, bradley_terry, divergence, dpo, implicit_reward, ipo, kto
+from rlhf.trainer.pairs import kto_baseline
+from rlhf.trainer.tally import Tally
 from tests.goldens.records import Answer, Record
 from tests.goldens.tensors import gradient, leaf, numbers, tensor
 
@@ -61,7 +64,9 @@ def _scores(record: Record, chosen: Tensor, rejected: Tensor) -> Tensor:
 def _kto(record: Record) -> Mapping[str, Answer]:
     params, logprobs, reference = record.params, leaf(record.inputs["logp"]), tensor(record.inputs["ref_logp"])
     desirable = tensor(record.inputs["label"]) > 0
-    baseline = kto_baseline(tensor(record.inputs["kl_logp"]), tensor(record.inputs["kl_ref_logp"]))
+    strayed = Tally()
+    strayed.see(divergence(tensor(record.inputs["kl_logp"]), tensor(record.inputs["kl_ref_logp"])))
+    baseline = logprobs.new_tensor(kto_baseline(reduce_metrics([strayed.answer()])))
     weights = {name: params[name] for name in ("desirable_weight", "undesirable_weight")}
     losses = kto(logprobs, reference, desirable, baseline, params["beta"], **weights)
     rewards = implicit_reward(logprobs, reference, params["beta"])

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rlhf.trainer.advantages import gae, gae_over_segments, gae_per_turn, length_adaptive_lambda
+from rlhf.trainer.advantages import gae, gae_per_turn, length_adaptive_gae, length_adaptive_lambda
 from tests.trainer.advantages.made import batch
 
 
@@ -43,18 +43,6 @@ def test_a_lambda_an_episode_is_reckoned_with_in_double_precision() -> None:
     assert np.array_equal(single.advantages, double.advantages)
 
 
-def test_an_episode_in_segments_is_estimated_as_if_it_were_one() -> None:
-    made = batch(1)
-    row, cuts = 1, [3, 4, 9]
-    parts = [np.split(column[row], cuts) for column in (made.rewards, made.values, made.mask)]
-    pieces = gae_over_segments(*parts, gamma=0.9, lam=0.8, bootstrap=made.bootstrap[row])
-    whole = gae(made.rewards, made.values, made.mask, gamma=0.9, lam=0.8, bootstrap=made.bootstrap)
-    assert [piece.advantages.size for piece in pieces] == [part.size for part in parts[0]]
-    assert [piece.returns.size for piece in pieces] == [part.size for part in parts[0]]
-    assert np.array_equal(np.concatenate([piece.advantages for piece in pieces]), whole.advantages[row])
-    assert np.array_equal(np.concatenate([piece.returns for piece in pieces]), whole.returns[row])
-
-
 def test_a_turn_is_one_action_with_the_value_of_its_first_token() -> None:
     mask, turns = [[1, 1, 0, 1, 1, 1]], [[1, 1, 1, 2, 2, 2]]
     rewards, values = [[0.5, 0.5, 9.0, 0.0, 0.0, 3.0]], [[1.0, 7.0, 9.0, 2.0, 7.0, 7.0]]
@@ -75,3 +63,15 @@ def test_the_longer_the_answer_the_further_the_outcome_is_carried() -> None:
     assert length_adaptive_lambda([0, 1, 4, 40], alpha=0.5).tolist() == [0.0, 0.0, 0.5, 0.95]
     single, whole = (length_adaptive_lambda(lengths, alpha=0.5) for lengths in (np.float32([7.0]), [7]))
     assert single.tolist() == whole.tolist()
+
+
+def test_the_length_decides_the_advantages_and_the_critic_has_a_lambda_of_its_own() -> None:
+    made = batch(3)
+    given, more = (made.rewards, made.values, made.mask), {"gamma": 0.9, "bootstrap": made.bootstrap}
+    found = length_adaptive_gae(*given, alpha=0.5, critic_lam=1.0, **more)
+    lam = length_adaptive_lambda(made.mask.sum(-1), alpha=0.5)
+    assert len(set(lam.tolist())) > 2
+    for row in range(len(lam)):
+        alone = gae(*(column[row][None] for column in given), gamma=0.9, lam=lam[row], bootstrap=[made.bootstrap[row]])
+        assert np.array_equal(found.advantages[row], alone.advantages[0])
+    assert np.array_equal(found.returns, gae(*given, lam=1.0, **more).returns)

@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlhf.trainer.losses import Actions, Metrics, aggregate, denominator
+from rlhf.trainer.losses import Actions, Metrics
 from rlhf.trainer.losses.kl import kl_penalty
+from rlhf.trainer.losses.off_policy import corrected as by_weights
 from rlhf.trainer.losses.off_policy import masked, mismatch, ratio, truncated
-from rlhf.trainer.losses.policy import cispo, decoupled_ppo, gspo, policy_gradient, ppo, sapo
+from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
 from rlhf.trainer.losses.value import value_loss
 from tests.trainer.losses.made import ADVANTAGES, BEHAVIOUR, MASK, NEW, OLD, REFERENCE, ROWS
+from tests.trainer.losses.summed import divisor, summed
 
 Columns = dict[str, Tensor]
 Loss = Callable[[Columns], tuple[Tensor, Metrics]]
@@ -30,7 +32,8 @@ def acts(c: Columns) -> Actions:
 def corrected(level: str, bounded: Callable[..., Tensor]) -> Loss:
     def loss(c: Columns) -> tuple[Tensor, Metrics]:
         weights = bounded(ratio(c["old"], c["behaviour"], c["mask"], level), low=0.5, high=2.0)
-        return decoupled_ppo(acts(c), weights, clip_low=0.2, clip_high=0.28)
+        per_token, seen = ppo(acts(c), clip_low=0.2, clip_high=0.28)
+        return by_weights(per_token, weights), seen
 
     return loss
 
@@ -64,11 +67,11 @@ def gradient(
 ) -> tuple[Tensor, list[Metrics]]:
     """The gradient, and the metrics of each piece, when the rows of a batch are processed piece by piece."""
     leaf = columns["new"].clone().requires_grad_()
-    whole, seen = denominator(mask, aggregation, 7.0), []
+    whole, seen = divisor(mask, aggregation, 7.0), []
     for rows in pieces:
         piece = {name: column[rows] for name, column in columns.items()} | {"new": leaf[rows], "mask": mask[rows]}
         per_token, metrics = loss(piece)
-        aggregate(per_token, mask[rows], aggregation, whole, 7.0).backward()
+        summed(per_token, mask[rows], aggregation, whole, 7.0).backward()
         seen.append(metrics)
     return leaf.grad, seen
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from rlhf.trainer.losses.off_policy import effective_sample_size, kept, masked, mismatch, ratio, truncated
+from rlhf.trainer.losses.off_policy import kept, masked, mismatch, ratio, truncated
 from tests.trainer.losses.made import BEHAVIOUR, LENGTH, MASK, OLD, assert_equal, table, tokens
 
 
@@ -64,12 +64,6 @@ def test_a_long_sequence_whose_product_overflows_is_cut_or_dropped_and_never_a_n
     assert (masked(ratios, high=2.0) == 0).all()
 
 
-def test_the_effective_sample_size_is_one_of_equal_weights_and_a_share_of_one_that_rules() -> None:
-    everything = torch.ones(1, 4, dtype=torch.bool)
-    assert float(effective_sample_size(torch.full((1, 4), 0.3), everything)) == pytest.approx(1.0)
-    assert float(effective_sample_size(torch.tensor([[1.0, 0.0, 0.0, 0.0]]), everything)) == pytest.approx(0.25)
-
-
 def test_mismatch_measures_both_divergences_the_largest_difference_and_the_clipped_tokens() -> None:
     seen = mismatch(OLD, BEHAVIOUR, MASK, high=1.2)
     differences = [log_ratio(*place) for place in tokens()]
@@ -84,6 +78,3 @@ def test_mismatch_measures_both_divergences_the_largest_difference_and_the_clipp
     assert {name: float(value) for name, value in seen.sums.items()} == pytest.approx(expected)
     assert float(seen.maxima["mismatch_max"]) == pytest.approx(max(abs(x) for x in differences))
     assert seen.count == len(differences)
-    share = float(effective_sample_size(truncated(ratio(OLD, BEHAVIOUR, MASK, "token"), high=1.2), MASK))
-    sums = seen.sums
-    assert share == pytest.approx(float(sums["importance"] ** 2 / sums["importance_squared"]) / seen.count)

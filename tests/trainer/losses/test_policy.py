@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from rlhf.trainer.losses.policy import cispo, decoupled_ppo, gspo, policy_gradient, ppo, sapo
+from rlhf.trainer.losses.off_policy import corrected
+from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
 from tests.trainer.losses.made import ADVANTAGES, LENGTH, MASK, NEW, OLD, actions, assert_equal, table, tokens
 
 
@@ -38,7 +39,7 @@ def test_ppo_is_the_smaller_of_two_surrogates_and_the_dual_clip_bounds_it(dual_c
 def test_decoupled_ppo_weights_the_surrogate_of_each_token() -> None:
     weights = torch.full_like(NEW, 0.7)
     weights[2] = 0.0
-    per_token, _ = decoupled_ppo(actions(), weights, clip_low=0.2, clip_high=0.28)
+    per_token = corrected(ppo(actions(), clip_low=0.2, clip_high=0.28)[0], weights)
     expected = table(lambda r, c: (0.0 if r == 2 else 0.7) * surrogate(ratio(r, c), advantage(r, c), 0.2, 0.28))
     assert_equal(per_token, expected)
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf.trainer.losses.preference import Pairs, bradley_terry, dpo, implicit_reward, ipo, kto, kto_baseline
+from rlhf.trainer.losses.preference import Pairs, bradley_terry, divergence, dpo, implicit_reward, ipo, kto
+from rlhf.trainer.pairs import kto_baseline
 
 RNG = np.random.default_rng(3)
 PAIRS = 7
@@ -48,7 +49,8 @@ def test_ipo_is_the_square_of_the_distance_to_its_margin_also_by_the_token() -> 
 @pytest.mark.parametrize("shift", [-30.0, 1.0])
 def test_kto_compares_each_answer_with_a_baseline_that_is_never_negative(shift: float) -> None:
     desirable = torch.tensor([True, False, True, True, False, False, True])
-    baseline = kto_baseline(CHOSEN + shift, CHOSEN)
+    seen = divergence(CHOSEN + shift, CHOSEN)
+    baseline = torch.tensor(kto_baseline({"log_ratio": float(seen.sums["log_ratio"]) / seen.count}))
     assert float(baseline) == pytest.approx(max(shift, 0.0))
     losses = kto(CHOSEN, REFERENCE_CHOSEN, desirable, baseline, 0.3, desirable_weight=1.3, undesirable_weight=0.8)
     expected = []
