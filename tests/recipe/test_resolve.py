@@ -16,7 +16,7 @@ from rlhf.runs.folder import RunFolder
 from rlhf.trainer.checkpoint import write_checkpoint
 from rlhf.types import Written
 
-RECIPES = Path(__file__).parents[1] / "recipes" / "preference_ppo"
+RECIPES = Path(__file__).parents[2] / "recipes" / "preference_ppo"
 
 
 async def fill(folder: Path) -> dict[str, Written]:
