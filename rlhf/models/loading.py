@@ -34,15 +34,6 @@ def load_config(path: str, *, trust_remote_code: bool = False, setting: str = "m
         raise ModelError(f"{setting}={path}: {first_line(error)}") from None
 
 
-def context_length(path: str, *, trust_remote_code: bool = False) -> int:
-    """Tokens the model can attend to, prompt and reply together."""
-    config = load_config(path, trust_remote_code=trust_remote_code)
-    try:
-        return int(config.get_text_config().max_position_embeddings)
-    except AttributeError:
-        raise ModelError(f"model.path={path}: its config.json gives no max_position_embeddings") from None
-
-
 def declared_ends(path: str, *, trust_remote_code: bool = False) -> tuple[int, ...]:
     """The tokens at which the model's `generation_config.json` would end a reply; none where there is no such file."""
     try:

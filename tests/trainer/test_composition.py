@@ -71,6 +71,8 @@ def test_every_preset_has_a_recipe() -> None:
         ({"loss": {"policy": "gspo", "dual_clip": 3.0}}, "bounds the ratio of ppo"),
         ({"loss": {"constant_tokens": 5}}, "is read by aggregation constant"),
         ({"advantage": {"per_turn": True}}, "is read by gae"),
+        ({"advantage": {"lam_length_alpha": 0.05}}, "advantage.lam_length_alpha is read by gae"),
+        ({"algorithm": "ppo", "advantage": {"lam_length_alpha": 0.05, "per_turn": True}}, "and not with per_turn"),
         ({"kl": {"target": 0.1}}, "stays 0"),
         ({"kl": {"coefficient": 0.1, "estimator": "k1"}}, "k1 in the loss (kl.place) teaches nothing"),
         ({"algorithm": "rloo", "kl": {"place": "loss"}}, "k1 in the loss (kl.place) teaches nothing"),

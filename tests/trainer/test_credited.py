@@ -53,6 +53,16 @@ def test_what_the_ranks_said_goes_with_the_batch_to_its_losses() -> None:
     assert metrics["explained_variance"] == pytest.approx(1 - (returns - values).var() / returns.var())
 
 
+def test_vapo_carries_the_outcome_by_the_length_and_teaches_the_critic_by_its_own_lambda() -> None:
+    advantage = {"estimator": "gae", "lam": 1.0, "lam_length_alpha": 0.6}
+    batch, _, scores = credited(advantage=advantage, critic={})
+    first, second, alone = np.float64(scores.values)
+    lam = 1 - 1 / (0.6 * 2)  # of two action tokens; of one alpha times the length is below 1, and lambda 0
+    expected = [second - first + lam * (2 - second), 2 - second, 1 - alone]
+    np.testing.assert_allclose(batch.per_token.advantages, expected, rtol=1e-6)
+    np.testing.assert_allclose(batch.per_token.returns, [2.0, 2.0, 1.0], rtol=1e-6)
+
+
 def test_equal_returns_leave_nothing_to_explain() -> None:
     groups = [group_of(episode(1.0, segment([P, A])), episode(1.0, segment([P, A])))]
     trainer = TrainerConfig(advantage={"estimator": "gae", "lam": 1.0}, critic={})
