@@ -1,7 +1,8 @@
 """Somebody else's code, run to an outcome: what it returns, or what it raised, as data.
 
 Environments, scorers, agents, callbacks and vLLM may raise anything at any time. Who calls them does it by these two
-functions and decides what a failure is called; nobody else catches broadly.
+functions and decides what a failure is called. Broadly catch else only `rlhf/reward/checking/`, which runs in a sandbox
+without this package, and the last frame of a process or of a run.
 """
 
 from __future__ import annotations
