@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlhf.api import Trainer
+    from rlhf.controller.run import Callback
 
 __version__ = "0.1.0"
-__all__ = ["Trainer", "__version__"]
+__all__ = ["Callback", "Trainer", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Trainer` when it is asked for: `import rlhf` stays cheap."""
+    """Import `Trainer` and `Callback` when they are asked for: `import rlhf` stays cheap."""
     if name == "Trainer":
         from rlhf.api import Trainer
 
         return Trainer
+    if name == "Callback":
+        from rlhf.controller.run import Callback
+
+        return Callback
     raise AttributeError(f"module 'rlhf' has no attribute {name!r}")

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -200,3 +202,28 @@ def load_piece(name: str, setting: str) -> Any:
     if not callable(piece):
         raise ConfigError(f"{setting} is {name}, which is not a function but {piece!r:.80}")
     return piece
+
+
+def registered(name: str) -> Any:
+    """What `module:function` names in the library itself."""
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def load_bound(name: str, setting: str, arguments: Mapping[str, Any], *, given: int) -> Any:
+    """The function that `name` names with the recipe's keyword `arguments`; it is called with `given` values beside
+    them. Raises `ConfigError` as `load_piece` does, and for a function that cannot be called so."""
+    piece = load_piece(name, setting)
+    check_call(piece, name, setting, arguments, given=given)
+    return partial(piece, **arguments)
+
+
+def check_call(piece: Any, name: str, setting: str, arguments: Mapping[str, Any], *, given: int) -> None:
+    """Raises `ConfigError` unless `piece` takes `given` values and the keyword `arguments`."""
+    try:
+        inspect.signature(piece).bind(*range(given), **arguments)
+    except ValueError:
+        return  # a function written in C may not say what it takes
+    except TypeError as error:
+        shown = f"{given} value{'s'[: given != 1]} and arguments: {{{', '.join(sorted(arguments))}}}"
+        raise ConfigError(f"{setting} is {name}, which cannot be called with {shown}: {error}") from error

@@ -24,6 +24,7 @@ from rlhf.models.folder import text_config
 from rlhf.models.headers import tensor_shapes
 from rlhf.models.remote_code import brings_code, check_remote_code
 from rlhf.models.tokenizer_files import check_template, check_tokenizer, check_vocabulary
+from rlhf.recipe.kinds import start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of
 from rlhf.rollout.tool_calls import tool_format
@@ -35,6 +36,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 def preflight(recipe: Recipe) -> Plan | None:
     """Check what `recipe` names on this machine, and return its `placement`. Raises a `UserError` of one line."""
     check_devices(recipe)
+    check_kind(recipe)
     check_loggers(recipe)
     check_model(recipe)
     check_reward_model(recipe)
@@ -73,6 +75,12 @@ def check_devices(recipe: Recipe) -> None:
         )
     if recipe.model.dtype == "float16" and learner_device(recipe) == "cpu":
         raise ConfigError("model.dtype is float16, which trains on GPUs only; on a CPU use float32 or bfloat16")
+
+
+def check_kind(recipe: Recipe) -> None:
+    """A kind of the user's own can be imported and called. Raises `ConfigError`."""
+    if recipe.is_own_kind:
+        start_of(recipe.kind, recipe.kind_arguments)
 
 
 def check_loggers(recipe: Recipe) -> None:
