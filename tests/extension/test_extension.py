@@ -25,13 +25,13 @@ PIECES = {"my_loss.py", "my_estimator.py", "my_reward.py", "my_adapter.py", "my_
 
 THEIRS = '''
 class Echo:
-    """What somebody else's package might have: a game that pays a point for every vowel."""
+    """What somebody else's package might have: a game that pays a point for every different letter."""
 
     def start(self, seed):
         return f"say {seed % 10}"
 
     def move(self, words):
-        return "well said", float(sum(letter in "aeiou" for letter in words)), True
+        return "well said", float(len(set(words))), True
 
 
 def make(game):
@@ -45,10 +45,10 @@ def documented() -> dict[str, str]:
     return dict(FILE.findall(section))
 
 
-def run(folder: Path, recipe: str) -> Path:
+def run(folder: Path, recipe: str, *overrides: str) -> Path:
     """Train the recipe in its folder; the run folder."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    arguments = ("-m", "rlhf", "train", recipe, f"model.cache_dir={folder / 'models'}")
+    arguments = ("-m", "rlhf", "train", recipe, f"model.cache_dir={folder / 'models'}", *overrides)
     ended: subprocess.CompletedProcess[str]
     ended = warm.run(arguments, environment=environment, timeout=scaled(240), folder=folder)
     assert ended.returncode == 0, f"{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}"
@@ -68,7 +68,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> Path:
-    return run(folder, "my_recipe.yaml")
+    """An untrained model says any byte: one in eight ends its reply, so that most replies have an end."""
+    return run(folder, "my_recipe.yaml", f"sampling.stop_token_ids={list(range(64, 96))}", "sampling.max_tokens=16")
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +94,12 @@ def test_the_loss_is_the_one_that_was_learnt_from(trained: Path) -> None:
 
 @pytest.mark.engine
 def test_the_adapter_s_game_and_the_reward_both_count(episodes: list[EpisodeRecord]) -> None:
-    for episode in episodes:
-        assert episode.prompt[-1]["content"].startswith("say ")
-        assert episode.response is not None
-        vowels = sum(letter in "aeiou" for letter in episode.response)
-        assert episode.reward == pytest.approx(vowels - 0.01 * len(episode.response))
+    played = [episode for episode in episodes if episode.status == "terminated"]
+    assert len(played) >= len(episodes) / 2
+    for episode in played:
+        asked, said, heard = (message["content"] for message in episode.conversation or ())
+        assert (asked[:4], heard) == ("say ", "well said")
+        assert episode.reward == pytest.approx(float(len(set(said))) - 0.01 * len(said))
 
 
 @pytest.mark.engine
@@ -106,8 +108,7 @@ def test_the_estimator_s_advantages_are_those_that_were_trained(episodes: list[E
         group = [episode for episode in episodes if episode.ordinal == ordinal]
         rewards = np.array([episode.reward for episode in group])
         expected = 2.0 * (rewards - np.median(rewards))
-        found = [next(one for one in episode.advantages if one is not None) for episode in group]
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        np.testing.assert_allclose([episode.advantage for episode in group], expected, atol=1e-6)
 
 
 @pytest.mark.engine

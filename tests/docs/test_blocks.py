@@ -1,0 +1,155 @@
+"""Every code block of README, CONTRIBUTING and docs/ is what it says: Python runs, recipes load, commands are taken.
+
+A block that cannot be run here has an HTML comment above it that says why, `<!-- block: by name: WHY -->`: all that it
+imports from `rlhf` must be there, with every attribute that it takes.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+import yaml
+
+from rlhf.cli import app
+from rlhf.errors import ConfigError
+from rlhf.recipe.loading import load_recipe, recipe_from
+from rlhf.runs.records import EpisodeRecord, Fate, as_row
+from tests.docs.blocks import PAGES, ROOT, Block, Said, blocks, commands
+
+BLOCKS = blocks()
+LANGUAGES = {"python", "yaml", "bash", "console", "json", "toml", "text"}
+TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+LOADED = {"train", "check", "score", "slurm", "launch", "kubernetes"}
+"""Commands whose first argument is a recipe and whose others are overrides."""
+MODEL, DATA = {"tiny": {}}, {"sorting": {}}
+
+
+def of(*languages: str, run: bool | None = None) -> pytest.MarkDecorator:
+    chosen = [b for b in BLOCKS if b.language in languages and (run is None or run == (not b.mark))]
+    return pytest.mark.parametrize("block", chosen, ids=lambda block: block.name)
+
+
+def test_every_block_names_its_language_and_every_mark_belongs_to_one() -> None:
+    assert {block.name: block.language for block in BLOCKS if block.language not in LANGUAGES} == {}
+    marks = sum(page.read_text().count("<!-- block:") for page in PAGES)
+    assert marks == sum(bool(block.mark) for block in BLOCKS)
+    assert all(re.fullmatch(r"by name: .+", block.mark) for block in BLOCKS if block.mark)
+
+
+def test_no_block_is_only_indented() -> None:
+    """Which would be a block that nobody looks at."""
+    for page in PAGES:
+        prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert re.findall(r"\n\n    \S.*", prose) == [], page.name
+
+
+@of("python", run=True)
+def test_python_runs(block: Block, folder: Path) -> None:
+    names: dict[str, Any] = {"__name__": "documented"}
+    exec(compile(block.source, block.name, "exec"), names)
+    assert any(not name.startswith("__") for name in names)
+
+
+@of("python", run=False)
+def test_python_that_is_not_run_takes_what_is_there(block: Block) -> None:
+    """Names are followed from imports of `rlhf` through their attributes."""
+    tree = compile(block.source, block.name, "exec", ast.PyCF_ONLY_AST | TOP_LEVEL_AWAIT)
+    known: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "rlhf":
+            module = importlib.import_module(node.module)
+            known |= {one.asname or one.name: getattr(module, one.name) for one in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known:
+            assert hasattr(known[node.value.id], node.attr), f"{node.value.id}.{node.attr}"
+    assert known or "rlhf" not in block.source
+
+
+@of("yaml")
+def test_a_recipe_or_a_part_of_one_is_taken(block: Block) -> None:
+    values = yaml.safe_load(block.source)
+    if base := values.pop("base", None):
+        assert base == "my_recipe.yaml" or (ROOT / "recipes" / base).exists()
+    values.setdefault("model", MODEL)
+    if values.get("kind", "rl") in ("rl", "sft", "distill") or not values.get("data"):
+        values["data"] = {"train": DATA} | (values.get("data") or {})
+    recipe_from(values)
+
+
+@of("json")
+def test_json_is_json(block: Block) -> None:
+    json.loads(block.source)
+
+
+@of("toml")
+def test_toml_is_toml(block: Block) -> None:
+    tomllib.loads(block.source)
+
+
+@of("bash", "console")
+def test_commands_are_taken(block: Block) -> None:
+    said = list(commands(block))
+    assert said
+    for one in said:
+        if "rlhf" in one.words:
+            check_rlhf(one)
+        elif one.words[0] == "make":
+            assert re.search(rf"^{one.words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), one.words
+        elif "-m" in one.words and one.words[one.words.index("-m") + 1] == "benchmarks":
+            assert (ROOT / "benchmarks" / one.words[one.words.index("-m") + 2] / "command.py").exists(), one.words
+        for word in one.words:
+            if word.startswith(("recipes/", "requirements/", "scripts/")):
+                assert (ROOT / word).exists(), word
+
+
+def check_rlhf(said: Said) -> None:
+    """The command line takes the words, and the recipe its overrides; where an error is shown, it is that one."""
+    words = [word for word in said.words[said.words.index("rlhf") + 1 :]]
+    command, context = parsed(words)
+    recipe, overrides = context.params.get("recipe"), context.params.get("overrides") or []
+    if command.name not in LOADED or recipe is None or not (ROOT / recipe).exists():
+        return
+    shown = next((line for line in said.output if line.startswith("error: ")), None)
+    try:
+        load_recipe(ROOT / recipe, overrides)
+    except ConfigError as error:
+        assert f"error: {error}" == shown
+    else:
+        assert shown is None
+
+
+def parsed(words: list[str]) -> tuple[click.Command, click.Context]:
+    """The command that the words call, with its arguments parsed and nothing run."""
+    command: click.Command = typer.main.get_command(app)
+    context, rest, name = None, words, "rlhf"
+    while True:
+        context = command.make_context(name, list(rest), parent=context)
+        if not isinstance(command, click.Group):
+            return command, context
+        name, found, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        assert found is not None
+        assert name is not None
+        command = found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to run a block in, with a run in it whose episodes can be read."""
+    run = tmp_path / "runs" / "quickstart"
+    run.mkdir(parents=True)
+    record = EpisodeRecord(
+        ordinal=0, sample=0, task="t", fate=Fate.TRAINED, admitted_version=0, reward=1.0, response="12345",
+        prompt=[{"role": "user", "content": "52431"}],
+    )  # fmt: skip
+    (run / "episodes.jsonl").write_text(json.dumps(as_row(record)) + "\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
