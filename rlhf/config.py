@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import inspect
 import os
 import re
@@ -193,8 +194,7 @@ def load_piece(name: str, setting: str) -> Any:
     Raises `ConfigError` with the `setting` that named it when it cannot be imported or is no function.
     """
     module, _, function = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    _look_here()
     try:
         piece = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, SyntaxError) as error:
@@ -202,6 +202,24 @@ def load_piece(name: str, setting: str) -> Any:
     if not callable(piece):
         raise ConfigError(f"{setting} is {name}, which is not a function but {piece!r:.80}")
     return piece
+
+
+def check_found(name: str, setting: str) -> None:
+    """The module that `name` names is there; it is not imported, which may take seconds. Raises `ConfigError`."""
+    module = name.partition(":")[0]
+    _look_here()
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise ConfigError(f"{setting} is {name}, and there is no module {module} in this folder or installed")
+
+
+def _look_here() -> None:
+    """Find modules of the folder the command runs in, as with `python -m`."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 def registered(name: str) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.plan import plan
 from rlhf.cluster.resources import Plan
-from rlhf.config import is_piece, load_piece, read_yaml
+from rlhf.config import check_found, is_piece, load_piece, read_yaml
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import pair_from_row
 from rlhf.data.rows import task_from_row
@@ -36,7 +36,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 def preflight(recipe: Recipe) -> Plan | None:
     """Check what `recipe` names on this machine, and return its `placement`. Raises a `UserError` of one line."""
     check_devices(recipe)
-    check_kind(recipe)
+    check_pieces(recipe)
     check_loggers(recipe)
     check_model(recipe)
     check_reward_model(recipe)
@@ -77,8 +77,17 @@ def check_devices(recipe: Recipe) -> None:
         raise ConfigError("model.dtype is float16, which trains on GPUs only; on a CPU use float32 or bfloat16")
 
 
-def check_kind(recipe: Recipe) -> None:
-    """A kind of the user's own can be imported and called. Raises `ConfigError`."""
+def check_pieces(recipe: Recipe) -> None:
+    """Pieces of the user's own are there; a kind of run can be imported and called. Raises `ConfigError`."""
+    trainer = recipe.trainer
+    named = {
+        "trainer.loss.policy": trainer.loss.policy,
+        "trainer.advantage.estimator": trainer.advantage.estimator,
+        **{f"callbacks.{place}": one.call for place, one in enumerate(recipe.callbacks)},
+    }
+    for setting, name in named.items():
+        if is_piece(name):
+            check_found(name, setting)
     if recipe.is_own_kind:
         start_of(recipe.kind, recipe.kind_arguments)
 

@@ -11,7 +11,7 @@ import pytest
 from rlhf.errors import ConfigError, DataError
 from rlhf.recipe.kinds import FROM_DATA, start_of
 from rlhf.recipe.loading import recipe_from
-from rlhf.recipe.preflight import check_episodes, check_kind
+from rlhf.recipe.preflight import check_episodes, check_pieces
 from rlhf.recipe.schema import Recipe
 
 SORTING = {"sorting": {"digits": 5}}
@@ -130,7 +130,7 @@ class TestOwn:
 
     def test_one_that_cannot_be_called_is_refused_before_anything_starts(self):
         with pytest.raises(ConfigError, match="kind is json:dumps, which cannot be called with 4 values"):
-            check_kind(recipe("json:dumps"))
+            check_pieces(recipe("json:dumps"))
 
     def test_every_registered_kind_takes_what_the_run_gives(self):
         for kind in FROM_DATA:
