@@ -11,27 +11,29 @@ import builtins
 import importlib
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
 import yaml
-from typer.testing import CliRunner
+from typer.core import TyperGroup
 
 from rlhf.cli import app
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.runs.records import EpisodeRecord, Fate, as_row
 from tests.docs.blocks import PAGES, ROOT, Block, Said, blocks, commands
+from tests.warm.command_line import rlhf
 
 BLOCKS = blocks()
 LANGUAGES = {"python", "yaml", "bash", "console", "json", "toml", "text"}
 TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-LOADED = {"train", "check", "score", "slurm", "launch", "kubernetes"}
-"""Commands whose first argument is a recipe and whose others are overrides."""
+TAKES_RECIPES = {f"rlhf {name}" for name in ("train", "check", "score", "slurm", "launch", "kubernetes")}
+MOMENTS = {"rlhf check", "rlhf score", "rlhf reward check"}
+"""Commands that are run, for they take a moment."""
 TRAINED_ON = ("rl", "sft", "distill", "reward_model", "preference")
 """Kinds that need `data.train`."""
 
@@ -127,12 +129,15 @@ def test_toml_is_toml(block: Block) -> None:
 
 
 @of("bash", "console")
-def test_commands_are_taken(block: Block) -> None:
+def test_commands_are_taken_and_say_what_is_shown(block: Block, folder: Path) -> None:
+    """Those that take a moment are run, where what they read is there; all others are parsed."""
     said = list(commands(block))
     assert said
     for one in said:
         if "rlhf" in one.words:
-            check_rlhf(one)
+            check_rlhf(one, folder)
+        elif one.words[0] == "cat":
+            (folder / one.words[1]).write_text("\n".join(one.output) + "\n")
         elif one.words[0] == "make":
             assert re.search(rf"^{one.words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), one.words
         elif "-m" in one.words and one.words[one.words.index("-m") + 1] == "benchmarks":
@@ -142,42 +147,47 @@ def test_commands_are_taken(block: Block) -> None:
                 assert (ROOT / word).exists(), word
 
 
-def check_rlhf(said: Said) -> None:
-    """The command line takes the words, and the recipe its overrides; where an error is shown, it is that one, and
-    where `rlhf check` is shown, it says so."""
+def check_rlhf(said: Said, folder: Path) -> None:
+    """The command line takes the words, and a recipe of the library its overrides. Where something is shown under a
+    command that takes a moment, it is what the command says."""
     words = list(said.words[said.words.index("rlhf") + 1 :])
-    command, context = parsed(words)
-    recipe, overrides = context.params.get("recipe"), context.params.get("overrides") or []
-    if command.name not in LOADED or recipe is None or not (ROOT / recipe).exists():
+    context = parsed(words)
+    named = context.params.get("recipe") or context.params.get("reward")
+    overrides = context.params.get("overrides") or []
+    shown = [timeless(line) for line in said.output if line.strip() not in ("", "…")]
+    read = [str(one) for one in (named, context.params.get("rows")) if one and ("." in str(one) or "/" in str(one))]
+    if not all((folder / one).exists() for one in read):
         return
-    shown = [line for line in said.output if line.strip() not in ("", "…")]
-    if shown and shown[0].startswith("error: "):
-        with pytest.raises(ConfigError, match=f"^{re.escape(shown[0].removeprefix('error: '))}$"):
-            load_recipe(ROOT / recipe, overrides)
-        return
-    load_recipe(ROOT / recipe, overrides)
-    if command.name == "check":
-        told = CliRunner().invoke(app, ["check", str(ROOT / recipe), *overrides]).output.splitlines()
-        assert [line for line in shown if line not in told] == []
+    if context.command_path in TAKES_RECIPES and not (shown and shown[0].startswith("error: ")):
+        load_recipe(folder / str(named), overrides)
+    if context.command_path in MOMENTS and shown:
+        ended = rlhf(*words, folder=folder)
+        told = [timeless(line) for line in (ended.stdout + ended.stderr).splitlines()]
+        assert [line for line in shown if line not in told] == [], ended.stdout + ended.stderr
 
 
-def parsed(words: list[str]) -> tuple[click.Command, click.Context]:
+def timeless(line: str) -> str:
+    return re.sub(r"\d+ rows/s", "N rows/s", line)
+
+
+def parsed(words: list[str]) -> typer.Context:
     """The command that the words call, with its arguments parsed and nothing run."""
-    command: click.Command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
     context, rest, name = None, words, "rlhf"
     while True:
         context = command.make_context(name, list(rest), parent=context)
-        if not isinstance(command, click.Group):
-            return command, context
-        name, found, rest = command.resolve_command(context, [*context._protected_args, *context.args])
-        assert found is not None
-        assert name is not None
-        command = found
+        if not isinstance(command, TyperGroup):
+            return context
+        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to run a block in, with a run in it whose episodes can be read."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: Block) -> Path:
+    """A folder to run a block in: the recipes, the files that the page shows, and a run whose episodes can be read."""
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    for one in BLOCKS:
+        if one.page == block.page and (name := re.match(r"# (\w+\.py)\n", one.source)):
+            (tmp_path / name[1]).write_text(one.source)
     run = tmp_path / "runs" / "quickstart"
     run.mkdir(parents=True)
     record = EpisodeRecord(
@@ -186,4 +196,5 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )  # fmt: skip
     (run / "episodes.jsonl").write_text(json.dumps(as_row(record)) + "\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     return tmp_path
