@@ -6,19 +6,20 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlhf.api import Trainer
+    from rlhf.controller.run import Callback
 
 __version__ = "0.1.0"
-__all__ = ["Trainer", "__version__"]
+__all__ = ["Callback", "Trainer", "__version__"]
+_HOMES = {"Callback": "rlhf.controller.run", "Trainer": "rlhf.api"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Trainer` when it is asked for: `import rlhf` stays cheap."""
-    if name == "Trainer":
-        from rlhf.api import Trainer
-
-        return Trainer
-    raise AttributeError(f"module 'rlhf' has no attribute {name!r}")
+    """Import a class when it is asked for: `import rlhf` stays cheap."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rlhf' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
+import inspect
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -191,8 +194,7 @@ def load_piece(name: str, setting: str) -> Any:
     Raises `ConfigError` with the `setting` that named it when it cannot be imported or is no function.
     """
     module, _, function = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    _look_here()
     try:
         piece = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, SyntaxError) as error:
@@ -200,3 +202,46 @@ def load_piece(name: str, setting: str) -> Any:
     if not callable(piece):
         raise ConfigError(f"{setting} is {name}, which is not a function but {piece!r:.80}")
     return piece
+
+
+def check_found(name: str, setting: str) -> None:
+    """The module that `name` names is there; it is not imported, which may take seconds. Raises `ConfigError`."""
+    module = name.partition(":")[0]
+    _look_here()
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise ConfigError(f"{setting} is {name}, and there is no module {module} in this folder or installed")
+
+
+def _look_here() -> None:
+    """Find modules of the folder the command runs in, as with `python -m`."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def registered(name: str) -> Any:
+    """What `module:function` names in the library itself."""
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def load_bound(name: str, setting: str, arguments: Mapping[str, Any], *, given: int) -> Any:
+    """The function that `name` names with the recipe's keyword `arguments`; it is called with `given` values beside
+    them. Raises `ConfigError` as `load_piece` does, and for a function that cannot be called so."""
+    piece = load_piece(name, setting)
+    check_call(piece, name, setting, arguments, given=given)
+    return partial(piece, **arguments)
+
+
+def check_call(piece: Any, name: str, setting: str, arguments: Mapping[str, Any], *, given: int) -> None:
+    """Raises `ConfigError` unless `piece` takes `given` values and the keyword `arguments`."""
+    try:
+        inspect.signature(piece).bind(*range(given), **arguments)
+    except ValueError:
+        return  # a function written in C may not say what it takes
+    except TypeError as error:
+        shown = f"{given} value{'s'[: given != 1]} and arguments: {{{', '.join(sorted(arguments))}}}"
+        raise ConfigError(f"{setting} is {name}, which cannot be called with {shown}: {error}") from error

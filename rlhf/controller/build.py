@@ -124,7 +124,8 @@ def routing_of(recipe: Recipe, model: str) -> RoutingMode:
 
 def trained_by(recipe: Recipe) -> Trained:
     """What the ranks of a recipe's kind train."""
-    return recipe.kind if recipe.kind in ("reward_model", "preference") else "policy"
+    kinds: Mapping[str, Trained] = {"reward_model": "reward_model", "preference": "preference"}
+    return kinds.get(recipe.kind, "policy")
 
 
 def make_learner(recipe: Recipe, workers: Sequence[Worker]) -> RemoteLearner:

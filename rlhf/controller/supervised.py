@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -10,26 +10,20 @@ from rlhf.cluster.worker import Cluster, Worker
 from rlhf.controller.build import spawn_learners
 from rlhf.controller.context import RunContext, begun
 from rlhf.controller.dataset_trainer import DatasetTrainer
-from rlhf.controller.offline import start_offline
-from rlhf.controller.preference import start_preference
 from rlhf.controller.provenance import Provenance
 from rlhf.controller.run import Boundary, Callback, Counts, Metrics, Pace, Position, Run
-from rlhf.controller.sft import start_sft
 from rlhf.controller.start_model import starting_model
 from rlhf.data.tasks import Tell
+from rlhf.recipe.kinds import OF_EXAMPLES, start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.view import UpdateLine
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.types import PolicyVersion
 
-STARTS: Mapping[str, Callable[[Recipe, Sequence[Worker], str, Tell], Awaitable[DatasetTrainer]]] = {
-    "sft": start_sft,
-    "reward_model": start_preference,
-    "preference": start_preference,
-    "offline": start_offline,
-}
-"""How each kind of run starts its ranks on a model's folder and finds its examples."""
+StartDataset = Callable[[Recipe, Sequence[Worker], str, Tell], Awaitable[DatasetTrainer]]
+"""Starts the workers' ranks on the model's folder, finds what they learn from, and tells people what there is to tell.
+One of the user's own has keyword arguments beside."""
 
 
 async def start_supervised(
@@ -37,11 +31,12 @@ async def start_supervised(
 ) -> tuple[LearningFromData, Provenance]:
     """The ranks, started, and what the run begins with."""
     recipe, view = context.recipe, context.view
-    recipe = recipe if recipe.kind == "offline" else one_step_an_update(recipe)
+    recipe = one_step_an_update(recipe) if recipe.kind in OF_EXAMPLES else recipe
+    start: StartDataset = start_of(recipe.kind, recipe.kind_arguments)
     workers = await spawn_learners(recipe, cluster)
     model = await starting_model(recipe, workers, view)
     with context.clock.span("start"):
-        trainer = await STARTS[recipe.kind](recipe, workers, model, view.message)
+        trainer = await start(recipe, workers, model, view.message)
     if context.point is not None:
         await trainer.resume(context.point.path)
     began = await begun(context, model)

@@ -12,7 +12,7 @@ from typing import Any
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.plan import plan
 from rlhf.cluster.resources import Plan
-from rlhf.config import is_piece, load_piece, read_yaml
+from rlhf.config import check_found, is_piece, load_piece, read_yaml
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import pair_from_row
 from rlhf.data.rows import task_from_row
@@ -25,6 +25,7 @@ from rlhf.models.folder import text_config
 from rlhf.models.headers import tensor_shapes
 from rlhf.models.remote_code import brings_code, check_remote_code
 from rlhf.models.tokenizer_files import check_template, check_tokenizer, check_vocabulary
+from rlhf.recipe.kinds import start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of
 from rlhf.rollout.tool_calls import tool_format
@@ -36,6 +37,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 def preflight(recipe: Recipe) -> Plan | None:
     """Check what `recipe` names on this machine, and return its `placement`. Raises a `UserError` of one line."""
     check_devices(recipe)
+    check_pieces(recipe)
     check_loggers(recipe)
     check_model(recipe)
     check_reward_model(recipe)
@@ -74,6 +76,21 @@ def check_devices(recipe: Recipe) -> None:
         )
     if recipe.model.dtype == "float16" and learner_device(recipe) == "cpu":
         raise ConfigError("model.dtype is float16, which trains on GPUs only; on a CPU use float32 or bfloat16")
+
+
+def check_pieces(recipe: Recipe) -> None:
+    """Pieces of the user's own are there; a kind of run can be imported and called. Raises `ConfigError`."""
+    trainer = recipe.trainer
+    named = {
+        "trainer.loss.policy": trainer.loss.policy,
+        "trainer.advantage.estimator": trainer.advantage.estimator,
+        **{f"callbacks.{place}": one.call for place, one in enumerate(recipe.callbacks)},
+    }
+    for setting, name in named.items():
+        if is_piece(name):
+            check_found(name, setting)
+    if recipe.is_own_kind:
+        start_of(recipe.kind, recipe.kind_arguments)
 
 
 def check_loggers(recipe: Recipe) -> None:

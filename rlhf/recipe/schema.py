@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
@@ -12,6 +12,7 @@ from rlhf.config import Config, is_piece
 from rlhf.data.config import DataConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
+from rlhf.recipe.kinds import FROM_DATA, OF_EXAMPLES, PLAYED
 from rlhf.reward.config import RewardConfig
 from rlhf.rollout.config import RolloutConfig, SamplingConfig
 from rlhf.rollout.endpoint.config import AgentConfig
@@ -47,11 +48,13 @@ class Recipe(Config):
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the run and of its folder."""
-    kind: Literal["rl", "distill", "offline", "sft", "reward_model", "preference"] = "rl"
+    kind: str = "rl"
     """`rl`: reinforcement learning; `distill`: a policy follows its teacher (`trainer.reference_path`) on samples of
     its own; `offline`: reinforcement learning from recorded episodes (`data.episodes`); `sft`: supervised fine-tuning;
     `reward_model`: a model of preferences, for `reward.model`; `preference`: a policy that learns from the pairs
-    themselves (DPO, IPO, KTO). All on the same learner."""
+    themselves (DPO, IPO, KTO); or your own `module:function`. All on the same learner."""
+    kind_arguments: dict[str, Any] = Field({})
+    """Keyword arguments of a kind of your own."""
     seed: int = Field(0, ge=0)
     """Decides the order of tasks and every draw."""
     model: ModelConfig
@@ -68,6 +71,14 @@ class Recipe(Config):
     run: RunConfig = RunConfig()
     callbacks: tuple[CallbackConfig, ...] = ()
     """What is done between updates beside what the system does, in this order."""
+
+    @field_validator("kind")
+    @classmethod
+    def _is_a_kind(cls, kind: str) -> str:
+        known = (*PLAYED, *FROM_DATA)
+        if kind not in known and not is_piece(kind):
+            raise ValueError(f"is none of {', '.join(known)}, nor a module:function of yours")
+        return kind
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Recipe:
@@ -146,7 +157,9 @@ class Recipe(Config):
 
     def _updates_are_read(self) -> None:
         """What an update of this kind would not read."""
-        trainer, examples = self.trainer, self.kind in ("sft", "reward_model", "preference")
+        trainer, examples = self.trainer, self.kind in OF_EXAMPLES
+        if self.kind_arguments and not self.is_own_kind:
+            raise ValueError(f"kind_arguments are those of a kind of your own; kind is {self.kind}")
         if examples and trainer.epochs * trainer.minibatches > 1:
             raise ValueError(
                 f"trainer.epochs and minibatches cut an update of rl; in kind: {self.kind} an update is one step, and "
@@ -164,6 +177,8 @@ class Recipe(Config):
             )
 
     def _source_is_that_of_the_kind(self) -> None:
+        if self.is_own_kind:
+            return
         if self.kind != "offline":
             if self.data.episodes is not None:
                 raise ValueError(f"data.episodes is for kind: offline; kind: {self.kind} reads data.train")
@@ -286,8 +301,13 @@ class Recipe(Config):
 
     @property
     def plays(self) -> bool:
-        """Whether engines play episodes that a reward scores. Distillation does what `rl` does, beside a teacher."""
-        return self.kind in ("rl", "distill")
+        """Whether engines play episodes that a reward scores."""
+        return self.kind in PLAYED
+
+    @property
+    def is_own_kind(self) -> bool:
+        """Whether the kind is the user's own, of which nobody knows what it reads."""
+        return is_piece(self.kind)
 
     @property
     def reply_limits(self) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -100,7 +100,10 @@ class ScorerConfig(Config):
     pattern: str | None = None
     """Regular expression of kind `regex`."""
     function: str | None = None
-    """`module:function` of kind `function`: `(response, row) -> float`, run in a worker process that can be killed."""
+    """`module:function` of kind `function`: `(response, row, **arguments) -> float`, run in a worker process that can
+    be killed."""
+    arguments: dict[str, Any] = Field({})
+    """Keyword arguments of the function of kind `function`, as plain as JSON."""
     model: str | None = None
     """Reward model of kind `model`: a folder or hub name of a sequence-classification model with one label, or the run
     folder of a recipe of kind: reward_model. Its tokenizer is the policy's."""
@@ -141,6 +144,8 @@ class ScorerConfig(Config):
             compiled_pattern(self.pattern)
         if self.kind == "function" and (not self.function or ":" not in self.function):
             raise ValueError("reward.function is required by kind: function, as module:function")
+        if self.arguments and self.kind != "function":
+            raise ValueError(f"reward.arguments are those of kind: function; reward.kind is {self.kind}")
         if (self.kind == "model") != (self.model is not None):
             raise ValueError(
                 "reward.model names the reward model of kind: model, and is required by it; give both or neither"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import queue
 import signal
@@ -34,7 +35,8 @@ LINE_BYTES = 2**20
 
 
 class ScorerPool:
-    """`workers` processes that run `function` (`module:name`), each watched by a thread of its own.
+    """`workers` processes that run `function` (`module:name`) with keyword `arguments`, each watched by a thread of its
+    own.
 
     The deadline of a response starts when a worker has it. Waiting for a free worker does not count, and ends because
     every response before it does. A worker that passes the deadline is killed with everything it started, and the next
@@ -49,8 +51,11 @@ class ScorerPool:
         timeout_seconds: float,
         log: Path | None = None,
         variables: Sequence[str] = (),
+        *,
+        arguments: Mapping[str, Any] | None = None,
     ) -> None:
         self._function, self._timeout_seconds, self._log, self._variables = function, timeout_seconds, log, variables
+        self._arguments = json.dumps(arguments or {})
         # A worker's parent, as the kernel sees it, is the thread that started it; these live as long as the pool.
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix=f"scorer {function}")
         self._slots: queue.SimpleQueue[ScorerProcess | None] = queue.SimpleQueue()
@@ -103,7 +108,7 @@ class ScorerPool:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the scorer pool is closed")
-            worker = ScorerProcess(self._function, self._log, self._variables)
+            worker = ScorerProcess(self._function, self._log, self._variables, arguments=self._arguments)
             self._started = [known for known in self._started if known.alive] + [worker]
         worker.wait_until_ready(START_TIMEOUT_SECONDS)
         return worker
@@ -121,15 +126,19 @@ class ScorerPool:
 class ScorerProcess:
     """One worker and the socket to it. Not for several threads at once, except `kill`."""
 
-    def __init__(self, function: str, log: Path | None = None, variables: Sequence[str] = ()) -> None:
+    def __init__(
+        self, function: str, log: Path | None = None, variables: Sequence[str] = (), *, arguments: str = "{}"
+    ) -> None:
+        """`arguments` are JSON, an object."""
         self._function = function
+        command = [sys.executable, "-m", "rlhf.reward.worker", function]
         self._channel, theirs = socket.socketpair()
         paths = os.pathsep.join(filter(None, sys.path))
         with theirs, contextlib.ExitStack() as stack:
             # What a scorer prints is not our output.
             output = stack.enter_context(log.open("ab")) if log else sys.stderr.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rlhf.reward.worker", function, str(theirs.fileno()), str(os.getpid())],
+                [*command, str(theirs.fileno()), str(os.getpid()), arguments],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

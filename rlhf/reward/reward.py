@@ -132,4 +132,6 @@ def _rule(config: ScorerConfig, log: Path | None) -> Reward:
 
 
 def _pool(config: ScorerConfig, function: str, log: Path | None) -> ScorerPool:
-    return ScorerPool(function, config.workers, config.timeout_seconds, log, config.variables)
+    return ScorerPool(
+        function, config.workers, config.timeout_seconds, log, config.variables, arguments=config.arguments
+    )

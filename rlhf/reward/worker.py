@@ -1,4 +1,4 @@
-"""The process a scorer runs in: `python -m rlhf.reward.worker MODULE:FUNCTION SOCKET_FD PARENT_PID`.
+"""The process a scorer runs in: `python -m rlhf.reward.worker MODULE:FUNCTION SOCKET_FD PARENT_PID ARGUMENTS`.
 
 Only the standard library and names of failures are imported here, so that a worker is up in the time its scorer takes
 to import.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import inspect
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, SupportsFloat
 
 from rlhf.cluster.attempt import Raised, attempt
@@ -26,12 +28,12 @@ PR_SET_PDEATHSIG = 1
 Scorer = Callable[[str, dict[str, Any]], Any]
 
 
-def main(function: str, descriptor: int, parent: int) -> None:
+def main(function: str, descriptor: int, parent: int, arguments: str) -> None:
     """Load the scorer, say so, and answer requests until the parent closes its end."""
     die_with(parent)
     die_first_of_memory()
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as stream:
-        scorer = attempt(lambda: load(function))
+        scorer = attempt(lambda: load(function, json.loads(arguments)))
         if isinstance(scorer, Raised):
             _send(stream, {"kind": "import", "detail": _line(scorer.error)})
             return
@@ -40,13 +42,16 @@ def main(function: str, descriptor: int, parent: int) -> None:
             _send(stream, answer(scorer, *read_line(line)))
 
 
-def load(function: str) -> Scorer:
-    """The function that `module:name` names."""
+def load(function: str, arguments: dict[str, Any]) -> Scorer:
+    """The function that `module:name` names, with its keyword `arguments`."""
     module, _, name = function.partition(":")
     scorer: Scorer = getattr(importlib.import_module(module), name)
     if not callable(scorer):
         raise TypeError(f"{function} is not a function")
-    return scorer
+    if not arguments:
+        return scorer
+    inspect.signature(scorer).bind("response", {}, **arguments)
+    return partial(scorer, **arguments)
 
 
 def answer(scorer: Scorer, response: str, row: dict[str, Any]) -> dict[str, Any]:
@@ -90,4 +95,4 @@ def _line(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

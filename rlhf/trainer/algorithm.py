@@ -1,18 +1,21 @@
 """Algorithms by name: each is a composition of pieces that a recipe can also compose itself. Data; what does not go
 together is in `composition.py`.
 
-A preset is a layer of settings beneath the recipe's own. What each piece computes is in `rlhf.trainer.estimators`
-(advantages) and `rlhf.trainer.losses`; which to choose when, in docs/algorithms.md.
+A preset is a layer of settings beneath the recipe's own. Estimators and losses are registered here by the names that
+recipes know, `module:function` each, as one of the user's own is named; they are imported where they run. What each
+computes is in `rlhf.trainer.estimators` (advantages) and `rlhf.trainer.losses`; which to choose when, in
+docs/algorithms.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from rlhf.config import is_piece
-from rlhf.trainer.config import TrainerConfig
+from rlhf.config import is_piece, load_bound, registered
+from rlhf.trainer.config import AdvantageConfig, LossConfig, TrainerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +40,47 @@ class Needs:
     weighted: bool = False
 
 
-ESTIMATORS: Mapping[str, Needs] = {
-    "group_relative": Needs(siblings=True),
-    "leave_one_out": Needs(siblings=True),
-    "length_weighted": Needs(siblings=True),
-    "best_of_group": Needs(siblings=True),
-    "reinforce_pp": Needs(),
-    "reinforce_pp_baseline": Needs(siblings=True),
-    "remax": Needs(baseline=True),
-    "gae": Needs(values=True),
-    "vtrace": Needs(values=True, proximal=True, weighted=True),
-    "distillation": Needs(proximal=True, reference=True),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A registered loss or estimator: its `function`, `module:function`; those of its config's `settings` that are the
+    function's keyword arguments; and, of an estimator, what it `needs`."""
+
+    function: str
+    settings: tuple[str, ...] = ()
+    needs: Needs = Needs()
+
+
+CLIP = ("clip_low", "clip_high")
+LOSSES: Mapping[str, Piece] = {
+    "ppo": Piece(function="rlhf.trainer.losses.policy:ppo", settings=(*CLIP, "dual_clip")),
+    "gspo": Piece(function="rlhf.trainer.losses.policy:gspo", settings=CLIP),
+    "cispo": Piece(function="rlhf.trainer.losses.policy:cispo", settings=CLIP),
+    "sapo": Piece(
+        function="rlhf.trainer.losses.policy:sapo", settings=("temperature_positive", "temperature_negative")
+    ),
+    "policy_gradient": Piece(function="rlhf.trainer.losses.policy:policy_gradient"),
 }
-LOSSES = ("ppo", "gspo", "cispo", "sapo", "policy_gradient")
+
+_OURS = "rlhf.trainer.estimators:"
+_SIBLINGS = Needs(siblings=True)
+ESTIMATORS: Mapping[str, Piece] = {
+    "group_relative": Piece(function=_OURS + "from_group_relative", settings=("normalize_by_std",), needs=_SIBLINGS),
+    "leave_one_out": Piece(function=_OURS + "from_leave_one_out", needs=_SIBLINGS),
+    "length_weighted": Piece(function=_OURS + "from_length_weighted", needs=_SIBLINGS),
+    "best_of_group": Piece(function=_OURS + "from_best_of_group", settings=("normalize_by_std",), needs=_SIBLINGS),
+    "reinforce_pp": Piece(function=_OURS + "from_reinforce_pp", settings=("gamma",)),
+    "reinforce_pp_baseline": Piece(function=_OURS + "from_reinforce_pp_baseline", needs=_SIBLINGS),
+    "remax": Piece(function=_OURS + "from_remax", needs=Needs(baseline=True)),
+    "gae": Piece(
+        function=_OURS + "from_gae", settings=("gamma", "lam", "per_turn", "lam_length_alpha"), needs=Needs(values=True)
+    ),
+    "vtrace": Piece(
+        function=_OURS + "from_vtrace",
+        settings=("gamma", "rho_bar", "c_bar"),
+        needs=Needs(values=True, proximal=True, weighted=True),
+    ),
+    "distillation": Piece(function=_OURS + "from_distillation", needs=Needs(proximal=True, reference=True)),
+}
 
 PRESETS: Mapping[str, Preset] = {
     "grpo": Preset(
@@ -193,16 +224,37 @@ def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def called_with(
+    known: Mapping[str, Piece],
+    name: str,
+    setting: str,
+    config: LossConfig | AdvantageConfig,
+    arguments: Mapping[str, Any],
+) -> Any:
+    """The function `name` with its keyword arguments: a registered one with the settings of `config` that it reads, one
+    of the user's own with the recipe's `arguments`. Raises `ConfigError`."""
+    if is_piece(name):
+        return load_bound(name, setting, arguments, given=1)
+    piece = known[name]
+    return partial(registered(piece.function), **config.model_dump(include=set(piece.settings)))
+
+
 def needs_of(trainer: TrainerConfig) -> Needs:
     """What the recipe's estimator reads. One of the user's own gets all that the recipe has."""
     estimator = trainer.advantage.estimator
     if is_piece(estimator):
         return Needs(values=trainer.critic is not None, proximal=trainer.old_logprobs == "recomputed")
-    return ESTIMATORS[estimator]
+    return ESTIMATORS[estimator].needs
 
 
 def needs_reference(trainer: TrainerConfig) -> bool:
-    return trainer.kl.coefficient > 0 or needs_of(trainer).reference
+    """Whether the ranks hold the frozen policy, and score every batch with it."""
+    return trainer.kl.coefficient > 0 or needs_of(trainer).reference or trainer.hold_reference
+
+
+def has_own_piece(trainer: TrainerConfig) -> bool:
+    """Whether the loss or the estimator is the user's own, of which nobody knows what it reads."""
+    return is_piece(trainer.loss.policy) or is_piece(trainer.advantage.estimator)
 
 
 def is_corrected(trainer: TrainerConfig) -> bool:

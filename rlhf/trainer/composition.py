@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlhf.config import is_piece
-from rlhf.trainer.algorithm import ESTIMATORS, LOSSES, is_corrected, needs_of
+from rlhf.trainer.algorithm import ESTIMATORS, LOSSES, has_own_piece, is_corrected, needs_of
 from rlhf.trainer.config import (
     AdvantageConfig,
     CorrectionConfig,
@@ -58,7 +58,7 @@ def check_composition(trainer: TrainerConfig) -> None:
 
 def _check_names(trainer: TrainerConfig) -> None:
     for key, piece, known in (
-        ("advantage.estimator", trainer.advantage.estimator, tuple(ESTIMATORS)),
+        ("advantage.estimator", trainer.advantage.estimator, ESTIMATORS),
         ("loss.policy", trainer.loss.policy, LOSSES),
     ):
         if not is_piece(piece) and piece not in known:
@@ -117,36 +117,44 @@ def _unread_of_the_loss(trainer: TrainerConfig) -> Iterator[tuple[bool, str]]:
     )
     sharp = (loss.temperature_positive, loss.temperature_negative)
     yield (
-        sharp != (usual.temperature_positive, usual.temperature_negative)
-        and loss.policy != "sapo"
-        and not is_piece(loss.policy),
+        sharp != (usual.temperature_positive, usual.temperature_negative) and loss.policy != "sapo",
         f"loss.temperature_positive and temperature_negative are read by sapo; loss.policy is {loss.policy}",
+    )
+    yield (
+        bool(loss.arguments) and not is_piece(loss.policy),
+        f"loss.arguments are those of a loss of your own; loss.policy is {loss.policy}",
     )
 
 
 def _unread_of_the_advantage(trainer: TrainerConfig) -> Iterator[tuple[bool, str]]:
-    """One of the user's own reads what it likes, but a turn's value."""
     given, usual, name = trainer.advantage, AdvantageConfig(), trainer.advantage.estimator
     is_one = f"advantage.estimator is {name}"
-    own = is_piece(name)
     yield given.per_turn and name != "gae", f"advantage.per_turn is read by gae; {is_one}"
     yield (
         given.lam_length_alpha is not None and (name != "gae" or given.per_turn),
         f"advantage.lam_length_alpha is read by gae, and not with per_turn; {is_one}",
     )
     yield (
-        given.gamma != usual.gamma and name not in DISCOUNTING and not own,
+        given.gamma != usual.gamma and name not in DISCOUNTING,
         f"advantage.gamma is read by {', '.join(DISCOUNTING)}; {is_one}",
     )
-    yield given.lam != usual.lam and name != "gae" and not own, f"advantage.lam is read by gae; {is_one}"
+    yield given.lam != usual.lam and name != "gae", f"advantage.lam is read by gae; {is_one}"
     yield (
-        (given.rho_bar, given.c_bar) != (usual.rho_bar, usual.c_bar) and name != "vtrace" and not own,
+        (given.rho_bar, given.c_bar) != (usual.rho_bar, usual.c_bar) and name != "vtrace",
         f"advantage.rho_bar and c_bar are read by vtrace; {is_one}",
+    )
+    yield (
+        bool(given.arguments) and not is_piece(name),
+        f"advantage.arguments are those of an estimator of your own; {is_one}",
     )
 
 
 def _unread_besides(trainer: TrainerConfig) -> Iterator[tuple[bool, str]]:
     kl, overlong = trainer.kl, trainer.overlong
+    yield (
+        trainer.hold_reference and not has_own_piece(trainer),
+        "hold_reference is for a loss or an estimator of your own, and the recipe has none",
+    )
     yield (
         kl.exact_gradient and kl.coefficient == 0,
         "kl.exact_gradient is about the KL term, and kl.coefficient is 0: there is none",

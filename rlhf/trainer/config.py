@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -56,6 +56,8 @@ class AdvantageConfig(Config):
     """`vtrace`: largest importance weight of a step, for targets and policy gradient (arXiv 1802.01561)."""
     c_bar: float = Field(1.0, gt=0)
     """`vtrace`: largest weight by which a correction travels back."""
+    arguments: dict[str, Any] = Field({})
+    """Keyword arguments of an estimator of your own."""
 
 
 class LossConfig(Config):
@@ -63,6 +65,8 @@ class LossConfig(Config):
 
     policy: str = "ppo"
     """`ppo`, `gspo`, `cispo`, `sapo`, `policy_gradient`, or your own `module:function`."""
+    arguments: dict[str, Any] = Field({})
+    """Keyword arguments of a loss of your own."""
     clip_low: float = Field(0.2, ge=0, le=1)
     """Ratios below `1 - clip_low` are clipped."""
     clip_high: float = Field(0.28, ge=0)
@@ -273,6 +277,8 @@ class TrainerConfig(Config):
     reference_path: str | None = None
     """The reference policy, or the teacher: a folder or hub name with the policy's vocabulary; the start model when
     absent."""
+    hold_reference: bool = False
+    """Hold the reference policy also without `kl`, for a loss or an estimator of your own that reads its log-probs."""
     shuffle_rewards: bool = False
     """A control experiment: deal the rewards of a batch anew among its samples, so that they teach nothing."""
     failure_budget: float = Field(0.5, ge=0, le=1)

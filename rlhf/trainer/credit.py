@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlhf.trainer.advantages import kl_estimate
-from rlhf.trainer.algorithm import needs_of
+from rlhf.trainer.algorithm import needs_of, needs_reference
 from rlhf.trainer.batch import Batch
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.episodes import Episodes, Estimator, episodes_of
@@ -19,12 +19,12 @@ from rlhf.types import Group
 def wanted_scores(trainer: TrainerConfig) -> Wanted:
     """What the ranks must say of a batch before its first step. Recomputed log-probs of a single step are those of its
     own pass: nothing to compute."""
-    needs, priced = needs_of(trainer), trainer.kl.coefficient > 0
-    in_reward = priced and trainer.kl.place == "reward"
+    needs = needs_of(trainer)
+    in_reward = trainer.kl.coefficient > 0 and trainer.kl.place == "reward"
     several_steps = trainer.epochs * trainer.minibatches > 1
     return Wanted(
         proximal=needs.proximal or in_reward or (trainer.old_logprobs == "recomputed" and several_steps),
-        reference=needs.reference or priced,
+        reference=needs_reference(trainer),
         values=needs.values,
     )
 

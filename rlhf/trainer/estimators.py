@@ -1,17 +1,17 @@
-"""Estimators by name: each maps the episodes of a batch to advantages and, with a critic, to its targets. Pure.
+"""Estimators as recipes choose them: from the episodes of a batch to advantages and a critic's targets. Pure.
 
-One of the user's own is `module:function` with the same signature: `(Episodes, AdvantageConfig) -> Estimates`.
+Registered by name in `rlhf.trainer.algorithm.ESTIMATORS`. One of the user's own has the same signature: `(Episodes,
+**arguments) -> Estimates`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.config import is_piece, load_piece
 from rlhf.errors import NotFinite
 from rlhf.trainer.advantages import (
     Estimates,
@@ -30,16 +30,17 @@ from rlhf.trainer.advantages import (
     vtrace,
     whiten,
 )
+from rlhf.trainer.algorithm import ESTIMATORS, called_with
 from rlhf.trainer.config import AdvantageConfig
 from rlhf.trainer.episodes import Episodes
 
 Doubles = NDArray[np.float64]
-Estimator = Callable[[Episodes, AdvantageConfig], Estimates]
+Estimator = Callable[[Episodes], Estimates]
 
 
 def estimate(episodes: Episodes, config: AdvantageConfig) -> Estimates:
     """Advantages and, with a critic, returns, both `[B, T]`. Raises `NotFinite` when one is no number."""
-    estimates = estimator_of(config)(episodes, config)
+    estimates = estimator_of(config)(episodes)
     advantages = estimates.advantages
     if config.whiten:
         advantages = whiten(advantages, episodes.mask)
@@ -52,11 +53,11 @@ def estimate(episodes: Episodes, config: AdvantageConfig) -> Estimates:
 
 
 def estimator_of(config: AdvantageConfig) -> Estimator:
-    """The recipe's estimator. Raises `ConfigError` for one of the user's own that cannot be imported."""
-    if is_piece(config.estimator):
-        own: Estimator = load_piece(config.estimator, "trainer.advantage.estimator")
-        return own
-    return BY_NAME[config.estimator]
+    """The recipe's estimator. Raises `ConfigError` for one of the user's own that cannot be imported, or called
+    with `advantage.arguments`."""
+    setting = "trainer.advantage.estimator"
+    estimator: Estimator = called_with(ESTIMATORS, config.estimator, setting, config, config.arguments)
+    return estimator
 
 
 def _of_outcomes(estimates: Callable[..., Doubles], episodes: Episodes, *columns: Doubles) -> Estimates:
@@ -69,52 +70,49 @@ def _without_targets(advantages: Doubles) -> Estimates:
     return Estimates(advantages, np.zeros_like(advantages))
 
 
-def _group_relative(episodes: Episodes, config: AdvantageConfig) -> Estimates:
-    return _of_outcomes(partial(group_relative, normalize_by_std=config.normalize_by_std), episodes)
+def from_group_relative(episodes: Episodes, *, normalize_by_std: bool) -> Estimates:
+    return _of_outcomes(partial(group_relative, normalize_by_std=normalize_by_std), episodes)
 
 
-def _leave_one_out(episodes: Episodes, config: AdvantageConfig) -> Estimates:
+def from_leave_one_out(episodes: Episodes) -> Estimates:
     return _of_outcomes(leave_one_out, episodes)
 
 
-def _length_weighted(episodes: Episodes, config: AdvantageConfig) -> Estimates:
+def from_length_weighted(episodes: Episodes) -> Estimates:
     return _of_outcomes(length_weighted, episodes, episodes.lengths.astype(np.float64))
 
 
-def _best_of_group(episodes: Episodes, config: AdvantageConfig) -> Estimates:
-    return _of_outcomes(partial(best_of_group, normalize_by_std=config.normalize_by_std), episodes)
+def from_best_of_group(episodes: Episodes, *, normalize_by_std: bool) -> Estimates:
+    return _of_outcomes(partial(best_of_group, normalize_by_std=normalize_by_std), episodes)
 
 
-def _reinforce_pp(episodes: Episodes, config: AdvantageConfig) -> Estimates:
-    return _without_targets(reinforce_plus_plus(episodes.rewards, episodes.mask, gamma=config.gamma))
+def from_reinforce_pp(episodes: Episodes, *, gamma: float) -> Estimates:
+    return _without_targets(reinforce_plus_plus(episodes.rewards, episodes.mask, gamma=gamma))
 
 
-def _reinforce_pp_baseline(episodes: Episodes, config: AdvantageConfig) -> Estimates:
+def from_reinforce_pp_baseline(episodes: Episodes) -> Estimates:
     return _without_targets(reinforce_plus_plus_baseline(episodes.outcomes, episodes.groups, episodes.mask))
 
 
-def _remax(episodes: Episodes, config: AdvantageConfig) -> Estimates:
+def from_remax(episodes: Episodes) -> Estimates:
     assert episodes.baselines is not None, "the recipe plays greedy episodes for this estimator"
     return _without_targets(remax(episodes.rewards, episodes.baselines, episodes.mask))
 
 
-def _gae(episodes: Episodes, config: AdvantageConfig) -> Estimates:
+def from_gae(
+    episodes: Episodes, *, gamma: float, lam: float, per_turn: bool, lam_length_alpha: float | None
+) -> Estimates:
     assert episodes.values is not None, "the recipe has a critic for this estimator"
     given = (episodes.rewards, episodes.values, episodes.mask)
-    if config.per_turn:
-        return gae_per_turn(*given, episodes.turns, gamma=config.gamma, lam=config.lam, bootstrap=episodes.bootstrap)
-    if config.lam_length_alpha is not None:
-        return length_adaptive_gae(
-            *given,
-            gamma=config.gamma,
-            alpha=config.lam_length_alpha,
-            critic_lam=config.lam,
-            bootstrap=episodes.bootstrap,
-        )
-    return gae(*given, gamma=config.gamma, lam=config.lam, bootstrap=episodes.bootstrap)
+    if per_turn:
+        return gae_per_turn(*given, episodes.turns, gamma=gamma, lam=lam, bootstrap=episodes.bootstrap)
+    if lam_length_alpha is not None:
+        alpha, bootstrap = lam_length_alpha, episodes.bootstrap
+        return length_adaptive_gae(*given, gamma=gamma, alpha=alpha, critic_lam=lam, bootstrap=bootstrap)
+    return gae(*given, gamma=gamma, lam=lam, bootstrap=episodes.bootstrap)
 
 
-def _vtrace(episodes: Episodes, config: AdvantageConfig) -> Estimates:
+def from_vtrace(episodes: Episodes, *, gamma: float, rho_bar: float, c_bar: float) -> Estimates:
     assert episodes.values is not None, "the recipe has a critic for this estimator"
     assert episodes.proximal is not None, "the ranks scored the batch for this estimator"
     corrected = vtrace(
@@ -123,32 +121,18 @@ def _vtrace(episodes: Episodes, config: AdvantageConfig) -> Estimates:
         episodes.rewards,
         episodes.values,
         episodes.mask,
-        discounts=config.gamma,
+        discounts=gamma,
         bootstrap=episodes.bootstrap,
-        rho_bar=config.rho_bar,
-        c_bar=config.c_bar,
-        policy_rho_bar=config.rho_bar,
+        rho_bar=rho_bar,
+        c_bar=c_bar,
+        policy_rho_bar=rho_bar,
     )
     return Estimates(corrected.advantages, corrected.targets)
 
 
-def _distillation(episodes: Episodes, config: AdvantageConfig) -> Estimates:
+def from_distillation(episodes: Episodes) -> Estimates:
     """What the teacher gives a sampled token above what the policy gives it: the policy gradient of the reverse KL,
     token by token (arXiv 2306.13649)."""
     assert episodes.proximal is not None, "the ranks scored the batch for this estimator"
     assert episodes.reference is not None, "the ranks hold the teacher for this estimator"
     return _without_targets(np.where(episodes.mask, episodes.reference - episodes.proximal, 0.0))
-
-
-BY_NAME: Mapping[str, Estimator] = {
-    "group_relative": _group_relative,
-    "leave_one_out": _leave_one_out,
-    "length_weighted": _length_weighted,
-    "best_of_group": _best_of_group,
-    "reinforce_pp": _reinforce_pp,
-    "reinforce_pp_baseline": _reinforce_pp_baseline,
-    "remax": _remax,
-    "gae": _gae,
-    "vtrace": _vtrace,
-    "distillation": _distillation,
-}

@@ -12,6 +12,7 @@ import torch.distributed
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rlhf.config import is_piece
 from rlhf.errors import CheckpointError, ModelError
 from rlhf.models.balance import RouterBalance, balance_of
 from rlhf.models.config import LoraConfig
@@ -241,7 +242,6 @@ class Rank(ModelRank):
         behaviour = proximal = self._tensor(columns.behaviour)
         if self.settings.trainer.old_logprobs == "recomputed":
             proximal = logprobs.detach() if columns.proximal is None else self._tensor(columns.proximal)
-        in_loss = self.settings.trainer.kl.coefficient > 0 and self.settings.trainer.kl.place == "loss"
         return Tokens(
             logprobs=logprobs,
             entropies=entropies,
@@ -250,7 +250,7 @@ class Rank(ModelRank):
             advantages=self._tensor(columns.advantages),
             weights=self._tensor(columns.weights),
             sequences=self._tensor(microbatch.sequences),
-            reference=self._tensor(columns.reference) if in_loss and columns.reference is not None else None,
+            reference=None if columns.reference is None else self._tensor(columns.reference),
         )
 
     def _record(self, microbatch: MicroBatch, tokens: Tokens, tally: Tally, *, untouched: bool) -> None:
@@ -302,7 +302,7 @@ class Rank(ModelRank):
             self._tensor(microbatch.sources),
             self._tensor(microbatch.targets),
             self.settings.temperature,
-            entropy_gradient=self.objective.entropy_coefficient > 0,
+            entropy_gradient=self.objective.reads_entropies,
             most=microbatch.most,
         )
         return logprobs, entropy
@@ -357,7 +357,8 @@ def _objective(settings: LearnerSettings) -> Objective:
     weighted = trainer.old_logprobs == "recomputed" and not needs_of(trainer).weighted
     return Objective(
         policy=policy_loss_of(trainer.loss),
-        kl=trainer.kl,
+        kl=trainer.kl if trainer.kl.coefficient > 0 and trainer.kl.place == "loss" else None,
         entropy_coefficient=trainer.loss.entropy_coefficient,
+        reads_entropies=trainer.loss.entropy_coefficient > 0 or is_piece(trainer.loss.policy),
         correction=trainer.correction if weighted else None,
     )

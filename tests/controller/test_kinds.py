@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlhf.errors import ConfigError, DataError
+from rlhf.recipe.kinds import FROM_DATA, start_of
 from rlhf.recipe.loading import recipe_from
-from rlhf.recipe.preflight import check_episodes
+from rlhf.recipe.preflight import check_episodes, check_pieces
 from rlhf.recipe.schema import Recipe
 
 SORTING = {"sorting": {"digits": 5}}
@@ -115,3 +117,21 @@ def test_a_judge_that_compares_needs_two_replies_to_a_problem() -> None:
     assert recipe(
         "rl", data={**asked, "eval": {**held_out, "samples": 2, "temperature": 1}}, reward=judge
     ).reward.compares
+
+
+class TestOwn:
+    def test_a_kind_of_one_s_own_reads_what_it_likes(self):
+        own = recipe("mine:start", data={"shuffle": False}, kind_arguments={"longest": 3})
+        assert (own.plays, own.is_own_kind, own.data.train_sets) == (False, True, {})
+
+    def test_a_kind_that_is_none_is_refused_with_those_that_are(self):
+        assert "kind: is none of rl, distill, offline, sft" in refusal("slf")
+        assert "kind_arguments are those of a kind of your own; kind is sft" in refusal("sft", kind_arguments={"a": 1})
+
+    def test_one_that_cannot_be_called_is_refused_before_anything_starts(self):
+        with pytest.raises(ConfigError, match="kind is json:dumps, which cannot be called with 4 values"):
+            check_pieces(recipe("json:dumps"))
+
+    def test_every_registered_kind_takes_what_the_run_gives(self):
+        for kind in FROM_DATA:
+            signature(start_of(kind, {})).bind(*range(4))

@@ -10,26 +10,34 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from rlhf.trainer.advantages import Estimates
-from rlhf.trainer.config import AdvantageConfig
 from rlhf.trainer.episodes import Episodes
 from rlhf.trainer.losses import Actions, Metrics
 
 
-def unclipped(actions: Actions) -> tuple[Tensor, Metrics]:
+def unclipped(actions: Actions, *, weight: float = 1.0) -> tuple[Tensor, Metrics]:
     """The surrogate without a clip, with a metric of its own."""
     ratio = torch.exp(actions.log_ratio)
     seen = ratio.detach()[actions.mask]
-    return -ratio * actions.advantages, Metrics(seen.numel(), {"my_ratio": seen.sum()})
+    return -weight * ratio * actions.advantages, Metrics(seen.numel(), {"my_ratio": seen.sum()})
 
 
-def distance_from_median(episodes: Episodes, config: AdvantageConfig) -> Estimates:
+def towards_the_reference(actions: Actions, *, coefficient: float, entropy: float) -> tuple[Tensor, Metrics]:
+    """The surrogate with KL to the reference, by its exact gradient, and an entropy bonus of its own."""
+    assert actions.reference_logprobs is not None
+    assert actions.entropies is not None
+    loss, seen = unclipped(actions)
+    far = (actions.logprobs - actions.reference_logprobs).square() / 2
+    return loss + coefficient * far - entropy * actions.entropies, seen
+
+
+def distance_from_median(episodes: Episodes) -> Estimates:
     """Each outcome against the median of its group, on every token."""
     medians = np.array([np.median(episodes.outcomes[episodes.groups == group]) for group in episodes.groups])
     advantages = np.where(episodes.mask, (episodes.outcomes - medians)[:, None], 0.0)
     return Estimates(advantages, np.zeros_like(advantages))
 
 
-def no_number(episodes: Episodes, config: AdvantageConfig) -> Estimates:
+def no_number(episodes: Episodes) -> Estimates:
     """What a mistake looks like."""
     nothing = np.full(episodes.mask.shape, np.nan)
     return Estimates(nothing, nothing)

@@ -31,7 +31,7 @@ def worker() -> Iterator[ProcessWorker]:
 
 
 def learner_with(worker: ProcessWorker, folder: str, *, loader: str | None = None, **trainer: Any) -> RemoteLearner:
-    config = TrainerConfig(optimizer={"learning_rate": 0.0}, **trainer)
+    config = TrainerConfig(**({"optimizer": {"learning_rate": 0.0}} | trainer))
     learner = RemoteLearner([worker], config)
     model = ModelConfig(path=folder, loader=loader)
     asyncio.run(learner.start(LearnerSettings(model_path=folder, model=model, trainer=config)))
@@ -57,6 +57,22 @@ def test_a_loss_and_an_estimator_of_one_s_own_train_like_the_library_s(worker: P
     assert updated.metrics["my_ratio"] > 0
     assert updated.metrics["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-6)
     assert updated.metrics["loss"] == pytest.approx(plain["loss"], rel=1e-6)
+
+
+@pytest.mark.engine
+def test_a_loss_of_one_s_own_may_add_its_own_kl_and_entropy_terms(worker: ProcessWorker, folder: str) -> None:
+    """Several steps, so that there is a distance: to the digit what the library's terms do. Both read gradients that
+    the library has only where a recipe asks for them."""
+    steps = {"minibatches": 2, "optimizer": {"learning_rate": 1e-3}}
+    loss = {"policy": f"{OWN}:towards_the_reference", "arguments": {"coefficient": 0.5, "entropy": 0.1}}
+    ours = {"policy": f"{OWN}:unclipped", "entropy_coefficient": 0.1}
+    kl = {"coefficient": 0.5, "estimator": "k2"}
+    own, library = (
+        asyncio.run(learner_with(worker, folder, **one, **steps).update(GROUPS)).metrics
+        for one in ({"loss": loss, "hold_reference": True}, {"loss": ours, "kl": kl})
+    )
+    assert own["grad_norm"] == pytest.approx(library["grad_norm"], rel=1e-6)
+    assert own["loss"] == pytest.approx(library["loss"], rel=1e-6)
 
 
 @pytest.mark.engine

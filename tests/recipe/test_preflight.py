@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import recipe_from
-from rlhf.recipe.preflight import check_context
+from rlhf.recipe.preflight import check_context, check_pieces
 from rlhf.recipe.schema import Recipe
 
 
@@ -29,3 +31,19 @@ def test_an_episode_may_fill_the_context_and_not_pass_it() -> None:
 
 def test_a_model_that_does_not_say_its_context_is_believed() -> None:
     check_context(recipe(sampling={"max_tokens": 10**6}), None)
+
+
+@pytest.mark.parametrize(
+    ("setting", "parts"),
+    [
+        ("trainer.loss.policy", {"trainer": {"loss": {"policy": "no_such_pieces:own"}}}),
+        ("trainer.advantage.estimator", {"trainer": {"advantage": {"estimator": "no_such_pieces:own"}}}),
+        ("callbacks.1", {"callbacks": ["rlhf.controller.common_callbacks:BestCheckpoint", "no_such_pieces:Own"]}),
+    ],
+)
+def test_a_piece_whose_module_is_nowhere_is_told_before_anything_is_imported(
+    setting: str, parts: dict[str, Any]
+) -> None:
+    given = recipe(**parts)
+    with pytest.raises(ConfigError, match=f"^{setting} is no_such_pieces:.*, and there is no module no_such_pieces"):
+        check_pieces(given)

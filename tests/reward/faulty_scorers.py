@@ -62,3 +62,8 @@ def talk(response: str, row: dict[str, Any]) -> float:
     """Prints what it is asked."""
     print(f"scoring {response}", flush=True)
     return 1.0
+
+
+def worth(response: str, row: dict[str, Any], *, each: float) -> float:
+    """So much for every character."""
+    return each * len(response)

@@ -47,6 +47,17 @@ async def test_a_function_reads_the_datasets_own_row() -> None:
     assert broken.kind == "raised"
 
 
+async def test_a_function_has_the_recipe_s_arguments_and_one_that_does_not_take_them_is_refused() -> None:
+    function = {"kind": "function", "function": "tests.reward.faulty_scorers:worth"}
+    assert await scored(RewardConfig(**function, arguments={"each": 0.5}), "abcd") == [
+        Scored(value=2.0, parts={"worth": 2.0})
+    ]
+    with pytest.raises(ConfigError, match="got an unexpected keyword argument 'every'"):
+        await scored(RewardConfig(**function, arguments={"each": 1, "every": 0.5}), "abcd")
+    with pytest.raises(ConfigError, match="arguments are those of kind: function"):
+        build(RewardConfig, {"kind": "exact", "arguments": {"each": 1}})
+
+
 async def test_a_pattern_that_backtracks_for_ever_is_killed_and_earns_the_lowest() -> None:
     config = RewardConfig(kind="regex", pattern=r"^(a+)+$", timeout_seconds=0.5)
     slow, quick = await scored(config, "a" * 40 + "b", "42")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import pytest
 
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe, recipe_from
-from rlhf.trainer.algorithm import PRESETS
-from rlhf.trainer.config import CorrectionConfig, TrainerConfig
+from rlhf.trainer.algorithm import ESTIMATORS, LOSSES, PRESETS, Piece, called_with, needs_reference
+from rlhf.trainer.config import AdvantageConfig, CorrectionConfig, LossConfig, TrainerConfig
 
 ROOT = Path(__file__).parents[2]
 MADE = {"model": {"tiny": {}}, "data": {"train": {"sorting": {}}}}
@@ -166,10 +167,33 @@ def test_k1_in_the_loss_is_taken_for_its_value_beside_an_exact_gradient() -> Non
     assert trainer_of(kl={"coefficient": 0.1, "estimator": "k1", "exact_gradient": True}).kl.estimator == "k1"
 
 
-def test_an_estimator_of_one_s_own_reads_what_it_likes() -> None:
-    assert (
-        trainer_of(advantage={"estimator": "mine:own", "gamma": 0.5, "lam": 0.5, "rho_bar": 2.0}).advantage.lam == 0.5
-    )
+@pytest.mark.parametrize(("part", "key", "name"), [("loss", "policy", "ppo"), ("advantage", "estimator", "remax")])
+def test_arguments_are_those_of_a_piece_of_one_s_own(part: str, key: str, name: str) -> None:
+    own = trainer_of(**{part: {key: "mine:own", "arguments": {"sharpness": 2}}})
+    assert own.model_dump()[part]["arguments"] == {"sharpness": 2}
+    with pytest.raises(ConfigError, match=rf"{part}\.arguments are those of .* your own; {part}\.{key} is {name}"):
+        trainer_of(**{part: {key: name, "arguments": {"sharpness": 2}}})
+
+
+def test_an_estimator_of_one_s_own_is_told_by_its_arguments_alone() -> None:
+    with pytest.raises(ConfigError, match=r"advantage\.gamma is read by .*; advantage\.estimator is mine:own"):
+        trainer_of(advantage={"estimator": "mine:own", "gamma": 0.5})
+
+
+def test_a_reference_is_held_for_a_piece_of_one_s_own() -> None:
+    assert needs_reference(trainer_of(loss={"policy": "mine:own"}, hold_reference=True))
+    assert not needs_reference(trainer_of(loss={"policy": "mine:own"}))
+    with pytest.raises(ConfigError, match="hold_reference is for a loss or an estimator of your own"):
+        trainer_of(hold_reference=True)
+
+
+@pytest.mark.parametrize("table", [LOSSES, ESTIMATORS], ids=["losses", "estimators"])
+def test_what_is_registered_is_there_and_takes_the_settings_that_it_names(table: dict[str, Piece]) -> None:
+    config = LossConfig() if table is LOSSES else AdvantageConfig()
+    for name, piece in table.items():
+        bound = called_with(table, name, "", config, {})
+        assert set(bound.keywords) == set(piece.settings)
+        inspect.signature(bound.func).bind("given", **bound.keywords)
 
 
 def test_a_group_estimator_of_one_s_own_may_be_filtered() -> None:

@@ -54,7 +54,7 @@ def group_of(*samples: Sample, baseline: Sample | None = None) -> Group:
 
 
 def config_of(estimator: str) -> TrainerConfig:
-    needs = ESTIMATORS[estimator]
+    needs = ESTIMATORS[estimator].needs
     config = {"advantage": {"estimator": estimator, "gamma": 0.9}}
     if needs.values:
         config["critic"] = {}
@@ -111,7 +111,7 @@ def test_a_reward_that_is_no_number_ends_the_update_by_name(estimator: str, valu
         advantages_of(estimator, [group])
 
 
-@pytest.mark.parametrize("estimator", [name for name, needs in ESTIMATORS.items() if needs.siblings])
+@pytest.mark.parametrize("estimator", [name for name, piece in ESTIMATORS.items() if piece.needs.siblings])
 def test_one_survivor_has_nothing_to_be_compared_with(estimator: str) -> None:
     config = TrainerConfig(advantage={"estimator": estimator})
     groups = [group_of(episode(3.0, segment([P, A, A])))]

@@ -20,10 +20,18 @@ class Actions:
     advantages: Tensor
     mask: Tensor
     """`bool`: true at ACTION tokens."""
+    behaviour_logprobs: Tensor | None = None
+    """Of the policy that sampled, as the engine gave them."""
+    reference_logprobs: Tensor | None = None
+    """Of the frozen policy, where the run holds one."""
+    entropies: Tensor | None = None
+    """Of the distribution that each token was sampled from, in nats; the gradient flows here too."""
 
     def __post_init__(self) -> None:
-        for name in ("logprobs", "old_logprobs", "advantages"):
-            object.__setattr__(self, name, zeroed(getattr(self, name), self.mask))
+        for name in ("logprobs", "old_logprobs", "advantages", "behaviour_logprobs", "reference_logprobs", "entropies"):
+            column = getattr(self, name)
+            if column is not None:
+                object.__setattr__(self, name, zeroed(column, self.mask))
 
     @property
     def log_ratio(self) -> Tensor:

@@ -6,20 +6,18 @@ to the loss of the step, because each divides by the same global `denominator`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from rlhf.config import is_piece, load_piece
+from rlhf.trainer.algorithm import LOSSES, called_with
 from rlhf.trainer.config import CorrectionConfig, KLConfig, LossConfig
 from rlhf.trainer.losses.actions import Actions
 from rlhf.trainer.losses.kl import k3, kl_penalty
 from rlhf.trainer.losses.metrics import Metrics, largest
 from rlhf.trainer.losses.off_policy import corrected, masked, mismatch, ratio, truncated
-from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
 from rlhf.trainer.losses.rows import Rows
 
 PolicyLoss = Callable[[Actions], tuple[Tensor, Metrics]]
@@ -28,8 +26,8 @@ PolicyLoss = Callable[[Actions], tuple[Tensor, Metrics]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tokens:
-    """ACTION tokens of a micro-batch, `[A]`. The gradient flows through `logprobs` and, where the recipe has an entropy
-    bonus, `entropies`; `proximal` are the log-probs that the ratio is taken to."""
+    """ACTION tokens of a micro-batch, `[A]`. The gradient flows through `logprobs` and, where the loss reads them,
+    `entropies`; `proximal` are the log-probs that the ratio is taken to, `reference` those of the frozen policy."""
 
     logprobs: Tensor
     entropies: Tensor
@@ -44,32 +42,21 @@ class Tokens:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
     """What a recipe says of the loss: the policy loss of a token, KL and entropy terms, and the correction of tokens
-    that were sampled by other weights than the proximal ones (None: they were not, or the ratio says it)."""
+    that were sampled by other weights than the proximal ones (None: they were not, or the ratio says it). Without
+    `kl` the loss has no such term. `reads_entropies` is whether a gradient flows through them."""
 
     policy: PolicyLoss
-    kl: KLConfig
+    kl: KLConfig | None = None
     entropy_coefficient: float = 0.0
+    reads_entropies: bool = False
     correction: CorrectionConfig | None = None
 
 
 def policy_loss_of(config: LossConfig) -> PolicyLoss:
-    """The recipe's policy loss. Raises `ConfigError` for one of the user's own that cannot be imported."""
-    if is_piece(config.policy):
-        own: PolicyLoss = load_piece(config.policy, "trainer.loss.policy")
-        return own
-    low, high = config.clip_low, config.clip_high
-    losses: Mapping[str, PolicyLoss] = {
-        "ppo": partial(ppo, clip_low=low, clip_high=high, dual_clip=config.dual_clip),
-        "gspo": partial(gspo, clip_low=low, clip_high=high),
-        "cispo": partial(cispo, clip_low=low, clip_high=high),
-        "sapo": partial(
-            sapo,
-            temperature_positive=config.temperature_positive,
-            temperature_negative=config.temperature_negative,
-        ),
-        "policy_gradient": policy_gradient,
-    }
-    return losses[config.policy]
+    """The recipe's policy loss. Raises `ConfigError` for one of the user's own that cannot be imported, or called with
+    `loss.arguments`."""
+    loss: PolicyLoss = called_with(LOSSES, config.policy, "trainer.loss.policy", config, config.arguments)
+    return loss
 
 
 def policy_loss(
@@ -80,7 +67,7 @@ def policy_loss(
     rows = Rows(tokens.sequences)
     per_token, seen = _policy_term(tokens, rows, objective)
     sums = dict(seen.sums)
-    if tokens.reference is not None:
+    if objective.kl is not None and tokens.reference is not None:
         everywhere = torch.ones_like(tokens.sequences, dtype=torch.bool)
         kl = kl_penalty(
             tokens.logprobs,
@@ -103,8 +90,17 @@ def aggregate(per_token: Tensor, weights: Tensor, denominator: float) -> Tensor:
 
 
 def _policy_term(tokens: Tokens, rows: Rows, objective: Objective) -> tuple[Tensor, Metrics]:
-    logprobs, proximal, advantages = map(rows.spread, (tokens.logprobs, tokens.proximal, tokens.advantages))
-    per_token, seen = objective.policy(Actions(logprobs, proximal, advantages, rows.mask))
+    per_token, seen = objective.policy(
+        Actions(
+            rows.spread(tokens.logprobs),
+            rows.spread(tokens.proximal),
+            rows.spread(tokens.advantages),
+            rows.mask,
+            behaviour_logprobs=rows.spread(tokens.behaviour),
+            reference_logprobs=None if tokens.reference is None else rows.spread(tokens.reference),
+            entropies=rows.spread(tokens.entropies),
+        )
+    )
     per_token = rows.gather(per_token)
     if objective.correction is None:
         return per_token, seen

@@ -51,6 +51,35 @@ def own_loss(given: Actions) -> tuple[torch.Tensor, Metrics]:
     return given.logprobs * 7, Metrics(1)
 
 
+def all_columns(given: Actions, *, sharpness: float, floor: float = 0.0) -> tuple[torch.Tensor, Metrics]:
+    """A loss of everything that there is to see, each column with a weight of its own."""
+    assert given.behaviour_logprobs is not None
+    assert given.reference_logprobs is not None
+    assert given.entropies is not None
+    told = given.logprobs + 2 * given.old_logprobs + 3 * given.behaviour_logprobs + 5 * given.reference_logprobs
+    return sharpness * (told + 7 * given.entropies + 11 * given.advantages) + floor, Metrics(int(given.mask.sum()))
+
+
+def test_a_loss_of_one_s_own_sees_all_columns_and_has_the_recipe_s_arguments() -> None:
+    entropies = torch.arange(float(MASK.sum()), requires_grad=True)
+    given = flat_tokens(reference=REFERENCE[MASK], entropies=entropies)
+    config = LossConfig(policy=f"{__name__}:all_columns", arguments={"sharpness": 0.5})
+    loss, seen = policy_loss(given, 2.0, Objective(policy=policy_loss_of(config)), kl_coefficient=1.0)
+    columns = (
+        NEW[MASK], 2 * OLD[MASK], 3 * BEHAVIOUR[MASK], 5 * REFERENCE[MASK], 7 * given.entropies, 11 * ADVANTAGES[MASK]
+    )  # fmt: skip
+    torch.testing.assert_close(loss, (0.5 * sum(columns) * given.weights).sum() / 2.0)
+    assert "kl_reference" not in seen.sums, "held for the loss, not for a KL term"
+    loss.backward()
+    torch.testing.assert_close(entropies.grad, (0.5 * 7 * given.weights / 2.0).float())
+
+
+@pytest.mark.parametrize("arguments", [{}, {"sharpness": 1.0, "bluntness": 2.0}])
+def test_a_loss_that_cannot_be_called_so_is_one_line_before_anything_is_learnt(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"policy is .*:all_columns, which cannot be called with 1 value"):
+        policy_loss_of(LossConfig(policy=f"{__name__}:all_columns", arguments=arguments))
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
