@@ -21,7 +21,7 @@ from rlhf.runs.jsonl import read_jsonl
 from rlhf.trainer.checkpoint import CheckpointManifest, checkpoints, read_checkpoint, unfinished, verify
 from rlhf.types import PolicyVersion
 
-DATA_KEYS = ("seed", "kind", "data", "trainer.groups_per_update")
+DATA_KEYS = ("seed", "kind", "kind_arguments", "data", "trainer.groups_per_update")
 """What decides which task comes when. A run keeps them for its life."""
 
 

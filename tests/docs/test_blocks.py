@@ -34,6 +34,7 @@ TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 TAKES_RECIPES = {f"rlhf {name}" for name in ("train", "check", "score", "slurm", "launch", "kubernetes")}
 MOMENTS = {"rlhf check", "rlhf score", "rlhf reward check"}
 """Commands that are run, for they take a moment."""
+PARTS = {one.name for one in (*ROOT.iterdir(), *(ROOT / "rlhf").iterdir(), *(ROOT / "rlhf" / "trainer").iterdir())}
 TRAINED_ON = ("rl", "sft", "distill", "reward_model", "preference")
 """Kinds that need `data.train`."""
 
@@ -55,6 +56,15 @@ def test_no_block_is_only_indented() -> None:
     for page in PAGES:
         prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         assert re.findall(r"\n\n    \S.*", prose) == [], page.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    """From the checkout, from `rlhf/`, or beside what an update is made of (`rlhf/trainer/`, in architecture.md)."""
+    named = set(re.findall(r"`([\w-]+/[\w./-]*(?:\.(?:py|yaml|sh|txt|toml)|/))`", page.read_text()))
+    ours = {one for one in named if one.split("/")[0] in PARTS and not one.startswith("runs/quickstart")}
+    roots = (ROOT, ROOT / "rlhf", ROOT / "rlhf" / "trainer")
+    assert {one for one in ours if not any((root / one).exists() for root in roots)} == set()
 
 
 @of("python", run=True)

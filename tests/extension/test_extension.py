@@ -118,13 +118,17 @@ def test_the_callback_was_called_after_the_update(trained: Path) -> None:
 
 
 @pytest.mark.engine
-def test_the_kind_of_run_learns_and_leaves_a_run_folder(folder: Path, trained: Path) -> None:
+def test_the_kind_of_run_learns_leaves_a_run_folder_and_is_resumed(folder: Path, trained: Path) -> None:
     own = run(folder, "my_kind.yaml")
     first, second = metrics(own)
     assert second["nll"] < first["nll"]
     assert json.loads((own / "summary.json").read_text())["outcome"] == "finished"
     assert any((own / "checkpoints").glob("version-*/huggingface"))
     assert "replies to imitate" in (own / "logs" / "controller.log").read_text()
+    run(folder, "my_kind.yaml", "trainer.updates=3", "--resume")
+    *before, third = metrics(own)
+    assert before == [first, second]
+    assert third["nll"] < second["nll"]
 
 
 @pytest.mark.engine
