@@ -148,6 +148,8 @@ class AskedTools:
         """Nothing is held."""
 
 
+NAMED = {"opponent": AskedOpponent, "environment": AskedEnvironment}
+"""Those that can be told how long to wait."""
 CLIENTS: dict[str, Callable[[str], Asker]] = {
     "reward": asked_reward("openrlhf"),
     "judge": asked_judge("pointwise"),
