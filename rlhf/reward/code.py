@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 from rlhf.errors import ConfigError
 from rlhf.http.config import token_from
+from rlhf.reward.code_block import code_of
 from rlhf.reward.code_config import CodeRewardConfig
 from rlhf.reward.code_tests import Asserts, Pair, Tests, TestsError, read_tests
 from rlhf.sandbox.client import RemoteSandbox
@@ -25,7 +25,6 @@ from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Ending, Program, Run, Runner, SandboxBroken, SandboxBusy
 from rlhf.types import Scored, Unscored
 
-BLOCK = re.compile(r"```(?:python|py)[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 MODULES = ("values", "host", "link", "judge")
 """Of `checking/`, each after those that it imports."""
 LOAD = """import sys, types
@@ -175,12 +174,6 @@ def make_runner(config: CodeRewardConfig) -> Runner:
     limits = Limits(wall_seconds=config.timeout_seconds, memory_bytes=config.memory_mb * MIB)
     queue = Queue(runs=config.runs, waiting=1_000_000, wait_seconds=WAIT_SECONDS)
     return Sandbox(limits, queue, python=config.python, allow_rlimits=config.allow_rlimits)
-
-
-def code_of(response: str) -> str:
-    """The last block of Python in a reply; the whole reply where it has none."""
-    blocks = BLOCK.findall(response)
-    return str(blocks[-1]) if blocks else response
 
 
 def _lines(text: str) -> list[str]:
