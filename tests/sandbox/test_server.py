@@ -118,7 +118,7 @@ async def test_a_full_queue_is_503_and_health_answers_meanwhile(client: httpx.As
     while (health := (await client.get("/health")).json())["waiting"] < 1:
         await asyncio.sleep(0.02)
     assert health["status"] == "healthy"
-    assert health["limits"].keys() == {"memory", "processes", "disk"}
+    assert health["limits"].keys() == {"memory", "processes", "disk", "processor"}
     refused = await client.post("/run_code", json={"code": "1"})
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert [told["status"] for told in await asyncio.gather(*naps)] == ["Success"] * 2
