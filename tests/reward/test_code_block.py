@@ -36,7 +36,16 @@ def test_a_fence_within_a_text_of_the_code_closes_no_block(reply: str, code: str
 
 @pytest.mark.parametrize(
     "piece",
-    ["```py", "```py\nx", "```py\nx\n", "`", "```py\n'''\n```\n", '```py\n"""\n```\n\\\'\'\'\n', "```py\n\\", "````py\n```\n"],
+    [
+        "```py",
+        "```py\nx",
+        "```py\nx\n",
+        "`",
+        "```py\n'''\n```\n",
+        "```py\n\"\"\"\n```\n\\'''\n",
+        "```py\n\\",
+        "````py\n```\n",
+    ],
 )
 def test_code_is_found_in_a_time_that_grows_with_the_reply_alone(piece: str) -> None:
     """It is looked for on the event loop of the trainer, where nothing else runs meanwhile."""
