@@ -117,8 +117,8 @@ class ScorerConfig(Config):
     on_scorer_failure: Literal["unscored"] | Annotated[float, Field(allow_inf_nan=False)] | None = None
     """What becomes of a reply over which the scorer breaks (it hangs, raises, dies, gives no number or no verdict):
     `unscored` leaves it out of training, a number is its score. Where nothing is given, kinds `regex`, `math` and
-    `code` score it 0, their lowest, and as parts with a negative weight 1, their highest; the others leave it out. See docs/your-own-data-and-reward.md for what a policy can
-    do with each."""
+    `code` score it 0, their lowest, and as parts with a negative weight 1, their highest; the others leave it out. See
+    docs/your-own-data-and-reward.md for what a policy can do with each."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the reward model."""
     tokens_per_batch: int = Field(4096, ge=1)

@@ -137,5 +137,5 @@ def _rule(config: ScorerConfig, log: Path | None) -> Reward:
 
 
 def _pool(config: ScorerConfig, function: str, log: Path | None, memory_bytes: int = 0) -> ScorerPool:
-    """A function of the user's has no bound of ours: libraries that it may load want address space by the hundred GiB."""
+    """A function of the user's has no bound of ours: libraries that it may load want address space by the 100 GiB."""
     return ScorerPool(function, config.workers, config.timeout_seconds, log, config.variables, memory_bytes)

@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 
 NUMBER = re.compile(
-    r"[-+]?[$€£¥]?[-+]?(\d+|\d{1,3}(,\d{3})+)?(\.\d+)?(?<=\d)(%|°|cm|mm|km|kg|mg|ml|mL|ft|lbs?|oz|mph)?", re.ASCII
+    r"[-+]?[$€£¥]?[-+]?((\d+|\d{1,3}(,\d{3})+)?(\.\d+)?|\d+/\d+)(?<=\d)(%|°|cm|mm|km|kg|mg|ml|mL|ft|lbs?|oz|mph)?",
+    re.ASCII,
 )
 UNIT = re.compile(r"[A-Za-z]{2,}[,:.]?|[mgshL]|[$€£¥%°]|[A-Za-z]{1,4}(\^[23]|[²³])|[a-z]{1,3}/[a-z]{1,3}")
-FORMULAS = frozenset(
-    "pi sqrt sin cos tan log ln exp mod div and or to minus plus times over negative half dozen hundred thousand million "
-    "billion trillion alpha beta gamma delta epsilon theta lambda mu phi psi rho sigma tau omega infinity".split()
+FORMULAS = re.compile(
+    "pi|sqrt|sin|cos|tan|log|ln|exp|mod|div|and|or|to|minus|plus|times|over|negative|half|dozen|hundred|thousand"
+    "|[mbtr]+illion|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|phi|psi|rho|sigma|tau|omega|infinity",
+    re.IGNORECASE,
 )
 """Words that make another number of the one beside them."""
 
@@ -22,7 +24,7 @@ def is_number(text: str) -> bool:
     numbers = [word for word in words if NUMBER.fullmatch(word)]
     others = [word for word in words if not NUMBER.fullmatch(word)]
     return len(numbers) == 1 and all(
-        UNIT.fullmatch(word) and word.rstrip(",:.").lower() not in FORMULAS for word in others
+        UNIT.fullmatch(word) and not FORMULAS.fullmatch(word.rstrip(",:.")) for word in others
     )
 
 

@@ -136,9 +136,8 @@ def _second(own: Mapping[str, str], mounts: Mapping[str, tuple[str, str]]) -> Pa
 def _parts_processor(folder: Path) -> bool:
     """Whether groups below it have shares of the processor, which it hands down where it may."""
     if PROCESSOR in _listed(folder / "cgroup.controllers") - _listed(folder / SUBTREE):
-        with contextlib.suppress(OSError):
-            with open(folder / SUBTREE, "a") as file:
-                file.write(f" +{PROCESSOR}")
+        with contextlib.suppress(OSError), open(folder / SUBTREE, "a") as file:
+            file.write(f" +{PROCESSOR}")
     return PROCESSOR in _listed(folder / SUBTREE)
 
 

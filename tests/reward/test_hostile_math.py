@@ -73,7 +73,15 @@ def test_a_reference_without_a_backslash_is_read_whole(reference: str, half: str
     ("reference", "value"),
     [
         *(("$1,080", "1080"), ("5 hours", "5"), ("12 cm^2", "12"), ("**42**", "42"), ("42.", "42"), ("30°", "30")),
-        *(("-7", "-7"), (".5", "0.5"), ("about 42 dollars", "42"), ("10cm", "10"), ("10^-3", "0.001"), ("5 m", "5")),
+        *(
+            ("-7", "-7"),
+            (".5", "0.5"),
+            ("about 42 dollars", "42"),
+            ("10cm", "10"),
+            ("10^-3", "0.001"),
+            ("5 m", "5"),
+            ("7/8 inch", "\\frac78"),
+        ),
     ],
 )
 def test_a_number_as_people_write_it_is_its_value(reference: str, value: str) -> None:
