@@ -9,7 +9,11 @@ NUMBER = re.compile(
     r"[-+]?[$€£¥]?[-+]?((\d+|\d{1,3}(,\d{3})+)?(\.\d+)?|\d+/\d+)(?<=\d)(%|°|cm|mm|km|kg|mg|ml|mL|ft|lbs?|oz|mph)?",
     re.ASCII,
 )
-UNIT = re.compile(r"[A-Za-z]{2,}[,:.]?|[mgshL]|[$€£¥%°]|[A-Za-z]{1,4}(\^[23]|[²³])|[a-z]{1,3}/[a-z]{1,3}")
+UNIT = re.compile(
+    r"([A-Za-z]{3,}|is|at|of|in|am|pm|an|hr|ft|lb|oz|yd|mi|mL|[mckd]?m|[mk]?[gl]|sq|[shL])[,:.]?|[$€£¥%°]"
+    r"|(in|ft|yd|mi|[mckd]?m)(\^[23]|[²³])|(ft|mi|k?m|k?g)/(s|h|hr|min|L|ml|m)"
+)
+"""Words around a number. What may be a product of variables, such as xy, is none."""
 FORMULAS = re.compile(
     "pi|sqrt|sin|cos|tan|log|ln|exp|mod|div|and|or|to|minus|plus|times|over|negative|half|dozen|hundred|thousand"
     "|[mbtr]+illion|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|phi|psi|rho|sigma|tau|omega|infinity",

@@ -81,6 +81,7 @@ def test_a_reference_without_a_backslash_is_read_whole(reference: str, half: str
             ("10^-3", "0.001"),
             ("5 m", "5"),
             ("7/8 inch", "\\frac78"),
+            ("6 km/h", "6"),
         ),
     ],
 )
@@ -89,7 +90,24 @@ def test_a_number_as_people_write_it_is_its_value(reference: str, value: str) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["1,08", "5 6", "five", "", "5 +", "5 x", "1e5", "3 pi", "5 million", "1 1/2", "2x", "4²"]
+    "text",
+    [
+        "1,08",
+        "5 6",
+        "five",
+        "",
+        "5 +",
+        "5 x",
+        "1e5",
+        "3 pi",
+        "2 xy",
+        "5 x^2",
+        "5 x/y",
+        "5 million",
+        "1 1/2",
+        "2x",
+        "4²",
+    ],
 )
 def test_what_is_more_or_less_than_a_number_is_none(text: str) -> None:
     assert not is_number(text)
