@@ -140,7 +140,7 @@ UNENDED = [
 
 @pytest.mark.waits
 async def test_formulas_that_take_long_to_compare_and_replies_that_take_long_to_read_hold_no_worker() -> None:
-    pool = ScorerPool("rlhf.reward.math:math", 1, scaled(3))
+    pool = ScorerPool("rlhf.reward.math:math", 1, scaled(5))
     try:
         await pool.start()
         for reply in ["\\boxed{1}", *(f"\\boxed{{{formula}}}" for formula in SLOW), *UNENDED]:
