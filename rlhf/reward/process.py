@@ -38,7 +38,8 @@ class ScorerPool:
 
     The deadline of a response starts when a worker has it. Waiting for a free worker does not count, and ends because
     every response before it does. A worker that passes the deadline is killed with everything it started, and the next
-    response gets a fresh one. Workers die with this process. What they print is appended to `log`, or goes to standard
+    response gets a fresh one. `memory_bytes` bounds the address space of each, where it is not 0: a function that wants
+    more raises. Workers die with this process. What they print is appended to `log`, or goes to standard
     error. Any event loop may call; `close` before the process ends.
     """
 
@@ -49,8 +50,10 @@ class ScorerPool:
         timeout_seconds: float,
         log: Path | None = None,
         variables: Sequence[str] = (),
+        memory_bytes: int = 0,
     ) -> None:
         self._function, self._timeout_seconds, self._log, self._variables = function, timeout_seconds, log, variables
+        self._memory_bytes = memory_bytes
         # A worker's parent, as the kernel sees it, is the thread that started it; these live as long as the pool.
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix=f"scorer {function}")
         self._slots: queue.SimpleQueue[ScorerProcess | None] = queue.SimpleQueue()
@@ -103,7 +106,7 @@ class ScorerPool:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the scorer pool is closed")
-            worker = ScorerProcess(self._function, self._log, self._variables)
+            worker = ScorerProcess(self._function, self._log, self._variables, self._memory_bytes)
             self._started = [known for known in self._started if known.alive] + [worker]
         worker.wait_until_ready(START_TIMEOUT_SECONDS)
         return worker
@@ -121,15 +124,18 @@ class ScorerPool:
 class ScorerProcess:
     """One worker and the socket to it. Not for several threads at once, except `kill`."""
 
-    def __init__(self, function: str, log: Path | None = None, variables: Sequence[str] = ()) -> None:
+    def __init__(
+        self, function: str, log: Path | None = None, variables: Sequence[str] = (), memory_bytes: int = 0
+    ) -> None:
         self._function = function
         self._channel, theirs = socket.socketpair()
         paths = os.pathsep.join(filter(None, sys.path))
         with theirs, contextlib.ExitStack() as stack:
             # What a scorer prints is not our output.
             output = stack.enter_context(log.open("ab")) if log else sys.stderr.fileno()
+            numbers = map(str, (theirs.fileno(), os.getpid(), memory_bytes))
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rlhf.reward.worker", function, str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-m", "rlhf.reward.worker", function, *numbers],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -1,4 +1,4 @@
-"""The process a scorer runs in: `python -m rlhf.reward.worker MODULE:FUNCTION SOCKET_FD PARENT_PID`.
+"""The process a scorer runs in: `python -m rlhf.reward.worker MODULE:FUNCTION SOCKET_FD PARENT_PID MEMORY_BYTES`.
 
 Only the standard library and names of failures are imported here, so that a worker is up in the time its scorer takes
 to import.
@@ -12,6 +12,7 @@ import importlib
 import json
 import math
 import os
+import resource
 import signal
 import socket
 import sys
@@ -25,10 +26,13 @@ PR_SET_PDEATHSIG = 1
 Scorer = Callable[[str, dict[str, Any]], Any]
 
 
-def main(function: str, descriptor: int, parent: int) -> None:
-    """Load the scorer, say so, and answer requests until the parent closes its end."""
+def main(function: str, descriptor: int, parent: int, memory_bytes: int) -> None:
+    """Load the scorer, say so, and answer requests until the parent closes its end. Its address space is bounded by
+    `memory_bytes`, where that is not 0."""
     die_with(parent)
     die_first_of_memory()
+    if memory_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as stream:
         try:
             scorer = load(function)
@@ -88,4 +92,4 @@ def _line(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))
