@@ -6,9 +6,7 @@ neither the tests nor what they expect, and only plain values come back from it.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +15,16 @@ from typing import Any
 
 from rlhf.errors import ConfigError
 from rlhf.http.binding import token_from
+from rlhf.reward.code_block import code_of
 from rlhf.reward.code_config import CodeRewardConfig
 from rlhf.reward.code_tests import Asserts, Pair, Tests, TestsError, read_tests
 from rlhf.sandbox.client import RemoteSandbox
+from rlhf.sandbox.in_turn import InTurn
 from rlhf.sandbox.limits import MIB, Limits
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Ending, Program, Run, Runner, SandboxBroken, SandboxBusy
 from rlhf.types import Scored, Unscored
 
-BLOCK = re.compile(r"```(?:python|py)[^\n]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 MODULES = ("values", "host", "link", "judge")
 """Of `checking/`, each after those that it imports."""
 LOAD = """import sys, types
@@ -37,6 +36,8 @@ sys.modules["rlhf.reward.checking.judge"].main()
 WAIT_SECONDS = 86_400.0
 """For a place on this machine. Every run before it ends within its time, and replies that use all of theirs must not
 leave those behind them without a number."""
+QUEUE_SECONDS = 330.0
+"""At a server at least: ours refuses what waited for 300 s."""
 BROKE = "broke the sandbox"
 KNOWN_GOOD = "def twice(x):\n    return 2 * x"
 KNOWN_TESTS = Asserts(texts=("assert twice(2) == 4", "assert twice(2) == 5"))
@@ -116,7 +117,7 @@ class CodeScorer:
     async def _outcomes(self, code: str, tests: Tests) -> list[Outcome]:
         if isinstance(tests, Asserts):
             return await self._asserts(code, tests)
-        return await asyncio.gather(*(self._prints(code, pair) for pair in tests))
+        return await self._pairs(code, tests)
 
     async def _asserts(self, code: str, tests: Asserts) -> list[Outcome]:
         """A test passes when the line with this run's nonce says so, and in no other way."""
@@ -127,25 +128,34 @@ class CodeScorer:
             "entry_point": tests.entry_point,
             "trusting": self.config.tests == "trusting",
         }
-        run = await self._run(self._judging, json.dumps(asked).encode(), two_users=self._two_users)
+        stdin, seconds = json.dumps(asked).encode(), self.config.timeout_seconds
+        run = await self._run(self._judging, stdin, seconds, two_users=self._two_users)
         lines = [line.split(" ", 3) for line in run.stdout.splitlines()]
         told = {line[1]: line[2:] for line in lines if len(line) == 4 and line[0] == asked["nonce"]}
         silence = ["", run.detail or f"the tests ended with code {run.return_code}"]
         verdicts = [told.get(str(index), silence) for index in range(len(tests.texts))]
         return [Outcome(passed=verdict == "passed", why=why) for verdict, why in verdicts]
 
-    async def _prints(self, code: str, pair: Pair) -> Outcome:
-        run = await self._run(code, pair.stdin.encode(errors="replace"))
-        if not run.succeeded:
-            return Outcome(passed=False, why=run.detail or f"the program ended with code {run.return_code}")
-        right = _lines(run.stdout) == _lines(pair.stdout)
-        return Outcome(passed=right, why="" if right else "it prints something else")
+    async def _pairs(self, code: str, pairs: Sequence[Pair]) -> list[Outcome]:
+        """One after the other, so that a reply that hangs holds one place, and not for longer than all may take.
 
-    async def _run(self, code: str, stdin: bytes, *, two_users: bool = False) -> Run:
+        What counts is the time of the runs, as the sandbox has it: waiting for a place is not the reply's doing."""
+        left, outcomes = self.config.pairs_timeout_seconds, []
+        for pair in pairs:
+            if left <= 0:
+                outcomes.append(Outcome(passed=False, why="the time for all pairs was over before it"))
+                continue
+            seconds = min(self.config.timeout_seconds, left)
+            run = await self._run(code, pair.stdin.encode(errors="replace"), seconds)
+            left -= seconds if run.ending is Ending.TIME else run.seconds
+            outcomes.append(printed(run, pair.stdout))
+        return outcomes
+
+    async def _run(self, code: str, stdin: bytes, seconds: float, *, two_users: bool = False) -> Run:
         program = Program(
             code=code,
             stdin=stdin,
-            wall_seconds=self.config.timeout_seconds,
+            wall_seconds=seconds,
             memory_bytes=self.config.memory_mb * MIB,
             two_users=two_users,
         )
@@ -153,6 +163,14 @@ class CodeScorer:
         if run.ending is Ending.REFUSED:
             raise SandboxBroken(f"the sandbox does not take the program: {run.detail}")
         return run
+
+
+def printed(run: Run, wanted: str) -> Outcome:
+    """Whether a program ended well and printed what it should."""
+    if not run.succeeded:
+        return Outcome(passed=False, why=run.detail or f"the program ended with code {run.return_code}")
+    right = _lines(run.stdout) == _lines(wanted)
+    return Outcome(passed=right, why="" if right else "it prints something else")
 
 
 def in_words(outcomes: Sequence[Outcome], *, trusting: bool) -> str:
@@ -171,16 +189,12 @@ def make_code_scorer(config: CodeRewardConfig) -> CodeScorer:
 def make_runner(config: CodeRewardConfig) -> Runner:
     """The server's sandbox where the settings name one, else that of this process."""
     if config.url:
-        return RemoteSandbox(config.url, token_from(config.token_env))
+        seconds = max(QUEUE_SECONDS, config.requests * config.timeout_seconds)  # were each of ours to use all of its
+        remote = RemoteSandbox(config.url, token_from(config.token_env), seconds)
+        return InTurn(remote, config.requests, seconds)
     limits = Limits(wall_seconds=config.timeout_seconds, memory_bytes=config.memory_mb * MIB)
     queue = Queue(runs=config.runs, waiting=1_000_000, wait_seconds=WAIT_SECONDS)
     return Sandbox(limits, queue, python=config.python, allow_rlimits=config.allow_rlimits)
-
-
-def code_of(response: str) -> str:
-    """The last block of Python in a reply; the whole reply where it has none."""
-    blocks = BLOCK.findall(response)
-    return str(blocks[-1]) if blocks else response
 
 
 def _lines(text: str) -> list[str]:

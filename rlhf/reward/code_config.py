@@ -25,12 +25,17 @@ class CodeRewardConfig(Config):
     """`share`: the share of tests that pass; `all`: 1 when every test passes, else 0."""
     timeout_seconds: float = Field(10, gt=0)
     """For all asserts of a reply together, or for each pair of input and output."""
+    pairs_timeout_seconds: float = Field(60, gt=0)
+    """For all pairs of input and output of a reply together, which run one after the other: those that are left when
+    it is over fail."""
     memory_mb: int = Field(512, ge=64)
     """Memory of a run, in MiB."""
     url: str | None = None
     """Server that runs the code (`rlhf serve sandbox`, or a SandboxFusion); without one it is run on this machine."""
     token_env: str | None = None
     """Environment variable with the server's bearer token."""
+    requests: int = Field(64, ge=1)
+    """Programs that the server is asked for at once; a reply has one at a time."""
     runs: int = Field(2, ge=1)
     """Programs that this machine's sandbox runs at once."""
     python: str | None = None

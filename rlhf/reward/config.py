@@ -70,6 +70,8 @@ UNBREAKABLE = ("exact", "format", "environment", "combined", "none")
 """Kinds that no reply can break: they give every one a number, or have none whatever it says."""
 LOWEST = {"regex": 0.0, "math": 0.0, "code": 0.0}
 """What kinds give at least, where a reply alone decides whether they break."""
+HIGHEST = {"regex": 1.0, "math": 1.0, "code": 1.0}
+"""And at most."""
 
 
 class ScorerConfig(Config):
@@ -118,8 +120,8 @@ class ScorerConfig(Config):
     on_scorer_failure: Literal["unscored"] | Annotated[float, Field(allow_inf_nan=False)] | None = None
     """What becomes of a reply over which the scorer breaks (it hangs, raises, dies, gives no number or no verdict):
     `unscored` leaves it out of training, a number is its score. Where nothing is given, kinds `regex`, `math` and
-    `code` score it 0, their lowest; the others leave it out. See docs/your-own-data-and-reward.md for what a policy can
-    do with each."""
+    `code` score it 0, their lowest, and as parts with a negative weight 1, their highest; the others leave it out. See
+    docs/your-own-data-and-reward.md for what a policy can do with each."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the reward model."""
     tokens_per_batch: int = Field(4096, ge=1)
@@ -167,8 +169,13 @@ class ScorerConfig(Config):
     @property
     def worth_of_failures(self) -> float | None:
         """The score of a reply over which the scorer breaks; None where it has none."""
-        given = LOWEST.get(self.kind) if self.on_scorer_failure is None else self.on_scorer_failure
+        given = self._worst if self.on_scorer_failure is None else self.on_scorer_failure
         return None if isinstance(given, str) else given
+
+    @property
+    def _worst(self) -> float | None:
+        """What the kind gives to the replies that it likes least; None where nobody knows."""
+        return LOWEST.get(self.kind)
 
     @property
     def needs_answer(self) -> bool:
@@ -199,6 +206,11 @@ class PartConfig(ScorerConfig):
         if self.kind in ("combined", "none"):
             raise ValueError(f"a part of a combination has no kind: {self.kind}; name its parts here")
         return self
+
+    @property
+    def _worst(self) -> float | None:
+        """Of a penalty that is the whole of it: else a reply that breaks the rule would go without."""
+        return HIGHEST.get(self.kind) if self.weight < 0 else super()._worst
 
 
 class RewardConfig(ScorerConfig):

@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy
 
-LONGEST_TEXT, DEEPEST_TEXT = 2000, 60
+LONGEST_TEXT, DEEPEST_TEXT = 2000, 25
 """Characters of an answer, and brackets within brackets."""
 MOST_DIGITS = 10_000.0
 """Of any number that is computed on the way, before or behind the point."""
@@ -18,12 +18,30 @@ MOST_TERMS = 500
 COUNTED = ("factorial", "factorial2", "subfactorial", "binomial", "gamma", "RisingFactorial", "FallingFactorial")
 MOST_COUNTED = 3000.0
 """Argument of a factorial, and steps of a sum."""
+MOST_FUNCTIONS = 24
+"""Functions, roots and denominators with symbols, together: what is compared is brought to one form of them."""
+INFINITE = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
+MOST_CELLS = 25
+"""Of matrices in a text that holds a function of them."""
 WHILE_READ = re.compile(r"(gcd|lcm|det|rref).*(\^|!|\d{12})|(\^|!|\d{12}).*(gcd|lcm|det|rref)", re.DOTALL)
 """Functions that the parser evaluates, of what may be large."""
+MOST_OPEN, MOST_FINAL = 100, 30
+"""Formulas that are begun and not ended, and announcements of a final answer: math-verify reads the rest of the reply
+for each of them."""
+OF_MATRICES = re.compile(r"det|rref|\^")
 
 
 class TooLarge(Exception):
     """An expression that nobody should evaluate."""
+
+
+def check_reply(text: str) -> None:
+    """Raises `TooLarge` for a reply in which an answer is looked for too long. Linear."""
+    for opener, closer in (("\\[", "\\]"), ("\\(", "\\)")):
+        if text.count(opener, text.rfind(closer) + 1) > MOST_OPEN:
+            raise TooLarge
+    if text.lower().count("final answer") > MOST_FINAL:
+        raise TooLarge
 
 
 def check_text(latex: str) -> None:
@@ -34,11 +52,16 @@ def check_text(latex: str) -> None:
         deepest = max(deepest, depth)
     if len(latex) > LONGEST_TEXT or deepest > DEEPEST_TEXT or WHILE_READ.search(latex):
         raise TooLarge
+    if latex.count("&") > MOST_CELLS and OF_MATRICES.search(latex):
+        raise TooLarge
 
 
 def check_size(expression: Any) -> None:
-    """Raises `TooLarge` where evaluating the expression would take too many digits, terms or steps."""
+    """Raises `TooLarge` where evaluating the expression would take too many digits, terms or steps, and for sums,
+    integrals and arithmetic without end: what they are equal to is not computed, but guessed from numbers."""
     try:
+        _finite(expression)
+        _functions(expression)
         _logarithm(expression)
         _terms(expression)
     except (OverflowError, RecursionError):
@@ -57,6 +80,33 @@ def _form(e: Any) -> str:
     parts = [_form(part) for part in getattr(e, "args", ())]
     ordered = sorted(parts) if isinstance(e, sympy.Add | sympy.Mul) else parts
     return f"{type(e).__name__}({','.join(ordered)})" if parts else sympy.srepr(e)
+
+
+def _finite(e: Any) -> None:
+    """Infinity alone is an answer, and so is a set or an interval up to it."""
+    parts = getattr(e, "args", ())
+    for part in parts:
+        _finite(part)
+    arithmetic = isinstance(e, sympy.Add | sympy.Mul | sympy.Pow | sympy.Function)
+    if e in (sympy.zoo, sympy.nan) or (arithmetic and any(part in INFINITE for part in parts)):
+        raise TooLarge
+    if isinstance(e, sympy.Integral | sympy.Limit):
+        raise TooLarge
+    if isinstance(e, sympy.Sum | sympy.Product) and (e.function.has(sympy.Sum, sympy.Product) or e.has(*INFINITE)):
+        raise TooLarge
+
+
+def _functions(e: Any) -> int:
+    """How many functions, roots and denominators with symbols it is made of, those of a power as often as it has
+    factors."""
+    count = sum(_functions(part) for part in getattr(e, "args", ()))
+    if isinstance(e, sympy.Pow) and isinstance(e.exp, sympy.Integer):
+        count = count * abs(int(e.exp)) + int(int(e.exp) < 0 and bool(e.base.free_symbols))
+    elif isinstance(e, sympy.Function | sympy.Pow):
+        count += 1
+    if count > MOST_FUNCTIONS:
+        raise TooLarge
+    return count
 
 
 def _logarithm(e: Any) -> float:

@@ -9,7 +9,8 @@ from typing import Any
 from math_verify import parse, parser, verify
 
 from rlhf.errors import NoReference
-from rlhf.reward.expression_size import TooLarge, check_size, check_text, form
+from rlhf.reward.expression_size import TooLarge, check_reply, check_size, check_text, form
+from rlhf.reward.stated import as_formula, is_number
 
 # math-verify's own deadline is an alarm signal that turns a time-out into "not equal"; here the worker is killed
 # instead and the response stays without a number. Every worker would print its warning that the deadline is off.
@@ -43,7 +44,10 @@ def math(response: str, row: Mapping[str, Any]) -> float:
     large to be evaluated and is not written as the reference is. Raises `NoReference` when the reference answer is no
     mathematical expression: then nothing can be said of the response.
     """
-    reference = _stated(row["answer"])
+    try:
+        reference = _stated(row["answer"])
+    except (Unreadable, TooLarge):
+        raise NoReference(f"the reference answer {row['answer']!r:.100} is too large to be read") from None
     if not reference:
         raise NoReference(f"the reference answer {row['answer']!r} is not a mathematical expression")
     try:
@@ -58,17 +62,19 @@ def math(response: str, row: Mapping[str, Any]) -> float:
 
 
 def final_answer(response: str) -> list[Any]:
-    """The response's final answer as sympy expressions; empty when there is none."""
+    """The response's final answer as sympy expressions; empty when there is none. Raises `TooLarge`, `Unreadable`."""
     _, mark, stated = response.rpartition(MARK)
     if mark:
         return _stated(stated.strip().partition("\n")[0])
+    check_reply(response)
     return _parse(response)
 
 
 def _stated(text: str) -> list[Any]:
-    """A bare answer: a number as people write it ("$1,080", "5 hours"), else LaTeX without delimiters."""
-    found = [] if "\\" in text else _parse(text)
-    return found or _parse(f"\\boxed{{{text}}}")
+    """A bare answer: a number as people write it ("$1,080", "5 hours"), else LaTeX without delimiters, read whole.
+    Raises `TooLarge`."""
+    check_text(text)
+    return (_parse(text) if is_number(text) else []) or _parse(f"\\boxed{{{as_formula(text)}}}")
 
 
 def _parse(text: str) -> list[Any]:

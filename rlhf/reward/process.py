@@ -40,7 +40,8 @@ class ScorerPool:
 
     The deadline of a response starts when a worker has it. Waiting for a free worker does not count, and ends because
     every response before it does. A worker that passes the deadline is killed with everything it started, and the next
-    response gets a fresh one. Workers die with this process. What they print is appended to `log`, or goes to standard
+    response gets a fresh one. `memory_bytes` bounds the address space of each, where it is not 0: a function that wants
+    more raises. Workers die with this process. What they print is appended to `log`, or goes to standard
     error. Any event loop may call; `close` before the process ends.
     """
 
@@ -53,9 +54,10 @@ class ScorerPool:
         variables: Sequence[str] = (),
         *,
         arguments: Mapping[str, Any] | None = None,
+        memory_bytes: int = 0,
     ) -> None:
         self._function, self._timeout_seconds, self._log, self._variables = function, timeout_seconds, log, variables
-        self._arguments = json.dumps(arguments or {})
+        self._arguments, self._memory_bytes = json.dumps(arguments or {}), memory_bytes
         # A worker's parent, as the kernel sees it, is the thread that started it; these live as long as the pool.
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix=f"scorer {function}")
         self._slots: queue.SimpleQueue[ScorerProcess | None] = queue.SimpleQueue()
@@ -108,7 +110,13 @@ class ScorerPool:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the scorer pool is closed")
-            worker = ScorerProcess(self._function, self._log, self._variables, arguments=self._arguments)
+            worker = ScorerProcess(
+                self._function,
+                self._log,
+                self._variables,
+                arguments=self._arguments,
+                memory_bytes=self._memory_bytes,
+            )
             self._started = [known for known in self._started if known.alive] + [worker]
         worker.wait_until_ready(START_TIMEOUT_SECONDS)
         return worker
@@ -127,7 +135,13 @@ class ScorerProcess:
     """One worker and the socket to it. Not for several threads at once, except `kill`."""
 
     def __init__(
-        self, function: str, log: Path | None = None, variables: Sequence[str] = (), *, arguments: str = "{}"
+        self,
+        function: str,
+        log: Path | None = None,
+        variables: Sequence[str] = (),
+        *,
+        arguments: str = "{}",
+        memory_bytes: int = 0,
     ) -> None:
         """`arguments` are JSON, an object."""
         self._function = function
@@ -137,8 +151,9 @@ class ScorerProcess:
         with theirs, contextlib.ExitStack() as stack:
             # What a scorer prints is not our output.
             output = stack.enter_context(log.open("ab")) if log else sys.stderr.fileno()
+            numbers = map(str, (theirs.fileno(), os.getpid(), memory_bytes))
             self._process = subprocess.Popen(
-                [*command, str(theirs.fileno()), str(os.getpid()), arguments],
+                [*command, *numbers, arguments],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -25,6 +25,8 @@ from rlhf.types import Scored, Task, Trajectory, Unscored
 QUICK = {"exact": exact, "format": form, "none": nothing}
 IN_WORKERS = {"regex": "rlhf.reward.rules:regex", "math": "rlhf.reward.math:math"}
 """Rules whose time has no bound: a pattern can backtrack and an expression can grow for ever."""
+RULE_BYTES = 2 * 2**30
+"""Memory of each of their workers."""
 
 
 class Scorer(Protocol):
@@ -122,7 +124,7 @@ def _rule(config: ScorerConfig, log: Path | None) -> Reward:
         name = function.partition(":")[2]
         return Reward(name, _pool(config, function, log), lambda task: task.row, needs_answer=False)
     quick = QUICK.get(config.kind)
-    scorer = QuickScorer(quick) if quick else _pool(config, IN_WORKERS[config.kind], log)
+    scorer = QuickScorer(quick) if quick else _pool(config, IN_WORKERS[config.kind], log, RULE_BYTES)
     return Reward(
         config.kind,
         scorer,
@@ -131,7 +133,14 @@ def _rule(config: ScorerConfig, log: Path | None) -> Reward:
     )
 
 
-def _pool(config: ScorerConfig, function: str, log: Path | None) -> ScorerPool:
+def _pool(config: ScorerConfig, function: str, log: Path | None, memory_bytes: int = 0) -> ScorerPool:
+    """A function of the user's has no bound of ours: libraries that it may load want address space by the 100 GiB."""
     return ScorerPool(
-        function, config.workers, config.timeout_seconds, log, config.variables, arguments=config.arguments
+        function,
+        config.workers,
+        config.timeout_seconds,
+        log,
+        config.variables,
+        arguments=config.arguments,
+        memory_bytes=memory_bytes,
     )

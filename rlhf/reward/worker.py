@@ -1,4 +1,4 @@
-"""The process a scorer runs in: `python -m rlhf.reward.worker MODULE:FUNCTION SOCKET_FD PARENT_PID ARGUMENTS`.
+"""The process a scorer runs in: `python -m rlhf.reward.worker MODULE:FUNCTION SOCKET PARENT_PID MEMORY_BYTES ARGUMENTS`.
 
 Only the standard library and names of failures are imported here, so that a worker is up in the time its scorer takes
 to import.
@@ -13,6 +13,7 @@ import inspect
 import json
 import math
 import os
+import resource
 import signal
 import socket
 import sys
@@ -28,10 +29,13 @@ PR_SET_PDEATHSIG = 1
 Scorer = Callable[[str, dict[str, Any]], Any]
 
 
-def main(function: str, descriptor: int, parent: int, arguments: str) -> None:
-    """Load the scorer, say so, and answer requests until the parent closes its end."""
+def main(function: str, descriptor: int, parent: int, memory_bytes: int, arguments: str) -> None:
+    """Load the scorer, say so, and answer requests until the parent closes its end. Its address space is bounded by
+    `memory_bytes`, where that is not 0."""
     die_with(parent)
     die_first_of_memory()
+    if memory_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as stream:
         scorer = attempt(lambda: load(function, json.loads(arguments)))
         if isinstance(scorer, Raised):
@@ -95,4 +99,4 @@ def _line(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

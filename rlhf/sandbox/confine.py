@@ -40,6 +40,7 @@ def confine(cage: Cage, limits: Limits) -> None:
             truncate_covered=known >= landlock.TRUNCATE_SINCE,
             counted=bool(cage.entrances),
             sized=cage.sized,
+            shares=cage.shares,
         )
 
 

@@ -1,4 +1,5 @@
-"""Control groups: limits on memory, processes and threads that the kernel holds for all of a run together.
+"""Control groups: limits on memory, processes and threads that the kernel holds for all of a run together, and a share
+of the processor for the run, however many processes and sessions it is.
 
 Shared memory, what lies in pipes and sockets, page tables and files in memory count, whatever a process does to hide
 them. cgroup v2 is the way; v1, where only that has the controllers, is a second dialect of the same few files.
@@ -19,7 +20,8 @@ from pathlib import Path
 from rlhf.sandbox.limits import Limits
 from rlhf.sandbox.removal import NEW_SECONDS, held
 
-CONTROLLERS = frozenset({"memory", "pids"})
+CONTROLLERS, PROCESSOR = frozenset({"memory", "pids"}), "cpu"
+"""What groups need, and what they have where it is there."""
 RUN, SERVICE = "rlhf-run-", "rlhf-service"
 """Groups of runs, and that of what was in our own group where it has to be empty."""
 REMOVE_SECONDS, PAUSE_SECONDS, MOVES = 5.0, 0.002, 16
@@ -32,10 +34,12 @@ class NoGroups(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parents:
-    """The folders in which each run gets a group: one for v2; for v1 that of memory and that of processes."""
+    """The folders in which each run gets a group: one for v2; for v1 that of memory, that of processes, and that of the
+    processor where it is there. `shares`: the kernel parts the processor by run, and not by process."""
 
     version: int
     folders: tuple[str, ...]
+    shares: bool = False
 
     def __str__(self) -> str:
         return f"cgroup v{self.version}"
@@ -49,6 +53,7 @@ class Group:
     entrances: tuple[int, ...]
     events: int
     end: int | None
+    shares: bool = False
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -69,6 +74,17 @@ def find() -> Parents:
             _sweep(parents)
             return parents
     raise NoGroups("; ".join(reasons))
+
+
+def sessions_share() -> bool:
+    """Whether each session has a share of the processor, as it has outside of all groups where the kernel makes groups
+    of sessions (`sched(7)`, autogroup)."""
+    try:
+        enabled = Path("/proc/sys/kernel/sched_autogroup_enabled").read_text().strip() == "1"
+    except OSError:
+        return False
+    own = own_groups(Path("/proc/self/cgroup").read_text())
+    return enabled and own.get(PROCESSOR, own.get("", "")) == "/"
 
 
 def own_groups(text: str) -> dict[str, str]:
@@ -108,13 +124,21 @@ def _second(own: Mapping[str, str], mounts: Mapping[str, tuple[str, str]]) -> Pa
     above = [folder for folder in (here, *here.parents) if folder.is_relative_to(top)]
     for folder in above:
         if _listed(folder / SUBTREE) >= CONTROLLERS and _writable(folder):
-            return Parents(version=2, folders=(str(folder),))
+            return Parents(version=2, folders=(str(folder),), shares=_parts_processor(folder))
     if not _listed(here / "cgroup.controllers") >= CONTROLLERS:
         raise NoGroups(f"cgroup v2 has no controllers of memory and processes in {here}")
     if not (_writable(here) and os.access(here / SUBTREE, os.W_OK)):
         raise NoGroups(f"cgroup v2: {here} cannot be written to (start it with systemd-run --user -p Delegate=yes)")
     _hand_down(here)
-    return Parents(version=2, folders=(str(here),))
+    return Parents(version=2, folders=(str(here),), shares=_parts_processor(here))
+
+
+def _parts_processor(folder: Path) -> bool:
+    """Whether groups below it have shares of the processor, which it hands down where it may."""
+    if PROCESSOR in _listed(folder / "cgroup.controllers") - _listed(folder / SUBTREE):
+        with contextlib.suppress(OSError), open(folder / SUBTREE, "a") as file:
+            file.write(f" +{PROCESSOR}")
+    return PROCESSOR in _listed(folder / SUBTREE)
 
 
 def _first(own: Mapping[str, str], mounts: Mapping[str, tuple[str, str]]) -> Parents:
@@ -122,7 +146,11 @@ def _first(own: Mapping[str, str], mounts: Mapping[str, tuple[str, str]]) -> Par
     for folder in folders:
         if not _writable(folder):
             raise NoGroups(f"cgroup v1: {folder} cannot be written to")
-    return Parents(version=1, folders=tuple(map(str, folders)))
+    with contextlib.suppress(NoGroups):
+        processor = folder_of(PROCESSOR, own, mounts)[0]
+        folders += [processor] if _writable(processor) else []
+    shares = len(folders) > len(CONTROLLERS)
+    return Parents(version=1, folders=tuple(dict.fromkeys(map(str, folders))), shares=shares)
 
 
 def _hand_down(here: Path) -> None:
@@ -151,6 +179,7 @@ def group(parents: Parents, limits: Limits) -> Iterator[Group]:
             end=stack.enter_context(_opened(f"{made[0]}/cgroup.kill", os.O_WRONLY))
             if os.path.exists(f"{made[0]}/cgroup.kill")
             else None,
+            shares=parents.shares,
         )
 
 
@@ -159,8 +188,9 @@ def _settings(version: int, limits: Limits) -> list[tuple[str, str, bool]]:
     memory, processes = str(limits.memory_bytes), ("pids.max", str(limits.processes), True)
     if version == 2:
         swap, together = ("memory.swap.max", "0", False), ("memory.oom.group", "1", False)
-        return [("memory.max", memory, True), swap, together, processes]
-    return [("memory.limit_in_bytes", memory, True), ("memory.memsw.limit_in_bytes", memory, False), processes]
+        return [("memory.max", memory, True), swap, together, processes, ("cpu.weight", "100", False)]
+    swap, shares = ("memory.memsw.limit_in_bytes", memory, False), ("cpu.shares", "1024", False)
+    return [("memory.limit_in_bytes", memory, True), swap, processes, shares]
 
 
 def _events(version: int) -> str:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from rlhf.sandbox import bubblewrap, landlock, warden
-from rlhf.sandbox.groups import Group, Parents, group
+from rlhf.sandbox.groups import Group, Parents, group, sessions_share
 from rlhf.sandbox.limits import Limits
 from rlhf.sandbox.orders import Cage
 from rlhf.sandbox.python import Interpreter
@@ -23,6 +23,7 @@ from rlhf.sandbox.warden import LOOK_SECONDS
 PACKAGE_ROOT = str(Path(__file__).parents[2])
 FOLDER = "rlhf-sandbox-"
 BEST_EFFORT = f"best effort, measured every {LOOK_SECONDS:g} s"
+UNSHARED = "shared by process, so that a run of many gets more"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 START = "import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
 
@@ -56,10 +57,16 @@ class Isolation:
 
     @property
     def bounds(self) -> dict[str, str]:
-        """What bounds memory, processes and disk of a run."""
+        """What bounds memory, processes and disk of a run, and its share of the processor."""
         kept = f"by {self.groups}" if self.groups else BEST_EFFORT
         disk = "by a file system of its size" if self.sized else BEST_EFFORT
-        return {"memory": kept, "processes": kept, "disk": disk}
+        return {"memory": kept, "processes": kept, "disk": disk, "processor": self._processor}
+
+    @property
+    def _processor(self) -> str:
+        if self.groups and self.groups.shares:
+            return f"a share for each run by {self.groups}"
+        return "a share for each run by its session" if self.rung is not Rung.RLIMITS and sessions_share() else UNSHARED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +149,7 @@ def _place(command: tuple[str, ...], loan: Loan, cage: Cage) -> Place:
     parent = 0 if cage.alone else os.getpid()
     if (own := loan.group) is None:
         return Place(command=command, cage=cage, parent=parent)
-    cage = cage._replace(entrances=own.entrances, events=own.events, end=own.end)
+    cage = cage._replace(entrances=own.entrances, events=own.events, end=own.end, shares=own.shares)
     return Place(command=command, cage=cage, parent=parent, descriptors=own.descriptors)
 
 

@@ -84,7 +84,7 @@ def program_of(request: RunCodeRequest) -> Program:
 def request_of(program: Program) -> dict[str, object]:
     """The body that asks a server for `program`."""
     return {
-        "code": program.code,
+        "code": program.code.encode(errors="replace").decode(),  # as a sandbox here would write it to a file
         "language": "python",
         "stdin": program.stdin.decode(errors="replace"),
         "run_timeout": program.wall_seconds,

@@ -161,7 +161,7 @@ async def test_a_session_that_a_new_server_does_not_know_is_lost_and_not_begun_a
 
 
 async def test_no_server_no_place_and_no_token_are_told_apart():
-    impatient = Patience(deadlines=Deadlines(open_seconds=1.0), pause_seconds=0.01)
+    impatient = Patience(deadlines=Deadlines(open_seconds=3.0), pause_seconds=0.01)
     with pytest.raises(EnvironmentFailed) as nobody:
         await connected("http://127.0.0.1:9", impatient)
     with served("Nonce", max_sessions=1) as url:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -54,6 +55,7 @@ BEHAVIOURS: dict[str, Any] = {
     "none": lambda row: None,
     "true": lambda row: True,
     "tell its memory rank": lambda row: float(Path("/proc/self/oom_score_adj").read_text()),
+    "hoard": lambda row: len(bytearray(2**31)),
     "nap": nap,
 }
 
@@ -67,3 +69,8 @@ def talk(response: str, row: dict[str, Any]) -> float:
 def worth(response: str, row: dict[str, Any], *, each: float) -> float:
     """So much for every character."""
     return each * len(response)
+
+
+def memory_bound(response: str, row: dict[str, Any]) -> float:
+    """The most address space of this process; -1 for no bound."""
+    return float(resource.getrlimit(resource.RLIMIT_AS)[0])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf.config import build
-from rlhf.reward.code import CodeScorer, code_of, make_code_scorer
+from rlhf.reward.code import CodeScorer, make_code_scorer
 from rlhf.reward.code_config import CodeRewardConfig
 from rlhf.reward.code_tests import Asserts, Pair, TestsError, read_tests
 from rlhf.reward.config import RewardConfig
@@ -265,9 +265,3 @@ def test_pairs_are_read_in_the_forms_of_common_datasets() -> None:
         assert read_tests({"t": value}, "t", None) == wanted
     with pytest.raises(TestsError, match="no tests in column 't'"):
         read_tests({}, "t", None)
-
-
-def test_the_last_block_of_python_is_the_code_and_the_whole_reply_where_there_is_none() -> None:
-    assert code_of("a\n```python\nx = 1\n```\nb\n```py\ny = 2\n```\n```text\nz\n```") == "y = 2\n"
-    assert code_of("```python\nx = 1") == "x = 1"
-    assert code_of("x = 1") == "x = 1"

@@ -69,6 +69,37 @@ def test_a_rule_that_a_reply_breaks_has_its_lowest_unless_the_recipe_says_otherw
     assert build(RewardConfig, config).worth_of_failures == worth
 
 
+@pytest.mark.parametrize(
+    ("part", "worth"),
+    [
+        ({"kind": "regex", "pattern": "x", "weight": -0.5}, 1.0),
+        ({"kind": "math", "weight": -1}, 1.0),
+        ({"kind": "code", "weight": -1}, 1.0),
+        ({"kind": "code", "weight": 0}, 0.0),
+        ({"kind": "math", "weight": 2}, 0.0),
+        ({"kind": "math", "weight": -1, "on_scorer_failure": 0.5}, 0.5),
+        ({"kind": "math", "weight": -1, "on_scorer_failure": "unscored"}, None),
+        ({"kind": "function", "function": "m:f", "weight": -1}, None),
+    ],
+)
+def test_a_penalty_that_a_reply_breaks_is_the_whole_of_it_unless_the_recipe_says_otherwise(
+    part: dict[str, Any], worth: float | None
+) -> None:
+    config = build(RewardConfig, {"kind": "combined", "parts": {"penalty": part}})
+    assert config.parts["penalty"].worth_of_failures == worth
+
+
+@pytest.mark.waits
+async def test_a_reply_that_breaks_a_penalty_pays_it() -> None:
+    penalty = {"kind": "regex", "pattern": "bad$|(?:a+)+b", "weight": -2.0, "timeout_seconds": 1}
+    reward = make_reward(build(RewardConfig, {"kind": "combined", "parts": {"penalty": penalty}}))
+    try:
+        scores = await reward(TASK, replies("this is bad", "fine", "a" * 40 + " is bad"))
+    finally:
+        await reward.close()
+    assert [score.value for score in scores if isinstance(score, Scored)] == [-2.0, 0.0, -2.0]
+
+
 @pytest.mark.waits
 async def test_a_pattern_that_backtracks_earns_0_and_a_reference_that_is_none_leaves_the_reply_unscored() -> None:
     pattern = make_reward(build(RewardConfig, {"kind": "regex", "pattern": "(a+)+$", "timeout_seconds": 0.5}))

@@ -58,14 +58,14 @@ def test_groups_are_made_in_the_nearest_group_that_hands_both_controllers_down(t
     own, mounts = tree(tmp_path, {"": "cpu memory pids", "user": "memory pids"})
     assert groups._second(own, mounts) == Parents(version=2, folders=(str(tmp_path / "user"),))
     (tmp_path / "user" / "cgroup.subtree_control").write_text("cpu\n")
-    assert groups._second(own, mounts) == Parents(version=2, folders=(str(tmp_path),))
+    assert groups._second(own, mounts) == Parents(version=2, folders=(str(tmp_path),), shares=True)
 
 
 def test_a_group_of_our_own_hands_down_once_its_processes_have_moved(tmp_path: Path) -> None:
     own, mounts = tree(tmp_path, {})
     (tmp_path / "user" / "app" / "cgroup.procs").write_text("0\n")  # of another namespace: nobody that could be moved
     assert groups._second(own, mounts).folders == (str(tmp_path / "user" / "app"),)
-    assert (tmp_path / "user" / "app" / "cgroup.subtree_control").read_text() == "+memory +pids"
+    assert (tmp_path / "user" / "app" / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
     assert (tmp_path / "user" / "app" / groups.SERVICE).is_dir()
 
 
@@ -83,12 +83,34 @@ def test_both_dialects_bound_memory_with_swap_and_processes() -> None:
         ("memory.swap.max", "0"),
         ("memory.oom.group", "1"),
         ("pids.max", "7"),
+        ("cpu.weight", "100"),
     ]
     assert [setting[:2] for setting in groups._settings(1, limits)] == [
         ("memory.limit_in_bytes", "67108864"),
         ("memory.memsw.limit_in_bytes", "67108864"),
         ("pids.max", "7"),
+        ("cpu.shares", "1024"),
     ]
+
+
+def test_each_run_has_a_share_of_the_processor_where_there_is_a_controller_for_it(tmp_path: Path) -> None:
+    own, mounts = tree(tmp_path, {"user": "cpu memory pids"})
+    assert groups._second(own, mounts) == Parents(version=2, folders=(str(tmp_path / "user"),), shares=True)
+    (tmp_path / "user" / "cgroup.controllers").write_text("memory pids\n")
+    (tmp_path / "user" / "cgroup.subtree_control").write_text("memory pids\n")
+    assert groups._second(own, mounts) == Parents(version=2, folders=(str(tmp_path / "user"),))
+
+
+@pytest.mark.parametrize("names", ["cpu", "cpu,cpuacct", "none"])
+def test_the_first_dialect_has_a_folder_for_the_processor_where_it_may_be_written(tmp_path: Path, names: str) -> None:
+    own, mounts = own_groups(V1.replace("/jobs/one", "/")), {}
+    for name in ("memory", "pids", names):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cgroup.procs").touch()
+        mounts |= {one: (str(tmp_path / name), "/") for one in name.split(",")}
+    wanted = [name for name in ("memory", "pids", names) if name != "none"]
+    folders = tuple(str(tmp_path / name) for name in wanted)
+    assert groups._first(own, mounts) == Parents(version=1, folders=folders, shares=names != "none")
 
 
 def parents() -> Parents | None:

@@ -74,6 +74,10 @@ HONEST = {
     "space of a file": ("os.posix_fallocate(os.open('space', os.O_CREAT | os.O_RDWR), 0, 65536)", None),
     "a pair of datagrams": ("(lambda a, b: (a.send(b'x'), b.recv(1).decode()))(*socket.socketpair(1, 2))[1]", "x"),
     "its name": ("threading.current_thread().name", "MainThread"),
+    "a child in a session of its own": (
+        "subprocess.run(['/bin/echo', 'x'], capture_output=True, text=True, start_new_session=True).stdout",
+        "x\n",
+    ),
     "affinity": ("len(os.sched_getaffinity(0)) > 0", True),
     "random numbers": ("len(os.urandom(4)) + len(open('/dev/urandom', 'rb').read(4))", 8),
 }

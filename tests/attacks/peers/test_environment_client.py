@@ -323,7 +323,7 @@ WRITTEN = [
 def test_no_schema_of_a_server_takes_more_than_a_moment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused, or used as far as it is understood; nothing is fetched for it."""
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("a schema was fetched"))
-    began = time.monotonic()
+    began = time.process_time()
     told = []
     try:
         dialect = dialect_of({"name": "e"}, {"action": SCHEMAS[name]})
@@ -334,7 +334,7 @@ def test_no_schema_of_a_server_takes_more_than_a_moment(name: str, monkeypatch: 
                 told.append(str(problem))
     except Undecodable as refused:
         told.append(str(refused))
-    assert time.monotonic() - began < scaled(2.0)
+    assert time.process_time() - began < scaled(2.0)
     assert all(len(one.encode()) < 20_000 for one in told)
 
 

@@ -10,6 +10,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -79,8 +80,8 @@ def asked_judge(mode: str) -> Callable[[str], Asker]:
 
 
 class AskedOpponent:
-    def __init__(self, url: str) -> None:
-        self._opponent = ChatOpponent(ChatSettings(url=url, model="m", seconds=0.2))
+    def __init__(self, url: str, seconds: float = 0.2) -> None:
+        self._opponent = ChatOpponent(ChatSettings(url=url, model="m", seconds=seconds))
 
     async def ask(self) -> Heard:
         player = self._opponent.seat(Task(id="0", messages=()), random.Random(0))
@@ -115,11 +116,11 @@ class AskedSandbox:
 class AskedEnvironment:
     """What a server says of itself. What may pass is asked again, until the deadline."""
 
-    def __init__(self, url: str) -> None:
-        self._address = Address(url=url, token="t")
+    def __init__(self, url: str, seconds: float = 0.1) -> None:
+        self._address, self._seconds = Address(url=url, token="t"), seconds
 
     async def ask(self) -> Heard:
-        patience = Patience(deadlines=Deadlines(open_seconds=scaled(0.5)), tries=1)
+        patience = Patience(deadlines=Deadlines(open_seconds=self._seconds), tries=1)
         try:
             spec = (await RemoteEnvironments.connect(self._address, patience)).spec
         except EnvironmentFailed as failed:
@@ -147,7 +148,9 @@ class AskedTools:
         """Nothing is held."""
 
 
-CLIENTS: Mapping[str, Callable[[str], Asker]] = {
+NAMED = {"opponent": AskedOpponent, "environment": AskedEnvironment}
+"""Those that can be told how long to wait."""
+CLIENTS: dict[str, Callable[[str], Asker]] = {
     "reward": asked_reward("openrlhf"),
     "judge": asked_judge("pointwise"),
     "pairs": asked_judge("pairwise"),
@@ -311,9 +314,13 @@ def test_a_judges_blanks_are_read_in_time() -> None:
 def test_the_right_answers_are_taken() -> None:
     """Else all of the above would say nothing."""
     rights = {"judge": CHAT, "opponent": CHAT, "sandbox": RUN, "environment": METADATA}
+    patient = CLIENTS | {
+        "opponent": partial(AskedOpponent, seconds=20),
+        "environment": partial(AskedEnvironment, seconds=20),
+    }
     for client, right in rights.items():
         with answering(saying(ok(json.dumps(right).encode(), JSON))) as url:
-            heard = asyncio.run(_once(CLIENTS[client], url))
+            heard = asyncio.run(_once(patient[client], url))
         assert "failed" not in heard
         assert "scores" not in heard or heard["scores"] == [0.7, 0.7]
     with answering(saying(ok(json.dumps(REWARDS["openrlhf"]).encode(), JSON))) as url:

@@ -57,7 +57,7 @@ async def steady(servers: Attacked, growth: int = MOST_GROWTH) -> AsyncIterator[
     watching.cancel()
     watch.most_bytes = max(watch.most_bytes, servers.resident_bytes)
     assert watch.most_bytes - before <= growth
-    assert watch.slowest <= scaled(1.0)
+    assert watch.slowest <= scaled(3.0)
 
 
 async def pour(port: int, head: bytes, piece: bytes, most: int) -> bytes:
@@ -132,7 +132,7 @@ async def test_five_thousand_headers_hold_nobody_up(servers: Attacked) -> None:
     began = time.monotonic()
     told = await answer_to(servers.ports["environment"], head + b"Content-Length: 2\r\n\r\n" + body)
     assert status_of(told) == 431
-    assert time.monotonic() - began < scaled(0.5)
+    assert time.monotonic() - began < scaled(2.0)
 
 
 async def test_programs_that_wait_hold_no_more_than_the_server_lets_them(servers: Attacked) -> None:

@@ -1,0 +1,195 @@
+"""Mathematics that is written to be scored: infinity that equals everything, references that are read by halves, and
+formulas that hold a worker."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rlhf.config import build
+from rlhf.errors import NoReference
+from rlhf.reward.config import RewardConfig
+from rlhf.reward.expression_size import TooLarge, check_reply, check_size
+from rlhf.reward.math import final_answer, math
+from rlhf.reward.process import ScorerPool
+from rlhf.reward.reward import IN_WORKERS, make_reward
+from rlhf.reward.stated import is_number
+from rlhf.types import Scored, Unscored
+from tests.pace import scaled
+from tests.reward.asked import TASK, replies
+
+ENDLESS = [
+    *(
+        "\\infty^{2}",
+        "\\infty^\\infty",
+        "2\\infty",
+        "\\infty^{2}+1",
+        "(2\\infty)^2",
+        "\\sqrt{\\infty}",
+        "\\sin(\\infty)",
+    ),
+    *("\\frac{1}{0}", "(\\frac{1}{0})^2", "\\frac{0}{0}", "\\{1, 2\\infty\\}", "\\sum_{i=1}^{\\infty} \\frac{1}{i^2}"),
+]
+
+
+@pytest.mark.parametrize("answer", ENDLESS)
+def test_arithmetic_that_holds_infinity_equals_no_number(answer: str) -> None:
+    [found] = final_answer(f"\\boxed{{{answer}}}")[:1]
+    with pytest.raises(TooLarge):
+        check_size(found)
+    assert {math(f"\\boxed{{{answer}}}", {"answer": number}) for number in ("1", "42", "\\frac12", "x+1")} == {0.0}
+
+
+@pytest.mark.parametrize("answer", ["\\infty", "-\\infty", "(-\\infty,3]", "x=\\infty"])
+def test_infinity_alone_and_intervals_up_to_it_are_answers(answer: str) -> None:
+    check_size(final_answer(f"\\boxed{{{answer}}}")[0])
+    assert math(f"\\boxed{{{answer}}}", {"answer": answer}) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("reference", "half"),
+    [
+        *(("3x+1", "3"), ("2^{10}", "2"), ("2^10", "2"), ("3+4i", "3"), ("2x^2-5", "2"), ("5!", "5"), ("10^{6}", "10")),
+        *(
+            ("1,2,3", "1.2"),
+            ("-3x", "-3"),
+            ("3:4", "3"),
+            ("7n+2", "7"),
+            ("0.5x", "0.5"),
+            ("2 x 3", "3"),
+            ("1/2x", "1/2"),
+        ),
+        *(("y=2x+3", "2"), ("2a+3b", "2"), ("11:30", "11"), ("2^n", "2"), ("1 - x", "1"), ("100(1+r)", "100")),
+        *(("12 or 13", "13"), ("3 hours 20 minutes", "20"), ("2 pi", "2"), ("12x", "12")),
+    ],
+)
+def test_a_reference_without_a_backslash_is_read_whole(reference: str, half: str) -> None:
+    assert math(f"\\boxed{{{half}}}", {"answer": reference}) == 0.0
+    assert math(f"So it is \\boxed{{{reference.replace('^10', '^{10}')}}}", {"answer": reference}) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("reference", "value"),
+    [
+        *(("$1,080", "1080"), ("5 hours", "5"), ("12 cm^2", "12"), ("**42**", "42"), ("42.", "42"), ("30°", "30")),
+        *(
+            ("-7", "-7"),
+            (".5", "0.5"),
+            ("about 42 dollars", "42"),
+            ("10cm", "10"),
+            ("10^-3", "0.001"),
+            ("5 m", "5"),
+            ("7/8 inch", "\\frac78"),
+            ("6 km/h", "6"),
+        ),
+    ],
+)
+def test_a_number_as_people_write_it_is_its_value(reference: str, value: str) -> None:
+    assert math(f"\\boxed{{{value}}}", {"answer": reference}) == 1.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1,08",
+        "5 6",
+        "five",
+        "",
+        "5 +",
+        "5 x",
+        "1e5",
+        "3 pi",
+        "2 xy",
+        "5 x^2",
+        "5 x/y",
+        "5 million",
+        "1 1/2",
+        "2x",
+        "4²",
+    ],
+)
+def test_what_is_more_or_less_than_a_number_is_none(text: str) -> None:
+    assert not is_number(text)
+
+
+def test_a_reference_too_large_to_be_read_is_none() -> None:
+    with pytest.raises(NoReference, match="too large to be read"):
+        math("\\boxed{1}", {"answer": "\\frac12" + "9" * 3000})
+
+
+SLOW = [
+    "\\sin(" * 50 + "x" + ")" * 50,
+    "\\int_0^{\\infty} \\frac{x^{30}\\sin(x)}{1+x^{50}+\\sqrt{x}} dx",
+    "\\int \\sin(\\sin(\\sin(x^5+\\cos(x)))) dx",
+    "\\int_0^1 \\frac{1}{1+x^{97}} dx",
+    "\\sum_{i=1}^{\\infty} \\frac{\\sin(i)}{i^{1.5}}",
+    "\\sum_{i=1}^{2000}\\sum_{j=1}^{2000} \\frac{1}{ij+x}",
+    "\\det\\begin{pmatrix}" + "\\\\".join("&".join(f"x_{i}{j}" for i in range(8)) for j in range(8)) + "\\end{pmatrix}",
+    "\\cup".join(f"(\\sqrt{{{i}}},\\sqrt{{{i + 1}}})" for i in range(20)),
+    "\\Gamma(\\frac{1}{3})^{9999}",
+    "x_{" * 58 + "1" + "}" * 58,
+]
+UNENDED = [
+    "\\[" * 25000,
+    "\\(" * 25000,
+    "therefore, the final answer is: $" * 3000,
+    ("final answer is: $" + "y" * 300) * 60,
+]
+
+
+@pytest.mark.waits
+async def test_formulas_that_take_long_to_compare_and_replies_that_take_long_to_read_hold_no_worker() -> None:
+    pool = ScorerPool("rlhf.reward.math:math", 1, scaled(5))
+    try:
+        await pool.start()
+        for reply in ["\\boxed{1}", *(f"\\boxed{{{formula}}}" for formula in SLOW), *UNENDED]:
+            assert await pool.score(reply, {"answer": "42"}) == Scored(value=0.0), reply[:60]
+    finally:
+        await pool.close()
+
+
+def test_a_reply_with_many_formulas_that_end_is_read() -> None:
+    began = time.process_time()
+    check_reply("\\[ x \\] and \\( y \\), so the answer is $1$. " * 5000)
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "response"),
+    [
+        ("42", "\\boxed{\\sin^2(x)+\\cos^2(x)+41}"),
+        ("\\frac{n^2+n}{2}", "\\boxed{\\frac{n(n+1)}{2}}"),
+        ("\\sqrt{12}", "\\boxed{2\\sqrt{3}}"),
+        ("55", "\\boxed{\\sum_{i=1}^{10} i}"),
+        ("\\int_0^1 x dx", "\\boxed{\\int_0^1 x dx}"),
+    ],
+)
+def test_answers_with_some_functions_are_compared(answer: str, response: str) -> None:
+    assert math(response, {"answer": answer}) == 1.0
+
+
+@pytest.mark.waits
+async def test_a_worker_that_wants_more_memory_than_it_has_raises() -> None:
+    pool = ScorerPool("tests.reward.faulty_scorers:misbehave", 1, scaled(5), memory_bytes=2**30)
+    try:
+        assert await pool.score("hoard", {}) == Unscored(kind="raised", detail="MemoryError:")
+    finally:
+        await pool.close()
+
+
+@pytest.mark.waits
+async def test_workers_of_rules_have_a_bound_and_those_of_your_own_functions_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = "tests.reward.faulty_scorers:memory_bound"
+    monkeypatch.setitem(IN_WORKERS, "math", told)
+    bounds = []
+    for config in ({"kind": "math"}, {"kind": "function", "function": told}):
+        reward = make_reward(build(RewardConfig, config))
+        try:
+            [score] = await reward(TASK, replies("42"))
+        finally:
+            await reward.close()
+        bounds.append(score.value if isinstance(score, Scored) else None)
+    assert bounds == [2.0 * 2**30, -1.0]
