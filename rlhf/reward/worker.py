@@ -1,4 +1,4 @@
-"""The process a scorer runs in: `python -m rlhf.reward.worker MODULE:FUNCTION SOCKET PARENT_PID MEMORY_BYTES ARGUMENTS`.
+"""The process a scorer runs in: `python -m rlhf.reward.worker MODULE:FUNCTION FD PARENT_PID MEMORY_BYTES ARGUMENTS`.
 
 Only the standard library and names of failures are imported here, so that a worker is up in the time its scorer takes
 to import.
