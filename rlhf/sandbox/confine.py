@@ -40,7 +40,6 @@ def confine(cage: Cage, limits: Limits) -> None:
             truncate_covered=known >= landlock.TRUNCATE_SINCE,
             counted=bool(cage.entrances),
             sized=cage.sized,
-            shares=cage.shares,
         )
 
 

@@ -76,17 +76,6 @@ def find() -> Parents:
     raise NoGroups("; ".join(reasons))
 
 
-def sessions_share() -> bool:
-    """Whether each session has a share of the processor, as it has outside of all groups where the kernel makes groups
-    of sessions (`sched(7)`, autogroup)."""
-    try:
-        enabled = Path("/proc/sys/kernel/sched_autogroup_enabled").read_text().strip() == "1"
-    except OSError:
-        return False
-    own = own_groups(Path("/proc/self/cgroup").read_text())
-    return enabled and own.get(PROCESSOR, own.get("", "")) == "/"
-
-
 def own_groups(text: str) -> dict[str, str]:
     """This process's group in each hierarchy, by controller, from `/proc/self/cgroup`; v2's is under ""."""
     fields = (line.split(":", 2) for line in text.splitlines())

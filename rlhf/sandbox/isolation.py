@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from rlhf.sandbox import bubblewrap, landlock, warden
-from rlhf.sandbox.groups import Group, Parents, group, sessions_share
+from rlhf.sandbox.groups import Group, Parents, group
 from rlhf.sandbox.limits import Limits
 from rlhf.sandbox.orders import Cage
 from rlhf.sandbox.python import Interpreter
@@ -66,7 +66,7 @@ class Isolation:
     def _processor(self) -> str:
         if self.groups and self.groups.shares:
             return f"a share for each run by {self.groups}"
-        return "a share for each run by its session" if self.rung is not Rung.RLIMITS and sessions_share() else UNSHARED
+        return UNSHARED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def _place(command: tuple[str, ...], loan: Loan, cage: Cage) -> Place:
     parent = 0 if cage.alone else os.getpid()
     if (own := loan.group) is None:
         return Place(command=command, cage=cage, parent=parent)
-    cage = cage._replace(entrances=own.entrances, events=own.events, end=own.end, shares=own.shares)
+    cage = cage._replace(entrances=own.entrances, events=own.events, end=own.end)
     return Place(command=command, cage=cage, parent=parent, descriptors=own.descriptors)
 
 

@@ -35,9 +35,6 @@ class Cage(NamedTuple):
     """Descriptor of what happened in the group."""
     end: int | None = None
     """Descriptor: "1" written to it kills all that is in the group."""
-    shares: bool = False
-    """The group has a share of the processor. Elsewhere the session of the run may have one, and the run gets no
-    other."""
     second_uid: int | None = None
     """Another user id that no other process has: the code's real one at its start."""
     readable: tuple[str, ...] = ()

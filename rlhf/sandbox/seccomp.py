@@ -69,15 +69,12 @@ def install(
     truncate_covered: bool,
     counted: bool = True,
     sized: bool = True,
-    shares: bool = True,
 ) -> None:
     """Put the filter on this thread and all that it starts, for good. Raises `OSError`.
 
     `files_outside`: the machine's files are there, and only Landlock is before them; `truncate_covered`: it knows that
     call. `others_outside`: processes of the same user are there, and nothing but this filter stops a signal to them.
-    `counted`: the kernel counts the memory of the run; `sized`: its folder cannot outgrow its size; `shares`: the
-    kernel gives the run a share of the processor. Else each session has one (`sched_autogroup_enabled`), and a new one
-    is pretended: programs start others in sessions of their own and care for nothing of it.
+    `counted`: the kernel counts the memory of the run; `sized`: its folder cannot outgrow its size.
     """
     column, architecture = ARCHITECTURES[os.uname().machine]
     forbidden = (NETWORK, OTHER_PROCESSES, KERNEL, OUTLIVES_OR_ESCAPES_COUNTING)
@@ -97,7 +94,6 @@ def install(
     owners = (F_SETOWN, F_SETOWN_EX) if others_outside else ()
     rules += calls("fcntl", column, forbidden_values(1, (F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ, *owners)))
     rules += [] if counted else calls("mmap", column, forbidden_together(3, SHARED_ANONYMOUS))
-    rules += [] if shares else calls("setsid", column, [_return(PRETEND)])
     rules += [] if sized else calls("fallocate", column, [_return(UNSUPPORTED)])  # libc writes zeros instead
     _load(_program(architecture, rules))
 

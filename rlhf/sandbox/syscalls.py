@@ -132,7 +132,6 @@ SYSCALLS: dict[str, Numbers] = {
     "vmsplice": (278, 75),
     "fallocate": (285, 47),
     "prctl": (157, 167),
-    "setsid": (112, 157),
     "mmap": (9, 222),
     "quotactl_fd": (443, 443),
     "landlock_create_ruleset": (444, 444),

@@ -109,8 +109,8 @@ def _become(orders: Orders, streams: Streams, send: int) -> None:
         streams.become_standard()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
-        os.setsid()
         confine(orders.cage, orders.limits)
+        os.setsid()
         writing = True
         write_files(orders.files)
         writing = False

@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from rlhf.sandbox.groups import sessions_share
 from tests.sandbox.conftest import Cage
 
 pytestmark = pytest.mark.engine
@@ -34,17 +33,10 @@ print(json.dumps(time.process_time()))
 """
 
 
-def test_a_run_without_a_share_of_its_own_gets_no_second_session(cage: Cage) -> None:
-    code = "import os\nif os.fork() == 0:\n    own = os.getsid(0)\n    os.setsid()\n    print(os.getsid(0) == own)"
-    seen = cage.run(code, bounded=False)
-    assert (seen["ending"], seen["stdout"]) == ("exited", "True\n"), seen
-
-
-@pytest.mark.parametrize("bounded", [True, False])
-async def test_many_processes_in_many_sessions_take_no_more_than_one_run_s_share(cage: Cage, bounded: bool) -> None:
-    """Where nothing gives shares there is nothing to measure."""
-    if not (sessions_share() or (bounded and cage.user == "root")):
+async def test_many_processes_in_many_sessions_take_no_more_than_one_run_s_share(cage: Cage) -> None:
+    """Where no control group gives shares there is nothing to measure."""
+    if cage.user != "root":
         return
-    runs = [asyncio.to_thread(cage.run, code, bounded=bounded, processes=64) for code in (GREEDY, HONEST)]
+    runs = [asyncio.to_thread(cage.run, code, processes=64) for code in (GREEDY, HONEST)]
     greedy, honest = (json.loads(seen["stdout"]) for seen in await asyncio.gather(*runs))
     assert honest > 0.25 * greedy, (honest, greedy)
