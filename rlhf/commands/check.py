@@ -83,7 +83,7 @@ def describe_unit_tests(recipe: Recipe) -> list[str]:
 
 def _needs_trust(row: Mapping[str, Any], config: CodeRewardConfig) -> str:
     try:
-        tests = read_tests(row, config.tests_column, config.entry_point_column)
+        tests = read_tests(row, config)
     except TestsError:
         return ""  # such a row has no number, and says so
     return needs_trust(tests) if isinstance(tests, Asserts) else ""

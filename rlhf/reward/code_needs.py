@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import builtins
-import sys
 from collections.abc import Iterator
 
+from rlhf.reward.code_names import KNOWN, evaluates
 from rlhf.reward.code_tests import Asserts
 
 INTO_THE_PROCESS = frozenset(("redirect_stdout", "redirect_stderr", "patch", "mock_open", "run_until_complete"))
-KNOWN = set(dir(builtins)) | set(sys.stdlib_module_names)
 
 
 def needs_trust(tests: Asserts) -> str:
