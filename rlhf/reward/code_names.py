@@ -11,8 +11,8 @@ from functools import lru_cache
 
 OF_PYTHON = frozenset(dir(builtins))
 KNOWN = OF_PYTHON | set(sys.stdlib_module_names)
-RUN = frozenset(("eval", "exec", "compile", "__import__"))
-BY_NAME = frozenset(("getattr", "setattr", "delattr", "hasattr", "attrgetter", "methodcaller", "import_module"))
+BY_FIRST = frozenset(("eval", "exec", "compile", "__import__", "import_module", "attrgetter", "methodcaller"))
+BY_SECOND = frozenset(("getattr", "setattr", "delattr"))
 LOADERS = frozenset(("load", "loads", "Unpickler", "safe_load", "unsafe_load"))
 LOADED = frozenset(("pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"))
 COMMANDS = frozenset(("system", "popen", "run", "Popen", "call", "check_call", "check_output", "getoutput"))
@@ -66,31 +66,37 @@ def _from_the_solution(text: str) -> Iterator[str]:
 def evaluates(text: str, entry_point: str | None = None) -> str:
     """What in a test may run what the code answers, in the tests' own process; empty where nothing does."""
     nodes = list(ast.walk(ast.parse(text)))
-    loaded = any(_imports(node) & LOADED or (isinstance(node, ast.Name) and node.id in LOADED) for node in nodes)
-    fixed = {node.func for node in nodes if isinstance(node, ast.Call) and all(map(_constant, node.args))}
-    second = {node.func for node in nodes if isinstance(node, ast.Call) and all(map(_constant, node.args[1:2]))}
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    first = {call.func for call in calls if call.args and _constant(call.args[0])}
+    second = {call.func for call in calls if call.args[1:] and _constant(call.args[1])}
+    loaded = any(_modules(node) & LOADED for node in nodes)
     for node in nodes:
-        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-        on_a_module = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-        attribute = isinstance(node, ast.Attribute)
-        if name == entry_point or node in fixed:
-            continue
-        if (
-            (name in RUN and not (attribute and name == "compile"))
-            or (name in BY_NAME and node not in second)
-            or (name in LOADERS and loaded)
-            or (name in COMMANDS and on_a_module and node.value.id in ("os", "subprocess"))  # type: ignore[attr-defined]
-            or (name in ("format", "format_map") and attribute and not _constant(node.value))  # type: ignore[attr-defined]
+        name, of = _name(node)
+        if name != entry_point and (
+            (name in BY_FIRST and node not in first and of != "re")
+            or (name in BY_SECOND and node not in second)
+            or (name in LOADERS and loaded and of != "json")
+            or (name in COMMANDS and node not in first and of in ("os", "subprocess"))
+            or (name in ("format", "format_map") and isinstance(node, ast.Attribute) and not _constant(node.value))
         ):
             return f"they may run what the code answers, by {name}"
     return ""
 
 
+def _name(node: ast.AST) -> tuple[str, str]:
+    """What a name or attribute is called, and of what it is one."""
+    if isinstance(node, ast.Attribute):
+        return node.attr, node.value.id if isinstance(node.value, ast.Name) else ""
+    return (node.id if isinstance(node, ast.Name) else ""), ""
+
+
 def _constant(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant)
+    return not any(isinstance(inner, ast.Name | ast.Call) for inner in ast.walk(node))
 
 
-def _imports(node: ast.AST) -> set[str]:
+def _modules(node: ast.AST) -> set[str]:
     if isinstance(node, ast.Import):
         return {alias.name for alias in node.names}
+    if isinstance(node, ast.Name):
+        return {node.id}
     return {node.module or ""} if isinstance(node, ast.ImportFrom) else set()

@@ -97,9 +97,9 @@ def queue(*items): return deque(items)
 def same(value): return value
 def zeros(n): return [[0] for _ in range(n)]
 notes = []
-def note(x): notes.append(x)
+def remember(x): notes.append(x)
 def keywords(**named): return named
-Point = namedtuple('Point', 'x y')
+Pair = namedtuple('Pair', 'x y')
 @dataclass
 class Date:
     day: int
@@ -133,9 +133,9 @@ BY_VALUES = [
     "row = [1]\nsort(values=row)\ngrid = [row, row]\nassert same(grid) is grid and same(grid)[0] is row",
     "rows = zeros(2)\nrows[0][0] = 1\nassert rows == [[1], [0]]",
     "stack = Stack()\nassert stack.push(1) is stack and list(reversed(stack)) == [1] and 2 not in stack",
-    "notes.clear()\nnote(1)\nnote(2)\nassert notes == [1, 2]",
+    "remember(1)\nremember(2)\nassert notes == [1, 2]",
     "assert keywords(operation=1, function=2, self=3) == {'operation': 1, 'function': 2, 'self': 3}",
-    "assert Point(1, 2) == (1, 2) and dated(day=3) == 3",
+    "assert Pair(1, 2) == (1, 2) and dated(day=3) == 3",
     "nt = Stack([1])\nassert nt.pop() == 1",
     "from solution import adder as made\nimport solution\nassert made(1)(2) == 3 and solution.LIMIT == 10",
     "from threading import Thread\nfilled = Stack()\nwork = [Thread(target=lambda: list(map(filled.push, 'ab'))) for _ in '12']\n"
@@ -151,7 +151,7 @@ WITH_OBJECTS = {
     "class Two(Stack):\n    pass\nassert Two([1, 2]).pop() == 2": "of an object of the code",
     "try:\n    fail()\nexcept Refused:\n    pass": "such tests need reward.code.tests: trusting",
     "stack = Stack()\nstack.items = [1]\nassert stack.pop() == 1": "such tests need reward.code.tests: trusting",
-    "assert Point(1, 2).x == 1": "a test asks a kind of tuple for 'x'",
+    "assert Pair(1, 2).x == 1": "a test asks a kind of tuple for 'x'",
     "stack = Stack([1])\ntry:\n    stack + 1\nexcept TypeError:\n    pass": "computes with an object of the code",
     "assert type(Stack()) is type(Stack())": "a test asks for the type of an object",
     "def evaluated(text): return eval(text)\nassert apply(evaluated, ['1']) == [1]": "by eval",

@@ -128,6 +128,8 @@ def content(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) ->
 
 def fill(value: Any, packed: Any, find: Callable[[str, Any], Any], met: Met, depth: int = 0) -> None:
     """Let an empty mutable value hold `packed`. Raises `NoValue`."""
+    if type(packed) is not (str if isinstance(value, bytearray) else list):
+        raise NoValue("what arrived is no content")
     try:
         if isinstance(value, dict):
             for key, inner in packed:
