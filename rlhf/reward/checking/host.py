@@ -72,7 +72,7 @@ class Host:
         try:
             line = json.dumps(answer())
         except BaseException as error:  # noqa: BLE001 - the code's objects take part in it
-            return json.dumps({"unfit": told(error)["text"]})
+            return json.dumps({"unfit": f"{type(error).__name__}: {told(error)['text']}"})
         return line if len(line) < MOST_BYTES else json.dumps({"unfit": f"it has more than {MOST_BYTES} bytes"})
 
     def _changed(self, before: list[tuple[Any, ...]], met: Met) -> list[Any]:

@@ -204,7 +204,8 @@ ARITHMETIC = (
     "neg pos abs invert round trunc floor ceil complex"
 ).split()
 REFUSED = {
-    "compares": "eq ne hash lt le gt ge instancecheck subclasscheck".split(),
+    "compares": "eq ne hash lt le gt ge".split(),
+    "asks for instances of": "instancecheck subclasscheck".split(),
     "converts": "bool str repr format index int float bytes fspath".split(),
     "changes": "setattr delattr setitem delitem".split(),
     "computes with": [f"{form}{name}" for name in ARITHMETIC for form in ("", "r", "i")],
