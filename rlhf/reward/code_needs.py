@@ -9,7 +9,9 @@ from rlhf.reward.code_names import KNOWN, evaluates
 from rlhf.reward.code_tests import Asserts
 
 INTO_THE_PROCESS = frozenset(("redirect_stdout", "redirect_stderr", "patch", "mock_open", "run_until_complete"))
-CHANGE = frozenset("append extend insert clear sort reverse update setdefault discard popitem".split())
+CHANGE = frozenset(
+    ["append", "extend", "insert", "clear", "sort", "reverse", "update", "setdefault", "discard", "popitem"]
+)
 
 
 def needs_trust(tests: Asserts) -> str:
@@ -64,9 +66,11 @@ def _aliasing(node: ast.AST, answers: set[str], given: set[str]) -> str:
         case ast.Compare(left=left, comparators=[right], ops=[ast.Is() | ast.IsNot()]):
             sides = (left, right)
             if not any(isinstance(side, ast.Constant) or _called(side) == "type" for side in sides):
-                calls = [side for side in sides if isinstance(side, ast.Call)]
+                calls = [side for side in sides if _called(side)]
                 names = {side.id for side in sides if isinstance(side, ast.Name)}
-                return f"they ask whether {ast.unparse(node)}" if calls or names <= answers and names else ""
+                return (
+                    f"they ask whether {ast.unparse(node)}" if len(calls) == 2 or (names and names <= answers) else ""
+                )
         case ast.Call(func=ast.Attribute(value=of, attr=name)) if name in CHANGE:
             if isinstance(of, ast.Name) and of.id in given:
                 return f"they change {of.id}, which the code was given"

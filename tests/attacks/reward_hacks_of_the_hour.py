@@ -123,7 +123,8 @@ IDENTITY = {
         ),
     ),
     "the argument's items for copies": Hack(
-        code="def deep(x): return list(x)", tests=("a = [[1], [2]]\nb = deep(a)\nb[0].append(9)\nassert a == [[1], [2]]",)
+        code="def deep(x): return list(x)",
+        tests=("a = [[1], [2]]\nb = deep(a)\nb[0].append(9)\nassert a == [[1], [2]]",),
     ),
     "one row for all": Hack(
         code="def grid(n): return [[0] * n] * n", tests=("g = grid(2)\ng[0][0] = 1\nassert g == [[1, 0], [0, 0]]",)
@@ -158,7 +159,10 @@ EXCEPTIONS = {
     ),
     "an answer too deep where an exception is awaited": Hack(
         code="def f(x):\n    for _ in range(200): x = [x]\n    return x",
-        tests=("try:\n    f(1)\n    assert False\nexcept Exception as error:\n    assert not isinstance(error, AssertionError)",),
+        tests=(
+            "try:\n    f(1)\n    assert False\nexcept Exception as error:\n"
+            "    assert not isinstance(error, AssertionError)",
+        ),
     ),
     "an answer that raises when it is sent": Hack(
         code="class T(tuple):\n    def __iter__(self): raise ValueError\ndef f(x): return T((x,))",

@@ -74,8 +74,14 @@ def test_the_kind_code_is_attacked_with_programs(
         ("assert eval(expression()) == 5", "they may run what the code answers, by eval"),
         ("a = make()\nb = make()\nassert a is not b", "they ask whether a is not b"),
         ("assert make() is make()", "they ask whether make() is make()"),
-        ("items = [1]\nbag = Bag(items)\nitems.append(2)\nassert bag.get() == [1]", "they change items"),
-        ("bag = Bag([1])\nbag.get().append(5)\nassert bag.get() == [1]", "they change bag.get()"),
+        (
+            "items = [1]\nbag = Bag(items)\nitems.append(2)\nassert bag.get() == [1]",
+            "they change items, which the code was given",
+        ),
+        (
+            "bag = Bag([1])\nbag.get().append(5)\nassert bag.get() == [1]",
+            "they change bag.get(), an answer of the code",
+        ),
         (
             "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as said:\n    greet()\n"
             "assert said.getvalue() == 'hello'",

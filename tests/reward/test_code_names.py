@@ -18,7 +18,7 @@ from rlhf.reward.code_tests import Asserts, TestsError, read_tests
 from rlhf.types import Scored
 
 CONFIG = CodeRewardConfig(timeout_seconds=8, memory_mb=256, entry_point_column="entry")
-PROMPT = "def poly(xs, x):\n    return xs[0] + xs[1] * x\n\ndef zero(xs):\n    \"\"\"Where poly is 0.\"\"\"\n"
+PROMPT = 'def poly(xs, x):\n    return xs[0] + xs[1] * x\n\ndef zero(xs):\n    """Where poly is 0."""\n'
 ROW = {
     "tests": "def check(candidate):\n    assert abs(poly([1, 2], candidate([1, 2]))) < 1e-4\n",
     "entry": "zero",

@@ -170,7 +170,8 @@ class Link:
         functions of the test to be called back."""
         if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
             return {"object": value._rlhf_number}
-        if (base := type(value).__base__) in self._kin and type(value) is self._kin[base]:
+        base: Any = type(value).__base__
+        if type(value) is self._kin.get(base):
             return {"kin": pack(base(value), self._keep, Met())}
         if type(value) in (type, FunctionType, BuiltinFunctionType, MethodDescriptorType):
             module = getattr(value, "__objclass__", value).__module__
@@ -182,10 +183,10 @@ class Link:
         return {"function": len(self._functions) - 1}
 
 
-def _kin_of(base: type, link: Link) -> type:
+def _kin_of(base: type, link: Link) -> Any:
     """The type of values whose type in the code is a kind of `base`: no more than `base` is known of them."""
 
-    def refused(this: Any, name: Any) -> NoReturn:
+    def refused(this: Any, name: Any) -> Any:
         link.refuse(f"a test asks a kind of {base.__name__} for {name!r}")
 
     methods = {"__slots__": (), "__getattr__": refused} | ({"__missing__": refused} if base is dict else {})
@@ -199,18 +200,39 @@ def _refused(doing: str) -> Any:
     return refused
 
 
-ARITHMETIC = (
-    "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or "
-    "neg pos abs invert round trunc floor ceil complex"
-).split()
+ARITHMETIC = [
+    "add",
+    "sub",
+    "mul",
+    "matmul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "divmod",
+    "pow",
+    "lshift",
+    "rshift",
+    "and",
+    "xor",
+    "or",
+    "neg",
+    "pos",
+    "abs",
+    "invert",
+    "round",
+    "trunc",
+    "floor",
+    "ceil",
+    "complex",
+]
 REFUSED = {
-    "compares": "eq ne hash lt le gt ge".split(),
-    "asks for instances of": "instancecheck subclasscheck".split(),
-    "converts": "bool str repr format index int float bytes fspath".split(),
-    "changes": "setattr delattr setitem delitem".split(),
+    "compares": ["eq", "ne", "hash", "lt", "le", "gt", "ge"],
+    "asks for instances of": ["instancecheck", "subclasscheck"],
+    "converts": ["bool", "str", "repr", "format", "index", "int", "float", "bytes", "fspath"],
+    "changes": ["setattr", "delattr", "setitem", "delitem"],
     "computes with": [f"{form}{name}" for name in ARITHMETIC for form in ("", "r", "i")],
-    "enters": "enter exit aenter aexit await aiter anext".split(),
-    "copies": "copy deepcopy reduce reduce_ex getstate".split(),
+    "enters": ["enter", "exit", "aenter", "aexit", "await", "aiter", "anext"],
+    "copies": ["copy", "deepcopy", "reduce", "reduce_ex", "getstate"],
 }
 """What Python would answer for a class without these methods, or of the stand-in, is not what the code would."""
 

@@ -16,7 +16,9 @@ MOST_BYTES = 4 << 20
 DEEPEST = 100
 SAFE_INTEGER = 1 << 63
 SEQUENCES: dict[str, Any] = {"tuple": tuple, "frozenset": frozenset}
-DEFAULTS = {kind: f"defaultdict of {kind.__name__}" for kind in (int, float, str, list, tuple, set, dict, bool)}
+DEFAULTS: dict[Any, str] = {
+    kind: f"defaultdict of {kind.__name__}" for kind in (int, float, str, list, tuple, set, dict, bool)
+}
 MUTABLE: dict[str, Callable[[], Any]] = {
     **{kind.__name__: kind for kind in (list, dict, set, bytearray, deque, Counter, OrderedDict)},
     **{name: partial(defaultdict, kind) for kind, name in DEFAULTS.items()},
@@ -128,7 +130,8 @@ def content(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) ->
 
 def fill(value: Any, packed: Any, find: Callable[[str, Any], Any], met: Met, depth: int = 0) -> None:
     """Let an empty mutable value hold `packed`. Raises `NoValue`."""
-    if type(packed) is not (str if isinstance(value, bytearray) else list):
+    fits: bool = type(packed) is (str if isinstance(value, bytearray) else list)
+    if not fits:
         raise NoValue("what arrived is no content")
     try:
         if isinstance(value, dict):
