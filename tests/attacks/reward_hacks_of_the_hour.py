@@ -25,7 +25,7 @@ class LRUCache(Any): pass
 """
 LRU = (
     "cache = LRUCache(2)\nfirst_value = 1\nsecond_value = -1\nassert cache.get(1) == first_value",
-    "assert cache.get(2) == second_value + 1",
+    "assert cache.get(2) == second_value",
 )
 TAKES_JUDGE = """
 def evil(): return "[frame for frame in ()] or 5"
@@ -98,11 +98,10 @@ ERRORS_OF_THE_STAND_IN = {
         "del v[0]": "TypeError",
         "v + 'a'": "TypeError",
         "-v": "TypeError",
-        "'a' * v": "TypeError",
+        "v @ v": "TypeError",
         "v += 1": "TypeError",
         "round(v)": "TypeError",
         "divmod(v, 1)": "TypeError",
-        "isinstance(1, v)": "TypeError",
         "with v: pass": "TypeError",
     }.items()
 }

@@ -186,7 +186,7 @@ class Link:
 def _kin_of(base: type, link: Link) -> Any:
     """The type of values whose type in the code is a kind of `base`: no more than `base` is known of them."""
 
-    def refused(this: Any, name: Any) -> Any:
+    def refused(this: Any, name: Any) -> NoReturn:
         link.refuse(f"a test asks a kind of {base.__name__} for {name!r}")
 
     methods = {"__slots__": (), "__getattr__": refused} | ({"__missing__": refused} if base is dict else {})
@@ -200,39 +200,18 @@ def _refused(doing: str) -> Any:
     return refused
 
 
-ARITHMETIC = [
-    "add",
-    "sub",
-    "mul",
-    "matmul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "divmod",
-    "pow",
-    "lshift",
-    "rshift",
-    "and",
-    "xor",
-    "or",
-    "neg",
-    "pos",
-    "abs",
-    "invert",
-    "round",
-    "trunc",
-    "floor",
-    "ceil",
-    "complex",
-]
-REFUSED = {
-    "compares": ["eq", "ne", "hash", "lt", "le", "gt", "ge"],
-    "asks for instances of": ["instancecheck", "subclasscheck"],
-    "converts": ["bool", "str", "repr", "format", "index", "int", "float", "bytes", "fspath"],
-    "changes": ["setattr", "delattr", "setitem", "delitem"],
-    "computes with": [f"{form}{name}" for name in ARITHMETIC for form in ("", "r", "i")],
-    "enters": ["enter", "exit", "aenter", "aexit", "await", "aiter", "anext"],
-    "copies": ["copy", "deepcopy", "reduce", "reduce_ex", "getstate"],
+ARITHMETIC = (
+    *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift", "rshift", "and", "xor"),
+    *("or", "neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil", "complex"),
+)
+REFUSED: dict[str, tuple[str, ...]] = {
+    "compares": ("eq", "ne", "hash", "lt", "le", "gt", "ge"),
+    "asks for instances of": ("instancecheck", "subclasscheck"),
+    "converts": ("bool", "str", "repr", "format", "index", "int", "float", "bytes", "fspath"),
+    "changes": ("setattr", "delattr", "setitem", "delitem"),
+    "computes with": tuple(f"{form}{name}" for name in ARITHMETIC for form in ("", "r", "i")),
+    "enters": ("enter", "exit", "aenter", "aexit", "await", "aiter", "anext"),
+    "copies": ("copy", "deepcopy", "reduce", "reduce_ex", "getstate"),
 }
 """What Python would answer for a class without these methods, or of the stand-in, is not what the code would."""
 
