@@ -222,6 +222,8 @@ class ObjectOfTheCode:
     """
 
     __slots__ = ("_rlhf_link", "_rlhf_number")
+    _rlhf_link: Link
+    _rlhf_number: int
 
     def __init__(self, link: Link, number: int) -> None:
         object.__setattr__(self, "_rlhf_link", link)
