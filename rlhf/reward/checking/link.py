@@ -121,7 +121,7 @@ class Link:
             met = Met()
             arguments = [self._unpack(argument, met) for argument in packed]
             return {"result": pack(self._functions[number](*arguments), self._keep, met)}
-        except Exception as error:  # noqa: BLE001 - a function of the test, called with anything
+        except BaseException as error:  # noqa: BLE001 - a function of the test, called with anything
             return told(error)
         finally:
             self._calling_back = False
