@@ -141,6 +141,8 @@ BY_VALUES = [
     "from threading import Thread\nfilled = Stack()\n"
     "work = [Thread(target=lambda: list(map(filled.push, 'ab'))) for _ in '12']\n"
     "[one.start() for one in work]\n[one.join() for one in work]\nassert len(filled) == 4",
+    "try:\n    fail()\n    assert False\nexcept ValueError:\n    pass",
+    "assert callable(fail)",
     "try:\n    leave()\n    assert False\nexcept SystemExit:\n    pass",
 ]
 """Tests that need no trust, and pass with `SOLUTION`."""

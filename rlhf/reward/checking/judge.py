@@ -87,14 +87,22 @@ class Names(dict[str, Any]):
     def __init__(self, link: Link, of_code: list[str], real: dict[str, Any]) -> None:
         super().__init__(real, __name__="tests", __builtins__=builtins, **{TYPE: type_of})
         self._link, self._of_code = link, frozenset(of_code)
+        self._functions: dict[str, Any] = {}
 
     def __missing__(self, name: str) -> Any:
         if name not in self._of_code:
             raise KeyError(name)
         value = self._link.name(name)
         if type(value) is FunctionOfTheCode:
-            self[name] = value
+            self[name] = self._functions[name] = value
         return value
+
+    def ask_again(self) -> None:
+        """Forget the functions that the last test asked for, but not what it called so itself."""
+        for name, function in self._functions.items():
+            if self.get(name) is function:
+                del self[name]
+        self._functions = {}
 
 
 class Solution(ModuleType):
@@ -181,6 +189,7 @@ def judged(test: ast.Module, names: Names, link: Link, reach: Reach, *, trusting
     """Why the test fails; empty when it passes. Code whose process has ended passes nothing, and a test that asks it
     for nothing says nothing about it."""
     link.objection, before = "", link.asked
+    names.ask_again()
     try:
         if trusting:
             link.trust(ast.unparse(test))

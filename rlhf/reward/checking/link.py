@@ -61,8 +61,8 @@ class Link:
             met = Met()
             packed = [pack(all_of_them, self._keep, met) for all_of_them in (list(arguments), named)]
             given = len(met.values)
-            answer = self._asked({"do": operation, "arguments": packed[0], "named": packed[1]}, met)
             self.asked += 1
+            answer = self._asked({"do": operation, "arguments": packed[0], "named": packed[1]}, met)
             if operation == "next" and answer.get("end") is True:
                 raise StopIteration
             return self._result(answer, met, given)
