@@ -73,20 +73,30 @@ def describe_unit_tests(recipe: Recipe) -> list[str]:
             told.append("trust the code: what they check, it can replace")
             continue
         rows = [row for one in recipe.data.train_sets.values() for row in first_rows(one, LOOKED_AT)]
-        reasons = [(place, reason) for place, row in enumerate(rows, 1) if (reason := _needs_trust(row, config))]
-        first = (
-            f"; {len(reasons)} of the first {count(len(rows), 'row')} need reward.code.tests: trusting, the first is "
+        read = [_tests_of(row, config) for row in rows]
+        told.append(
+            "apart from the code"
+            + _first(read, "need", f"of the first {count(len(rows), 'row')} need reward.code.tests: trusting")
+            + _first(read, "unusable", "cannot be used, and give no number")
         )
-        told.append("apart from the code" + (f"{first}row {reasons[0][0]}: {reasons[0][1]}" if reasons else ""))
     return told
 
 
-def _needs_trust(row: Mapping[str, Any], config: CodeRewardConfig) -> str:
+def _tests_of(row: Mapping[str, Any], config: CodeRewardConfig) -> Row:
+    """What a row's tests need, or why they cannot be used; empty where neither is known."""
     try:
-        tests = read_tests(row, config.tests_column, config.entry_point_column)
-    except TestsError:
-        return ""  # such a row has no number, and says so
-    return needs_trust(tests) if isinstance(tests, Asserts) else ""
+        tests = read_tests(row, config)
+    except TestsError as error:
+        return "unusable", str(error)
+    needs = needs_trust(tests) if isinstance(tests, Asserts) else ""
+    return ("need", needs) if needs else ("", "")
+
+
+def _first(read: Sequence[Row], kind: str, words: str) -> str:
+    places = [place for place, (what, _) in enumerate(read, 1) if what == kind]
+    if not places:
+        return ""
+    return f"; {len(places)} {words}, the first is row {places[0]}: {read[places[0] - 1][1]}"
 
 
 def derived(recipe: Recipe) -> list[Row]:

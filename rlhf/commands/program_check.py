@@ -14,7 +14,8 @@ from rlhf.errors import DataError
 from rlhf.recipe.loading import load_recipe
 from rlhf.reward.code import CodeScorer, make_code_scorer
 from rlhf.reward.code_config import CodeRewardConfig
-from rlhf.reward.code_needs import KNOWN, needs_trust
+from rlhf.reward.code_names import KNOWN
+from rlhf.reward.code_needs import needs_trust
 from rlhf.reward.code_tests import Asserts, TestsError, read_tests
 from rlhf.reward.hostile_programs import HostileProgram, hostile_programs
 from rlhf.types import Scored, Unscored
@@ -55,7 +56,7 @@ def program_check(
 
 def said_of(row: Row, config: CodeRewardConfig) -> str:
     """How the row's tests are run, in a line; and whether they need to be run otherwise."""
-    tests = read_tests(row, config.tests_column, config.entry_point_column)
+    tests = read_tests(row, config)
     if not isinstance(tests, Asserts):
         return f"{len(tests)} pairs of input and output"
     if config.tests == "trusting":
@@ -68,7 +69,7 @@ def said_of(row: Row, config: CodeRewardConfig) -> str:
 
 def names_of(row: Row, config: CodeRewardConfig) -> list[str]:
     """The functions of the code that the row's tests call."""
-    tests = read_tests(row, config.tests_column, config.entry_point_column)
+    tests = read_tests(row, config)
     if not isinstance(tests, Asserts):
         return []
     nodes = [node for text in tests.texts for node in ast.walk(ast.parse(text))]

@@ -15,8 +15,10 @@ from typing import Any
 
 from rlhf.errors import ConfigError
 from rlhf.http.binding import token_from
+from rlhf.reward.checking.link import NEEDS_TRUST
 from rlhf.reward.code_block import code_of
 from rlhf.reward.code_config import CodeRewardConfig
+from rlhf.reward.code_names import evaluates, names_of_the_code
 from rlhf.reward.code_tests import Asserts, Pair, Tests, TestsError, read_tests
 from rlhf.sandbox.client import RemoteSandbox
 from rlhf.sandbox.in_turn import InTurn
@@ -39,8 +41,17 @@ leave those behind them without a number."""
 QUEUE_SECONDS = 330.0
 """At a server at least: ours refuses what waited for 300 s."""
 BROKE = "broke the sandbox"
-KNOWN_GOOD = "def twice(x):\n    return 2 * x"
-KNOWN_TESTS = Asserts(texts=("assert twice(2) == 4", "assert twice(2) == 5"))
+KNOWN_GOOD = """
+import os
+def twice(x):
+    return 2 * x
+def looks():
+    try:
+        return open(f'/proc/{os.getppid()}/mem', 'rb').close() is None
+    except OSError:
+        return False
+"""
+KNOWN_TESTS = Asserts(texts=("assert twice(2) == 4", "assert twice(2) == 5", "assert looks()"))
 
 
 def judging_program() -> str:
@@ -72,15 +83,18 @@ class CodeScorer:
             return
         self._two_users = False  # a Python that does not start where the real and the effective user differ
         if not await self._judges_rightly():
-            raise ConfigError("reward.code: the sandbox cannot run tests, a right and a wrong one do not come out so")
+            raise ConfigError(
+                "reward.code: the sandbox cannot run tests: a right and a wrong one do not come out so, or the code "
+                "can look into the process of its tests; a sandbox that runs programs as a user does not let it"
+            )
 
     async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
         """The share of the row's tests that the reply's code passes, or whether it passes all. Code that fails, in
         whatever way, is 0; a row without usable tests and a sandbox that broke give no number."""
         code = code_of(response)
         try:
-            tests = read_tests(row, self.config.tests_column, self.config.entry_point_column)
-            return self._scored(await self._outcomes(code, tests))
+            tests = read_tests(row, self.config)
+            return self._scored(await self._outcomes(code, tests), tests)
         except TestsError as error:
             return Unscored(kind="no tests", detail=str(error))
         except SandboxBusy as error:
@@ -96,23 +110,25 @@ class CodeScorer:
         except (SandboxBroken, SandboxBusy):
             return Unscored(kind="sandbox", detail=str(error))
         try:
-            return self._scored(await self._outcomes(code, tests))
+            return self._scored(await self._outcomes(code, tests), tests)
         except SandboxBusy as again:
             return Unscored(kind="sandbox", detail=str(again))
         except SandboxBroken as again:
             return Unscored(kind=BROKE, detail=str(again))
 
-    def _scored(self, outcomes: Sequence[Outcome]) -> Scored:
+    def _scored(self, outcomes: Sequence[Outcome], tests: Tests) -> Scored:
         share = sum(outcome.passed for outcome in outcomes) / len(outcomes)
         value = share if self.config.score == "share" else float(share == 1.0)
-        return Scored(value=value, detail=in_words(outcomes, trusting=self.config.tests == "trusting"))
+        trusting = self.config.tests == "trusting"
+        guessed = () if trusting or not isinstance(tests, Asserts) or tests.entry_point else of_the_code(tests)
+        return Scored(value=value, detail=in_words(outcomes, trusting=trusting, from_the_code=guessed))
 
     async def close(self) -> None:
         await self._runner.close()
 
     async def _judges_rightly(self) -> bool:
         outcomes = await self._outcomes(KNOWN_GOOD, KNOWN_TESTS)
-        return [outcome.passed for outcome in outcomes] == [True, False]
+        return [outcome.passed for outcome in outcomes] == [True, False, False]
 
     async def _outcomes(self, code: str, tests: Tests) -> list[Outcome]:
         if isinstance(tests, Asserts):
@@ -121,20 +137,26 @@ class CodeScorer:
 
     async def _asserts(self, code: str, tests: Asserts) -> list[Outcome]:
         """A test passes when the line with this run's nonce says so, and in no other way."""
+        trusting = self.config.tests == "trusting"
+        refused = [not trusting and evaluates(text, tests.entry_point) for text in tests.texts]
         asked = {
             "nonce": secrets.token_hex(16),
             "code": code,
-            "tests": tests.texts,
-            "entry_point": tests.entry_point,
-            "trusting": self.config.tests == "trusting",
+            "tests": ["" if why else text for text, why in zip(tests.texts, refused, strict=True)],
+            "names": of_the_code(tests),
+            "setup": tests.setup,
+            "trusting": trusting,
         }
         stdin, seconds = json.dumps(asked).encode(), self.config.timeout_seconds
         run = await self._run(self._judging, stdin, seconds, two_users=self._two_users)
         lines = [line.split(" ", 3) for line in run.stdout.splitlines()]
-        told = {line[1]: line[2:] for line in lines if len(line) == 4 and line[0] == asked["nonce"]}
+        judged = {line[1]: line[2:] for line in lines if len(line) == 4 and line[0] == asked["nonce"]}
         silence = ["", run.detail or f"the tests ended with code {run.return_code}"]
-        verdicts = [told.get(str(index), silence) for index in range(len(tests.texts))]
-        return [Outcome(passed=verdict == "passed", why=why) for verdict, why in verdicts]
+        verdicts = [judged.get(str(index), silence) for index in range(len(tests.texts))]
+        return [
+            Outcome(passed=False, why=f"{why}; {NEEDS_TRUST}") if why else Outcome(passed=said == "passed", why=told)
+            for why, (said, told) in zip(refused, verdicts, strict=True)
+        ]
 
     async def _pairs(self, code: str, pairs: Sequence[Pair]) -> list[Outcome]:
         """One after the other, so that a reply that hangs holds one place, and not for longer than all may take.
@@ -173,12 +195,19 @@ def printed(run: Run, wanted: str) -> Outcome:
     return Outcome(passed=right, why="" if right else "it prints something else")
 
 
-def in_words(outcomes: Sequence[Outcome], *, trusting: bool) -> str:
-    """How many tests passed, whether they trusted the code, and why the first one failed."""
+def of_the_code(tests: Asserts) -> tuple[str, ...]:
+    """The names that come from the code."""
+    return names_of_the_code(tests.texts, tests.setup, tests.entry_point, tests.names)
+
+
+def in_words(outcomes: Sequence[Outcome], *, trusting: bool, from_the_code: Sequence[str] = ()) -> str:
+    """How many tests passed, whether they trusted the code, what they took from it without a word of the row that it
+    is the code's, and why the first one failed."""
     told = f"{sum(outcome.passed for outcome in outcomes)} of {len(outcomes)} tests pass"
     failed = next(((place, outcome) for place, outcome in enumerate(outcomes, 1) if not outcome.passed), None)
     why = f"; test {failed[0]}: {failed[1].why}"[:400] if failed and failed[1].why else ""
-    return f"{told}{' (trusting)' if trusting else ''}{why}"
+    names = f"; from the code: {', '.join(from_the_code)}"[:200] if from_the_code else ""
+    return f"{told}{' (trusting)' if trusting else ''}{names}{why}"
 
 
 def make_code_scorer(config: CodeRewardConfig) -> CodeScorer:

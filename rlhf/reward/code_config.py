@@ -17,6 +17,12 @@ class CodeRewardConfig(Config):
     `{input, output}`, or `{inputs: [...], outputs: [...]}`, also as JSON text."""
     entry_point_column: str | None = None
     """Column with the name of the function that tests of the form `def check(candidate)` are called with."""
+    setup_column: str | None = None
+    """Column with Python that is run with the tests, before them: helpers and imports that tests use and do not hold.
+    What is tested is the code's, whatever the set-up calls so: HumanEval's `prompt` can be named."""
+    names: tuple[str, ...] = ()
+    """Names that tests take from the code besides the entry point's, a class `ListNode` say. Where a row has an entry
+    point, no others come from the code; where it has none, every name that the tests do not bind does."""
     tests: Literal["values", "trusting"] = "values"
     """Of asserts. `values`: they run in a process of their own, and only plain values come from the code; `trusting`:
     they run in the code's process, for tests that need its objects. A policy can then replace what tests use, and pass

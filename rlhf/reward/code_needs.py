@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-import builtins
-import sys
 from collections.abc import Iterator
 
+from rlhf.reward.code_names import KNOWN, evaluates
 from rlhf.reward.code_tests import Asserts
 
 INTO_THE_PROCESS = frozenset(("redirect_stdout", "redirect_stderr", "patch", "mock_open", "run_until_complete"))
-KNOWN = set(dir(builtins)) | set(sys.stdlib_module_names)
+CHANGE = frozenset(
+    ["append", "extend", "insert", "clear", "sort", "reverse", "update", "setdefault", "discard", "popitem"]
+)
 
 
 def needs_trust(tests: Asserts) -> str:
@@ -23,9 +24,11 @@ def needs_trust(tests: Asserts) -> str:
     bound = set(_bound(nodes))
     of_code = {node.id for node in nodes if isinstance(node, ast.Name)} - bound - KNOWN
     objects = {target for node in nodes for target in _made_of(node, of_code)}
-    reasons = (_reason(node, of_code, objects) for node in nodes)
+    answers, given = _answers(nodes, of_code), _given(nodes, of_code)
+    reasons = (_reason(node, of_code, objects) or _aliasing(node, answers, given) for node in nodes)
+    evaluated = next(filter(None, (evaluates(text, tests.entry_point) for text in tests.texts)), "")
     own = next((node.name for node in nodes if isinstance(node, ast.ClassDef) and of_code), "")
-    return next(filter(None, reasons), f"they define the class {own}" if own else "")
+    return evaluated or next(filter(None, reasons), f"they define the class {own}" if own else "")
 
 
 def _bound(nodes: list[ast.AST]) -> Iterator[str]:
@@ -38,6 +41,55 @@ def _bound(nodes: list[ast.AST]) -> Iterator[str]:
             yield node.arg
         elif isinstance(node, ast.Import | ast.ImportFrom):
             yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+
+
+def _calls(node: ast.AST, of_code: set[str]) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in of_code
+
+
+def _answers(nodes: list[ast.AST], of_code: set[str]) -> set[str]:
+    """Variables that hold what a function of the code answered."""
+    assigned = [node for node in nodes if isinstance(node, ast.Assign) and _calls(node.value, of_code)]
+    assigned = [node for node in assigned if not _is_class(node.value.func, of_code)]  # type: ignore[attr-defined]
+    return {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}
+
+
+def _given(nodes: list[ast.AST], of_code: set[str]) -> set[str]:
+    """Variables that a class of the code was constructed with: it may keep them."""
+    made = [node for node in nodes if isinstance(node, ast.Call) and _is_class(node.func, of_code)]
+    return {argument.id for node in made for argument in node.args if isinstance(argument, ast.Name)}
+
+
+def _aliasing(node: ast.AST, answers: set[str], given: set[str]) -> str:
+    """What depends on whether the code and the test hold one object: within one call it is known, later it is not."""
+    match node:
+        case ast.Compare(left=left, comparators=[right], ops=[ast.Is() | ast.IsNot()]):
+            sides = (left, right)
+            if not any(isinstance(side, ast.Constant) or _called(side) == "type" for side in sides):
+                calls = [side for side in sides if _called(side)]
+                names = {side.id for side in sides if isinstance(side, ast.Name)}
+                return (
+                    f"they ask whether {ast.unparse(node)}" if len(calls) == 2 or (names and names <= answers) else ""
+                )
+        case ast.Call(func=ast.Attribute(value=of, attr=name)) if name in CHANGE:
+            if isinstance(of, ast.Name) and of.id in given:
+                return f"they change {of.id}, which the code was given"
+            if _called(of) or (isinstance(of, ast.Subscript) and _base(of) in answers):
+                return f"they change {ast.unparse(of)}, an answer of the code"
+    return ""
+
+
+def _called(node: ast.AST) -> str:
+    """The method or function of a call."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+
+
+def _base(node: ast.AST) -> str:
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _is_class(node: ast.AST | None, of_code: set[str]) -> bool:

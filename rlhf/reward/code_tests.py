@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from rlhf.reward.code_config import CodeRewardConfig
+from rlhf.reward.code_names import unknown_names
+
 Row = Mapping[str, Any]
 
 
@@ -27,27 +30,41 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asserts:
-    """Pieces of Python, run one after the other; each is a test, and passes when it raises nothing. `entry_point` is
-    the name of the function that is tested, where the row has one."""
+    """Pieces of Python, run one after the other; each is a test, and passes when it asks the code for something and
+    raises nothing. `entry_point` is the name of the function that is tested, where the row has one; `setup` is run
+    before them, and is none of the code's."""
 
     texts: tuple[str, ...]
     entry_point: str | None = None
+    names: tuple[str, ...] = ()
+    """What may come from the code besides the entry point; where there is none, what the tests do not bind does too."""
+    setup: str = ""
 
 
 Tests = Asserts | Sequence[Pair]
 
 
-def read_tests(row: Row, column: str, entry_point_column: str | None) -> Tests:
+def read_tests(row: Row, config: CodeRewardConfig) -> Tests:
     """The tests in the row's column. Raises `TestsError`."""
+    column = config.tests_column
     value = _from_json(row.get(column))
     if value is None:
         raise TestsError(f"the row has no tests in column {column!r}")
     if _holds_pairs(value):
         pairs = _pairs(value)
         return pairs if pairs else _none(column)
-    entry_point = _entry_point(row, entry_point_column)
+    entry_point = _entry_point(row, config.entry_point_column)
+    setup = _setup(row, config.setup_column)
     texts = _asserts(value, entry_point)
-    return Asserts(texts=texts, entry_point=entry_point) if texts else _none(column)
+    if not texts:
+        _none(column)
+    tests = Asserts(texts=_asking(texts), entry_point=entry_point, names=config.names, setup=setup)
+    if config.tests == "values" and (unknown := unknown_names(tests.texts, setup, entry_point, config.names)):
+        raise TestsError(
+            f"the tests use {', '.join(unknown)}, and hold no such names: reward.code.setup_column names a column that "
+            f"does, reward.code.names those that are the code's"
+        )
+    return tests
 
 
 def _none(column: str) -> NoReturn:
@@ -90,6 +107,41 @@ def _asserts(value: Any, entry_point: str | None) -> tuple[str, ...]:
     for one in value:
         _parsed(one)
     return tuple(value)
+
+
+def _setup(row: Row, column: str | None) -> str:
+    if column is None:
+        return ""
+    text = row.get(column)
+    if not isinstance(text, str):
+        raise TestsError(f"column {column!r} holds no set-up")
+    _parsed(text)
+    return text
+
+
+def _asking(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Pieces that only prepare (imports, definitions, constants) go with the next that does more, and are no tests.
+    Raises `TestsError` where there are no others: definitions that nobody calls pass whatever the code is."""
+    tests: list[str] = []
+    before: list[str] = []
+    for text in texts:
+        before.append(text)
+        if not all(map(_only_prepares, _parsed(text).body)):
+            tests.append("\n".join(before))
+            before = []
+    if not tests:
+        raise TestsError("the tests ask the code for nothing, they only define and import")
+    return tuple(tests)
+
+
+def _only_prepares(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Import() | ast.ImportFrom() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Pass():
+            return True
+        case ast.Expr(value=value) | ast.Assign(value=value):
+            return not any(isinstance(node, ast.Name | ast.Call) for node in ast.walk(value))
+        case _:
+            return False
 
 
 def _split(text: str) -> list[str]:

@@ -12,7 +12,8 @@ from rlhf.reward.code_config import CodeRewardConfig
 from rlhf.reward.hostile_programs import hostile_programs
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Runner
-from tests.attacks.reward_hacks import Hack, hacks
+from tests.attacks.hack import Hack
+from tests.attacks.reward_hacks import hacks
 from tests.attacks.sandboxes import SandboxOf
 from tests.sandbox.conftest import RUNGS, USERS, readable_python
 
@@ -36,8 +37,8 @@ async def above(runner: Runner, corpus: Mapping[str, Hack]) -> dict[str, object]
 
 
 def test_the_corpus_is_large() -> None:
-    assert len(hacks()) == 87
-    assert len(CORPUS) == 174
+    assert len(hacks()) == 146
+    assert len(CORPUS) == 233
 
 
 async def test_no_program_is_scored_above_what_it_earns() -> None:

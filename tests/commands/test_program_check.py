@@ -71,6 +71,17 @@ def test_the_kind_code_is_attacked_with_programs(
         ("class Node:\n    pass\nassert f(Node()) == 1", "they define the class Node"),
         ("with Lock() as lock:\n    assert lock.held() == 1", "they enter Lock()"),
         ("assert count_lines(open('x')) == 1", "they open files"),
+        ("assert eval(expression()) == 5", "they may run what the code answers, by eval"),
+        ("a = make()\nb = make()\nassert a is not b", "they ask whether a is not b"),
+        ("assert make() is make()", "they ask whether make() is make()"),
+        (
+            "items = [1]\nbag = Bag(items)\nitems.append(2)\nassert bag.get() == [1]",
+            "they change items, which the code was given",
+        ),
+        (
+            "bag = Bag([1])\nbag.get().append(5)\nassert bag.get() == [1]",
+            "they change bag.get(), an answer of the code",
+        ),
         (
             "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as said:\n    greet()\n"
             "assert said.getvalue() == 'hello'",
@@ -89,6 +100,8 @@ def test_tests_that_need_objects_are_told_by_their_text(test: str, words: str) -
         "assert add(1, 2) == 3",
         "stack = Stack()\nstack.push(1)\nassert stack.pop() == 1 and len(stack) == 0",
         "assert 3 in Stack([3])",
+        "assert f(1) is None and f(2) is True",
+        "items = [1]\nassert f(items) is items",
         "assert isinstance(add(1, 2), int)",
         "import math\nassert math.isclose(area(1), math.pi)",
         "def check(candidate):\n    assert candidate([1]) == [1]\ncheck(same)",

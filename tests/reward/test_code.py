@@ -72,7 +72,7 @@ async def test_a_process_that_ends_passes_no_test_that_waits_for_exceptions(scor
 
 SOLUTION = """
 import math
-from collections import Counter, deque
+from collections import Counter, deque, namedtuple
 from dataclasses import dataclass
 from fractions import Fraction
 LIMIT = 10
@@ -95,6 +95,16 @@ def numbers():
 def adder(n): return lambda x: x + n
 def queue(*items): return deque(items)
 def same(value): return value
+def zeros(n): return [[0] for _ in range(n)]
+notes = []
+def remember(x): notes.append(x)
+def keywords(**named): return named
+Pair = namedtuple('Pair', 'x y')
+@dataclass
+class Date:
+    day: int
+def dated(day): return Date(day).day
+def leave(): raise SystemExit
 def fail(text='no'): raise Refused(text)
 """
 BY_VALUES = [
@@ -119,6 +129,21 @@ BY_VALUES = [
     "    assert same(value) == value and type(same(value)) is type(value)",
     "assert same(float('nan')) != 0 and same(float('-inf')) == float('-inf')",
     "def check(candidate):\n    assert candidate([1]) == [1]\ncheck(same)",
+    "assert count('aab').most_common(1) == [('a', 2)] and count('')['z'] == 0",
+    "row = [1]\nsort(values=row)\ngrid = [row, row]\nassert same(grid) is grid and same(grid)[0] is row",
+    "rows = zeros(2)\nrows[0][0] = 1\nassert rows == [[1], [0]]",
+    "stack = Stack()\nassert stack.push(1) is stack and list(reversed(stack)) == [1] and 2 not in stack",
+    "remember(1)\nremember(2)\nassert notes == [1, 2]",
+    "assert keywords(operation=1, function=2, self=3) == {'operation': 1, 'function': 2, 'self': 3}",
+    "assert Pair(1, 2) == (1, 2) and dated(day=3) == 3",
+    "nt = Stack([1])\nassert nt.pop() == 1",
+    "from solution import adder as made\nimport solution\nassert made(1)(2) == 3 and solution.LIMIT == 10",
+    "from threading import Thread\nfilled = Stack()\n"
+    "work = [Thread(target=lambda: list(map(filled.push, 'ab'))) for _ in '12']\n"
+    "[one.start() for one in work]\n[one.join() for one in work]\nassert len(filled) == 4",
+    "try:\n    fail()\n    assert False\nexcept ValueError:\n    pass",
+    "assert callable(fail)",
+    "try:\n    leave()\n    assert False\nexcept SystemExit:\n    pass",
 ]
 """Tests that need no trust, and pass with `SOLUTION`."""
 WITH_OBJECTS = {
@@ -129,7 +154,10 @@ WITH_OBJECTS = {
     "class Two(Stack):\n    pass\nassert Two([1, 2]).pop() == 2": "of an object of the code",
     "try:\n    fail()\nexcept Refused:\n    pass": "such tests need reward.code.tests: trusting",
     "stack = Stack()\nstack.items = [1]\nassert stack.pop() == 1": "such tests need reward.code.tests: trusting",
-    "assert count('aab').most_common(1) == [('a', 2)]": "such tests need reward.code.tests: trusting",
+    "assert Pair(1, 2).x == 1": "a test asks a kind of tuple for 'x'",
+    "stack = Stack([1])\ntry:\n    stack + 1\nexcept TypeError:\n    pass": "computes with an object of the code",
+    "assert type(Stack()) is type(Stack())": "a test asks for the type of an object",
+    "def evaluated(text): return eval(text)\nassert apply(evaluated, ['1']) == [1]": "by eval",
     "assert Stack([1, 2, 3])[0:2] == [1, 2]": "hands an object of type slice to the code",
     "class Node:\n    value = 1\nassert same(Node()).value == 1": "hands an object of type Node to the code",
     "assert apply(lambda x: same(x), [1]) == [1]": "a test hands over calls the code",
@@ -166,7 +194,7 @@ async def test_every_number_says_how_it_came_about_and_whom_it_trusts(ladder: La
         told.append(scored.detail)
         await scorer.close()
     assert told == [
-        "0 of 4 tests pass; test 1: AssertionError:",
+        "0 of 4 tests pass; from the code: add; test 1: AssertionError:",
         "0 of 4 tests pass (trusting); test 1: AssertionError:",
     ]
 
@@ -250,7 +278,7 @@ async def test_a_row_without_usable_tests_gives_no_number(tests: Any) -> None:
 
 def test_text_is_split_into_one_test_an_assert_and_its_set_up_stays_with_it() -> None:
     text = "import math\nx = f(1)\nassert x == 1\ny = f(2)\nassert y == 2\nprint('end')"
-    assert read_tests({"tests": text}, "tests", None) == Asserts(
+    assert read_tests({"tests": text}, CONFIG) == Asserts(
         texts=("import math\nx = f(1)\nassert x == 1", "y = f(2)\nassert y == 2\nprint('end')")
     )
 
@@ -262,6 +290,6 @@ def test_pairs_are_read_in_the_forms_of_common_datasets() -> None:
         '{"inputs": ["1"], "outputs": ["2"]}',
         {"inputs": ["1"], "outputs": ["2"]},
     ):
-        assert read_tests({"t": value}, "t", None) == wanted
+        assert read_tests({"t": value}, CONFIG.model_copy(update={"tests_column": "t"})) == wanted
     with pytest.raises(TestsError, match="no tests in column 't'"):
-        read_tests({}, "t", None)
+        read_tests({}, CONFIG.model_copy(update={"tests_column": "t"}))

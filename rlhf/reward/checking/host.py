@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import operator
@@ -11,18 +12,22 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from rlhf.reward.checking.values import exception, pack, plain, told, unpack
+from rlhf.reward.checking.values import MOST_BYTES, Met, content, exception, pack, plain, told, unpack
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    "call": lambda function, *arguments, **named: function(*arguments, **named),
+    "call": lambda function, /, *arguments, **named: function(*arguments, **named),
     "attribute": getattr,
     "item": operator.getitem,
     "length": len,
     "iterate": iter,
+    "contains": operator.contains,
+    "reversed": reversed,
 }
 """What may be asked of an object, which is their first argument."""
-MUTABLE = (list, dict, set)
+SOURCES = {"run": "solution.py", "test": "test.py"}
 MOST_DESCRIPTORS = 4096
+PYTHONS_RECURSION = 1000
+FIRST_USER, USERS = 50_000, 15_000
 
 
 class Host:
@@ -31,59 +36,73 @@ class Host:
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "r"), os.fdopen(answers, "w")
         self._objects: list[Any] = []
-        self._names: dict[str, Any] = {"__name__": "solution"}
+        self._numbers: dict[int, int] = {}
+        solution = sys.modules["solution"] = ModuleType("solution")
+        self._names = solution.__dict__
+        self._names["__file__"] = os.path.join(os.getcwd(), "solution.py")
 
     def serve(self) -> None:
         """Carry out requests until nobody asks."""
         while line := self._requests.readline():
-            request = json.loads(line)
-            try:
-                answer = self._carry_out(request["do"], request)
-            except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
-                answer = told(error)
-            self._send(answer)
+            self._send(self._answer(json.loads(line)))
 
-    def _carry_out(self, do: str, request: dict[str, Any]) -> dict[str, Any]:
-        if do == "run":
-            exec(compile(request["code"], "solution.py", "exec"), self._names)
-            asked = {name: self._names[name] for name in request["names"] if name in self._names}
-            return {"names": {name: self._pack(it) for name, it in asked.items() if not isinstance(it, ModuleType)}}
-        if do == "test":
-            exec(compile(request["test"], "test.py", "exec"), self._names)
-            return {}
-        arguments, named = self._unpack(request["arguments"]), self._unpack(request["named"])
-        if do == "next":
-            return self._next(arguments[0])
-        result = OPERATIONS[do](*arguments, **named)
-        given = (*arguments, *named.values())
-        changed = [self._pack(argument) if type(argument) in MUTABLE else None for argument in given]
-        return {"result": self._pack(result), "changed": changed}
-
-    def _next(self, iterator: Any) -> dict[str, Any]:
+    def _answer(self, request: dict[str, Any]) -> str:
+        do, met, before = request["do"], Met(), []
+        if do == "name":
+            return self._named(request["name"])
         try:
-            return {"result": self._pack(next(iterator)), "changed": [None]}
-        except StopIteration:
-            return {"end": True}
+            if do in ("run", "test"):
+                exec(compile(request["code"], SOURCES[do], "exec", dont_inherit=True), self._names)
+                return "{}"
+            arguments, named = (unpack(request[given], self._find, met) for given in ("arguments", "named"))
+            before = [_items(value) for value in met.values]
+            result = next(arguments[0]) if do == "next" else OPERATIONS[do](*arguments, **named)
+        except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
+            end = {"end": True} if do == "next" and type(error) is StopIteration else told(error)
+            return self._line(lambda: end | {"changed": self._changed(before, met)})
+        return self._line(lambda: {"result": self._pack(result, met), "changed": self._changed(before, met)})
 
-    def _send(self, message: dict[str, Any]) -> None:
-        self._answers.write(json.dumps(message) + "\n")
+    def _named(self, name: str) -> str:
+        if name not in self._names or isinstance(self._names[name], ModuleType):
+            return '{"missing": true}'
+        return self._line(lambda: {"result": self._pack(self._names[name], Met()), "changed": []})
+
+    def _line(self, answer: Callable[[], dict[str, Any]]) -> str:
+        """An answer as it is sent. What cannot be sent is told apart from exceptions, which tests may await."""
+        try:
+            line = json.dumps(answer())
+        except BaseException as error:  # noqa: BLE001 - the code's objects take part in it
+            return json.dumps({"unfit": f"{type(error).__name__}: {told(error)['text']}"})
+        return line if len(line) < MOST_BYTES else json.dumps({"unfit": f"it has more than {MOST_BYTES} bytes"})
+
+    def _changed(self, before: list[tuple[Any, ...]], met: Met) -> list[Any]:
+        """Which mutable arguments hold something else than before, and what."""
+        return [
+            [number, content(value, self._keep, met)]
+            for number, (items, value) in enumerate(zip(before, list(met.values), strict=False))
+            if len(items) != len(now := _items(value)) or not all(map(operator.is_, items, now))
+        ]
+
+    def _send(self, line: str) -> None:
+        self._answers.write(line + "\n")
         self._answers.flush()
 
-    def _pack(self, value: Any) -> Any:
-        return pack(value, self._keep)
-
-    def _unpack(self, packed: Any) -> Any:
-        return unpack(packed, self._find)
+    def _pack(self, value: Any, met: Met) -> Any:
+        return pack(value, self._keep, met)
 
     def _keep(self, value: Any) -> Any:
         if (simple := plain(value)) is not value:
-            return pack(simple, self._keep)
-        self._objects.append(value)
-        return {"function" if callable(value) else "object": len(self._objects) - 1}
+            return {"kin": self._pack(simple, Met())}
+        if (number := self._numbers.get(id(value))) is None:
+            number = self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
+        return {"function" if callable(value) else "object": number}
 
     def _find(self, kind: str, known_by: Any) -> Any:
         if kind == "object":
             return self._objects[known_by]
+        if kind == "kin":
+            return known_by
         if kind == "named":
             module, name = known_by
             return operator.attrgetter(name)(importlib.import_module(module))
@@ -91,13 +110,19 @@ class Host:
 
     def _function_of_the_test(self, number: int) -> Callable[..., Any]:
         def function(*arguments: Any) -> Any:
-            self._send({"function": number, "arguments": [self._pack(argument) for argument in arguments]})
+            met = Met()
+            self._send(json.dumps({"function": number, "arguments": [self._pack(one, met) for one in arguments]}))
             answer = json.loads(self._requests.readline())
             if "raised" in answer:
                 raise exception(answer["raised"], answer["text"])
-            return self._unpack(answer["result"])
+            return unpack(answer["result"], self._find, met)
 
         return function
+
+
+def _items(value: Any) -> tuple[Any, ...]:
+    """What a mutable value holds, one by one."""
+    return (*value, *value.values()) if isinstance(value, dict) else tuple(value)
 
 
 def be_host(requests: int, answers: int, user: int) -> None:
@@ -109,8 +134,28 @@ def be_host(requests: int, answers: int, user: int) -> None:
         first, second = sorted((requests, answers))
         for start, end in ((3, first), (first + 1, second), (second + 1, MOST_DESCRIPTORS)):
             os.closerange(start, end)
-        os.setresuid(user, user, user)
-        sys.setrecursionlimit(10_000)
+        if user == 0:
+            _leave_root()
+        else:
+            os.setresuid(user, user, user)
+        sys.setrecursionlimit(PYTHONS_RECURSION + _depth())
         Host(requests, answers).serve()
     finally:
         os._exit(0)
+
+
+def _leave_root() -> None:
+    """In a sandbox that runs programs as root: the code must not look into the process of the tests."""
+    user = FIRST_USER + os.getpid() % USERS
+    with contextlib.suppress(OSError):  # a root of nobody else; the start of the reward proves that it sees nothing
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+
+
+def _depth() -> int:
+    """How many calls the code's own stand upon, so that it has as many as anywhere."""
+    frame, depth = sys._getframe(), 3
+    while frame := frame.f_back:  # type: ignore[assignment]
+        depth += 1
+    return depth

@@ -1,7 +1,7 @@
 """The process of the tests: it parts with that of the code, runs each test here, and prints a line about each.
 
-Read from standard input: `nonce`, `code`, `tests`, `trusting` and `entry_point`, as JSON. A line is
-`nonce index passed|failed detail`.
+Read from standard input, as JSON: `nonce`, `code`, `tests`, `trusting`, `names` (those that come from the code) and
+`setup` (what is run before the tests). A line is `nonce index passed|failed detail`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ import json
 import os
 import signal
 import sys
+from types import ModuleType
 from typing import Any
 
 from rlhf.reward.checking.host import be_host
-from rlhf.reward.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode
+from rlhf.reward.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode, type_of
 
 PR_SET_DUMPABLE = 4
-ABOUT_OBJECTS = (
-    *(ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException"),
-    *(f"'{kind}' object has no attribute" for kind in ("tuple", "dict", "int", "str", "list")),
-)
-"""What Python says of operations that it does not know, of `except` with a class of the code, and of what crossed as
-the plain value that it is a kind of: a named tuple, say."""
+ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException")
+"""What Python says of operations that it does not know, and of `except` with a class of the code."""
+NEVER_ASKED = "the test never asks the code for anything"
+TYPE = "_rlhf_type_of"
 UNWANTED = {"this", "antigravity"}
 """Modules that do something when they are imported."""
 
@@ -37,10 +36,10 @@ def main() -> None:
     asked = json.load(sys.stdin)
     verdicts = closed_in()
     tests = [ast.parse(test) for test in asked["tests"]]
-    real = modules(tests)
-    names, refusal = prepared(link, asked, tests, real)
+    names, refusal = prepared(link, asked, [*tests, ast.parse(asked["setup"])])
+    reach = Reach(tests)
     for index, test in enumerate(tests):
-        complaint = refusal or judged(test, names, link, trusting=asked["trusting"])
+        complaint = refusal or judged(test, names, link, reach, trusting=asked["trusting"])
         line = f"{asked['nonce']} {index} {'failed' if complaint else 'passed'} {complaint}"
         verdicts.write(line.encode("ascii", "backslashreplace") + b"\n")
     os._exit(0)
@@ -81,22 +80,93 @@ def closed_in() -> Any:
     return verdicts
 
 
-def prepared(
-    link: Link, asked: dict[str, Any], tests: list[ast.Module], real: dict[str, Any]
-) -> tuple[dict[str, Any], str]:
-    """The names that tests may use; or why there are none. What Python itself calls so is not the code's, except for
-    the function that is to be tested."""
-    wanted = [] if asked["trusting"] else [name for name in used(tests) if not name.startswith("__")]
-    own = [name for name in wanted if not hasattr(builtins, name) or name == asked["entry_point"]]
+class Names(dict[str, Any]):
+    """The names that tests use. Those of the code are asked for when they are used, so that they are what they are
+    then; what the tests themselves call so goes before them."""
+
+    def __init__(self, link: Link, of_code: list[str], real: dict[str, Any]) -> None:
+        super().__init__(real, __name__="tests", __builtins__=builtins, **{TYPE: type_of})
+        self._link, self._of_code = link, frozenset(of_code)
+        self._functions: dict[str, Any] = {}
+
+    def __missing__(self, name: str) -> Any:
+        if name not in self._of_code:
+            raise KeyError(name)
+        value = self._link.name(name)
+        if type(value) is FunctionOfTheCode:
+            self[name] = self._functions[name] = value
+        return value
+
+    def ask_again(self) -> None:
+        """Forget the functions that the last test asked for, but not what it called so itself."""
+        for name, function in self._functions.items():
+            if self.get(name) is function:
+                del self[name]
+        self._functions = {}
+
+
+class Solution(ModuleType):
+    """What tests import as the module of the code."""
+
+    def __init__(self, names: Names) -> None:
+        super().__init__("solution")
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._names.__missing__(name)
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Reach:
+    """Which tests use what came from the code: they ask it, or use a variable that a test which did has set or used."""
+
+    def __init__(self, tests: list[ast.Module]) -> None:
+        self._set = {name.id for test in tests for name in _names(test) if isinstance(name.ctx, ast.Store)}
+        self._reached: set[str] = set()
+
+    def uses_the_code(self, test: ast.Module, *, asked: bool) -> bool:
+        mentioned = {name.id for name in _names(test)} & self._set
+        used = asked or bool(mentioned & self._reached)
+        self._reached |= mentioned if used else set()
+        return used
+
+
+def _names(test: ast.Module) -> list[ast.Name]:
+    return [node for node in ast.walk(test) if isinstance(node, ast.Name)]
+
+
+class TypeOf(ast.NodeTransformer):
+    """`type(value)` of a test, which Python answers for the stand-in."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1:
+            node.func.id = TYPE
+        return node
+
+
+def prepared(link: Link, asked: dict[str, Any], texts: list[ast.Module]) -> tuple[Names, str]:
+    """The names that tests may use; or why there are none. The set-up is run before the code is, and what is to be
+    tested is the code's whatever the set-up calls so."""
+    real = modules(texts)
+    names = Names(link, asked["names"], real)
+    sys.modules["solution"] = Solution(names)
     try:
-        found = link.run(asked["code"], own)
-    except Exception as error:  # noqa: BLE001 - whatever the code raises
-        return {}, in_a_line(error)
-    return {**found, **real, "__name__": "tests", "__builtins__": builtins}, ""
-
-
-def used(tests: list[ast.Module]) -> list[str]:
-    return sorted({node.id for test in tests for node in ast.walk(test) if isinstance(node, ast.Name)})
+        if asked["trusting"]:
+            link.trust(asked["setup"])
+        else:
+            exec(compile(asked["setup"], "setup.py", "exec", dont_inherit=True), names)
+    except BaseException as error:  # noqa: BLE001 - whatever the task's set-up raises
+        return names, f"the set-up fails: {in_a_line(error)}"
+    for name in set(asked["names"]) - set(real):
+        names.pop(name, None)
+    try:
+        link.run(asked["code"])
+    except BaseException as error:  # noqa: BLE001 - whatever the code raises
+        return names, in_a_line(error)
+    return names, ""
 
 
 def modules(tests: list[ast.Module]) -> dict[str, Any]:
@@ -106,26 +176,31 @@ def modules(tests: list[ast.Module]) -> dict[str, Any]:
     bases = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
-    standard = bases & set(sys.stdlib_module_names) - UNWANTED
-    for name in imported - UNWANTED:
-        with contextlib.suppress(Exception):  # the test will say so
-            importlib.import_module(name)
-    return {name: importlib.import_module(name) for name in standard}
+    of_tests = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    found = {}
+    standard = bases & set(sys.stdlib_module_names) - of_tests
+    for name in (imported | standard) - UNWANTED:
+        with contextlib.suppress(Exception):  # another system's; a test that imports it will say so
+            found[name] = importlib.import_module(name)
+    return {name: module for name, module in found.items() if name in standard}
 
 
-def judged(test: ast.Module, names: dict[str, Any], link: Link, *, trusting: bool) -> str:
-    """Why the test fails; empty when it passes. Code whose process has ended passes nothing."""
-    link.objection = ""
+def judged(test: ast.Module, names: Names, link: Link, reach: Reach, *, trusting: bool) -> str:
+    """Why the test fails; empty when it passes. Code whose process has ended passes nothing, and a test that asks it
+    for nothing says nothing about it."""
+    link.objection, before = "", link.asked
+    names.ask_again()
     try:
         if trusting:
             link.trust(ast.unparse(test))
         else:
-            exec(compile(test, "test.py", "exec"), names)
+            exec(compile(TypeOf().visit(test), "test.py", "exec", dont_inherit=True), names)
+        complaint = "" if reach.uses_the_code(test, asked=link.asked > before) else NEVER_ASKED
     except BaseException as error:  # noqa: BLE001 - whatever a test raises is a failure of the code
-        complaint = in_a_line(error)
-        about_objects = any(words in complaint for words in ABOUT_OBJECTS)
-        return link.objection or (f"{complaint}; {NEEDS_TRUST}" if about_objects else complaint)
-    return link.objection or link.ended
+        reach.uses_the_code(test, asked=link.asked > before)
+        about_objects = any(words in (complaint := in_a_line(error)) for words in ABOUT_OBJECTS)
+        complaint = f"{complaint}; {NEEDS_TRUST}" if about_objects else complaint
+    return link.objection or link.ended or complaint
 
 
 def in_a_line(error: BaseException) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, NoReturn
 
-from rlhf.reward.checking.values import MOST_BYTES, NoValue, exception, pack, told, unpack
+from rlhf.reward.checking.values import BASES, MOST_BYTES, Met, NoValue, exception, fill, pack, told, unpack
 
 NEEDS_TRUST = "such tests need reward.code.tests: trusting"
 
@@ -23,54 +24,93 @@ class NeedsTrusting(Exception):
 
 
 class Link:
-    """Asks the process of the code one thing at a time. `objection` says why no test passes any more, or this one."""
+    """Asks the process of the code one thing at a time. `objection` says why no test passes any more, or this one;
+    `asked` how often the code was asked for what it has."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "wb"), os.fdopen(answers, "rb")
+        self._one_at_a_time = threading.RLock()
         self._functions: list[FunctionType] = []
+        self._objects: dict[tuple[str, int], ObjectOfTheCode] = {}
+        self._kin = {base: _kin_of(base, self) for base in BASES}
         self._calling_back = False
         self.ended = self.objection = ""
+        self.asked = 0
 
-    def run(self, code: str, names: list[str]) -> dict[str, Any]:
-        """Run the code; those of `names` that it then has. Raises what the code raises, and `CodeEnded`."""
-        found = self._exchange({"do": "run", "code": code, "names": names}).get("names")
-        if type(found) is not dict:
-            self._end("it gave no names")
-        return {name: self._unpack(found[name]) for name in names if name in found}
+    def run(self, code: str) -> None:
+        """Run the code. Raises what the code raises, and `CodeEnded`."""
+        self._exchange({"do": "run", "code": code}, Met())
 
     def trust(self, test: str) -> None:
         """Run a test in the code's own process. Raises what it raises there."""
-        self._exchange({"do": "test", "test": test})
+        self._exchange({"do": "test", "code": test}, Met())
+        self.asked += 1
 
-    def ask(self, operation: str, *arguments: Any, **named: Any) -> Any:
-        """The result of an operation on the code's objects; lists, dicts and sets it was given change as there."""
-        if self._calling_back:
-            self.refuse("a function that a test hands over calls the code")
-        packed = self._pack(list(arguments)), self._pack(named)
-        answer = self._exchange({"do": operation, "arguments": packed[0], "named": packed[1]})
-        if operation == "next" and answer.get("end") is True:
-            raise StopIteration
-        changed = answer.get("changed")
-        if type(changed) is not list or "result" not in answer:
-            self._end("it gave no result")
-        result = self._unpack(answer["result"])
-        for argument, content in zip((*arguments, *named.values()), changed, strict=False):
-            if type(argument) in (list, dict, set) and content is not None:
-                self._become(argument, self._unpack(content))
-        return result
+    def name(self, name: str) -> Any:
+        """What the code has by that name at this time. Raises `KeyError`, also for a module."""
+        with self._one_at_a_time:
+            answer = self._asked({"do": "name", "name": name}, met := Met())
+            if answer.get("missing") is True:
+                raise KeyError(name)
+            self.asked += 1
+            return self._result(answer, met, 0)
 
-    def refuse(self, what: str) -> NoReturn:
+    def ask(self, operation: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """The result of an operation on the code's objects; mutable values it was given change as there."""
+        with self._one_at_a_time:
+            met = Met()
+            packed = [pack(all_of_them, self._keep, met) for all_of_them in (list(arguments), named)]
+            given = len(met.values)
+            self.asked += 1
+            answer = self._asked({"do": operation, "arguments": packed[0], "named": packed[1]}, met)
+            if operation == "next" and answer.get("end") is True:
+                raise StopIteration
+            return self._result(answer, met, given)
+
+    def refuse(self, what: str, advice: str = NEEDS_TRUST) -> NoReturn:
         """The test cannot be judged from here; it fails, whatever it does about the exception."""
-        self.objection = self.objection or f"{what}; {NEEDS_TRUST}"
+        self.objection = self.objection or f"{what}; {advice}"
         raise NeedsTrusting(self.objection)
 
-    def _exchange(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _asked(self, request: dict[str, Any], met: Met) -> dict[str, Any]:
+        if self._calling_back:
+            self.refuse("a function that a test hands over calls the code")
+        return self._exchange(request, met)
+
+    def _exchange(self, request: dict[str, Any], met: Met) -> dict[str, Any]:
+        given = len(met.values)
         self._send(request)
         while "function" in (answer := self._receive()):
             self._send(self._call_back(answer["function"], answer.get("arguments")))
+        if "unfit" in answer:
+            self.refuse("an answer of the code cannot be sent", str(answer["unfit"])[:100])
         if "raised" in answer:
+            self._become(answer.get("changed"), met, given)
             raise exception(answer["raised"], answer.get("text"))
         return answer
+
+    def _result(self, answer: dict[str, Any], met: Met, given: int) -> Any:
+        if "result" not in answer:
+            self._end("it gave no result")
+        result = self._unpack(answer["result"], met)
+        self._become(answer.get("changed"), met, given)
+        return result
+
+    def _become(self, changed: Any, met: Met, given: int) -> None:
+        """Let the first `given` of the mutable values hold what the code says that they hold."""
+        if type(changed) is not list or len(changed) > given:
+            self._end("it gave no changes")
+        for change in changed:
+            if type(change) is not list or len(change) != 2 or type(change[0]) is not int:
+                self._end("a change is none")
+            if not 0 <= change[0] < given:
+                self._end("it changed what it was not given")
+            value = met.values[change[0]]
+            value.clear()
+            try:
+                fill(value, change[1], self._find, met)
+            except NoValue as error:
+                self._end(str(error))
 
     def _call_back(self, number: Any, packed: Any) -> dict[str, Any]:
         """What a function of the test, which it handed over, says of the code's plain values."""
@@ -78,9 +118,10 @@ class Link:
             self._end("it calls a function that it was not given")
         self._calling_back = True
         try:
-            arguments = [self._unpack(argument) for argument in packed]
-            return {"result": self._pack(self._functions[number](*arguments))}
-        except Exception as error:  # noqa: BLE001 - a function of the test, called with anything
+            met = Met()
+            arguments = [self._unpack(argument, met) for argument in packed]
+            return {"result": pack(self._functions[number](*arguments), self._keep, met)}
+        except BaseException as error:  # noqa: BLE001 - a function of the test, called with anything
             return told(error)
         finally:
             self._calling_back = False
@@ -108,32 +149,30 @@ class Link:
         self.ended = f"the code does not answer: {why}"
         raise CodeEnded(self.ended)
 
-    def _become(self, argument: Any, value: Any) -> None:
-        """Change a list, dict or set in place."""
-        if type(value) is not type(argument):
-            self._end("an argument became something else")
-        argument.clear()
-        argument.extend(value) if type(argument) is list else argument.update(value)
-
-    def _pack(self, value: Any) -> Any:
-        return pack(value, self._keep)
-
-    def _unpack(self, packed: Any) -> Any:
+    def _unpack(self, packed: Any, met: Met) -> Any:
         try:
-            return unpack(packed, self._find)
+            return unpack(packed, self._find, met)
         except NoValue as error:
             self._end(str(error))
 
-    def _find(self, kind: str, number: Any) -> ObjectOfTheCode:
-        if kind not in ("object", "function") or type(number) is not int:
+    def _find(self, kind: str, known_by: Any) -> Any:
+        if kind == "kin" and type(known_by) in self._kin:
+            return self._kin[type(known_by)](known_by)
+        if kind not in ("object", "function") or type(known_by) is not int:
             raise NoValue("what arrived is no value")
-        return (ObjectOfTheCode if kind == "object" else FunctionOfTheCode)(self, number)
+        if (known := self._objects.get((kind, known_by))) is None:
+            made = ObjectOfTheCode if kind == "object" else FunctionOfTheCode
+            known = self._objects[kind, known_by] = made(self, known_by)
+        return known
 
-    def _keep(self, value: Any) -> dict[str, Any]:
+    def _keep(self, value: Any) -> Any:
         """What of a test's is no plain value, for the code: its own objects back, built-in functions by their names,
         functions of the test to be called back."""
         if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
             return {"object": value._rlhf_number}
+        base: Any = type(value).__base__
+        if type(value) is self._kin.get(base):
+            return {"kin": pack(base(value), self._keep, Met())}
         if type(value) in (type, FunctionType, BuiltinFunctionType, MethodDescriptorType):
             module = getattr(value, "__objclass__", value).__module__
             if module in sys.stdlib_module_names:
@@ -144,6 +183,16 @@ class Link:
         return {"function": len(self._functions) - 1}
 
 
+def _kin_of(base: type, link: Link) -> Any:
+    """The type of values whose type in the code is a kind of `base`: no more than `base` is known of them."""
+
+    def refused(this: Any, name: Any) -> NoReturn:
+        link.refuse(f"a test asks a kind of {base.__name__} for {name!r}")
+
+    methods = {"__slots__": (), "__getattr__": refused} | ({"__missing__": refused} if base is dict else {})
+    return type(f"KindOf{base.__name__.capitalize()}", (base,), methods)
+
+
 def _refused(doing: str) -> Any:
     def refused(this: ObjectOfTheCode, *others: Any) -> NoReturn:
         this._rlhf_link.refuse(f"a test {doing} an object of the code")
@@ -151,39 +200,67 @@ def _refused(doing: str) -> Any:
     return refused
 
 
+ARITHMETIC = (
+    *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift", "rshift", "and", "xor"),
+    *("or", "neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil", "complex"),
+)
+REFUSED: dict[str, tuple[str, ...]] = {
+    "compares": ("eq", "ne", "hash", "lt", "le", "gt", "ge"),
+    "asks for instances of": ("instancecheck", "subclasscheck"),
+    "converts": ("bool", "str", "repr", "format", "index", "int", "float", "bytes", "fspath"),
+    "changes": ("setattr", "delattr", "setitem", "delitem"),
+    "computes with": tuple(f"{form}{name}" for name in ARITHMETIC for form in ("", "r", "i")),
+    "enters": ("enter", "exit", "aenter", "aexit", "await", "aiter", "anext"),
+    "copies": ("copy", "deepcopy", "reduce", "reduce_ex", "getstate"),
+}
+"""What Python would answer for a class without these methods, or of the stand-in, is not what the code would."""
+
+
 class ObjectOfTheCode:
-    """It gives plain values, or objects like itself, when it is asked for an attribute, an item, its length or its
-    items one by one. Nothing else is known of it: neither what it equals nor its truth.
+    """It gives plain values, or objects like itself, when it is asked for an attribute, an item, its length, whether it
+    contains a value, or its items one by one. Nothing else is known of it: neither what it equals nor its truth.
     """
 
     __slots__ = ("_rlhf_link", "_rlhf_number")
+    _rlhf_link: Link
+    _rlhf_number: int
 
     def __init__(self, link: Link, number: int) -> None:
-        self._rlhf_link, self._rlhf_number = link, number
-
-    __eq__ = __ne__ = __hash__ = __lt__ = __le__ = __gt__ = __ge__ = _refused("compares")
-    __bool__ = __str__ = __repr__ = __format__ = __index__ = __int__ = __float__ = _refused("converts")
+        object.__setattr__(self, "_rlhf_link", link)
+        object.__setattr__(self, "_rlhf_number", number)
 
     def __getattribute__(self, name: str) -> Any:
         if name in ObjectOfTheCode.__slots__:
             return object.__getattribute__(self, name)
         if name.startswith("__"):  # its class too, which `isinstance` asks for
             self._rlhf_link.refuse(f"a test reads {name} of an object of the code")
-        return self._rlhf_link.ask("attribute", self, name)
+        return self._rlhf_link.ask("attribute", (self, name), {})
 
     def __getitem__(self, key: Any) -> Any:
-        return self._rlhf_link.ask("item", self, key)
+        return self._rlhf_link.ask("item", (self, key), {})
+
+    def __contains__(self, value: Any) -> Any:
+        return self._rlhf_link.ask("contains", (self, value), {})
 
     def __len__(self) -> int:
-        length: int = self._rlhf_link.ask("length", self)
+        length: int = self._rlhf_link.ask("length", (self,), {})
         return length
 
     def __iter__(self) -> Iterator[Any]:
-        iterator: Iterator[Any] = self._rlhf_link.ask("iterate", self)
+        iterator: Iterator[Any] = self._rlhf_link.ask("iterate", (self,), {})
+        return iterator
+
+    def __reversed__(self) -> Iterator[Any]:
+        iterator: Iterator[Any] = self._rlhf_link.ask("reversed", (self,), {})
         return iterator
 
     def __next__(self) -> Any:
-        return self._rlhf_link.ask("next", self)
+        return self._rlhf_link.ask("next", (self,), {})
+
+
+for doing, names in REFUSED.items():
+    for name in names:
+        setattr(ObjectOfTheCode, f"__{name}__", _refused(doing))
 
 
 class FunctionOfTheCode(ObjectOfTheCode):
@@ -191,5 +268,12 @@ class FunctionOfTheCode(ObjectOfTheCode):
 
     __slots__ = ()
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._rlhf_link.ask("call", self, *arguments, **named)
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
+        return self._rlhf_link.ask("call", (self, *arguments), named)
+
+
+def type_of(value: Any) -> Any:
+    """What `type(value)` is to a test."""
+    if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
+        value._rlhf_link.refuse("a test asks for the type of an object of the code")
+    return type(value)

@@ -1,19 +1,29 @@
 """Plain values as JSON, between the process of the tests and that of the code. Nothing is looked up, imported or run
-when they arrive, and what arrives is of the built-in types exactly."""
+when they arrive, and what arrives is of the types below exactly."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 MOST_BYTES = 4 << 20
-"""Of a line, each way."""
+"""Of an answer."""
 DEEPEST = 100
 SAFE_INTEGER = 1 << 63
-SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+SEQUENCES: dict[str, Any] = {"tuple": tuple, "frozenset": frozenset}
+DEFAULTS: dict[Any, str] = {
+    kind: f"defaultdict of {kind.__name__}" for kind in (int, float, str, list, tuple, set, dict, bool)
+}
+MUTABLE: dict[str, Callable[[], Any]] = {
+    **{kind.__name__: kind for kind in (list, dict, set, bytearray, deque, Counter, OrderedDict)},
+    **{name: partial(defaultdict, kind) for kind, name in DEFAULTS.items()},
+}
+NAMES: dict[Any, str] = {kind: name for name, kind in MUTABLE.items() if isinstance(kind, type)}
 BUILT: dict[str, Callable[..., Any]] = {
     "int": lambda text: int(text, 16),
     "bytes": lambda text: text.encode("latin-1"),
@@ -25,23 +35,55 @@ BUILT: dict[str, Callable[..., Any]] = {
 """How a value that JSON does not have is made of what does arrive."""
 UNFIT = (StopIteration, StopAsyncIteration, UnicodeError)
 """The former would end the loops of whoever receives them; the last, and groups, are not made of a text alone."""
-PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, dict, list, tuple, set, frozenset)
-EXCEPTIONS: dict[str, type[Exception]] = {
+BASES: tuple[Any, ...] = (int, float, complex, str, bytes, dict, list, tuple, set, frozenset, bytearray)
+
+
+class OtherException(Exception):
+    """An exception of the code that does not travel. No test can await it by its class."""
+
+
+class OtherBaseException(BaseException):
+    """One that `except Exception` does not catch."""
+
+
+EXCEPTIONS: dict[str, type[BaseException]] = {
     name: kind
     for name, kind in vars(builtins).items()
     if isinstance(kind, type)
     and issubclass(kind, Exception)
     and not issubclass(kind, UNFIT)
     and name != "ExceptionGroup"
-}
+} | {"SystemExit": SystemExit}
 """The exceptions that travel."""
+OTHERS = {kind.__name__: kind for kind in (OtherException, OtherBaseException)}
 
 
 class NoValue(Exception):
     """What arrived, or is to be sent, is no plain value, or too large."""
 
 
-def pack(value: Any, keep: Callable[[Any], Any], depth: int = 0) -> Any:
+class Met:
+    """The mutable values of one exchange by the order in which both sides meet them: what is one object there is one
+    here. Each is packed once, and is its number from then on."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, value: Any) -> int | None:
+        return self._numbers.get(id(value))
+
+    def add(self, value: Any) -> None:
+        self._numbers[id(value)] = len(self.values)
+        self.values.append(value)
+
+    def numbered(self, number: Any) -> Any:
+        if type(number) is not int or not 0 <= number < len(self.values):
+            raise NoValue("what arrived was not met")
+        return self.values[number]
+
+
+def pack(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
     """`value` for `json.dumps`; what is no plain value is what `keep` makes of it. Raises `NoValue`."""
     if depth > DEEPEST:
         raise NoValue(f"a value is nested more than {DEEPEST} deep")
@@ -50,10 +92,13 @@ def pack(value: Any, keep: Callable[[Any], Any], depth: int = 0) -> Any:
         return value
     if kind is int:
         return value if -SAFE_INTEGER < value < SAFE_INTEGER else {"int": hex(value)}
-    if kind is dict:
-        return {"dict": [[pack(key, keep, depth + 1), pack(inner, keep, depth + 1)] for key, inner in value.items()]}
-    if kind.__name__ in SEQUENCES and kind is SEQUENCES[kind.__name__]:
-        return {kind.__name__: [pack(inner, keep, depth + 1) for inner in value]}
+    if name := named(value):
+        if (number := met.number(value)) is not None:
+            return {"met": number}
+        met.add(value)
+        return {name: content(value, keep, met, depth + 1)}
+    if kind is tuple or kind is frozenset:
+        return {kind.__name__: [pack(inner, keep, met, depth + 1) for inner in value]}
     if kind is bytes:
         return {"bytes": value.decode("latin-1")}
     if kind is complex:
@@ -65,42 +110,95 @@ def pack(value: Any, keep: Callable[[Any], Any], depth: int = 0) -> Any:
     return {"Decimal": str(value)} if kind is Decimal else keep(value)
 
 
-def unpack(packed: Any, find: Callable[[str, Any], Any], depth: int = 0) -> Any:
+def named(value: Any) -> str:
+    """The name of a mutable value's type; empty where it is none, or holds more than its items."""
+    kind = type(value)
+    if kind is defaultdict:
+        factory = value.default_factory
+        return DEFAULTS.get(factory, "") if type(factory) is type else ""
+    return "" if kind is deque and value.maxlen is not None else NAMES.get(kind, "")
+
+
+def content(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
+    """What a mutable value holds, packed."""
+    if isinstance(value, dict):
+        return [[pack(key, keep, met, depth), pack(inner, keep, met, depth)] for key, inner in value.items()]
+    if isinstance(value, bytearray):
+        return value.decode("latin-1")
+    return [pack(inner, keep, met, depth) for inner in value]
+
+
+def fill(value: Any, packed: Any, find: Callable[[str, Any], Any], met: Met, depth: int = 0) -> None:
+    """Let an empty mutable value hold `packed`. Raises `NoValue`."""
+    fits: bool = type(packed) is (str if isinstance(value, bytearray) else list)
+    if not fits:
+        raise NoValue("what arrived is no content")
+    try:
+        if isinstance(value, dict):
+            for key, inner in packed:
+                known_by = unpack(key, find, met, depth)
+                value[known_by] = unpack(inner, find, met, depth)
+        elif isinstance(value, bytearray):
+            value.extend(packed.encode("latin-1"))
+        else:
+            items: Iterable[Any] = (unpack(inner, find, met, depth) for inner in packed)
+            value.update(items) if isinstance(value, set) else value.extend(items)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise NoValue(f"what arrived is no value: {type(error).__name__}") from None
+
+
+def unpack(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: int = 0) -> Any:
     """The value again. `find(kind, number)` gives what stayed behind. Raises `NoValue` for whatever is none."""
     kind = type(packed)
     if packed is None or kind in (bool, str, float, int):
         return packed
     if kind is not dict or len(packed) != 1 or depth > DEEPEST:
         raise NoValue("what arrived is no value")
-    [(name, content)] = packed.items()
+    [(name, within)] = packed.items()
+    if name == "met":
+        return met.numbered(within)
+    if name in MUTABLE:
+        value = MUTABLE[name]()
+        met.add(value)
+        fill(value, within, find, met, depth + 1)
+        return value
     try:
-        if name == "dict":
-            return {unpack(key, find, depth + 1): unpack(inner, find, depth + 1) for key, inner in content}
         if name in SEQUENCES:
-            return SEQUENCES[name](unpack(inner, find, depth + 1) for inner in content)
-        return BUILT[name](content) if name in BUILT else find(name, content)
+            return SEQUENCES[name](unpack(inner, find, met, depth + 1) for inner in within)
+        if name == "kin":
+            return find(name, unpack(within, find, Met(), depth + 1))
+        return BUILT[name](within) if name in BUILT else find(name, within)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise NoValue(f"what arrived is no value: {type(error).__name__}") from None
 
 
 def plain(value: Any) -> Any:
-    """`value`, or the plain value that a standard container or number of numpy's is a kind of. For the code's side."""
-    for kind in PLAIN:
+    """`value`, or the plain value that it is a kind of: an enumeration's number, a named tuple, a number or array of
+    numpy's. For the code's side."""
+    for kind in BASES:
         if isinstance(value, kind):
             return kind(value)
-    if isinstance(value, bytearray):
-        return bytes(value)
-    return value.tolist() if type(value).__module__ == "numpy" and hasattr(value, "tolist") else value
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        simple = value.tolist()
+        return int(simple) if type(simple) is bool else simple
+    return value
 
 
-def told(error: BaseException) -> dict[str, str]:
-    """An exception by name: that of the nearest of its classes which travels."""
+def told(error: BaseException) -> dict[str, Any]:
+    """An exception by name: that of the nearest of its classes which travels, if one says more than `Exception`."""
     travels = (kind.__name__ for kind in type(error).__mro__ if EXCEPTIONS.get(kind.__name__) is kind)
-    name = "RuntimeError" if isinstance(error, UNFIT[:2]) else next(travels, "RuntimeError")
+    nearest = next(travels, "")
+    if nearest in ("", "Exception") and type(error) is not Exception:
+        nearest = (OtherException if isinstance(error, Exception) else OtherBaseException).__name__
     words = error.args[0] if len(error.args) == 1 and type(error.args[0]) is str else error
-    return {"raised": name, "text": str(words)[:500]}
+    try:
+        text = str(words)[:500]
+    except BaseException:  # noqa: BLE001 - an exception of the code that cannot be shown
+        text = ""
+    return {"raised": nearest, "text": text}
 
 
-def exception(name: Any, text: Any) -> Exception:
-    """The exception of the table by that name; `RuntimeError` for any other."""
-    return EXCEPTIONS.get(name if type(name) is str else "", RuntimeError)(text if type(text) is str else "")
+def exception(name: Any, text: Any) -> BaseException:
+    """The exception of the table by that name; `OtherException` for any other."""
+    known = EXCEPTIONS | OTHERS
+    return known.get(name if type(name) is str else "", OtherException)(text if type(text) is str else "")
