@@ -10,8 +10,8 @@ from rlhf.cluster.worker import Cluster
 from rlhf.errors import RlhfError, WorkerDied
 
 T = TypeVar("T")
-END_OF_ALL_SECONDS = 0.5
-"""The end of a job reaches its workers and this process at once: time for the word that it was no death."""
+END_OF_ALL_SECONDS = 2.0
+"""The end of a job reaches its workers and this process at about one time: for the word that it was no death."""
 
 
 async def while_alive(cluster: Cluster, work: Coroutine[Any, Any, T]) -> T:

@@ -379,6 +379,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 }
 
 ALLOWED: Mapping[str, Mapping[str, str]] = {
+    "hide what it holds": {
+        "bubblewrap": "its folder cannot outgrow its size, and the tests of a code reward hide from the code"
+    },
     "see that a file exists": {"landlock": "Landlock does not cover it"},
     "read where a link leads": {"landlock": "Landlock does not cover it"},
     "size of a file system": {"landlock": "Landlock does not cover it"},

@@ -18,6 +18,8 @@ from tests.sandbox.conftest import LIMITS, MIB, Cage
 pytestmark = pytest.mark.engine
 LIMIT = {"memory": LIMITS["memory_bytes"], "disk": LIMITS["disk_bytes"], "processes": LIMITS["processes"]}
 LONGEST_SECONDS = 0.2
+BEST_EFFORT_SECONDS = 3.0
+"""The same where only the warden looks: it shares the processor with whatever runs beside the tests."""
 ALL = [(kind, way) for kind, ways in KINDS.items() for way in ways]
 QUICK = [
     ("memory", "shared pages given back"),
@@ -55,7 +57,8 @@ def check(cage: Cage, kind: str, way: str) -> None:
     above = meter.seconds_above(1.25 * LIMIT[kind], baseline)
     if bounded_by_the_kernel(cage, kind):
         assert meter.peak(baseline) <= 1.25 * LIMIT[kind], (meter.peak(baseline), seen)
-    assert above <= scaled(LONGEST_SECONDS), (above, meter.peak(baseline), seen)
+    longest = LONGEST_SECONDS if bounded_by_the_kernel(cage, kind) else BEST_EFFORT_SECONDS
+    assert above <= scaled(longest), (above, meter.peak(baseline), seen)
 
 
 @pytest.mark.parametrize(("kind", "way"), QUICK)
