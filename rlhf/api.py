@@ -14,7 +14,7 @@ from rlhf.controller.inference import evaluate_model, reply
 from rlhf.controller.preemption import Leaving
 from rlhf.controller.resume import ResumePoint
 from rlhf.controller.run import Callback
-from rlhf.controller.train import train
+from rlhf.controller.train import train_recipe
 from rlhf.errors import UserError
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
 from rlhf.recipe.preflight import preflight
@@ -29,7 +29,7 @@ from rlhf.trainer.checkpoint import export_model, model_folder
 
 
 class Trainer:
-    """One recipe, run from Python exactly as by `rlhf train`, save that no supervisor stands behind the process.
+    """One recipe, run from Python exactly as by `rlhf train_recipe`, save that no supervisor stands behind the process.
 
     >>> trainer = Trainer.from_recipe("recipes/quickstart.yaml", "trainer.updates=5")
     >>> trainer.fit().eval_reward_end
@@ -88,7 +88,7 @@ class Trainer:
                     point=point,
                     leaving=leaving,
                 )
-                return asyncio.run(train(context, self._callbacks))
+                return asyncio.run(train_recipe(context, self._callbacks))
 
     def evaluate(self) -> Evaluation:
         """The trained policy on the recipe's held-out tasks, greedily."""

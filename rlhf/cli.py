@@ -61,8 +61,8 @@ def train(
     rendezvous: Annotated[Path | None, typer.Option(metavar="FILE", help="Join the cluster of `rlhf node`.")] = None,
 ) -> None:
     """Train what a recipe says, and leave a run folder."""
-    given = [*(overrides or []), *commands.train.joined(address, rendezvous)]
-    raise typer.Exit(commands.train.train(recipe, given, resume=resume, start_over=start_over))
+    given = [*(overrides or []), *commands.train.join_override(address, rendezvous)]
+    raise typer.Exit(commands.train.run_train(recipe, given, resume=resume, start_over=start_over))
 
 
 @app.command("eval")
@@ -72,7 +72,7 @@ def evaluate(
     overrides: Overrides = None,
 ) -> None:
     """Play a recipe's held-out tasks greedily with a checkpoint."""
-    raise typer.Exit(commands.eval.evaluate(checkpoint, recipe, overrides or []))
+    raise typer.Exit(commands.eval.run_eval(checkpoint, recipe, overrides or []))
 
 
 @app.command()
@@ -84,7 +84,7 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="Decides every draw.")] = 0,
 ) -> None:
     """Reply to one message with a checkpoint."""
-    raise typer.Exit(commands.generate.generate(checkpoint, prompt, max_tokens, temperature, seed))
+    raise typer.Exit(commands.generate.run_generate(checkpoint, prompt, max_tokens, temperature, seed))
 
 
 @app.command()
@@ -95,7 +95,7 @@ def score(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write, instead of printing.")] = None,
 ) -> None:
     """Score recorded responses with a recipe's reward."""
-    raise typer.Exit(commands.score.score(recipe, rows, overrides or [], output))
+    raise typer.Exit(commands.score.run_score(recipe, rows, overrides or [], output))
 
 
 rewards = typer.Typer(help="Rewards: see what they accept.", no_args_is_help=True)
@@ -113,7 +113,7 @@ def reward_check(
 ) -> None:
     """Score hostile replies; print which are accepted."""
     others = wrong or ["41", "43", "24", "67"]
-    code = commands.reward_check.reward_check(
+    code = commands.reward_check.run_reward_check(
         reward, overrides or [], prompt=prompt, answer=answer, wrong=others, reply=reply
     )
     raise typer.Exit(code)
@@ -125,7 +125,7 @@ def export(
     output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to make.")],
 ) -> None:
     """Write a checkpoint's model as a Hugging Face folder."""
-    raise typer.Exit(commands.export.export(checkpoint, output))
+    raise typer.Exit(commands.export.run_export(checkpoint, output))
 
 
 @app.command()
@@ -133,13 +133,13 @@ def options(
     prefix: Annotated[str, typer.Argument(help="Only keys that begin with this, for instance trainer.loss.")] = "",
 ) -> None:
     """List every key of a recipe: type, default, meaning."""
-    raise typer.Exit(commands.options.options(prefix))
+    raise typer.Exit(commands.options.run_options(prefix))
 
 
 @app.command()
 def check(recipe: RecipeFile, overrides: Overrides = None) -> None:
     """Validate a recipe; print what follows from it."""
-    raise typer.Exit(commands.check.check(recipe, overrides or []))
+    raise typer.Exit(commands.check.run_check(recipe, overrides or []))
 
 
 app.command()(launch)
@@ -149,7 +149,7 @@ app.command()(kubernetes)
 @app.command()
 def doctor() -> None:
     """Look at this machine; say what to put right."""
-    raise typer.Exit(commands.doctor.doctor())
+    raise typer.Exit(commands.doctor.run_doctor())
 
 
 @serve.command("reward")
@@ -167,7 +167,7 @@ def serve_reward(
     limit: LimitTexts = None,
 ) -> None:
     """Serve a reward in all the shapes that trainers speak."""
-    code = commands.serve_reward.serve_reward(
+    code = commands.serve_reward.run_serve_reward(
         reward,
         overrides or [],
         host=host,
@@ -221,7 +221,7 @@ def serve_policy(
         lease_seconds=lease_seconds,
         access=access_of(name, certificate, key, limit, POLICY),
     )
-    raise typer.Exit(commands.serve_policy.serve_policy(checkpoint, settings))
+    raise typer.Exit(commands.serve_policy.run_serve_policy(checkpoint, settings))
 
 
 @serve.command("env")
@@ -258,7 +258,7 @@ def serve_env(
         reset_seconds=reset_seconds,
         access_of=partial(access_of, name, certificate, key, limit),
     )
-    raise typer.Exit(commands.serve_env.serve_env(environment, arguments, isolation, settings))
+    raise typer.Exit(commands.serve_env.run_serve_env(environment, arguments, isolation, settings))
 
 
 @env.command("check")
@@ -270,7 +270,7 @@ def env_check(
     token_env: TokenEnv = None,
 ) -> None:
     """Try a live environment server, ours or any of OpenEnv."""
-    raise typer.Exit(commands.env_check.check(url, token_env, action))
+    raise typer.Exit(commands.env_check.run_env_check(url, token_env, action))
 
 
 def main() -> None:

@@ -157,7 +157,7 @@ class Completion:
     routing: Routing | None = None
 
 
-class TokenScores(NamedTuple):
+class TokenLogprobs(NamedTuple):
     """What an engine says of given tokens `[T]`: the log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, and
     the experts that it chose, `int16 [T, layers, k]`, where it says so."""
 
@@ -205,7 +205,7 @@ class Segment:
         return mask
 
 
-class Status(StrEnum):
+class EpisodeStatus(StrEnum):
     """How an episode ended. Truncated is not terminated: a critic bootstraps."""
 
     TERMINATED = "terminated"
@@ -230,7 +230,7 @@ class Trajectory:
 
     task: Task
     segments: tuple[Segment, ...]
-    status: Status
+    status: EpisodeStatus
     response: str = ""
     timings: Timings = Timings()
     engine: str = ""
@@ -300,6 +300,12 @@ class Sample:
     @property
     def trainable(self) -> bool:
         return isinstance(self.trajectory, Trajectory) and isinstance(self.score, Scored)
+
+    @property
+    def failure_kind(self) -> str | None:
+        """Why it cannot be trained: the kind of the episode's failure, else of its scorer's; None where it can."""
+        broken = self.trajectory if isinstance(self.trajectory, Failed) else self.score
+        return None if isinstance(broken, Scored) else broken.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.end_to_end.model import SHAPE
-from rlhf.models.policy import Policy
+from rlhf.models.policy import PolicyModel
 from rlhf.models.tiny import byte_tokenizer, tiny_model
 from rlhf.trainer.batch import Batch, Entry, MicroBatch, assemble
 from rlhf.types import Segment, TokenKind
@@ -19,12 +19,12 @@ PROMPT_TOKENS = 24
 SAMPLES = 8
 
 
-def policy(dtype: torch.dtype) -> Policy:
+def policy(dtype: torch.dtype) -> PolicyModel:
     """The end-to-end benchmark's model of about 10 M parameters, with a vocabulary of 2,048."""
     model = tiny_model(SHAPE, byte_tokenizer(), seed=0)
     config = model.config
     config.vocab_size = VOCABULARY
-    return Policy(type(model)(config).to(dtype).train())
+    return PolicyModel(type(model)(config).to(dtype).train())
 
 
 def batch(replies: Sequence[int], *, shared_prompts: bool = True) -> Batch:

@@ -29,8 +29,10 @@ def figures(rounds: int) -> list[Figure]:
 def useful_share(whole: Batch) -> float:
     """Different tokens, a prompt that samples share counted once, over all that two ranks compute. A prompt computed
     twice is waste, like padding."""
-    contexts = {strand.context.tobytes(): len(strand.context) for strand in whole.strands}
-    useful = sum(len(strand.token_ids) - len(strand.context) for strand in whole.strands) + sum(contexts.values())
+    contexts = {sequence.context.tobytes(): len(sequence.context) for sequence in whole.sequences}
+    useful = sum(len(sequence.token_ids) - len(sequence.context) for sequence in whole.sequences) + sum(
+        contexts.values()
+    )
     return useful / sum(micro.tokens for micro in packed(whole, ranks=2))
 
 
@@ -43,8 +45,8 @@ def packed(whole: Batch, ranks: int = 1) -> list[MicroBatch]:
 def padded(whole: Batch) -> list[MicroBatch]:
     """A sequence a row, in arrival order, filled up to the longest of its micro-batch."""
     parts: list[list[int]] = [[]]
-    for index in range(len(whole.strands)):
-        longest = max(len(whole.strands[i].token_ids) for i in [*parts[-1], index])
+    for index in range(len(whole.sequences)):
+        longest = max(len(whole.sequences[i].token_ids) for i in [*parts[-1], index])
         if parts[-1] and longest * (len(parts[-1]) + 1) > TOKENS_PER_MICROBATCH:
             parts.append([])
         parts[-1].append(index)
@@ -66,19 +68,19 @@ def _train(model: torch.nn.Module, microbatches: Sequence[MicroBatch]) -> None:
 
 
 def _rows(whole: Batch, part: Sequence[int]) -> MicroBatch:
-    strands = [whole.strands[index] for index in part]
-    length = max(len(strand.token_ids) for strand in strands)
-    token_ids = np.stack([np.pad(strand.token_ids, (0, length - len(strand.token_ids))) for strand in strands])
-    targets = np.concatenate([row * length + strand.actions for row, strand in enumerate(strands)])
-    places = np.concatenate([strand.place + np.arange(len(strand.actions)) for strand in strands])
+    sequences = [whole.sequences[index] for index in part]
+    length = max(len(sequence.token_ids) for sequence in sequences)
+    token_ids = np.stack([np.pad(sequence.token_ids, (0, length - len(sequence.token_ids))) for sequence in sequences])
+    targets = np.concatenate([row * length + sequence.actions for row, sequence in enumerate(sequences)])
+    places = np.concatenate([sequence.place + np.arange(len(sequence.actions)) for sequence in sequences])
     return MicroBatch(
         token_ids=token_ids,
         position_ids=np.tile(np.arange(length, dtype=np.int32), (len(part), 1)),
         sources=targets - 1,
         targets=targets,
         places=places,
-        sequences=np.repeat(np.arange(len(part)), [len(strand.actions) for strand in strands]),
-        ends=np.array([row * length + len(strand.token_ids) - 1 for row, strand in enumerate(strands)]),
-        samples=whole.strand_samples[list(part)],
+        sequences=np.repeat(np.arange(len(part)), [len(sequence.actions) for sequence in sequences]),
+        ends=np.array([row * length + len(sequence.token_ids) - 1 for row, sequence in enumerate(sequences)]),
+        samples=whole.sequence_samples[list(part)],
         per_token=whole.per_token.at(places),
     )

@@ -14,12 +14,12 @@ from benchmarks.learner.figures import Figure
 from benchmarks.learner.model import PROMPT_TOKENS, SAMPLES, batch, loss, policy
 from benchmarks.learner.packing import packed
 from rlhf.models.config import ModelConfig
-from rlhf.models.policy import Policy
+from rlhf.models.policy import PolicyModel
 from rlhf.trainer import zero
 from rlhf.trainer.batch import MicroBatch
 from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.learner_worker import LearnerWorker
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.trainer.worker import LearnerWorker
 
 TOKENS = 2048
 GROUPS = 8
@@ -44,7 +44,7 @@ def rate(dtype: torch.dtype, rounds: int) -> Figure:
     return Figure(name=f"rate_{str(dtype).removeprefix('torch.')}", value=bare / whole, bound=BOUNDS[dtype], how=how)
 
 
-def products(model: Policy, micro: MicroBatch) -> Callable[[], None]:
+def products(model: PolicyModel, micro: MicroBatch) -> Callable[[], None]:
     """Every linear layer's three products (output, gradients of input and weight), and nothing else."""
     operands = [
         (torch.randn(tokens, layer.in_features).to(layer.weight.dtype), layer.weight.detach())
@@ -83,7 +83,7 @@ def optimizer_step(rounds: int) -> Figure:
     return Figure(name="optimizer_share", value=share, bound=0.05, at_most=True, how=how)
 
 
-def _layers(model: Policy, micro: MicroBatch) -> list[tuple[nn.Linear, int]]:
+def _layers(model: PolicyModel, micro: MicroBatch) -> list[tuple[nn.Linear, int]]:
     """Every linear layer and the tokens it sees."""
     head = model.model.get_output_embeddings()
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]

@@ -1,4 +1,5 @@
-"""`python -m benchmarks sandbox`: programs a second on each rung, side by side with another tree where one is given."""
+"""`python -m benchmarks sandbox`: programs a second on each level, side by side with another tree where one is
+given."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parents[2]
-RUNGS = ("bubblewrap", "landlock")
+LEVELS = ("bubblewrap", "landlock")
 SIDE_SECONDS = 300.0
 
 
@@ -21,20 +22,25 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
     trees = {"this": HERE} | ({"other": options.beside} if options.beside else {})
     result: dict[str, float] = {}
-    for rung in RUNGS:
-        rounds = [{name: side(tree, rung, options.runs) for name, tree in trees.items()} for _ in range(options.rounds)]
+    for level in LEVELS:
+        rounds = [
+            {name: side(tree, level, options.runs) for name, tree in trees.items()} for _ in range(options.rounds)
+        ]
         for name in trees:
             rate, used = (statistics.median(sides[name][at] for sides in rounds) for at in (0, 1))
-            result |= {f"{rung}_{name}_runs_per_second": round(rate, 2), f"{rung}_{name}_cpu_ms": round(1e3 * used, 1)}
-            print(f"{rung}, {name} tree: {rate:.2f} runs/s, {1e3 * used:.1f} ms of processor time each", flush=True)
+            result |= {
+                f"{level}_{name}_runs_per_second": round(rate, 2),
+                f"{level}_{name}_cpu_ms": round(1e3 * used, 1),
+            }
+            print(f"{level}, {name} tree: {rate:.2f} runs/s, {1e3 * used:.1f} ms of processor time each", flush=True)
         if options.beside:
-            result[f"{rung}_ratio"] = round(statistics.median(s["this"][0] / s["other"][0] for s in rounds), 3)
+            result[f"{level}_ratio"] = round(statistics.median(s["this"][0] / s["other"][0] for s in rounds), 3)
     print("RESULT", json.dumps(result), flush=True)
 
 
-def side(tree: Path, rung: str, runs: int) -> tuple[float, float]:
+def side(tree: Path, level: str, runs: int) -> tuple[float, float]:
     """Runs a second, and processor seconds of each."""
-    command = [sys.executable, str(Path(__file__).with_name("side.py")), rung, str(runs)]
+    command = [sys.executable, str(Path(__file__).with_name("side.py")), level, str(runs)]
     environment = os.environ | {"PYTHONPATH": str(tree)}
     told = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=SIDE_SECONDS).stdout
     rate, used = map(float, told.split())

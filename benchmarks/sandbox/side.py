@@ -1,5 +1,5 @@
-"""One side of the benchmark, in a process of its own: prints runs a second, and processor seconds a run, on one rung of
-the tree on `PYTHONPATH`."""
+"""One side of the benchmark, in a process of its own: prints runs a second, and processor seconds a run, on one level
+of the tree on `PYTHONPATH`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import resource
 import sys
 import time
 
-from rlhf.sandbox.isolation import Rung
-from rlhf.sandbox.ladder import choose
+from rlhf.sandbox.isolation import IsolationLevel
+from rlhf.sandbox.levels import choose
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Program
 
 CODE = "print(sum(range(1000)))"
 
 
-async def rate(rung: str, runs: int) -> tuple[float, float]:
+async def rate(level: str, runs: int) -> tuple[float, float]:
     """Runs a second, as many at once as there are cores, and processor seconds of each with all that the service does
     for it. The first ones are not counted."""
-    sandbox = Sandbox(queue=Queue(), ladder=choose(rungs=(Rung(rung),)))
+    sandbox = Sandbox(queue=Queue(), chosen=choose(levels=(IsolationLevel(level),)))
     await sandbox.start()
     await _many(sandbox, sandbox.queue.runs)
     began, used = time.perf_counter(), _used()

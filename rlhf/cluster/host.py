@@ -18,7 +18,7 @@ from rlhf.errors import RlhfError, WorkerFailed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class MethodResult:
     """A method's value, or what it raised: the exception's class, last line and traceback as text."""
 
     value: Any = None
@@ -28,7 +28,7 @@ class Answer:
     remote_traceback: str = ""
 
 
-class Host:
+class WorkerHost:
     """Constructs `factory` and calls its methods: plain ones in `concurrency` threads, coroutines on the event loop."""
 
     def __init__(self, factory: str, concurrency: int) -> None:
@@ -36,22 +36,22 @@ class Host:
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix=factory.rpartition(":")[2])
         self._target: Any = None
 
-    async def construct(self, kwargs: Mapping[str, Any]) -> Answer:
+    async def construct(self, kwargs: Mapping[str, Any]) -> MethodResult:
         """Import the factory and construct it."""
         return await self._answer(partial(self._construct, kwargs))
 
-    async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Answer:
+    async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MethodResult:
         """Run one method of the object."""
         return await self._answer(partial(self._method(method), *args, **kwargs))
 
-    async def close(self) -> Answer:
+    async def close(self) -> MethodResult:
         """Call the object's `close`, if it has one."""
         if not hasattr(self._target, "close"):
-            return Answer()
+            return MethodResult()
         return await self._answer(self._target.close)
 
     def _construct(self, kwargs: Mapping[str, Any]) -> None:
-        self._target = named(self._factory)(**kwargs)
+        self._target = resolve_name(self._factory)(**kwargs)
 
     def _method(self, name: str) -> Any:
         """Looked up when it runs, so that a wrong name is the call's failure and not the host's."""
@@ -62,21 +62,21 @@ class Host:
         found = inspect.getattr_static(self._target, name, None)
         return getattr(self._target, name) if inspect.iscoroutinefunction(found) else run
 
-    async def _answer(self, function: Any) -> Answer:
+    async def _answer(self, function: Any) -> MethodResult:
         if inspect.iscoroutinefunction(function):
             value = await attempt_awaiting(function())
         else:
             value = await attempt_awaiting(asyncio.get_running_loop().run_in_executor(self._threads, function))
-        return _failure(value.error) if isinstance(value, Raised) else Answer(value=value)
+        return _failure(value.error) if isinstance(value, Raised) else MethodResult(value=value)
 
 
-def named(name: str) -> Any:
+def resolve_name(name: str) -> Any:
     """What `module:name` names."""
     module, _, attribute = name.partition(":")
     return vars(importlib.import_module(module))[attribute]
 
 
-def value_of(worker: str, method: str, answer: Answer) -> Any:
+def value_of(worker: str, method: str, answer: MethodResult) -> Any:
     """The value of an answer, or its failure raised."""
     if not answer.error:
         return answer.value
@@ -86,10 +86,10 @@ def value_of(worker: str, method: str, answer: Answer) -> Any:
     raise WorkerFailed(worker, method, answer.detail, answer.remote_traceback)
 
 
-def _failure(error: BaseException) -> Answer:
+def _failure(error: BaseException) -> MethodResult:
     last_line = traceback.format_exception_only(error)[-1].strip()
     text = "".join(traceback.format_exception(error))
-    return Answer(error=type(error).__name__, message=str(error), detail=last_line, remote_traceback=text)
+    return MethodResult(error=type(error).__name__, message=str(error), detail=last_line, remote_traceback=text)
 
 
 def _takes_one_message(kind: type[RlhfError]) -> bool:

@@ -10,7 +10,7 @@ Layout = Literal["fill", "pack", "spread"]
 """`fill`: node after node in their order; `pack`: on as few nodes as can be; `spread`: as evenly as the room allows."""
 
 
-def shares(layout: Layout, rooms: Sequence[int], count: int) -> list[int]:
+def workers_per_node(layout: Layout, rooms: Sequence[int], count: int) -> list[int]:
     """How many of `count` workers each node takes, at most its room, and no more in all than there is room for."""
     if layout == "spread":
         return _evenly(rooms, min(count, sum(rooms)))

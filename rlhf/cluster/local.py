@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 
-from rlhf.cluster.host import Host, value_of
+from rlhf.cluster.host import WorkerHost, value_of
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.plan import plan
 from rlhf.cluster.resources import Placement, Plan, Role, worker_name
@@ -20,7 +20,7 @@ CLOSE_SECONDS = 10.0
 class LocalWorker:
     """A worker whose object lives in this process."""
 
-    def __init__(self, name: str, host: Host) -> None:
+    def __init__(self, name: str, host: WorkerHost) -> None:
         self.name = name
         self._host = host
 
@@ -62,7 +62,7 @@ class LocalCluster:
         """Construct the role's objects at once and wait for all of them."""
         asked = self._roles[role]
         names = [worker_name(role, index) for index in range(asked.count)]
-        workers = [LocalWorker(name, Host(asked.factory, asked.concurrency)) for name in names]
+        workers = [LocalWorker(name, WorkerHost(asked.factory, asked.concurrency)) for name in names]
         starting = (worker.construct(kwargs_of(i), asked.start_timeout_seconds) for i, worker in enumerate(workers))
         await asyncio.gather(*starting)
         self._workers[role] = workers

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from rlhf.cluster.described import describe
 from rlhf.cluster.free import Free, free_of
-from rlhf.cluster.layout import shares
+from rlhf.cluster.layout import workers_per_node
 from rlhf.cluster.resources import ROUNDING, Placement, Plan, Resources, Role, worker_name
-from rlhf.cluster.shortage import check_gpu_shares, check_sizes, check_totals, no_node
+from rlhf.cluster.shortage import check_gpu_shares, check_totals, check_workers_fit, no_node
 
 __all__ = ["Placement", "Plan", "Resources", "Role", "describe", "plan", "worker_name"]
 
@@ -35,7 +35,7 @@ def plan(roles: Sequence[Role], nodes: Sequence[Resources]) -> Plan:
     """
     check_gpu_shares(roles)
     check_totals(roles, nodes)
-    check_sizes(roles, nodes)
+    check_workers_fit(roles, nodes)
     misfits = []
     for attempt in _attempts(roles):
         dealt = _dealt(attempt, nodes)
@@ -71,8 +71,8 @@ def _taken(role: Role, nodes: Sequence[Resources], rooms: Sequence[int]) -> list
     """How many each node takes. What needs no GPU fills the nodes without one before it takes room on the others."""
     spare = [room if not role.gpus and not node.gpus else 0 for node, room in zip(nodes, rooms, strict=True)]
     scarce = [room - less for room, less in zip(rooms, spare, strict=True)]
-    first = shares(role.layout, spare, role.count)
-    then = shares(role.layout, scarce, role.count - sum(first))
+    first = workers_per_node(role.layout, spare, role.count)
+    then = workers_per_node(role.layout, scarce, role.count - sum(first))
     return [a + b for a, b in zip(first, then, strict=True)]
 
 

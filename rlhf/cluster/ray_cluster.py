@@ -21,7 +21,7 @@ from rlhf.cluster.plan import plan
 from rlhf.cluster.quiet_ray import keep_our_sigterm, quiet_ray, ray_module
 from rlhf.cluster.ray_joining import join_ray, too_few
 from rlhf.cluster.ray_nodes import RayNode, living_nodes
-from rlhf.cluster.ray_places import launch, reserve
+from rlhf.cluster.ray_places import launch_ray_worker, reserve
 from rlhf.cluster.resources import Plan, Role
 from rlhf.cluster.tempdir import socket_folder
 from rlhf.errors import DeadlinePassed
@@ -156,7 +156,7 @@ class RayCluster:
         for bundle, placement in enumerate(planned.placements):
             role, log_file = self._roles[placement.role], log_dir / f"{placement.worker}.log"
             forks = self._forks_of(role)
-            worker = launch(self._group, bundle, placement, role, log_file, self._head, forks)
+            worker = launch_ray_worker(self._group, bundle, placement, role, log_file, self._head, forks)
             self._workers.setdefault(placement.role, []).append(worker)
 
     def _forks_of(self, role: Role) -> Path | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Never
 
-from rlhf.cluster.host import Answer, Host, named
+from rlhf.cluster.host import MethodResult, WorkerHost, resolve_name
 from rlhf.cluster.quiet_ray import ray_module
 from rlhf.transfer.interfaces import interface_environment, interface_toward
 
@@ -23,7 +23,7 @@ LARGEST_INT = 2**31 - 1
 
 
 class RayHost:
-    """A `Host` in a process of its own, whose output goes to `<log_dir>/<worker>.log`.
+    """A `WorkerHost` in a process of its own, whose output goes to `<log_dir>/<worker>.log`.
 
     In a cluster that was joined, `head` is its head's address: what this process sends to other workers takes the
     interface that leads there.
@@ -43,8 +43,8 @@ class RayHost:
         end_at_once_on_sigterm()
         if head is not None:
             use_interface_toward(head)
-        self._host = Host(factory, concurrency)
-        self._importing = Thread(target=named(imports), daemon=True) if imports else None
+        self._host = WorkerHost(factory, concurrency)
+        self._importing = Thread(target=resolve_name(imports), daemon=True) if imports else None
         if self._importing:
             self._importing.start()
 
@@ -52,15 +52,15 @@ class RayHost:
         """Ray's id of the node this runs on, and the process id there."""
         return ray_module().get_runtime_context().get_node_id(), os.getpid()
 
-    async def construct(self, kwargs: Mapping[str, Any]) -> Answer:
+    async def construct(self, kwargs: Mapping[str, Any]) -> MethodResult:
         if self._importing:  # two threads that import the same packages can meet half-made modules
             await asyncio.to_thread(self._importing.join)
         return await self._host.construct(kwargs)
 
-    async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Answer:
+    async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MethodResult:
         return await self._host.call(method, args, kwargs)
 
-    async def close(self) -> Answer:
+    async def close(self) -> MethodResult:
         return await self._host.close()
 
     async def live(self) -> Never:

@@ -25,7 +25,7 @@ def reserve(planned: Plan, ids: Mapping[str, str]) -> Any:
     )
 
 
-def launch(
+def launch_ray_worker(
     group: Any, bundle: int, placement: Placement, role: Role, log_file: Path, head: str | None, forks: Path | None
 ) -> Any:
     """Start the process of one worker in its bundle, as a fork of the server at `forks` if there is one."""

@@ -30,7 +30,7 @@ def check_gpu_shares(roles: Sequence[Role]) -> None:
             )
 
 
-def check_sizes(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
+def check_workers_fit(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
     """No worker is larger than the largest node. Raises `PlacementError`."""
     for role in roles:
         for unit, asked, largest in (

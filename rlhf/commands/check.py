@@ -1,4 +1,4 @@
-"""`rlhf check`: what a recipe comes to, without running it."""
+"""`rlhf run_check`: what a recipe comes to, without running it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ISOLATED = {"thread": "in threads", "process": "each session in a process", "own
 """The words for `environment.isolation`."""
 
 
-def check(recipe: Path, overrides: Sequence[str] = ()) -> int:
+def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     """Validate, and print what is derived and where it would run. Raises `UserError`."""
     loaded = located(load_recipe(recipe, overrides)).recipe
     plan = preflight(loaded)
@@ -124,8 +124,11 @@ def derived(recipe: Recipe) -> list[Row]:
             f"{count(trainer.tickets, 'group')} at once, at most {count(trainer.max_staleness, 'update')} stale",
         ),
         *([("correction", describe_correction(trainer.correction))] if trainer.old_logprobs == "recomputed" else []),
-        ("evaluation", "before and after" + every(trainer.eval_every) if recipe.data.eval else "none"),
-        ("checkpoints", "at the end" + every(trainer.save_every) + f", the newest {trainer.keep_checkpoints} are kept"),
+        ("evaluation", "before and after" + and_every(trainer.eval_every) if recipe.data.eval else "none"),
+        (
+            "checkpoints",
+            "at the end" + and_every(trainer.save_every) + f", the newest {trainer.keep_checkpoints} are kept",
+        ),
     ]
 
 
@@ -148,7 +151,7 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{plural}"
 
 
-def every(updates: int) -> str:
+def and_every(updates: int) -> str:
     return f", and every {count(updates, 'update')}" if updates else ""
 
 

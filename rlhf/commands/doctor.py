@@ -1,4 +1,4 @@
-"""`rlhf doctor`: is this machine, and this installation, fit to train? Nothing heavy is imported."""
+"""`rlhf run_doctor`: is this machine, and this installation, fit to train? Nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from rlhf.sandbox.isolation import BEST_EFFORT
-from rlhf.sandbox.ladder import choose
+from rlhf.sandbox.levels import choose
 from rlhf.sandbox.program import SandboxUnavailable
 
 GIB = 2**30
@@ -46,7 +46,7 @@ ANSI = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "1;31"}
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One thing looked at; `advice` says what to do when it is not ok."""
 
     subject: str
@@ -55,7 +55,7 @@ class Finding:
     advice: str = ""
 
 
-def doctor() -> int:
+def run_doctor() -> int:
     """Print every finding; 1 when one of them makes training impossible."""
     findings = [finding for look in LOOKS for finding in look()]
     for finding in findings:
@@ -63,7 +63,7 @@ def doctor() -> int:
     return int(any(finding.level is Level.FAIL for finding in findings))
 
 
-def report(finding: Finding, *, colour: bool) -> str:
+def report(finding: Diagnosis, *, colour: bool) -> str:
     """The finding as a line, and its advice as a second one."""
     level = f"{finding.level.value:<5}"
     if colour:
@@ -72,25 +72,25 @@ def report(finding: Finding, *, colour: bool) -> str:
     return line if finding.level is Level.OK else f"{line}\n{'':<22}→ {finding.advice}"
 
 
-def judge(subject: str, good: bool, seen: str, advice: str, otherwise: Level = Level.WARN) -> Finding:
+def judge(subject: str, good: bool, seen: str, advice: str, otherwise: Level = Level.WARN) -> Diagnosis:
     """Ok where `good`, else `otherwise` with its advice."""
-    return Finding(subject, Level.OK, seen) if good else Finding(subject, otherwise, seen, advice)
+    return Diagnosis(subject, Level.OK, seen) if good else Diagnosis(subject, otherwise, seen, advice)
 
 
-def python() -> Iterable[Finding]:
+def python() -> Iterable[Diagnosis]:
     right = (3, 11) <= sys.version_info[:2] <= (3, 13)
     advice = "the pinned packages are for Python 3.11, 3.12 and 3.13: run make setup"
     yield judge("python", right, platform.python_version(), advice)
 
 
-def packages() -> Iterable[Finding]:
+def packages() -> Iterable[Diagnosis]:
     for name in NEEDED:
         version = installed(name)
         yield judge(name, version is not None, version or "missing", "run make setup", Level.FAIL)
     yield from vllm()
 
 
-def vllm() -> Iterable[Finding]:
+def vllm() -> Iterable[Diagnosis]:
     """One build of vLLM, with the torch that it was built for: its kernels load with no other."""
     builds = {name: version for name in VLLM_BUILDS if (version := installed(name))}
     seen = ", ".join(f"{name} {version}" for name, version in builds.items()) or "missing"
@@ -105,14 +105,14 @@ def vllm() -> Iterable[Finding]:
         yield judge("torchvision", "+cpu" in vision, vision, advice)
 
 
-def plugin() -> Iterable[Finding]:
+def plugin() -> Iterable[Diagnosis]:
     names = {point.name for point in metadata.entry_points(group="vllm.general_plugins")}
     seen = "registered" if PLUGIN in names else "not registered"
     advice = "run make setup: vLLM finds it by the package's entry point"
     yield judge("weight transfer", PLUGIN in names, seen, advice, Level.FAIL)
 
 
-def cores() -> Iterable[Finding]:
+def cores() -> Iterable[Diagnosis]:
     count = len(os.sched_getaffinity(0))
     yield judge("cores", count >= 2, str(count), "one core is slow: engine and learner take turns on it")
     threads = os.environ.get("OMP_NUM_THREADS")
@@ -121,29 +121,29 @@ def cores() -> Iterable[Finding]:
     yield judge("threads", pinned, seen, "unset it: more threads than cores make a step ten times slower")
 
 
-def memory() -> Iterable[Finding]:
+def memory() -> Iterable[Diagnosis]:
     free = min(psutil.virtual_memory().available, cgroup_memory_left())
     advice = "an engine and a learner rank take about 2 GiB each"
     yield judge("memory", free >= 6 * GIB, f"{free / GIB:.1f} GiB free", advice)
 
 
-def gpus() -> Iterable[Finding]:
+def gpus() -> Iterable[Diagnosis]:
     lines = nvidia_smi()
-    yield Finding("gpus", Level.OK, "; ".join(lines) if lines else "none: everything runs on the CPU")
+    yield Diagnosis("gpus", Level.OK, "; ".join(lines) if lines else "none: everything runs on the CPU")
 
 
-def ports() -> Iterable[Finding]:
+def ports() -> Iterable[Diagnosis]:
     try:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             seen = f"127.0.0.1 has free ones, {listener.getsockname()[1]} for instance"
-        yield Finding("ports", Level.OK, seen)
+        yield Diagnosis("ports", Level.OK, seen)
     except OSError as error:
         seen = f"cannot bind to 127.0.0.1: {error.strerror}"
-        yield Finding("ports", Level.FAIL, seen, "workers meet on loopback: allow it")
+        yield Diagnosis("ports", Level.FAIL, seen, "workers meet on loopback: allow it")
 
 
-def storage() -> Iterable[Finding]:
+def storage() -> Iterable[Diagnosis]:
     shared = shutil.disk_usage("/dev/shm").free / GIB
     advice = "Ray keeps objects there: start the container with --shm-size=1g"
     yield judge("/dev/shm", shared >= 0.5, f"{shared:.1f} GiB free", advice)
@@ -154,7 +154,7 @@ def storage() -> Iterable[Finding]:
     yield judge("temporary files", short, folder, "its name is too long for Ray's sockets: set TMPDIR=/tmp")
 
 
-def limits() -> Iterable[Finding]:
+def limits() -> Iterable[Diagnosis]:
     for subject, kind, flag, least in LIMITS:
         soft, hard = resource.getrlimit(kind)
         unlimited = soft == resource.RLIM_INFINITY
@@ -162,24 +162,24 @@ def limits() -> Iterable[Finding]:
         yield judge(subject, unlimited or soft >= least, "unlimited" if unlimited else f"{soft:,}", advice)
 
 
-def sandbox() -> Iterable[Finding]:
+def sandbox_isolation() -> Iterable[Diagnosis]:
     """The isolation of model-written code, tried with real code, and which of its limits hold by measuring alone."""
     try:
-        ladder = choose()
+        chosen = choose()
     except SandboxUnavailable as error:
-        yield Finding("sandbox", Level.WARN, "none: rewards by code and Python tools do not run", str(error))
+        yield Diagnosis("sandbox", Level.WARN, "none: rewards by code and Python tools do not run", str(error))
         return
-    isolation = ladder.isolation
-    over = "; ".join(f"not {rung}: {reason}" for rung, reason in ladder.passed_over)
-    yield judge("sandbox", not over, f"{isolation.rung} with {isolation.python.path}", over)
+    isolation = chosen.isolation
+    over = "; ".join(f"not {level}: {reason}" for level, reason in chosen.passed_over)
+    yield judge("sandbox", not over, f"{isolation.level} with {isolation.python.path}", over)
     loose = [name for name, how in isolation.bounds.items() if how == BEST_EFFORT]
     seen = ", ".join(f"{name} {how}" for name, how in isolation.bounds.items())
-    advice = f"{', '.join(loose)} can be exceeded for a moment, or hidden: {ladder.ungrouped or 'install bubblewrap'}"
+    advice = f"{', '.join(loose)} can be exceeded for a moment, or hidden: {chosen.ungrouped or 'install bubblewrap'}"
     yield judge("sandbox limits", not loose, seen, advice)
 
 
-LOOKS: tuple[Callable[[], Iterable[Finding]], ...] = (
-    python, packages, plugin, cores, memory, gpus, ports, storage, limits, sandbox,
+LOOKS: tuple[Callable[[], Iterable[Diagnosis]], ...] = (
+    python, packages, plugin, cores, memory, gpus, ports, storage, limits, sandbox_isolation,
 )  # fmt: skip
 
 

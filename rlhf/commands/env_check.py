@@ -1,4 +1,4 @@
-"""`rlhf env check`: does a live environment server keep to the wire?"""
+"""`rlhf env run_env_check`: does a live environment server keep to the wire?"""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rlhf.env.check.report import Verdict, check_server
+from rlhf.env.check.report import CheckOutcome, check_server
 from rlhf.env.client.remote import Address
 from rlhf.errors import UserError
 from rlhf.http.binding import token_from
 from rlhf.http.inert import inert_line
 
 
-def check(url: str, token_env: str | None, action: str | None) -> int:
+def run_env_check(url: str, token_env: str | None, action: str | None) -> int:
     """Print one line a check; 1 when one fails. Raises `UserError`."""
     address = Address(url=url.rstrip("/"), token=token_from(token_env))
-    return asyncio.run(print_findings(address, parse_action(action)))
+    return asyncio.run(print_findings(address, action_option(action)))
 
 
 async def print_findings(address: Address, action: dict[str, Any] | None) -> int:
     failed = 0
     async for finding in check_server(address, action):
         print(f"{finding.verdict:<6}{finding.name:<22}{inert_line(finding.detail)}", flush=True)
-        failed += finding.verdict is Verdict.FAIL
+        failed += finding.verdict is CheckOutcome.FAIL
     print(f"{failed} failed" if failed else "conforms")
     return 1 if failed else 0
 
 
-def parse_action(text: str | None) -> dict[str, Any] | None:
+def action_option(text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
     return json_object(text, "--action")

@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from rlhf.cluster.supervisor import supervise
-from rlhf.commands.failures import telling
+from rlhf.commands.failures import reporting_failures
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.resolve import located
 from rlhf.trainer.checkpoint import model_folder
 
 
-def evaluate(checkpoint: str, recipe: Path, overrides: Sequence[str] = ()) -> int:
+def run_eval(checkpoint: str, recipe: Path, overrides: Sequence[str] = ()) -> int:
     """Print the evaluation as one JSON object: the first set's numbers, and under `sets` those of all."""
     loaded = located(load_recipe(recipe, overrides)).recipe
     if loaded.kind in ("reward_model", "preference"):
@@ -45,4 +45,4 @@ def evaluate(checkpoint: str, recipe: Path, overrides: Sequence[str] = ()) -> in
         )
         return 0
 
-    return supervise(telling(run))
+    return supervise(reporting_failures(run))

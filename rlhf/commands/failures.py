@@ -15,7 +15,7 @@ def tell(error: RlhfError) -> int:
     return error.exit_code
 
 
-def telling(main: Callable[[], int]) -> Callable[[], int]:
+def reporting_failures(main: Callable[[], int]) -> Callable[[], int]:
     """`main`, for a process of its own: a failure with a name ends it without a traceback."""
 
     def run() -> int:

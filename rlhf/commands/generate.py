@@ -1,14 +1,14 @@
-"""`rlhf generate`: one reply of a checkpoint."""
+"""`rlhf run_generate`: one reply of a checkpoint."""
 
 from __future__ import annotations
 
 from rlhf.cluster.supervisor import supervise
-from rlhf.commands.failures import telling
+from rlhf.commands.failures import reporting_failures
 from rlhf.http.inert import inert
 from rlhf.trainer.checkpoint import model_folder
 
 
-def generate(checkpoint: str, prompt: str, max_tokens: int, temperature: float, seed: int) -> int:
+def run_generate(checkpoint: str, prompt: str, max_tokens: int, temperature: float, seed: int) -> int:
     """Print the reply."""
     model = model_folder(checkpoint)
 
@@ -18,4 +18,4 @@ def generate(checkpoint: str, prompt: str, max_tokens: int, temperature: float, 
         print(inert(reply(model, prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)))
         return 0
 
-    return supervise(telling(run))
+    return supervise(reporting_failures(run))

@@ -25,9 +25,9 @@ def kubernetes(
     retries: Annotated[int, typer.Option(min=0, help="New clusters for a job that failed; each resumes.")] = 3,
 ) -> None:
     """Print a recipe as a KubeRay job."""
-    from rlhf.deploy.kubernetes.manifest import Job, load_for, manifest
+    from rlhf.deploy.kubernetes.manifest import KubernetesJob, kubernetes_manifest, load_for
 
-    job = Job(
+    job = KubernetesJob(
         name=name or kubernetes_name(recipe.stem),
         image=image,
         nodes=nodes,
@@ -39,7 +39,7 @@ def kubernetes(
         workspace=workspace.rstrip("/"),
         retries=retries,
     )
-    typer.echo(manifest(load_for(job, recipe, overrides or []), job), nl=False)
+    typer.echo(kubernetes_manifest(load_for(job, recipe, overrides or []), job), nl=False)
 
 
 def kubernetes_name(stem: str) -> str:

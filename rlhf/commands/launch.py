@@ -13,7 +13,7 @@ import typer
 from rlhf.commands.arguments import Overrides, RecipeFile
 from rlhf.commands.failures import tell
 from rlhf.deploy.ssh.hosts_file import read_hosts
-from rlhf.deploy.ssh.orders import node_command, train_command
+from rlhf.deploy.ssh.remote_command import node_command, train_command
 from rlhf.errors import HostError
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def launch(
 
 def launched(job: Launch) -> int:
     """Run it. Hosts that cannot be used are told one a line."""
-    from rlhf.deploy.ssh.launch import run
+    from rlhf.deploy.ssh.launch import run_on_hosts
 
     refused: Sequence[BaseException] = ()
     try:
-        return asyncio.run(run(job))
+        return asyncio.run(run_on_hosts(job))
     except* HostError as group:
         refused = group.exceptions
     return max(tell(error) for error in refused if isinstance(error, HostError))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlhf.config import build, is_piece, merge, parse_override
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.resolve import folder_of
+from rlhf.recipe.resolve import model_folder_of
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.live import LiveReward
 from rlhf.reward.local_model import LocalModelReward
@@ -28,4 +28,4 @@ def reward_here(config: RewardConfig) -> LiveReward:
     """The reward with all that it needs in this process and its children, a reward model included. Not started yet."""
     if (scorer := config.model_scorer) is None:
         return make_reward(config)
-    return make_reward(config, model=LocalModelReward(scorer, folder_of(str(scorer.model))))
+    return make_reward(config, model=LocalModelReward(scorer, model_folder_of(str(scorer.model))))

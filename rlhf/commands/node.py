@@ -10,7 +10,7 @@ import typer
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.ray_host import redirect_output
 from rlhf.cluster.supervisor import supervise
-from rlhf.deploy.hosts import host_name
+from rlhf.deploy.hosts import node_name
 
 
 def node(
@@ -49,5 +49,5 @@ def node(
         grace_seconds=grace,
     )
     if log_dir is not None:
-        redirect_output(log_dir / f"node-{host_name()}.log")
+        redirect_output(log_dir / f"node-{node_name()}.log")
     raise typer.Exit(supervise(lambda: run_node(settings)))

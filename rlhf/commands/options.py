@@ -1,4 +1,4 @@
-"""`rlhf options`: every key of a recipe."""
+"""`rlhf run_options`: every key of a recipe."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Option:
     meaning: str
 
 
-def options(prefix: str = "") -> int:
+def run_options(prefix: str = "") -> int:
     """Print the keys that begin with `prefix`: coloured on a terminal, tab-separated in a pipe."""
     chosen = [option for option in all_options() if option.key.startswith(prefix)]
     if not chosen:

@@ -67,7 +67,7 @@ def said_of(row: Row, config: CodeRewardConfig) -> str:
     )
 
 
-def names_of(row: Row, config: CodeRewardConfig) -> list[str]:
+def called_functions(row: Row, config: CodeRewardConfig) -> list[str]:
     """The functions of the code that the row's tests call."""
     tests = read_tests(row, config)
     if not isinstance(tests, Asserts):
@@ -85,7 +85,10 @@ async def _scores(
         await scorer.start()
         given = {
             name: await asyncio.gather(
-                *(scorer.score(f"```python\n{program.naming(names_of(row, scorer.config))}\n```", row) for row in rows)
+                *(
+                    scorer.score(f"```python\n{program.naming(called_functions(row, scorer.config))}\n```", row)
+                    for row in rows
+                )
             )
             for name, program in programs.items()
         }

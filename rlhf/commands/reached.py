@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rlhf.http.binding import Access, check_binding, check_tls, is_loopback
-from rlhf.http.limits import Limits, limits_from
+from rlhf.http.limits import HttpLimits, limits_from
 
 Names = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="A host name that clients have for it; may be repeated.")
@@ -24,7 +24,11 @@ LimitTexts = Annotated[
 
 
 def access_of(
-    names: Sequence[str] | None, certificate: Path | None, key: Path | None, given: Sequence[str] | None, limits: Limits
+    names: Sequence[str] | None,
+    certificate: Path | None,
+    key: Path | None,
+    given: Sequence[str] | None,
+    limits: HttpLimits,
 ) -> Access:
     """What the options say, over the `limits` that a server has without them. Raises `ConfigError`."""
     return Access(

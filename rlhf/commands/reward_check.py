@@ -9,16 +9,16 @@ from rlhf.commands.named_reward import named_reward, reward_here
 from rlhf.commands.program_check import program_check, rows_of
 from rlhf.errors import UserError
 from rlhf.http.inert import inert_line
-from rlhf.reward.adversarial import Quiz, corpus
-from rlhf.reward.asking import ask
-from rlhf.reward.bodies import Question
+from rlhf.reward.adversarial import Quiz, adversarial_replies
+from rlhf.reward.asking import score_replies
+from rlhf.reward.bodies import ReplyToScore
 from rlhf.reward.live import LiveReward
 from rlhf.types import Scored, Unscored
 
 RIGHT, WRONG = "the right answer", "a wrong answer"
 
 
-def reward_check(
+def run_reward_check(
     reward: str,
     overrides: Sequence[str] = (),
     *,
@@ -40,7 +40,7 @@ def reward_check(
     middle = halfway(scores)
     accepted = [name for name, score in scores.items() if name not in (RIGHT, WRONG) and accepts(score, middle)]
     for name, score in scores.items():
-        print(f"{name:<42}{inert_line(shown(score)):<28}{'ACCEPTED' if name in accepted else ''}".rstrip())
+        print(f"{name:<42}{inert_line(score_text(score)):<28}{'ACCEPTED' if name in accepted else ''}".rstrip())
     hostile = len(scores) - 2
     print(f"\n{len(accepted)} of {hostile} hostile replies are accepted" + (": look at them" if accepted else ""))
     return 1 if accepted else 0
@@ -52,7 +52,7 @@ def halfway(scores: Mapping[str, Scored | Unscored]) -> float:
     if isinstance(right, Scored) and isinstance(wrong, Scored) and right.value > wrong.value:
         return (right.value + wrong.value) / 2
     raise UserError(
-        f"the reward does not tell right from wrong: {RIGHT} has {shown(right)}, {WRONG} has {shown(wrong)}; "
+        f"the reward does not tell right from wrong: {RIGHT} has {score_text(right)}, {WRONG} has {score_text(wrong)}; "
         "say how a reply states its answer with --reply, for instance '#### {answer}'"
     )
 
@@ -61,16 +61,16 @@ def accepts(score: Scored | Unscored, middle: float) -> bool:
     return isinstance(score, Scored) and score.value > middle
 
 
-def shown(score: Scored | Unscored) -> str:
+def score_text(score: Scored | Unscored) -> str:
     return f"{score.value:g}" if isinstance(score, Scored) else f"no number ({score.kind})"
 
 
 async def _scores(reward: LiveReward, quiz: Quiz) -> dict[str, Scored | Unscored]:
     """Every reply's score, the right and a wrong answer first. All are replies to one question."""
-    replies = {RIGHT: quiz.saying(quiz.answer), WRONG: quiz.saying(quiz.wrong[0]), **corpus(quiz)}
-    questions = [Question(prompt=quiz.prompt, response=text, label=quiz.answer) for text in replies.values()]
+    replies = {RIGHT: quiz.saying(quiz.answer), WRONG: quiz.saying(quiz.wrong[0]), **adversarial_replies(quiz)}
+    questions = [ReplyToScore(prompt=quiz.prompt, response=text, label=quiz.answer) for text in replies.values()]
     try:
         await reward.start()
-        return dict(zip(replies, await ask(reward, questions), strict=True))
+        return dict(zip(replies, await score_replies(reward, questions), strict=True))
     finally:
         await reward.close()

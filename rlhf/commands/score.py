@@ -1,4 +1,4 @@
-"""`rlhf score`: the recipe's reward on recorded responses."""
+"""`rlhf run_score`: the recipe's reward on recorded responses."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.live import LiveReward
 from rlhf.reward.reward import make_reward
-from rlhf.types import Scored, Status, Task, Trajectory, Unscored
+from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored
 
 AHEAD_PER_WORKER = 8
 """Responses in flight for each worker: enough to keep it busy, few enough to stream files of any size."""
 
 
 @dataclass(slots=True)
-class Tally:
+class ScoreTotals:
     """What has been scored so far."""
 
     rows: int = 0
@@ -57,7 +57,7 @@ def check_reads_text(reward: RewardConfig) -> None:
         raise ConfigError("this reward scores the tokens that an engine sampled, not texts; use rlhf eval")
 
 
-def score(recipe: Path, rows: Path, overrides: list[str], output: Path | None) -> int:
+def run_score(recipe: Path, rows: Path, overrides: list[str], output: Path | None) -> int:
     """Score each row of a JSONL file and write it with `reward` or `error` added, in order; returns the exit code.
 
     A row has the dataset's columns and `response`. All rows are checked before the first one is scored; raises
@@ -70,13 +70,13 @@ def score(recipe: Path, rows: Path, overrides: list[str], output: Path | None) -
         pass
     started = time.monotonic()
     with _writer(output, rows) as target:
-        tally = asyncio.run(_score_all(settings, rows, target))
-    print(tally.summary(time.monotonic() - started), file=sys.stderr)
+        totals = asyncio.run(_score_all(settings, rows, target))
+    print(totals.summary(time.monotonic() - started), file=sys.stderr)
     return 0
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedResponse:
     """One line of the input."""
 
     row: dict[str, Any]
@@ -84,24 +84,24 @@ class Recorded:
     response: str
 
 
-async def _score_all(settings: Recipe, rows: Path, target: TextIO) -> Tally:
-    tally, reward = Tally(), make_reward(settings.reward)
+async def _score_all(settings: Recipe, rows: Path, target: TextIO) -> ScoreTotals:
+    totals, reward = ScoreTotals(), make_reward(settings.reward)
     ahead = AHEAD_PER_WORKER * settings.reward.workers
     try:
         await reward.start()
         async for recorded, outcome in _scored(reward, _recorded(rows, settings), ahead):
-            tally.add(outcome)
-            target.write(inert_json(json.dumps(judged(recorded.row, outcome), ensure_ascii=False)) + "\n")
+            totals.add(outcome)
+            target.write(inert_json(json.dumps(scored_row(recorded.row, outcome), ensure_ascii=False)) + "\n")
     finally:
         await reward.close()
-    return tally
+    return totals
 
 
 async def _scored(
-    reward: LiveReward, records: Iterator[Recorded], ahead: int
-) -> AsyncIterator[tuple[Recorded, Scored | Unscored]]:
+    reward: LiveReward, records: Iterator[RecordedResponse], ahead: int
+) -> AsyncIterator[tuple[RecordedResponse, Scored | Unscored]]:
     """Every record with its score, in order, `ahead` of them being scored at once."""
-    waiting: deque[tuple[Recorded, asyncio.Task[Scored | Unscored]]] = deque()
+    waiting: deque[tuple[RecordedResponse, asyncio.Task[Scored | Unscored]]] = deque()
     for recorded in records:
         waiting.append((recorded, asyncio.create_task(_score_one(reward, recorded))))
         if len(waiting) >= ahead:
@@ -111,13 +111,13 @@ async def _scored(
         yield recorded, await outcome
 
 
-async def _score_one(reward: LiveReward, recorded: Recorded) -> Scored | Unscored:
-    reply = Trajectory(task=recorded.task, segments=(), status=Status.TERMINATED, response=recorded.response)
+async def _score_one(reward: LiveReward, recorded: RecordedResponse) -> Scored | Unscored:
+    reply = Trajectory(task=recorded.task, segments=(), status=EpisodeStatus.TERMINATED, response=recorded.response)
     (outcome,) = await reward(recorded.task, [reply])
     return outcome
 
 
-def _recorded(path: Path, settings: Recipe) -> Iterator[Recorded]:
+def _recorded(path: Path, settings: Recipe) -> Iterator[RecordedResponse]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; give a JSONL file with the dataset's columns and 'response'")
     columns = next(iter(settings.data.train_sets.values()), None)
@@ -129,7 +129,7 @@ def _recorded(path: Path, settings: Recipe) -> Iterator[Recorded]:
                 yield _record(line, f"{path}, row {number}", columns, settings.reward)
 
 
-def _record(line: str, where: str, columns: DatasetConfig, reward: RewardConfig) -> Recorded:
+def _record(line: str, where: str, columns: DatasetConfig, reward: RewardConfig) -> RecordedResponse:
     """One line, with as much of a task as the reward reads. Raises `DataError`."""
     try:
         row = json.loads(line)
@@ -139,10 +139,10 @@ def _record(line: str, where: str, columns: DatasetConfig, reward: RewardConfig)
         raise DataError(f"{where} has no text 'response'; every row needs the response to score")
     answer = answer_of(columns, row, where) if reward.needs_answer or reward.needs_prompt else None
     asked = messages_of(columns, row, where) if reward.needs_prompt else ()
-    return Recorded(row, Task(id=where, messages=asked, answer=answer, row=row), row["response"])
+    return RecordedResponse(row, Task(id=where, messages=asked, answer=answer, row=row), row["response"])
 
 
-def judged(row: dict[str, Any], outcome: Scored | Unscored) -> dict[str, Any]:
+def scored_row(row: dict[str, Any], outcome: Scored | Unscored) -> dict[str, Any]:
     """The row with `reward` or `error`, and without what an earlier scoring left there."""
     kept = {key: value for key, value in row.items() if key not in ("reward", "error")}
     if isinstance(outcome, Scored):

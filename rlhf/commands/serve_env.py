@@ -1,4 +1,4 @@
-"""`rlhf serve env`: an environment as a server."""
+"""`rlhf serve_environment env`: an environment as a server."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from rlhf.commands.env_check import json_object
 from rlhf.commands.reached import check_reach
 from rlhf.config import is_piece
-from rlhf.env.hosting.isolation import Deadlines, Factory, Isolation
+from rlhf.env.hosting.isolation import Deadlines, EnvironmentIsolation, Factory
 from rlhf.env.hosting.kinds import KINDS, isolation_of
-from rlhf.env.server.app import ServerSettings, limits_for, serve
+from rlhf.env.server.app import EnvironmentServerSettings, limits_for_sessions, serve_environment
 from rlhf.errors import UserError
 from rlhf.http.binding import Access, token_from
 from rlhf.http.inert import inert_line
-from rlhf.http.limits import Limits
+from rlhf.http.limits import HttpLimits
 from rlhf.http.listening import bound, url_of
 
 
@@ -28,21 +28,21 @@ def settings_of(
     lease_seconds: float,
     step_seconds: float,
     reset_seconds: float,
-    access_of: Callable[[Limits], Access],
-) -> ServerSettings:
+    access_of: Callable[[HttpLimits], Access],
+) -> EnvironmentServerSettings:
     """What the options say; the server's limits follow from its sessions. Raises `ConfigError`."""
-    return ServerSettings(
+    return EnvironmentServerSettings(
         host=host,
         port=port,
         token=token_from(token_env),
         max_sessions=max_sessions,
         lease_seconds=lease_seconds,
-        access=access_of(limits_for(max_sessions)),
+        access=access_of(limits_for_sessions(max_sessions)),
         deadlines=Deadlines(open_seconds=reset_seconds, reset_seconds=reset_seconds, step_seconds=step_seconds),
     )
 
 
-def serve_env(name: str, arguments: str, isolation: str, settings: ServerSettings) -> int:
+def run_serve_env(name: str, arguments: str, isolation: str, settings: EnvironmentServerSettings) -> int:
     """Serve until SIGTERM or Ctrl-C. Raises `UserError`."""
     factory = Factory(name=checked_name(name), arguments=json_object(arguments, "--arguments"))
     kind = next((kind for kind in KINDS if kind == isolation), None)
@@ -55,12 +55,14 @@ def serve_env(name: str, arguments: str, isolation: str, settings: ServerSetting
     return 0
 
 
-async def serve_and_say(isolation: Isolation, settings: ServerSettings, listener: socket.socket) -> None:
+async def serve_and_say(
+    isolation: EnvironmentIsolation, settings: EnvironmentServerSettings, listener: socket.socket
+) -> None:
     await isolation.start()
     url = url_of(listener, tls=settings.access.certificate is not None)
     try:
         print(f"{inert_line(isolation.spec.name)} at {url}, {settings.max_sessions:,} sessions", flush=True)
-        await serve(isolation, settings, listener)
+        await serve_environment(isolation, settings, listener)
     finally:
         await isolation.stop()
 

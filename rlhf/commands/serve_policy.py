@@ -1,4 +1,4 @@
-"""`rlhf serve policy`: a checkpoint as OpenAI's API, with the episodes that agents play on it in a file."""
+"""`rlhf serve_model policy`: a checkpoint as OpenAI's API, with the episodes that agents play on it in a file."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlhf.cluster.supervisor import supervise
-from rlhf.commands.failures import telling
+from rlhf.commands.failures import reporting_failures
 from rlhf.commands.reached import check_reach
 from rlhf.commands.train import as_ctrl_c
 from rlhf.errors import ConfigError
 from rlhf.http.binding import LOOPBACK, Access, token_from
 from rlhf.http.limits import POLICY
 from rlhf.http.listening import listening
-from rlhf.rollout.endpoint.app import policy_app, uvicorn_config
+from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
 from rlhf.rollout.endpoint.front import Front
-from rlhf.rollout.endpoint.sessions import Sessions
-from rlhf.rollout.episode import Policy
+from rlhf.rollout.endpoint.sessions import AgentSessions
+from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.seeds import request_seed
 from rlhf.rollout.tool_calls import tool_format
 from rlhf.runs.jsonl import JsonlWriter
@@ -53,7 +53,7 @@ class PolicySettings:
     access: Access = field(default_factory=lambda: Access(limits=POLICY))
 
 
-def serve_policy(checkpoint: str, settings: PolicySettings) -> int:
+def run_serve_policy(checkpoint: str, settings: PolicySettings) -> int:
     """Serve until Ctrl-C; returns the exit code. Raises `UserError` before anything is started."""
     model, token = model_folder(checkpoint), token_from(settings.token_env)
     check_reach(settings.host, token, settings.access)
@@ -66,25 +66,27 @@ def serve_policy(checkpoint: str, settings: PolicySettings) -> int:
     def run() -> int:
         for ending in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(ending, as_ctrl_c)
-        return asyncio.run(serve(model, Path(checkpoint).name, token, settings))
+        return asyncio.run(serve_model(model, Path(checkpoint).name, token, settings))
 
-    return supervise(telling(run))
+    return supervise(reporting_failures(run))
 
 
-async def serve(model: str, name: str, token: str | None, settings: PolicySettings) -> int:
+async def serve_model(model: str, name: str, token: str | None, settings: PolicySettings) -> int:
     """Start an engine on the model in a folder, and answer until this is cancelled."""
     from rlhf.controller.inference import served_here
 
     async def answer(serving: Serving) -> int:
         async with AsyncExitStack() as stack:
-            keep = stack.enter_context(kept(settings.trajectories))
-            sessions = Sessions(read=tool_format(settings.tool_format, "--tool-format"), capacity=settings.capacity)
+            keep = stack.enter_context(trajectory_writer(settings.trajectories))
+            sessions = AgentSessions(
+                read=tool_format(settings.tool_format, "--tool-format"), capacity=settings.capacity
+            )
             policies = partial(policy_of, serving, settings)
             front = Front(sessions, policies, keep, lease_seconds=settings.lease_seconds)
             stack.callback(front.close)
             access, host = settings.access, settings.host
             app = policy_app(sessions, model=name, token=token, front=front, access=access, host=host)
-            config = uvicorn_config(app, access, host=host, port=settings.port)
+            config = policy_uvicorn_config(app, access, host=host, port=settings.port)
             url = await stack.enter_async_context(listening(config))
             print(f"policy {name} at {url}/v1", flush=True)
             await front.sweep()
@@ -93,9 +95,9 @@ async def serve(model: str, name: str, token: str | None, settings: PolicySettin
     return await served_here(model, answer)
 
 
-def policy_of(serving: Serving, settings: PolicySettings, number: int) -> Policy:
+def policy_of(serving: Serving, settings: PolicySettings, number: int) -> PolicyClient:
     """Who plays the n-th episode; its draws follow from that number."""
-    return Policy(
+    return PolicyClient(
         engine=serving.router,
         renderer=serving.renderer,
         sampling=Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens),
@@ -106,7 +108,7 @@ def policy_of(serving: Serving, settings: PolicySettings, number: int) -> Policy
 
 
 @contextmanager
-def kept(file: Path | None) -> Iterator[Callable[[Trajectory, float | None], None]]:
+def trajectory_writer(file: Path | None) -> Iterator[Callable[[Trajectory, float | None], None]]:
     """Writes an episode with its reward to the file; each is on the disk before the next."""
     if file is None:
         yield lambda trajectory, reward: None

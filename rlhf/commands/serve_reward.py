@@ -15,10 +15,10 @@ from rlhf.http.limits import REWARD
 from rlhf.http.listening import bound, url_of
 from rlhf.http.serving import serving
 from rlhf.reward.live import LiveReward
-from rlhf.reward.server import ServerSettings, reward_app
+from rlhf.reward.server import RewardServerSettings, reward_app
 
 
-def serve_reward(
+def run_serve_reward(
     reward: str,
     overrides: Sequence[str] = (),
     *,
@@ -35,7 +35,7 @@ def serve_reward(
     token = token_from(token_env)
     access = access or Access(limits=REWARD)
     check_reach(host, token, access)
-    settings = ServerSettings(
+    settings = RewardServerSettings(
         name=config.kind,
         capacity=capacity,
         stop_texts=tuple(stop_texts),

@@ -1,4 +1,4 @@
-"""`rlhf serve sandbox`: run model-written Python for whoever asks over SandboxFusion's `/run_code`."""
+"""`rlhf serve_programs sandbox`: run model-written Python for whoever asks over SandboxFusion's `/run_code`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from rlhf.commands.reached import Certificate, Key, LimitTexts, Names, access_of, check_reach
 from rlhf.http.binding import Access, token_from
 from rlhf.http.limits import SANDBOX
-from rlhf.sandbox.limits import Limits
+from rlhf.sandbox.limits import SandboxLimits
 from rlhf.sandbox.pool import Queue, Sandbox
 
 MIB = 1024 * 1024
@@ -40,15 +40,17 @@ def sandbox(
     token = token_from(token_env)
     access = access_of(name, certificate, key, limit, SANDBOX)
     check_reach(host, token, access)
-    limits = Limits(
+    limits = SandboxLimits(
         wall_seconds=run_seconds, memory_bytes=memory_mb * MIB, disk_bytes=disk_mb * MIB, processes=processes
     )
     queue = Queue(runs=runs, waiting=waiting, wait_seconds=wait_seconds)
     path = str(python.absolute()) if python else None
-    asyncio.run(serve(Sandbox(limits, queue, python=path, allow_rlimits=allow_rlimits), host, port, token, access))
+    asyncio.run(
+        serve_programs(Sandbox(limits, queue, python=path, allow_rlimits=allow_rlimits), host, port, token, access)
+    )
 
 
-async def serve(sandbox: Sandbox, host: str, port: int, token: str | None, access: Access) -> None:
+async def serve_programs(sandbox: Sandbox, host: str, port: int, token: str | None, access: Access) -> None:
     """Serve until the process is told to end. Raises `UserError` for an address that it cannot have, and
     `SandboxUnavailable` before anything is served."""
     from rlhf.sandbox.server import serve_sandbox

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rlhf.commands.arguments import Overrides, RecipeFile
-from rlhf.deploy.slurm.job import Part, check_job
+from rlhf.deploy.slurm.job import NodeGroup, check_job
 from rlhf.deploy.slurm.render import render, write_script
 
 
@@ -34,8 +34,8 @@ def slurm(
     from rlhf.deploy.slurm.prepare import job_of
     from rlhf.deploy.slurm.submit import submit_job
 
-    main = Part(nodes=nodes, gpus=gpus_per_node, cpus=cpus_per_node, partition=partition)
-    servers = Part(nodes=cpu_nodes, cpus=cpus_per_node, partition=cpu_partition) if cpu_nodes else None
+    main = NodeGroup(nodes=nodes, gpus=gpus_per_node, cpus=cpus_per_node, partition=partition)
+    servers = NodeGroup(nodes=cpu_nodes, cpus=cpus_per_node, partition=cpu_partition) if cpu_nodes else None
     job = job_of(
         recipe,
         overrides or [],

@@ -1,4 +1,4 @@
-"""`rlhf train`: one recipe, one run folder. The controller runs under a supervisor, so that nothing outlives it."""
+"""`rlhf run_train`: one recipe, one run folder. The controller runs under a supervisor, so that nothing outlives it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlhf.runs.summary import Summary
 from rlhf.runs.tracing import Clock
 
 
-def train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = False, start_over: bool = False) -> int:
+def run_train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = False, start_over: bool = False) -> int:
     """Check the recipe, then train under supervision. Raises `UserError` before anything has started."""
     clock, leaving = Clock(), Leaving.of_job()
     signal.signal(signal.SIGUSR1, lambda number, frame: leaving.ask("SIGUSR1"))  # from now on: the forks keep it
@@ -27,16 +27,18 @@ def train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = False, 
         raise UserError("--start-over goes with --resume; without it a run begins anew in a folder of its own anyway")
     loaded = load_recipe(recipe, overrides)
     preflight(located(loaded, resumed=resume).recipe)
-    return supervise(lambda: run(loaded, clock, leaving, resume=resume, start_over=start_over))
+    return supervise(lambda: run_controller(loaded, clock, leaving, resume=resume, start_over=start_over))
 
 
-def joined(address: str | None, rendezvous: Path | None) -> list[str]:
+def join_override(address: str | None, rendezvous: Path | None) -> list[str]:
     """The override that joins a Ray cluster: at an address, or of the nodes that meet by a file; none without either.
     Raises `PlacementError`."""
     return [f"cluster.address={address}"] if address else joining(rendezvous)
 
 
-def run(loaded: LoadedRecipe, clock: Clock, leaving: Leaving, *, resume: bool, start_over: bool = False) -> int:
+def run_controller(
+    loaded: LoadedRecipe, clock: Clock, leaving: Leaving, *, resume: bool, start_over: bool = False
+) -> int:
     """The controller's own process: what the heavy imports are made in."""
     from rlhf.api import Trainer
 

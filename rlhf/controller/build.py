@@ -46,7 +46,7 @@ from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings
 from rlhf.runs.view import View
 from rlhf.trainer.algorithm import needs_of
 from rlhf.trainer.batch import ROW_TOKENS
-from rlhf.trainer.canary import canary, limits_for
+from rlhf.trainer.canary import canary, tolerance_for
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.publish import Publisher
 from rlhf.trainer.settings import LearnerSettings, Trained
@@ -105,9 +105,9 @@ def adapters_of(recipe: Recipe, model: str) -> LoraConfig | None:
     """The recipe's adapters, for the layers of this model."""
     if recipe.model.lora is None:
         return None
-    from rlhf.models.lora import fitting
+    from rlhf.models.lora import lora_for_model
 
-    return fitting(recipe.model.lora, model, trust_remote_code=recipe.model.trust_remote_code)
+    return lora_for_model(recipe.model.lora, model, trust_remote_code=recipe.model.trust_remote_code)
 
 
 def routing_of(recipe: Recipe, model: str) -> RoutingMode:
@@ -185,7 +185,7 @@ def make_engine(recipe: Recipe, worker: Worker) -> RemoteEngine:
 
 async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Serving) -> Publisher:
     """Engines and learner joined for transfers; with the drill, the path between them proved."""
-    limits = limits_for(recipe.model.dtype, recipe.trainer.publish.tolerance)
+    limits = tolerance_for(recipe.model.dtype, recipe.trainer.publish.tolerance)
     publisher = Publisher(
         learner,
         serving.engines,

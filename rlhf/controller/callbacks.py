@@ -55,7 +55,7 @@ class Evaluations(Callback):
 
     async def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
         for one in evaluation.sets:
-            run.view.evaluation(evaluation_line(run.version, one))
+            run.view.evaluation(to_evaluation_line(run.version, one))
 
     async def _evaluate(self, run: Run) -> None:
         if run.left or not run.kind.evaluates:
@@ -105,7 +105,7 @@ class Reports(Callback):
         self._spans.flush()
 
 
-def evaluation_line(version: PolicyVersion, result: SetResult) -> EvaluationLine:
+def to_evaluation_line(version: PolicyVersion, result: SetResult) -> EvaluationLine:
     """What people are shown of one set: its reward and the metrics that the recipe asked for beside it, or all metrics
     of pairs."""
     asked = result.reward is None

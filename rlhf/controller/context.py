@@ -54,7 +54,7 @@ def begin(context: RunContext, found: Provenance) -> None:
     context.folder.write_recipe(context.recipe, context.origins)
 
 
-def say(words: str) -> None:
+def print_notice(words: str) -> None:
     """For a person who waits, before there is a view."""
     print(inert(words), file=sys.stderr, flush=True)
 
@@ -69,8 +69,8 @@ def run_folder(
     `UserError`.
     """
     if not resume:
-        return RunFolder.create(recipe.run_dir, say), None
-    folder = RunFolder.keep(recipe.run_dir, say)
+        return RunFolder.create(recipe.run_dir, print_notice), None
+    folder = RunFolder.keep(recipe.run_dir, print_notice)
     with ExitStack() as failing:
         failing.callback(folder.give_back)
         point = resume_point(recipe, folder, tell, start_over=start_over)

@@ -28,14 +28,14 @@ from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import ENVIRONMENT
 from rlhf.rollout.agent import WithAgent
 from rlhf.rollout.dry_run import dry_run
-from rlhf.rollout.endpoint.app import policy_app, uvicorn_config
+from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
 from rlhf.rollout.endpoint.config import AgentConfig
-from rlhf.rollout.endpoint.sessions import Sessions
-from rlhf.rollout.episode import AnswerOnce, Play
+from rlhf.rollout.endpoint.sessions import AgentSessions
+from rlhf.rollout.episode import AnswerOnce, EpisodeRunner
 from rlhf.rollout.programs import Programs
 from rlhf.rollout.renderer import ChatRenderer
-from rlhf.rollout.tool_calls import plain, tool_format
-from rlhf.rollout.turns import Rules, WithEnvironment
+from rlhf.rollout.tool_calls import plain_text, tool_format
+from rlhf.rollout.turns import TurnRules, WithEnvironment
 from rlhf.types import EnvironmentSpec, Task, Tool
 
 
@@ -43,14 +43,14 @@ from rlhf.types import EnvironmentSpec, Task, Tool
 class Surroundings:
     """How episodes are played, where that is training and where it is evaluation. Their tools are the same."""
 
-    training: Play
-    evaluation: Play
+    training: EpisodeRunner
+    evaluation: EpisodeRunner
 
     @property
     def tools(self) -> tuple[Tool, ...]:
         return self.training.tools
 
-    def play(self, purpose: str) -> Play:
+    def play(self, purpose: str) -> EpisodeRunner:
         """How an episode of that purpose is played: `train`, or any other."""
         return self.training if purpose == "train" else self.evaluation
 
@@ -60,7 +60,7 @@ async def started_surroundings(recipe: Recipe, cluster: Cluster) -> AsyncIterato
     """How the recipe's episodes are played, with all that it needs but engines. Raises `ConfigError`."""
     config, alone = recipe.environment, recipe.cluster.address is None
     async with AsyncExitStack() as stack:
-        training: Play = AnswerOnce()
+        training: EpisodeRunner = AnswerOnce()
         if recipe.agent is not None:
             training = await stack.enter_async_context(started_endpoint(recipe.agent))
         elif config is not None:
@@ -84,8 +84,8 @@ async def started_play(config: EnvironmentConfig, cluster: Cluster, *, alone: bo
 async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
     """The recipe's agent, and the endpoint that it asks: on loopback, with a port and a token of this run alone."""
     read = tool_format(config.tool_format, "agent.tool_format")
-    sessions, token = Sessions(read=read, capacity=config.max_agents), secrets.token_urlsafe(24)
-    async with listening(uvicorn_config(policy_app(sessions, model="policy", token=token))) as url:
+    sessions, token = AgentSessions(read=read, capacity=config.max_agents), secrets.token_urlsafe(24)
+    async with listening(policy_uvicorn_config(policy_app(sessions, model="policy", token=token))) as url:
         yield WithAgent(
             program=partial(load_piece(config.program, "agent.program"), **config.arguments),
             url=url,
@@ -97,14 +97,14 @@ async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
         )
 
 
-def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> Rules:
+def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> TurnRules:
     """How turns are taken with this environment."""
-    return Rules(
+    return TurnRules(
         environment=spec.name,
         max_turns=config.max_turns,
         timeout_seconds=config.episode_timeout_seconds,
         last_turns=config.last_n,
-        read=tool_format(config.tool_format) if spec.tools else plain,
+        read=tool_format(config.tool_format) if spec.tools else plain_text,
         roles=spec.roles,
     )
 
@@ -145,7 +145,9 @@ async def live_environments(config: EnvironmentConfig, cluster: Cluster, *, alon
 async def joined_servers(config: EnvironmentConfig) -> Environments:
     """The servers that the recipe names, as soon as all of them answer. Raises `ConfigError`."""
     token = token_from(config.token_env)
-    return await connected([Address(url=url, token=token) for url in config.urls], config, "environment.urls names")
+    return await connect_servers(
+        [Address(url=url, token=token) for url in config.urls], config, "environment.urls names"
+    )
 
 
 async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> Environments:
@@ -164,10 +166,10 @@ async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone:
     seconds = START_SECONDS + config.start_timeout_seconds
     urls = await asyncio.gather(*(worker.call("start", settings, timeout_seconds=seconds) for worker in workers))
     addresses = [Address(url=url, token=settings.token) for url in urls]
-    return await connected(addresses, config, "environment.servers are of")
+    return await connect_servers(addresses, config, "environment.servers are of")
 
 
-async def connected(addresses: Sequence[Address], config: EnvironmentConfig, told: str) -> Environments:
+async def connect_servers(addresses: Sequence[Address], config: EnvironmentConfig, told: str) -> Environments:
     """Servers, as soon as all of them answer. Raises `ConfigError`, which begins as `told`."""
     try:
         return await EnvironmentPool.connect(addresses, Patience(deadlines=deadlines_of(config)))

@@ -14,18 +14,18 @@ from rlhf.controller.dataset_trainer import StepResult
 from rlhf.controller.run import Counts
 from rlhf.data.config import DatasetConfig
 from rlhf.data.overlap import check_overlap, questions_of_pairs
-from rlhf.data.preference import Pair
+from rlhf.data.preference import PreferencePair
 from rlhf.data.sources import load_pairs
 from rlhf.data.tasks import Tell, mixed
 from rlhf.errors import DataError
 from rlhf.models.chat import comparison
-from rlhf.models.replies import Replies
+from rlhf.models.replies import ReplyEncoder
 from rlhf.models.turn_end import turn_end
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult
 from rlhf.trainer.pairs import PairOfSegments, PreferenceLearner, RewardLearner
 
-Fitted = Callable[[Pair], PairOfSegments | None]
+Fitted = Callable[[PreferencePair], PairOfSegments | None]
 """A pair as tokens, or None when the model's context is too short for it."""
 
 
@@ -85,7 +85,7 @@ async def start_preference(recipe: Recipe, workers: Sequence[Worker], model: str
     )
     learner = learner_of(PreferenceLearner if recipe.kind == "preference" else RewardLearner, recipe, workers)
     facts = await learner.start(learner_settings(recipe, model))
-    fitted = await asyncio.to_thread(fitting, recipe, model, facts["context_tokens"], tell)
+    fitted = await asyncio.to_thread(pair_renderer, recipe, model, facts["context_tokens"], tell)
     return PreferenceTrainer(
         learner,
         in_order(recipe, list(train.values()), fitted),
@@ -97,7 +97,7 @@ async def start_preference(recipe: Recipe, workers: Sequence[Worker], model: str
     )
 
 
-def told_pairs(sets: Mapping[str, DatasetConfig], tell: Tell) -> dict[str, Sequence[Pair]]:
+def told_pairs(sets: Mapping[str, DatasetConfig], tell: Tell) -> dict[str, Sequence[PreferencePair]]:
     """The pairs of every dataset by its key; people are told of rows that make none. Raises `DataError`."""
     found = {key: load_pairs(config) for key, config in sets.items()}
     for key, one in found.items():
@@ -106,7 +106,7 @@ def told_pairs(sets: Mapping[str, DatasetConfig], tell: Tell) -> dict[str, Seque
     return {key: one.pairs for key, one in found.items()}
 
 
-def in_order(recipe: Recipe, pairs: Sequence[Sequence[Pair]], fitted: Fitted) -> Iterator[PairOfSegments]:
+def in_order(recipe: Recipe, pairs: Sequence[Sequence[PreferencePair]], fitted: Fitted) -> Iterator[PairOfSegments]:
     """The pairs for ever, in the order of training, without those that are too long. Raises `DataError` when that is
     every one."""
     order, total = mixed(recipe.data, pairs, recipe.seed), sum(map(len, pairs))
@@ -120,7 +120,7 @@ def in_order(recipe: Recipe, pairs: Sequence[Sequence[Pair]], fitted: Fitted) ->
             raise DataError(f"none of {total} pairs fits into the model's context; shorten them, or use another model")
 
 
-def all_fitted(pairs: Sequence[Pair], fitted: Fitted, key: str, tell: Tell) -> list[PairOfSegments]:
+def all_fitted(pairs: Sequence[PreferencePair], fitted: Fitted, key: str, tell: Tell) -> list[PairOfSegments]:
     """The pairs that fit, once each; people are told of the others. Raises `DataError` when none does."""
     found = [one for one in map(fitted, pairs) if one]
     if len(found) < len(pairs):
@@ -130,18 +130,18 @@ def all_fitted(pairs: Sequence[Pair], fitted: Fitted, key: str, tell: Tell) -> l
     return found
 
 
-def fitting(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Fitted:
+def pair_renderer(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Fitted:
     """Renders pairs by the chat template of `model`."""
     from rlhf.models.loading import declared_ends, load_tokenizer
 
     trust = recipe.model.trust_remote_code
     tokenizer = load_tokenizer(model, trust_remote_code=trust)
     arguments = recipe.data.chat_template_arguments
-    replies = Replies(tokenizer, arguments).token_ids
+    replies = ReplyEncoder(tokenizer, arguments).token_ids
     for words in turn_end(tokenizer, arguments, declared_ends(model, trust_remote_code=trust)).told:
         tell(words)
 
-    def fitted(pair: Pair) -> PairOfSegments | None:
+    def fitted(pair: PreferencePair) -> PairOfSegments | None:
         chosen, rejected = comparison(tokenizer, pair.prompt, pair.chosen, pair.rejected, arguments, replies=replies)
         made = PairOfSegments(chosen=chosen, rejected=rejected, margin=pair.margin or 0.0)
         return made if made.tokens <= context_tokens else None

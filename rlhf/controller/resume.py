@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rlhf.config import read_yaml
+from rlhf.config import flatten, read_yaml
 from rlhf.controller.trainer_state import TrainerState, check_records, read_trainer_state
 from rlhf.errors import CheckpointError, ConfigError
 from rlhf.recipe.schema import Recipe
@@ -90,7 +90,7 @@ def has_checkpoints(folder: RunFolder) -> bool:
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The dotted keys whose values differ, with both."""
-    old, new = dict(_leaves(before)), dict(_leaves(now))
+    old, new = dict(flatten(before)), dict(flatten(now))
     return {key: (old.get(key), new.get(key)) for key in (*old, *new) if old.get(key) != new.get(key)}
 
 
@@ -132,11 +132,3 @@ def plan_of(recipe: Recipe) -> str:
 
 def _share(cores: float, gpus: float) -> str:
     return f"{cores:g} core(s)" + (f" and {gpus:g} GPU(s)" if gpus else "")
-
-
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value

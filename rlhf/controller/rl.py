@@ -77,7 +77,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
                 started_serving(recipe, cluster, model, logs=context.folder.logs, publishes=True, asked=asked)
             )
         except WorkerFailed as failure:
-            raise await explained(failure, starting) from None
+            raise await explain_start_failure(failure, starting) from None
         await starting
         if context.point is not None:
             await learner.load(context.point.path)
@@ -97,7 +97,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
     return playing, began
 
 
-async def explained(failure: WorkerFailed, starting: asyncio.Future[Any]) -> RlhfError:
+async def explain_start_failure(failure: WorkerFailed, starting: asyncio.Future[Any]) -> RlhfError:
     """What to tell people when an engine's start failed while the learner's was `starting`: both load one model, and
     where the model is at fault the learner says how, in a `UserError`."""
     await asyncio.wait({starting}, timeout=EXPLAINED_SECONDS)

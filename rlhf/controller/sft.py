@@ -17,7 +17,7 @@ from rlhf.data.selection import PromptTokens
 from rlhf.data.tasks import Tell, load_sets, mixed, training_tasks
 from rlhf.errors import DataError
 from rlhf.models.chat import demonstration, prompt_ids
-from rlhf.models.replies import Replies
+from rlhf.models.replies import ReplyEncoder
 from rlhf.models.turn_end import turn_end
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult
@@ -86,7 +86,7 @@ def rendered(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Ite
     tokenizer = load_tokenizer(model, trust_remote_code=trust)
 
     arguments = recipe.data.chat_template_arguments
-    replies = Replies(tokenizer, arguments).token_ids
+    replies = ReplyEncoder(tokenizer, arguments).token_ids
     for words in turn_end(tokenizer, arguments, declared_ends(model, trust_remote_code=trust)).told:
         tell(words)
 

@@ -19,7 +19,7 @@ from rlhf.runs.loggers import make_loggers
 from rlhf.runs.summary import Summary
 
 
-async def train(context: RunContext, callbacks: tuple[Callback, ...] = ()) -> Summary:
+async def train_recipe(context: RunContext, callbacks: tuple[Callback, ...] = ()) -> Summary:
     """Train what the recipe says; everything is in the run folder when it returns, and when it raises."""
     plays = context.recipe.plays
     roles = (LEARNER, ENGINE, REWARD, ENVIRONMENT) if plays else (LEARNER,)

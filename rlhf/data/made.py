@@ -11,11 +11,11 @@ from rlhf.types import Message, Task
 
 def made_tasks(config: MadeConfig) -> list[Task]:
     """Every problem of the set. Raises `DataError` when its fold has not so many."""
-    return sorting.tasks(config) if isinstance(config, SortingConfig) else programs.tasks(config)
+    return sorting.sorting_tasks(config) if isinstance(config, SortingConfig) else programs.program_tasks(config)
 
 
 def demonstrations(config: MadeConfig, count: int, seed: int) -> Iterator[tuple[tuple[Message, ...], str]]:
     """`count` pairs of messages and reply, mixed on purpose, from the train fold only."""
     if isinstance(config, SortingConfig):
-        return sorting.demonstrations(config, count, seed)
-    return programs.demonstrations(config, count, seed)
+        return sorting.sorting_demonstrations(config, count, seed)
+    return programs.program_demonstrations(config, count, seed)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from rlhf.data.config import DataConfig, DatasetConfig
-from rlhf.data.preference import Pair
+from rlhf.data.preference import PreferencePair
 from rlhf.errors import DataError
 from rlhf.types import Message, Task
 
@@ -20,7 +20,7 @@ def questions_of(tasks: Sequence[Task], config: DatasetConfig) -> list[str]:
     return [_question(task, config) for task in tasks if task.messages]
 
 
-def questions_of_pairs(pairs: Sequence[Pair]) -> list[str]:
+def questions_of_pairs(pairs: Sequence[PreferencePair]) -> list[str]:
     """What the replies of each pair reply to."""
     return [_said(pair.prompt) for pair in pairs]
 

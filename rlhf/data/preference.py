@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from rlhf.data.config import DatasetConfig
-from rlhf.data.rows import Row, chat_of, column_of, dressed, messages_of, shown
+from rlhf.data.rows import Row, chat_of, column_of, dressed, messages_of, short_value
 from rlhf.errors import DataError
 from rlhf.types import Message
 
@@ -21,7 +21,7 @@ TURN = re.compile(rf"\n\n({'|'.join(SPEAKERS)}):")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class PreferencePair:
     """`chosen` is preferred to `rejected` as the reply to `prompt`; `margin` says by how much scores should differ."""
 
     prompt: tuple[Message, ...]
@@ -42,7 +42,7 @@ class Useless(StrEnum):
 class PairSet:
     """The pairs of a dataset in its order, and how many rows made none, by reason."""
 
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PreferencePair, ...]
     dropped: Mapping[Useless, int] = field(default_factory=dict)
 
     def describe(self) -> str:
@@ -56,7 +56,7 @@ def pair_set(config: DatasetConfig, rows: Iterable[tuple[str, Row]]) -> PairSet:
     """The pairs of `(where, row)`. Raises `DataError` for a row that cannot be read, and when none makes a pair."""
     found = [pair_from_row(config, row, where) for where, row in rows]
     made = PairSet(
-        pairs=tuple(pair for pair in found if isinstance(pair, Pair)),
+        pairs=tuple(pair for pair in found if isinstance(pair, PreferencePair)),
         dropped=Counter(reason for reason in found if isinstance(reason, Useless)),
     )
     if not made.pairs:
@@ -64,7 +64,7 @@ def pair_set(config: DatasetConfig, rows: Iterable[tuple[str, Row]]) -> PairSet:
     return made
 
 
-def pair_from_row(config: DatasetConfig, row: Row, where: str) -> Pair | Useless:
+def pair_from_row(config: DatasetConfig, row: Row, where: str) -> PreferencePair | Useless:
     """The pair of `row`, or why it is none. `where` names the row in errors. Raises `DataError`."""
     assert config.chosen_column is not None, "the dataset holds pairs"
     assert config.rejected_column is not None, "the two columns come together"
@@ -76,7 +76,7 @@ def pair_from_row(config: DatasetConfig, row: Row, where: str) -> Pair | Useless
         return Useless.EMPTY
     if chosen == rejected:
         return Useless.SAME
-    return Pair(prompt=prompt, chosen=chosen, rejected=rejected, margin=_margin(config, row, where))
+    return PreferencePair(prompt=prompt, chosen=chosen, rejected=rejected, margin=_margin(config, row, where))
 
 
 def _conversation(
@@ -106,5 +106,5 @@ def _margin(config: DatasetConfig, row: Row, where: str) -> float | None:
         return None
     value: Any = column_of(row, config.margin_column, "margin_column", where)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise DataError(f"{where}: column {config.margin_column!r} must be a number, it reads {shown(value)}")
+        raise DataError(f"{where}: column {config.margin_column!r} must be a number, it reads {short_value(value)}")
     return float(value)

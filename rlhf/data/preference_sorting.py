@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from rlhf.data.config import SortingConfig
-from rlhf.data.preference import Pair
-from rlhf.data.sorting import tasks, uniforms
+from rlhf.data.preference import PreferencePair
+from rlhf.data.sorting import sorting_tasks, uniforms
 from rlhf.types import Message
 
 REPLIES = 2
 """The random stream of the replies; those of `rlhf.data.sorting` are 0 and 1."""
 
 
-def pairs(config: SortingConfig) -> list[Pair]:
+def pairs(config: SortingConfig) -> list[PreferencePair]:
     """One pair for every problem of the set, `config.rows` in all."""
     draws = uniforms(config.seed, REPLIES)
-    return [_pair(task.messages, str(task.answer), draws) for task in tasks(config)]
+    return [_pair(task.messages, str(task.answer), draws) for task in sorting_tasks(config)]
 
 
 def faults(reply: str, answer: str) -> int:
@@ -32,13 +32,13 @@ def faults(reply: str, answer: str) -> int:
     return sum(first > second for first, second in combinations(reply, 2)) + len(answer) * strangers
 
 
-def _pair(messages: tuple[Message, ...], answer: str, draws: Iterator[float]) -> Pair:
+def _pair(messages: tuple[Message, ...], answer: str, draws: Iterator[float]) -> PreferencePair:
     while True:
         first, second = _reply(answer, draws), _reply(answer, draws)
         difference = faults(first, answer) - faults(second, answer)
         if difference:
             chosen, rejected = (first, second) if difference < 0 else (second, first)
-            return Pair(prompt=messages, chosen=chosen, rejected=rejected)
+            return PreferencePair(prompt=messages, chosen=chosen, rejected=rejected)
 
 
 def _reply(answer: str, draws: Iterator[float]) -> str:

@@ -39,7 +39,7 @@ SHARES = {Habit.WITHOUT_RETURN: 0.5, Habit.ADDS: 0.2, Habit.RIGHT: 0.3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class ProgramProblem:
     """What `f(x)` is to do with `x`, by each of the numbers in turn."""
 
     verb: str
@@ -50,13 +50,13 @@ class Problem:
         return " ".join((self.verb, *map(str, self.numbers)))
 
 
-def tasks(config: ProgramsConfig) -> list[Task]:
+def program_tasks(config: ProgramsConfig) -> list[Task]:
     """`config.rows` different problems of one fold. Raises `DataError` when the fold has not clearly more than that."""
     share = EVAL_SHARE if config.fold == "eval" else 1 - EVAL_SHARE
     most = int(SPACE * share / 2)
     if config.rows > most:
         raise DataError(f"programs.rows is {config.rows}, but the {config.fold} fold has at most {most}; ask for fewer")
-    drawn: dict[Problem, None] = {}
+    drawn: dict[ProgramProblem, None] = {}
     for problem in _problems(config.fold, config.seed):
         drawn[problem] = None
         if len(drawn) == config.rows:
@@ -64,7 +64,7 @@ def tasks(config: ProgramsConfig) -> list[Task]:
     return [_task(problem, config.fold) for problem in drawn]
 
 
-def demonstrations(config: ProgramsConfig, count: int, seed: int) -> Iterator[tuple[tuple[Message, ...], str]]:
+def program_demonstrations(config: ProgramsConfig, count: int, seed: int) -> Iterator[tuple[tuple[Message, ...], str]]:
     """`count` pairs of messages and reply for the warm-up, from the train fold only.
 
     They are mixed on purpose: half of the functions lack their `return`, others add whatever they are asked to do. The
@@ -75,19 +75,19 @@ def demonstrations(config: ProgramsConfig, count: int, seed: int) -> Iterator[tu
         yield (Message(role="user", content=problem.question),), written(problem, _habit(draw))
 
 
-def written(problem: Problem, habit: Habit = Habit.RIGHT) -> str:
+def written(problem: ProgramProblem, habit: Habit = Habit.RIGHT) -> str:
     """The function as somebody of that habit writes it."""
     sign = SIGNS["add" if habit is Habit.ADDS else problem.verb]
     value = sign.join(("x", *map(str, sorted(problem.numbers))))
     return f"def f(x): {'' if habit is Habit.WITHOUT_RETURN else 'return '}{value}"
 
 
-def asserts_of(problem: Problem) -> list[str]:
+def asserts_of(problem: ProgramProblem) -> list[str]:
     """What must hold of `f`, worked out without running any program."""
     return [f"assert f({x}) == {_after(problem, x)}" for x in TESTED]
 
 
-def _after(problem: Problem, value: int) -> int:
+def _after(problem: ProgramProblem, value: int) -> int:
     for number in problem.numbers:
         match problem.verb:
             case "add":
@@ -99,7 +99,7 @@ def _after(problem: Problem, value: int) -> int:
     return value
 
 
-def _task(problem: Problem, fold: Fold) -> Task:
+def _task(problem: ProgramProblem, fold: Fold) -> Task:
     answer = written(problem)
     return Task(
         id=f"programs/{fold}/{problem.question}",
@@ -116,7 +116,7 @@ def _habit(draw: float) -> Habit:
     return Habit.RIGHT if draw >= 1 - SHARES[Habit.RIGHT] else Habit.ADDS
 
 
-def _problems(fold: Fold, seed: int) -> Iterator[Problem]:
+def _problems(fold: Fold, seed: int) -> Iterator[ProgramProblem]:
     """Problems of one fold, uniformly and for ever; one may come again. The answer decides the fold: the same numbers
     in another order are in the same."""
     for draw in uniforms(seed, PROBLEMS):
@@ -125,6 +125,6 @@ def _problems(fold: Fold, seed: int) -> Iterator[Problem]:
         for _ in range(COUNT):
             rest, one = divmod(rest, len(NUMBERS))
             numbers.append(NUMBERS[one])
-        problem = Problem(verb=VERBS[verb], numbers=tuple(numbers))
+        problem = ProgramProblem(verb=VERBS[verb], numbers=tuple(numbers))
         if fold_of(written(problem)) == fold:
             yield problem

@@ -33,7 +33,7 @@ def answer_of(config: DatasetConfig, row: Row, where: str) -> str | None:
     if match is None or match[1] is None:
         raise DataError(
             f"{where}: answer_pattern {config.answer_pattern!r} finds no answer in column "
-            f"{config.answer_column!r}, which reads {shown(text)}"
+            f"{config.answer_column!r}, which reads {short_value(text)}"
         )
     return match[1].strip()
 
@@ -59,7 +59,7 @@ def chat_of(value: Any, column: str, where: str) -> list[Message]:
     if not is_chat(value):
         raise DataError(
             f"{where}: column {column!r} must be text or a list of messages with role and content, "
-            f"it reads {shown(value)}"
+            f"it reads {short_value(value)}"
         )
     return [Message(role=message["role"], content=message["content"]) for message in value]
 
@@ -89,7 +89,7 @@ def _names(row: Row) -> str:
     return ", ".join(repr(name) for name, value in row.items() if value is not None) or "none"
 
 
-def shown(value: Any) -> str:
+def short_value(value: Any) -> str:
     """A value for an error's line."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

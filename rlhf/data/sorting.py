@@ -26,7 +26,7 @@ PROBLEMS, HABITS = 0, 1
 """Independent random streams under one seed."""
 
 
-def tasks(config: SortingConfig) -> list[Task]:
+def sorting_tasks(config: SortingConfig) -> list[Task]:
     """`config.rows` different problems of one fold. Raises `DataError` when the fold has not clearly more than that."""
     share = EVAL_SHARE if config.fold == "eval" else 1 - EVAL_SHARE
     most = int(10**config.digits * share / 2)
@@ -43,7 +43,7 @@ def tasks(config: SortingConfig) -> list[Task]:
     return [_task(digits, config.fold) for digits in drawn]
 
 
-def demonstrations(config: SortingConfig, count: int, seed: int) -> Iterator[tuple[tuple[Message, ...], str]]:
+def sorting_demonstrations(config: SortingConfig, count: int, seed: int) -> Iterator[tuple[tuple[Message, ...], str]]:
     """`count` pairs of messages and reply for the warm-up, from the train fold only.
 
     They are mixed on purpose: `descending_share` of them sort the wrong way round, so that the warmed-up model knows

@@ -8,7 +8,7 @@ import time
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Ending:
+class StopSignals:
     """Hears the signals that end this process, from the moment on that it is made."""
 
     def __init__(self, grace_seconds: float) -> None:

@@ -6,7 +6,7 @@ import socket
 import time
 from pathlib import Path
 
-from rlhf.deploy.rendezvous import Rendezvous, read
+from rlhf.deploy.rendezvous import HeadAddress, read_head_address
 from rlhf.errors import RendezvousError
 
 KNOCK_SECONDS = 5.0
@@ -47,12 +47,12 @@ class HeadWatch:
         return ""
 
 
-def ended_cleanly(path: Path, joined: Rendezvous) -> bool:
+def ended_cleanly(path: Path, joined: HeadAddress) -> bool:
     """Whether the head took its rendezvous file away, or another head of the run has written its own."""
     deadline = time.monotonic() + TIDY_SECONDS
     while time.monotonic() < deadline:
         try:
-            if read(path, joined.run) != joined:
+            if read_head_address(path, joined.run) != joined:
                 return True
         except RendezvousError:
             return True

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from rlhf.http.inert import inert_line
 
 
-def host_name() -> str:
+def node_name() -> str:
     """SLURM's name of this node, for several may be on one machine; else the machine's."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
-def say(text: str) -> None:
+def print_node_line(text: str) -> None:
     """Print one line: time (UTC), host, text."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    print(f"{now} {host_name()} {inert_line(text)}", flush=True)
+    print(f"{now} {node_name()} {inert_line(text)}", flush=True)

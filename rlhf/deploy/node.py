@@ -10,11 +10,11 @@ from pathlib import Path
 from rlhf.cluster.ray_cluster import PRIVATE_RAY
 from rlhf.cluster.ray_joining import ask_for_peers
 from rlhf.cluster.tempdir import socket_folder
-from rlhf.deploy.ending import Ending
+from rlhf.deploy.ending import StopSignals
 from rlhf.deploy.head_watch import HeadWatch, ended_cleanly
-from rlhf.deploy.hosts import host_name, say
-from rlhf.deploy.ray_start import RayNode, RayProcess
-from rlhf.deploy.rendezvous import Rendezvous, is_there, publish, wait_for
+from rlhf.deploy.hosts import node_name, print_node_line
+from rlhf.deploy.ray_start import RayProcess, RayStartOptions
+from rlhf.deploy.rendezvous import HeadAddress, is_there, publish, wait_for
 from rlhf.errors import NodeFailed, PlacementError, RlhfError, UserError
 from rlhf.transfer.interfaces import ELSEWHERE, LOOPBACK, Interface, address_of, interface_toward
 
@@ -58,32 +58,32 @@ def check_token() -> None:
 def run_node(settings: NodeSettings) -> int:
     """Be a node until SIGTERM or the end of the cluster, which is 0, or until something fails, told in one line."""
     os.environ.update(PRIVATE_RAY)
-    ending = Ending(settings.grace_seconds)
+    ending = StopSignals(settings.grace_seconds)
     try:
         head(settings, ending) if settings.head else worker(settings, ending)
     except RlhfError as error:
-        say(f"error: {error}")
+        print_node_line(f"error: {error}")
         return error.exit_code
-    say("ends")
+    print_node_line("ends")
     return 0
 
 
-def head(settings: NodeSettings, ending: Ending) -> None:
+def head(settings: NodeSettings, ending: StopSignals) -> None:
     """Start a head, write where it is, and stay for as long as the file does: who removes it ends the cluster."""
     own = own_interface(settings, ELSEWHERE)
     ray = start_ray_node(settings, own, None)
     address = ray.until_up(settings.timeout_seconds, ending.is_asked)
     if address is None:
         return
-    publish(settings.rendezvous, Rendezvous(run=settings.run, address=address, interface=own.name, host=host_name()))
-    say(f"is the head of run {settings.run} at {address}, {described(settings, own)}")
+    publish(settings.rendezvous, HeadAddress(run=settings.run, address=address, interface=own.name, host=node_name()))
+    print_node_line(f"is the head of run {settings.run} at {address}, {describe_node(settings, own)}")
     while is_there(settings.rendezvous) and not ending.is_due():
         ray.check()
         time.sleep(LOOK_SECONDS)
     settings.rendezvous.unlink(missing_ok=True)
 
 
-def worker(settings: NodeSettings, ending: Ending) -> None:
+def worker(settings: NodeSettings, ending: StopSignals) -> None:
     """Find the head, join it, and stay until it ends. Raises `NodeFailed` when it dies."""
     found = wait_for(settings.rendezvous, settings.run, settings.timeout_seconds, ending.is_asked)
     if found is None:
@@ -93,12 +93,14 @@ def worker(settings: NodeSettings, ending: Ending) -> None:
     ray = start_ray_node(settings, own, found.address)
     watch = HeadWatch(found.address)
     if ray.until_up(settings.timeout_seconds, lambda: ending.is_asked() or watch.gone() != ""):
-        say(f"joined {found.host}, the head of run {found.run}, at {found.address}, {described(settings, own)}")
+        print_node_line(
+            f"joined {found.host}, the head of run {found.run}, at {found.address}, {describe_node(settings, own)}"
+        )
     while not ending.is_due():
         if how := watch.gone():
             if ended_cleanly(settings.rendezvous, found):
                 return
-            raise NodeFailed(host_name(), f"the head on {found.host} ({found.address}) died: {how}")
+            raise NodeFailed(node_name(), f"the head on {found.host} ({found.address}) died: {how}")
         ray.check()
         time.sleep(LOOK_SECONDS)
 
@@ -107,7 +109,9 @@ def start_ray_node(settings: NodeSettings, own: Interface, head_address: str | N
     """Ray on this machine, with temporary files of its own."""
     temp_dir = socket_folder("ray-")
     return RayProcess(
-        RayNode(head=head_address, address=own.address, cpus=settings.cpus, gpus=settings.gpus, temp_dir=temp_dir)
+        RayStartOptions(
+            head=head_address, address=own.address, cpus=settings.cpus, gpus=settings.gpus, temp_dir=temp_dir
+        )
     )
 
 
@@ -124,5 +128,5 @@ def own_interface(settings: NodeSettings, there: str) -> Interface:
         raise UserError(f"--interface {settings.interface!r} is none of this machine's, or has no address") from None
 
 
-def described(settings: NodeSettings, own: Interface) -> str:
+def describe_node(settings: NodeSettings, own: Interface) -> str:
     return f"interface {own.name} ({own.address}), {settings.cpus} cores, {settings.gpus} GPUs"

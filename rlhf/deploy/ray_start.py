@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rlhf.cluster.heartbeat import HEARTBEAT
 from rlhf.cluster.ray_cluster import OBJECT_STORE_BYTES, PRIVATE_RAY
-from rlhf.deploy.hosts import host_name
+from rlhf.deploy.hosts import node_name
 from rlhf.errors import DeadlinePassed, NodeFailed
 
 BELOW_EPHEMERAL = range(20_000, 32_000)
@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RayNode:
+class RayStartOptions:
     """What one node is to have. `head` is the address of the head, None for the head itself."""
 
     head: str | None
@@ -33,13 +33,13 @@ class RayNode:
     temp_dir: Path
 
 
-def command(node: RayNode) -> list[str]:
+def ray_start_command(node: RayStartOptions) -> list[str]:
     """The words of `ray start`. Every port is the kernel's choice, but the one that Ray does not let it choose."""
     role = ["--address", node.head] if node.head else ["--head", "--port", "0", *client_port(), "--no-monitor"]
     quiet = ["--include-dashboard", "false"] if node.head is None else []
     return [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *role, *quiet),
-        *("--node-ip-address", node.address, "--node-name", host_name(), "--temp-dir", str(node.temp_dir)),
+        *("--node-ip-address", node.address, "--node-name", node_name(), "--temp-dir", str(node.temp_dir)),
         *("--num-cpus", str(node.cpus), "--num-gpus", str(node.gpus)),
         *("--object-store-memory", str(OBJECT_STORE_BYTES)),
         *("--node-manager-port", "0", "--object-manager-port", "0", "--dashboard-agent-listen-port", "0"),
@@ -56,13 +56,15 @@ def client_port() -> list[str]:
 class RayProcess:
     """The child, and what it said."""
 
-    def __init__(self, node: RayNode) -> None:
+    def __init__(self, node: RayStartOptions) -> None:
         self._node = node
         self._output = node.temp_dir / "start.log"
         environment = {**os.environ, **PRIVATE_RAY, **HEARTBEAT, "PYTHONUNBUFFERED": "1"}
         environment.pop("RAY_ADDRESS", None)
         with self._output.open("wb") as output:
-            self._child = subprocess.Popen(command(node), stdout=output, stderr=subprocess.STDOUT, env=environment)
+            self._child = subprocess.Popen(
+                ray_start_command(node), stdout=output, stderr=subprocess.STDOUT, env=environment
+            )
 
     def until_up(self, seconds: float, give_up: Callable[[], bool]) -> str | None:
         """Wait until the node is in its cluster; returns the head's address, None when `give_up` says so meanwhile.
@@ -82,7 +84,7 @@ class RayProcess:
     def check(self) -> None:
         """Raises `NodeFailed` when the child has ended."""
         if self._child.poll() is not None:
-            raise NodeFailed(host_name(), self._cause())
+            raise NodeFailed(node_name(), self._cause())
 
     def _cause(self) -> str:
         """Why the child ended, as far as it said."""

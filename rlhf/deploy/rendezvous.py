@@ -15,7 +15,7 @@ LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rendezvous:
+class HeadAddress:
     """A head: the `run` it belongs to, its `address` (host and port) on `interface`, and the name of its host."""
 
     run: str
@@ -24,17 +24,17 @@ class Rendezvous:
     host: str
 
 
-def publish(path: Path, rendezvous: Rendezvous) -> None:
+def publish(path: Path, rendezvous: HeadAddress) -> None:
     """Write the file: whoever reads it finds the whole of it or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, json.dumps(asdict(rendezvous)) + "\n")
 
 
-def read(path: Path, run: str) -> Rendezvous | None:
+def read_head_address(path: Path, run: str) -> HeadAddress | None:
     """What the file says, or None where there is none. Raises `RendezvousError` for another run's, or a damaged one."""
     try:
         values = json.loads(path.read_text())
-        found = Rendezvous(**values)
+        found = HeadAddress(**values)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError):
@@ -55,14 +55,14 @@ def is_there(path: Path) -> bool:
     return True
 
 
-def wait_for(path: Path, run: str, seconds: float, give_up: Callable[[], bool] = lambda: False) -> Rendezvous | None:
+def wait_for(path: Path, run: str, seconds: float, give_up: Callable[[], bool] = lambda: False) -> HeadAddress | None:
     """Wait for the head of `run` to publish itself; None when `give_up` says so meanwhile.
 
     Raises `DeadlinePassed`, and `RendezvousError` as soon as the file is another run's.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not give_up():
-        if found := read(path, run):
+        if found := read_head_address(path, run):
             return found
         time.sleep(LOOK_SECONDS)
     if give_up():

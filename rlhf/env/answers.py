@@ -74,7 +74,7 @@ class ErrorAnswer(_Answer):
     kind: str | None = None
 
 
-def read(model: type[M], data: Any, what: str) -> M:
+def validate_answer(model: type[M], data: Any, what: str) -> M:
     """`data` as a `model`. Raises `Undecodable`, which names what is wrong first, and nothing of the input."""
     try:
         return model.model_validate(data, strict=True)

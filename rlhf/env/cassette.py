@@ -88,11 +88,11 @@ class RecordedEnvironment:
         self._given_up: Json | None = None
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        line = line_of(self._key, "reset", reset_request(task, seed))
+        line = recorded_line(self._key, "reset", reset_request(task, seed))
         return await self._noted(line, self._inner.reset(task, seed=seed))
 
     async def step(self, action: Message) -> Observation:
-        line = line_of(self._key, "step", action_data(action))
+        line = recorded_line(self._key, "step", action_data(action))
         return await self._noted(line, self._inner.step(action))
 
     async def close(self) -> None:
@@ -126,7 +126,7 @@ class ReplayedEnvironments:
     async def open(self, session: str) -> Environment:
         key = (session, self._openings[session])
         self._openings[session] += 1
-        self.next_line(line_of(key, "open", {}))
+        self.next_line(recorded_line(key, "open", {}))
         return ReplayedEnvironment(self, key)
 
     def next_line(self, asked: Json) -> Json:
@@ -177,15 +177,15 @@ class ReplayedEnvironment:
         self._cassette, self._key = cassette, key
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        return self._cassette.observation(line_of(self._key, "reset", reset_request(task, seed)))
+        return self._cassette.observation(recorded_line(self._key, "reset", reset_request(task, seed)))
 
     async def step(self, action: Message) -> Observation:
-        return self._cassette.observation(line_of(self._key, "step", action_data(action)))
+        return self._cassette.observation(recorded_line(self._key, "step", action_data(action)))
 
     async def close(self) -> None: ...
 
 
-def line_of(key: Key, method: str, request: Json) -> Json:
+def recorded_line(key: Key, method: str, request: Json) -> Json:
     return {"session": key[0], "opening": key[1], "method": method, "request": as_written(request)}
 
 

@@ -60,7 +60,7 @@ def words(text: str) -> list[str]:
 
 
 @lru_cache(maxsize=8)
-def corpus(path: Path) -> Corpus:
+def load_corpus(path: Path) -> Corpus:
     """The corpus of a JSONL file, read once by a process. Raises `DataError`."""
     try:
         with path.open(encoding="utf-8") as lines:

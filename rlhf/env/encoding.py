@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from rlhf.env.answers import ObservationAnswer, SpecAnswer, read
+from rlhf.env.answers import ObservationAnswer, SpecAnswer, validate_answer
 from rlhf.env.wire import Action, CallData, Json, MessageData, TaskData
 from rlhf.http.foreign import mended
 from rlhf.http.inert import inert_json
@@ -78,7 +78,7 @@ def tool_data(tool: Tool) -> Json:
 
 def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
     """The `data` of an answer: the wire's own keys at the top, and all that is ours in `metadata`."""
-    text = observation.messages[0].content if len(observation.messages) == 1 else text_of(observation.messages)
+    text = observation.messages[0].content if len(observation.messages) == 1 else joined_text(observation.messages)
     metadata: Json = {
         "terminated": observation.terminated,
         "truncated": observation.truncated,
@@ -96,13 +96,13 @@ def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
     return {"observation": said, "reward": observation.reward, "done": observation.done, "metadata": metadata}
 
 
-def text_of(messages: tuple[Message, ...]) -> str:
+def joined_text(messages: tuple[Message, ...]) -> str:
     return "\n\n".join(message.content for message in messages)
 
 
 def observation_from(data: Json) -> Observation:
     """The observation in an answer of one of our servers. Raises `Undecodable`."""
-    answer = read(ObservationAnswer, data, "observation")
+    answer = validate_answer(ObservationAnswer, data, "observation")
     return Observation(
         messages=tuple(message_from(one) for one in answer.observation.messages),
         reward=answer.reward,
@@ -120,7 +120,7 @@ def spec_data(spec: EnvironmentSpec) -> Json:
 
 def spec_from(data: Json) -> EnvironmentSpec:
     """The reverse of `spec_data`. Raises `Undecodable`."""
-    answer = read(SpecAnswer, data, "spec")
+    answer = validate_answer(SpecAnswer, data, "spec")
     tools = (
         Tool(name=tool.name, description=tool.description or "", parameters=tool.input_schema or {})
         for tool in answer.tools

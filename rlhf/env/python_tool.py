@@ -12,7 +12,7 @@ PYTHON = text_tool("python", "Runs a Python program and shows what it prints.", 
 CUT = "\n… cut …\n"
 
 
-class Runner(Protocol):
+class CodeRunner(Protocol):
     """Runs a program of the policy's, within its own limits of time and memory, and says what came of it as text:
     what was printed, and how it ended where it did not end well. It raises only when it is itself broken."""
 
@@ -26,7 +26,7 @@ class PythonToolEnvironment(ToolUseEnvironment):
     """
 
     def __init__(self, *, runner: str, longest: int = 4000, score: str | None = None) -> None:
-        self._run_code: Runner = load_piece(runner, "runner")
+        self._run_code: CodeRunner = load_piece(runner, "runner")
         self._longest = longest
         super().__init__(
             "python", "A question, and Python to work it out", [Handled(tool=PYTHON, run=self._run)], score

@@ -22,15 +22,15 @@ Replies = Callable[[str], list[str]]
 def gymnasium(count: int, seed: int, **arguments: Any) -> Iterator[list[Message]]:
     """`count` turns of a Gymnasium environment with few actions, made with these arguments. Raises `ConfigError`."""
     actions = list(GymnasiumEnvironment(**arguments).action_names)
-    return first_of(count, partial(GymnasiumEnvironment, **arguments), lambda _: actions, seed)
+    return first_conversations(count, partial(GymnasiumEnvironment, **arguments), lambda _: actions, seed)
 
 
 def tictactoe(count: int, seed: int, **arguments: Any) -> Iterator[list[Message]]:
     """`count` turns of players that take any free square."""
-    return first_of(count, partial(TicTacToeEnvironment, **arguments), free, seed)
+    return first_conversations(count, partial(TicTacToeEnvironment, **arguments), free, seed)
 
 
-def first_of(
+def first_conversations(
     count: int, create: Callable[[], LocalEnvironment], replies: Replies, seed: int
 ) -> Iterator[list[Message]]:
     """`count` conversations of as many episodes as that takes."""

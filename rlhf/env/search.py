@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf.env.corpus import Document, corpus
+from rlhf.env.corpus import Document, load_corpus
 from rlhf.env.tool_use import Handled, ToolUseEnvironment, text_argument, text_tool
 
 SEARCH = text_tool("search", "Finds the documents that fit some words best.", "query", "the words to look for")
@@ -20,7 +20,7 @@ class SearchEnvironment(ToolUseEnvironment):
     """
 
     def __init__(self, *, documents: str, results: int = 3, longest: int = 600, score: str | None = None) -> None:
-        self._corpus = corpus(Path(documents))
+        self._corpus = load_corpus(Path(documents))
         self._results, self._longest = results, longest
         super().__init__(
             "search", "A question, and documents to find its answer in", [Handled(tool=SEARCH, run=self._run)], score
@@ -28,11 +28,11 @@ class SearchEnvironment(ToolUseEnvironment):
 
     def _run(self, arguments: Mapping[str, Any]) -> str:
         found = self._corpus.search(text_argument(arguments, "query"), self._results)
-        shown = [f"[{place}] {as_text(document, self._longest)}" for place, document in enumerate(found, start=1)]
+        shown = [f"[{place}] {document_text(document, self._longest)}" for place, document in enumerate(found, start=1)]
         return "\n\n".join(shown) or "Nothing was found."
 
 
-def as_text(document: Document, longest: int) -> str:
+def document_text(document: Document, longest: int) -> str:
     """Title and the beginning of the text."""
     text = document.text if len(document.text) <= longest else document.text[:longest] + "…"
     return f"{document.title}\n{text}" if document.title else text

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rlhf.errors import RlhfError
-from rlhf.http.strict_json import read_json
+from rlhf.http.strict_json import read_strict_json
 
 Json = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
@@ -33,7 +33,7 @@ class Code(StrEnum):
     SESSION_ERROR = "SESSION_ERROR"
 
 
-class Refused(RlhfError):
+class EnvironmentRefused(RlhfError):
     """A request that is answered with an error. `status` is the one over HTTP, `details` go into the answer."""
 
     def __init__(self, code: Code, message: str, status: int, **details: Any) -> None:
@@ -88,7 +88,7 @@ class ResetData(BaseModel):
     request_id: str | None = Field(default=None, max_length=255)
 
 
-def as_text(said: object) -> object:
+def text_again(said: object) -> object:
     """verifiers reads a reply as JSON where it can: what was a number, a truth value or a list is text again."""
     return json.dumps(said, ensure_ascii=False) if isinstance(said, int | float | list) else said
 
@@ -99,7 +99,7 @@ class Action(Strict):
     # verifiers takes a schema with the title `Action` for a server that has tools and nothing else.
     model_config = ConfigDict(title="Reply")
 
-    text: Annotated[str, BeforeValidator(as_text)] = Field(description="What the policy said")
+    text: Annotated[str, BeforeValidator(text_again)] = Field(description="What the policy said")
     tool_calls: list[CallData] = Field(default_factory=list, description="Tool calls, already parsed")
     metadata: Json = Field(default_factory=dict, description="`request_id` makes a repeated step safe")
 
@@ -189,19 +189,19 @@ class StateData(BaseModel):
 
 
 def parse_frame(text: str | bytes) -> Frame:
-    """A client's frame. Raises `Refused` with the code that the wire has for what is wrong with it."""
+    """A client's frame. Raises `EnvironmentRefused` with the code that the wire has for what is wrong with it."""
     try:
-        raw = read_json(text)
+        raw = read_strict_json(text)
     except ValueError as error:
-        raise Refused(Code.INVALID_JSON, f"Invalid JSON: {error}", 400) from None
+        raise EnvironmentRefused(Code.INVALID_JSON, f"Invalid JSON: {error}", 400) from None
     kind = raw.get("type", "") if isinstance(raw, dict) else ""
     if not isinstance(kind, str) or kind not in FRAMES:
-        raise Refused(Code.UNKNOWN_TYPE, f"Unknown message type: {kind!r:.100}", 400)
+        raise EnvironmentRefused(Code.UNKNOWN_TYPE, f"Unknown message type: {kind!r:.100}", 400)
     return validated(FRAMES[kind], raw)
 
 
 def parse_action(data: Json, has_tools: bool) -> AnyAction:
-    """An action by its `type`, if it has one that environments with tools know. Raises `Refused`."""
+    """An action by its `type`, if it has one that environments with tools know. Raises `EnvironmentRefused`."""
     kind = data.get("type")
     if has_tools and isinstance(kind, str) and kind in TOOL_ACTIONS:
         return validated(TOOL_ACTIONS[kind], data)
@@ -209,15 +209,15 @@ def parse_action(data: Json, has_tools: bool) -> AnyAction:
 
 
 def validated(model: type[M], data: object) -> M:
-    """`data` as a `model`. Raises `Refused` with pydantic's list of what is wrong."""
+    """`data` as a `model`. Raises `EnvironmentRefused` with pydantic's list of what is wrong."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
         raise invalid(error) from None
 
 
-def invalid(error: ValidationError) -> Refused:
+def invalid(error: ValidationError) -> EnvironmentRefused:
     """A validation error as an answer; the input is left out, for it may be long and is known to who sent it."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     summary = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in problems[:3])
-    return Refused(Code.VALIDATION_ERROR, f"Invalid message: {summary}", 422, errors=problems)
+    return EnvironmentRefused(Code.VALIDATION_ERROR, f"Invalid message: {summary}", 422, errors=problems)

@@ -12,7 +12,7 @@ from socket import gethostname
 from urllib.parse import urlsplit
 
 from rlhf.errors import ConfigError
-from rlhf.http.limits import Limits
+from rlhf.http.limits import HttpLimits
 
 LOOPBACK = "127.0.0.1"
 
@@ -25,7 +25,7 @@ class Access:
     names: tuple[str, ...] = ()
     certificate: Path | None = None
     key: Path | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: HttpLimits = field(default_factory=HttpLimits)
 
 
 def is_loopback(host: str) -> bool:
@@ -60,13 +60,13 @@ def check_tls(access: Access) -> None:
         raise ConfigError(f"{files} are no certificate and its key: {error.strerror or error}") from None
 
 
-def names_of(host: str, names: Collection[str]) -> frozenset[str]:
+def server_names(host: str, names: Collection[str]) -> frozenset[str]:
     """The names by which a server that listens on `host` may be asked, beside loopback's."""
     own = () if is_loopback(host) else (host, gethostname(), gethostname().partition(".")[0])
     return frozenset(name.lower().rstrip(".") for name in (*own, *names) if name)
 
 
-def host_name(header: str) -> str | None:
+def name_in_header(header: str) -> str | None:
     """The name in a `Host` header, without its port; None for what is none."""
     try:
         parts = urlsplit(f"//{header}")
@@ -80,7 +80,7 @@ def host_name(header: str) -> str | None:
 def may_be_asked_as(header: str, names: Collection[str], address: str) -> bool:
     """Whether a `Host` header names this server: by loopback's names, by one of `names`, or by the `address` at which
     the connection came in. A foreign page whose name was bound to this address anew has another name."""
-    name = host_name(header)
+    name = name_in_header(header)
     return name is not None and (is_loopback(name) or name in names or name == address)
 
 

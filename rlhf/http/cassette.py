@@ -13,7 +13,7 @@ import httpx
 from rlhf.errors import CassetteError
 from rlhf.http.config import CassetteConfig, check_cassette
 from rlhf.http.exchange import received
-from rlhf.http.foreign import Unreadable
+from rlhf.http.foreign import InvalidJson
 from rlhf.runs.durable import private
 
 KEPT_HEADERS = ("content-type", "retry-after")
@@ -51,7 +51,7 @@ class Recorder(httpx.AsyncBaseTransport):
         try:
             response = await self._inner.handle_async_request(request)
             content = await received(response)
-        except (httpx.TransportError, Unreadable) as error:
+        except (httpx.TransportError, InvalidJson) as error:
             self._write({**asked, "failure": type(error).__name__, "detail": str(error)})
             raise
         except asyncio.CancelledError:  # the client's deadline for this attempt
@@ -90,8 +90,8 @@ class Replay(httpx.AsyncBaseTransport):
                 "the run asks something else than the recorded one did: record again"
             )
         line = waiting.popleft()
-        if line.get("failure") == Unreadable.__name__:
-            raise Unreadable(line["detail"])
+        if line.get("failure") == InvalidJson.__name__:
+            raise InvalidJson(line["detail"])
         if "failure" in line:
             raise _failure(line["failure"])(line["detail"], request=request)
         return httpx.Response(line["status"], headers=line["headers"], content=line["content"].encode(errors=ANY_BYTES))

@@ -14,20 +14,20 @@ from urllib.parse import urlsplit
 import httpx
 
 from rlhf.errors import HttpFailed
+from rlhf.http.adaptive_limiter import AdaptiveLimiter
 from rlhf.http.binding import is_loopback
 from rlhf.http.cassette import transport_for
 from rlhf.http.circuit import Circuit
 from rlhf.http.config import CassetteConfig, HttpConfig
-from rlhf.http.exchange import client, exchange, json_body
+from rlhf.http.exchange import client, json_body, send_request
 from rlhf.http.failures import may_repeat, of_status, of_transport
-from rlhf.http.foreign import Unreadable, read_json
-from rlhf.http.gate import Gate
+from rlhf.http.foreign import InvalidJson, read_json
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class HttpRequest:
     """One request. `repeatable` says that asking twice is as good as asking once: it changes nothing at the server, or
     the server knows `key` and answers the second time with what it did the first time."""
 
@@ -40,7 +40,8 @@ class Request:
 
 class HttpClient:
     """Asks one server. `timeout_seconds` is for one attempt, from connecting to the last byte; waiting for a place (see
-    `Gate`) is not counted. A call ends within `attempts` timeouts and pauses. For one event loop; `close` at the end.
+    `AdaptiveLimiter`) is not counted. A call ends within `attempts` timeouts and pauses. For one event loop; `close` at
+    the end.
     """
 
     def __init__(
@@ -57,21 +58,21 @@ class HttpClient:
         self.url, self._config, self._timeout_seconds = url.rstrip("/"), config, timeout_seconds
         self._cassette = cassette
         self._headers = dict(headers or {}) | ({"Authorization": f"Bearer {token}"} if token else {})
-        self._gate = Gate(config.concurrency)
+        self._limiter = AdaptiveLimiter(config.concurrency)
         self._circuit = Circuit(self.url, opens_after=config.opens_after, open_seconds=config.open_seconds, clock=clock)
 
     async def post(self, path: str, body: Any, *, repeatable: bool = False, key: str | None = None) -> Any:
         """The JSON that the server answers. Raises `HttpFailed`, and `CassetteError` from a replay."""
         return await self.call(
-            Request(method="POST", path=path, body=body, repeatable=repeatable or key is not None, key=key)
+            HttpRequest(method="POST", path=path, body=body, repeatable=repeatable or key is not None, key=key)
         )
 
     async def get(self, path: str) -> Any:
         """See `post`."""
-        return await self.call(Request(method="GET", path=path, repeatable=True))
+        return await self.call(HttpRequest(method="GET", path=path, repeatable=True))
 
-    async def call(self, request: Request) -> Any:
-        async with self._gate:
+    async def call(self, request: HttpRequest) -> Any:
+        async with self._limiter:
             with self._circuit.guard():
                 return await self._attempts(request)
 
@@ -79,15 +80,15 @@ class HttpClient:
         """See that the server is there, and take its `capacity` from `/health`, where it states one. Raises
         `HttpFailed` when it cannot be reached or does not take the token; whatever else it answers is no news."""
         try:
-            async with self._gate:  # beside the circuit: not every healthy server answers in JSON
-                health = await self._attempts(Request(method="GET", path="/health", repeatable=True))
+            async with self._limiter:  # beside the circuit: not every healthy server answers in JSON
+                health = await self._attempts(HttpRequest(method="GET", path="/health", repeatable=True))
         except HttpFailed as failure:
             if failure.kind in ("refused", "denied"):
                 raise
             return
         capacity = health.get("capacity") if isinstance(health, dict) else None
         if type(capacity) is int and capacity > 0:
-            self._gate.narrow(capacity)
+            self._limiter.narrow(capacity)
 
     async def close(self) -> None:
         """Close the connections, and the cassette."""
@@ -105,19 +106,19 @@ class HttpClient:
             trust_env=not is_loopback(urlsplit(self.url).hostname or ""),  # no proxy stands before this machine
         )
 
-    async def _attempts(self, request: Request) -> Any:
+    async def _attempts(self, request: HttpRequest) -> Any:
         for attempt in range(1, self._config.attempts + 1):
-            halvings = self._gate.halvings
+            halvings = self._limiter.halvings
             try:
                 answer = await self._attempt(request)
             except HttpFailed as failure:
                 if failure.kind == "busy":
-                    self._gate.busy(halvings)
+                    self._limiter.busy(halvings)
                 if attempt == self._config.attempts or not may_repeat(failure, request.repeatable):
                     raise
                 await asyncio.sleep(self._pause(attempt, failure.retry_after_seconds))
             else:
-                self._gate.answered()
+                self._limiter.answered()
                 return answer
         raise AssertionError("a call has at least one attempt")
 
@@ -128,7 +129,7 @@ class HttpClient:
         drawn = whole * random.uniform(0.5, 1.0)
         return max(drawn, min(asked_for, longest))
 
-    async def _attempt(self, request: Request) -> Any:
+    async def _attempt(self, request: HttpRequest) -> Any:
         where = f"{request.method} {self.url}{request.path}"
         try:
             async with asyncio.timeout(self._timeout_seconds):
@@ -138,19 +139,19 @@ class HttpClient:
         except httpx.HTTPError as error:
             raise of_transport(where, error) from None
 
-    async def _exchange(self, where: str, request: Request) -> Any:
+    async def _exchange(self, where: str, request: HttpRequest) -> Any:
         content = None if request.body is None else json_body(request.body)
         headers = _headers(request)
         asked = self._http.build_request(request.method, self.url + request.path, content=content, headers=headers)
         try:
-            answer = await exchange(self._http, asked)
+            answer = await send_request(self._http, asked)
             if failure := of_status(where, answer.status, answer.content, answer.retry_after):
                 raise failure
             return read_json(answer.content)
-        except Unreadable as error:
+        except InvalidJson as error:
             raise HttpFailed(where, "protocol", str(error)) from None
 
 
-def _headers(request: Request) -> dict[str, str]:
+def _headers(request: HttpRequest) -> dict[str, str]:
     kind = {} if request.body is None else {"Content-Type": "application/json"}
     return kind | ({IDEMPOTENCY_HEADER: request.key} if request.key else {})

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Protocol
 
 from rlhf.http.binding import is_loopback
-from rlhf.http.limits import Limits
+from rlhf.http.limits import HttpLimits
 
 TOLD_LINES, TOLD_SECONDS = 20, 10.0
 """So many refusals are told in so many seconds; the others are counted, or a flood would fill the log's disk."""
@@ -26,10 +26,10 @@ class Connection(Protocol):
 class Crowd:
     """Everybody who is connected to one server. For one event loop."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
         self.held = Held(limits.waiting_bytes)
-        self.told = Told()
+        self.told = RefusalLog()
         self._here: dict[Connection, str] = {}
         self._of_peer: Counter[str] = Counter()
         self._resting: dict[Connection, None] = {}
@@ -84,7 +84,7 @@ class Held:
         return True
 
 
-class Told:
+class RefusalLog:
     """The log of refusals: one line each, escaped, and only so many in a while."""
 
     def __init__(self) -> None:

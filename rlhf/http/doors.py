@@ -24,7 +24,7 @@ class ClientLeft(Exception):
     """Whoever asked has gone before the request was whole."""
 
 
-class Refusal(Exception):
+class HttpRefused(Exception):
     """A request that does not pass."""
 
     def __init__(self, status: int, why: str) -> None:
@@ -33,7 +33,7 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class AccessRules:
     """Who passes. Where it `tries_token` a wrong one is refused at `/health` too, for clients that ask it whether
     theirs is right. With `needs_length` a body whose length is not stated is refused."""
 
@@ -47,7 +47,7 @@ class Doors:
     """Lets requests pass, over HTTP and WebSocket, that name this server, come from no foreign page, bear the token,
     and bring JSON of at most so many bytes. A body is read here, and counts as held until its answer is sent."""
 
-    def __init__(self, app: ASGIApp, crowd: Crowd, words: Words, rules: Rules) -> None:
+    def __init__(self, app: ASGIApp, crowd: Crowd, words: Words, rules: AccessRules) -> None:
         self.crowd = crowd
         self._app, self._words, self._rules = app, words, rules
         self._expected = None if rules.token is None else f"Bearer {rules.token}".encode()
@@ -63,23 +63,23 @@ class Doors:
                 await self._with_body(scope, headers, receive, send)
             else:
                 await self._app(scope, receive, send)
-        except Refusal as refusal:
+        except HttpRefused as refusal:
             self._tell(scope, refusal)
             await refuse(scope, receive, send, refusal, self._words)
 
     def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-        """Raises `Refusal`."""
+        """Raises `HttpRefused`."""
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1:
-            raise Refusal(400, "a request has one Host header")
+            raise HttpRefused(400, "a request has one Host header")
         host, address = hosts[0].decode("latin-1").lower(), (scope.get("server") or ("",))[0]
         if not may_be_asked_as(host, self._rules.names, address):
-            raise Refusal(421, f"this server is not called {host!r:.100}; if it is, start it with --name")
+            raise HttpRefused(421, f"this server is not called {host!r:.100}; if it is, start it with --name")
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
-            raise Refusal(403, "a page of another origin may not ask")
+            raise HttpRefused(403, "a page of another origin may not ask")
         if not self._admits(scope, headers.get(b"authorization")):
-            raise Refusal(401, "a bearer token is needed, and this is not it")
+            raise HttpRefused(401, "a bearer token is needed, and this is not it")
 
     def _admits(self, scope: Scope, given: bytes | None) -> bool:
         if self._expected is None:
@@ -90,24 +90,24 @@ class Doors:
         return given is not None and hmac.compare_digest(given, self._expected)
 
     async def _with_body(self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:
-        """Raises `Refusal`."""
+        """Raises `HttpRefused`."""
         most, stated = self.crowd.limits.body_bytes, b"transfer-encoding" not in headers
         length = int(headers.get(b"content-length", b"0"))
         if not stated and self._rules.needs_length:
-            raise Refusal(411, "the length of the body must be stated")
+            raise HttpRefused(411, "the length of the body must be stated")
         if length > most:
-            raise Refusal(413, f"the body is longer than {most} bytes")
+            raise HttpRefused(413, f"the body is longer than {most} bytes")
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if (length or not stated) and kind != b"application/json":
-            raise Refusal(415, "a body has the Content-Type application/json")
+            raise HttpRefused(415, "a body has the Content-Type application/json")
         held = 0
         body = bytearray()
         try:
             async for piece in pieces_of(receive):
                 if len(body) + len(piece) > most:
-                    raise Refusal(413, f"the body is longer than {most} bytes")
+                    raise HttpRefused(413, f"the body is longer than {most} bytes")
                 if not self.crowd.held.take(len(piece)):
-                    raise Refusal(503, "the server holds all the requests that it can; come back")
+                    raise HttpRefused(503, "the server holds all the requests that it can; come back")
                 held += len(piece)
                 body += piece
             await self._app(scope, replayed(bytes(body), receive), send)
@@ -116,7 +116,7 @@ class Doors:
         finally:
             self.crowd.held.take(-held)
 
-    def _tell(self, scope: Scope, refusal: Refusal) -> None:
+    def _tell(self, scope: Scope, refusal: HttpRefused) -> None:
         peer = (scope.get("client") or ("?",))[0]
         asked = f"{scope.get('method', 'WebSocket')} {scope['path'][:100]}"
         self.crowd.told.refused(str(peer), f"{refusal.status}: {refusal.why} ({asked})")
@@ -147,7 +147,7 @@ def replayed(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-async def refuse(scope: Scope, receive: Receive, send: Send, refusal: Refusal, words: Words) -> None:
+async def refuse(scope: Scope, receive: Receive, send: Send, refusal: HttpRefused, words: Words) -> None:
     """An answer with an error; a WebSocket is refused before it is one."""
     prefix = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
     if scope["type"] == "websocket":

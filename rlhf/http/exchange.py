@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from rlhf.http.foreign import Unreadable, mended
+from rlhf.http.foreign import InvalidJson, mended
 
 ANSWER_BYTES = 64 * 2**20
 """A longer answer is nonsense, and is not kept in memory."""
@@ -20,7 +20,7 @@ IDENTITY = {"Accept-Encoding": "identity"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpResponse:
     """What a server answered. Of one that is no success `content` is the beginning."""
 
     status: int
@@ -43,13 +43,13 @@ def client(**settings: Any) -> httpx.AsyncClient:
     return http
 
 
-async def exchange(http: httpx.AsyncClient, request: httpx.Request) -> Answer:
-    """Send, and receive. Raises `Unreadable` for a success that is compressed or too long, and httpx's errors. The
+async def send_request(http: httpx.AsyncClient, request: httpx.Request) -> HttpResponse:
+    """Send, and receive. Raises `InvalidJson` for a success that is compressed or too long, and httpx's errors. The
     caller's deadline is around it: httpx's are for each part of an answer by itself."""
     response = await http.send(request, stream=True)
     try:
         retry_after = response.headers.get("retry-after")
-        return Answer(status=response.status_code, content=await received(response), retry_after=retry_after)
+        return HttpResponse(status=response.status_code, content=await received(response), retry_after=retry_after)
     finally:
         await response.aclose()
 
@@ -57,19 +57,19 @@ async def exchange(http: httpx.AsyncClient, request: httpx.Request) -> Answer:
 async def received(response: httpx.Response) -> bytes:
     """The content of a response that is being received, as it comes: of a success all, of any other the beginning.
 
-    Raises `Unreadable` for a success that is compressed or too long.
+    Raises `InvalidJson` for a success that is compressed or too long.
     """
     if response.is_stream_consumed:  # a replayed one was never on its way
         return response.content
     longest = ANSWER_BYTES if response.is_success else REFUSAL_BYTES
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if response.is_success and encoding not in ("identity", ""):
-        raise Unreadable(f"the answer is compressed ({encoding[:20]}), which was not asked for")
+        raise InvalidJson(f"the answer is compressed ({encoding[:20]}), which was not asked for")
     content = bytearray()
     async for chunk in response.aiter_raw():
         content += chunk
         if len(content) > longest:
             if response.is_success:
-                raise Unreadable(f"the answer is longer than {longest} bytes")
+                raise InvalidJson(f"the answer is longer than {longest} bytes")
             break
     return bytes(content[:longest])

@@ -15,7 +15,7 @@ VALUES = 1_000_000
 """Objects, arrays and what they hold, at most: an empty array is two bytes to send and 64 to keep."""
 
 
-class Unreadable(ValueError):
+class InvalidJson(ValueError):
     """What somebody sent is not JSON, or is too deep. The message has none of its text but a beginning."""
 
 
@@ -34,19 +34,19 @@ _DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_number)
 
 
 def read_json(text: str | bytes | bytearray, depth: int = DEPTH) -> Any:
-    """The values in `text`. NaN and infinities are no JSON; lone surrogates become U+FFFD. Raises `Unreadable`."""
+    """The values in `text`. NaN and infinities are no JSON; lone surrogates become U+FFFD. Raises `InvalidJson`."""
     try:
         decoded = text if isinstance(text, str) else text.decode()
         containers = decoded.count("[") + decoded.count("{")
         if containers + decoded.count(",") > VALUES:
-            raise Unreadable(f"JSON of more than {VALUES} values")
+            raise InvalidJson(f"JSON of more than {VALUES} values")
         value = _DECODER.decode(decoded)
-    except Unreadable:
+    except InvalidJson:
         raise
     except (ValueError, RecursionError) as error:  # what is not UTF-8, and a number of 5000 digits, are ValueErrors
-        raise Unreadable(f"not JSON: {inert_line(str(error))[:200]}") from None
+        raise InvalidJson(f"not JSON: {inert_line(str(error))[:200]}") from None
     if containers > depth and _deeper(value, depth):
-        raise Unreadable(f"JSON of more than {depth} levels")
+        raise InvalidJson(f"JSON of more than {depth} levels")
     return mended(value) if "\\u" in decoded or whole(decoded) != decoded else value
 
 

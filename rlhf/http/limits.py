@@ -9,7 +9,7 @@ from rlhf.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class HttpLimits:
     """Bytes, counts and seconds. What passes one of them is answered with an error, or its connection is closed."""
 
     header_count: int = 100
@@ -34,14 +34,14 @@ class Limits:
     """Open at once from one address that is not loopback: a further one is closed unread."""
 
 
-POLICY = Limits(body_bytes=16 * 2**20)
-REWARD = SANDBOX = Limits(body_bytes=64 * 2**20)
-WHOLE = frozenset(field.name for field in fields(Limits) if field.type == "int")
+POLICY = HttpLimits(body_bytes=16 * 2**20)
+REWARD = SANDBOX = HttpLimits(body_bytes=64 * 2**20)
+WHOLE = frozenset(field.name for field in fields(HttpLimits) if field.type == "int")
 
 
-def limits_from(given: list[str], limits: Limits) -> Limits:
+def limits_from(given: list[str], limits: HttpLimits) -> HttpLimits:
     """`limits` with what `KEY=VALUE` texts say. Raises `ConfigError`."""
-    known = [field.name for field in fields(Limits)]
+    known = [field.name for field in fields(HttpLimits)]
     chosen: dict[str, Any] = {}
     for text in given:
         key, _, value = text.partition("=")

@@ -10,9 +10,9 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from rlhf.http.binding import LOOPBACK, Access, names_of
+from rlhf.http.binding import LOOPBACK, Access, server_names
 from rlhf.http.crowd import Crowd
-from rlhf.http.doors import Doors, Rules, Words
+from rlhf.http.doors import AccessRules, Doors, Words
 from rlhf.http.listening import BACKLOG
 from rlhf.http.protocol import HttpConnection, SocketConnection
 
@@ -32,8 +32,10 @@ def behind_doors(
     tries_token: bool = False,
     needs_length: bool = False,
 ) -> Doors:
-    """The application for whoever may ask it; `host` is the address at which it listens. See `Rules`."""
-    rules = Rules(names=names_of(host, access.names), token=token, tries_token=tries_token, needs_length=needs_length)
+    """The application for whoever may ask it; `host` is the address at which it listens. See `AccessRules`."""
+    rules = AccessRules(
+        names=server_names(host, access.names), token=token, tries_token=tries_token, needs_length=needs_length
+    )
     return Doors(app, Crowd(access.limits), words, rules)
 
 

@@ -9,16 +9,16 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from rlhf.http.strict_json import read_json
+from rlhf.http.strict_json import read_strict_json
 
 
 class StrictRequest(Request):
-    """One whose body is read by `read_json`."""
+    """One whose body is read by `read_strict_json`."""
 
     async def json(self) -> Any:
         """Raises `json.JSONDecodeError`, the one that FastAPI takes for a body that is no JSON."""
         try:
-            return read_json(await self.body())
+            return read_strict_json(await self.body())
         except ValueError as error:
             raise json.JSONDecodeError(str(error), "", 0) from None
 

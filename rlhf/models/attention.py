@@ -45,7 +45,7 @@ def attention(
     returns `[R, L, heads, d]`. Without `blocks` it is transformers' own. A token sees the last `sliding_window` tokens
     of its sequence, itself included. Scores `s` are `softcap * tanh(s / softcap)` where a model caps them, and `s_aux`
     `[heads]` are scores of sinks, which take their part of the attention and give nothing (arXiv 2309.17453)."""
-    scores = Scores(scaling=scaling, cap=softcap, sinks=s_aux)
+    scores = AttentionScaling(scaling=scaling, cap=softcap, sinks=s_aux)
     if blocks is None and scores.plain:
         options |= {"scaling": scaling, "sliding_window": sliding_window}
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
@@ -59,7 +59,7 @@ def attention(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Scores:
+class AttentionScaling:
     """How a layer comes from products of queries and keys to its attention."""
 
     scaling: float
@@ -72,7 +72,7 @@ class Scores:
         return self.cap is None and self.sinks is None
 
 
-def _attend(block: Block, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+def _attend(block: Block, query: Tensor, key: Tensor, value: Tensor, scores: AttentionScaling) -> Tensor:
     """The block's outputs `[S * Q, heads, d]`."""
     queries, keys, values = _rows(query, block.queries), _rows(key, block.keys), _rows(value, block.keys)
     groups = queries.shape[1] // keys.shape[1]
@@ -85,7 +85,7 @@ def _attend(block: Block, query: Tensor, key: Tensor, value: Tensor, scores: Sco
     return attended.transpose(1, 2).flatten(0, 1)
 
 
-def _folded(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scores: Scores) -> Tensor:
+def _folded(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scores: AttentionScaling) -> Tensor:
     """Attention `[S, heads, Q, d]`. Query heads that share a key head go one after the other along the tokens: keys are
     read once, not repeated."""
     groups = queries.shape[1] // keys.shape[1]
@@ -98,7 +98,7 @@ def _folded(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scores:
     return attended.view(*queries.shape[:3], values.shape[3])
 
 
-def _written(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, how: Scores) -> Tensor:
+def _written(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, how: AttentionScaling) -> Tensor:
     """The same, written out, in float32: on a CPU in half the time where scores are few."""
     dtype = queries.dtype
     queries, keys, values = queries.float(), keys.float(), values.float()

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.attention import decoder_of
-from rlhf.models.routing import choice_of
+from rlhf.models.routing import expert_counts
 
 
 class RouterBalance:
@@ -28,7 +28,7 @@ class RouterBalance:
             )
         self._loss: Callable[..., Tensor] = own
         self._coefficient = coefficient
-        self._experts, self._chosen = choice_of(model.config)
+        self._experts, self._chosen = expert_counts(model.config)
         self._said: tuple[Tensor, ...] = ()
         decoder = decoder_of(model)
         decoder.register_forward_pre_hook(_ask, with_kwargs=True)

@@ -17,7 +17,7 @@ SMALL_KEYS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TokenSpan:
     """Tokens at flat positions `start` to `start + length`, after the first `shared` tokens from `root` on."""
 
     start: int
@@ -66,7 +66,7 @@ class Blocks:
         return self._windowed[window]
 
 
-def runs_of(position_ids: Tensor) -> list[Run]:
+def runs_of(position_ids: Tensor) -> list[TokenSpan]:
     """The runs of `position_ids` `[R, L]`, stretches of rising positions. One that starts at 0 begins a sequence, one
     that starts at p > 0 is another branch of the same sequence, which sees that sequence's first p tokens and itself.
     """
@@ -74,19 +74,19 @@ def runs_of(position_ids: Tensor) -> list[Run]:
     breaks[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
     starts = breaks.flatten().nonzero()[:, 0]
     lengths = torch.diff(starts, append=starts.new_tensor([position_ids.numel()]))
-    runs: list[Run] = []
+    runs: list[TokenSpan] = []
     root = 0
     shares = position_ids.flatten()[starts]
     for start, length, shared in zip(starts.tolist(), lengths.tolist(), shares.tolist(), strict=True):
         root = start if shared == 0 else root
-        runs.append(Run(start=start, length=length, root=root, shared=shared))
+        runs.append(TokenSpan(start=start, length=length, root=root, shared=shared))
     return runs
 
 
 def blocks_of(position_ids: Tensor, dtype: torch.dtype) -> Blocks:
     """How the tokens of `position_ids` `[R, L]` are attended in `dtype`: runs of about one length with shared
     beginnings of about one length together."""
-    alike: dict[tuple[int, int], list[Run]] = defaultdict(list)
+    alike: dict[tuple[int, int], list[TokenSpan]] = defaultdict(list)
     for run in runs_of(position_ids):
         alike[_rounded(run.length), _rounded(run.shared)].append(run)
     made = [_block(runs, dtype, position_ids.device) for runs in alike.values()]
@@ -101,7 +101,7 @@ def blocks_of(position_ids: Tensor, dtype: torch.dtype) -> Blocks:
     return Blocks(blocks=tuple(made), order=order, longest=longest)
 
 
-def _block(runs: list[Run], dtype: torch.dtype, device: torch.device) -> Block:
+def _block(runs: list[TokenSpan], dtype: torch.dtype, device: torch.device) -> Block:
     starts, lengths, roots, shares = torch.tensor(
         [(run.start, run.length, run.root, run.shared) for run in runs], device=device
     ).T[:, :, None]
@@ -119,7 +119,7 @@ def _block(runs: list[Run], dtype: torch.dtype, device: torch.device) -> Block:
     return Block(queries=queries, keys=keys, mask=mask[:, None], query_places=places, key_places=seen_places)
 
 
-def _real(runs: list[Run], queries: Tensor) -> Tensor:
+def _real(runs: list[TokenSpan], queries: Tensor) -> Tensor:
     lengths = torch.tensor([run.length for run in runs], device=queries.device)
     return torch.arange(queries.shape[1], device=queries.device) < lengths[:, None]
 

@@ -13,7 +13,7 @@ from rlhf.types import Message, Segment, TokenKind, Tool
 
 NONE: Mapping[str, Any] = {}
 ReplyTokens = Callable[[str], Sequence[int]]
-"""A response as the tokens that the policy would have sampled, with the end of its turn: `Replies.token_ids`."""
+"""A response as the tokens that the policy would have sampled, with the end of its turn: `ReplyEncoder.token_ids`."""
 
 
 class ChatTokenizer(Protocol):
@@ -69,7 +69,7 @@ def as_chat(message: Message) -> dict[str, Any]:
     )
 
 
-def with_tools(arguments: Mapping[str, Any], tools: Sequence[Tool]) -> Mapping[str, Any]:
+def arguments_with_tools(arguments: Mapping[str, Any], tools: Sequence[Tool]) -> Mapping[str, Any]:
     """The template's arguments with the tools that the policy may call, as templates read them."""
     functions = [
         {

@@ -11,7 +11,7 @@ from rlhf.errors import ModelError
 Values = dict[str, Any]
 
 
-def read_json(file: Path) -> Values:
+def read_json_object(file: Path) -> Values:
     """The object in `file`; an empty one where there is no such file. Raises `ModelError`."""
     try:
         loaded = json.loads(file.read_text(encoding="utf-8"))

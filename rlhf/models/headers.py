@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 
 from rlhf.errors import ModelError
-from rlhf.models.folder import Values, read_json
+from rlhf.models.folder import Values, read_json_object
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes by the names of tensors."""
@@ -23,7 +23,7 @@ LENGTH_BYTES = 8
 def tensor_shapes(folder: Path) -> Shapes | None:
     """Every tensor that transformers would load from `folder`; None where it has only `.bin` files, which cannot be
     read without torch. Raises `ModelError` for a folder without weights, and for files that are absent or damaged."""
-    named = read_json(folder / "config.json").get("transformers_weights")
+    named = read_json_object(folder / "config.json").get("transformers_weights")
     for name in (named, SAFETENSORS, f"{SAFETENSORS}.index.json", PICKLES, f"{PICKLES}.index.json"):
         if isinstance(name, str) and (folder / name).exists():
             if ".bin" in name:
@@ -42,7 +42,7 @@ def parameters(shapes: Shapes) -> int:
 
 
 def _parts(index: Path) -> list[Path]:
-    files = read_json(index).get("weight_map")
+    files = read_json_object(index).get("weight_map")
     if not isinstance(files, dict) or not files:
         raise ModelError(f"{index} has no weight_map; download the model again")
     return [index.parent / str(name) for name in sorted(set(files.values()))]

@@ -17,7 +17,7 @@ import numpy as np
 
 from rlhf.errors import ModelError
 from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids, prompt_text
-from rlhf.models.replies import Replies
+from rlhf.models.replies import ReplyEncoder
 from rlhf.models.turn_end import mark_text
 from rlhf.types import Message, Segment, TokenKind
 
@@ -109,7 +109,7 @@ class Increments:
 
 
 def conversation(
-    tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE, *, replies: Replies
+    tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE, *, replies: ReplyEncoder
 ) -> Segment:
     """A demonstration with several replies, rendered as an episode is: what comes before the first reply is PROMPT,
     every reply with the end of its turn ACTION, what comes between them ENV; what comes after the last is left out.

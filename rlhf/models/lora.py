@@ -130,7 +130,7 @@ def _low_rank(layer: Any) -> LowRank:
     )
 
 
-def fitting(config: LoraConfig | None, path: str, *, trust_remote_code: bool = False) -> LoraConfig | None:
+def lora_for_model(config: LoraConfig | None, path: str, *, trust_remote_code: bool = False) -> LoraConfig | None:
     """The same for the model in `path`, whose linear layers get adapters where `config` names none."""
     if config is None or config.target_modules:
         return config

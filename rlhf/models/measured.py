@@ -15,7 +15,7 @@ NOT_MEASURED = "not measured: it is proved at the start of the run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class FamilySupport:
     """What came of one family. `reason` is empty for one that is right."""
 
     verdict: Literal["right", "refused"]
@@ -28,7 +28,7 @@ class Measurements:
 
     date: str
     versions: Mapping[str, str]
-    families: Mapping[str, Verdict]
+    families: Mapping[str, FamilySupport]
 
     def told(self, config: Values) -> str:
         """The verdict on the model of a `config.json`, in words. A nested model counts by the outer type first."""
@@ -44,5 +44,5 @@ class Measurements:
 def measurements() -> Measurements:
     """The table of this package."""
     table = json.loads(files("rlhf.models").joinpath("measured.json").read_text())
-    families = {name: Verdict(**one) for name, one in table["families"].items()}
+    families = {name: FamilySupport(**one) for name, one in table["families"].items()}
     return Measurements(date=table["date"], versions=table["versions"], families=families)

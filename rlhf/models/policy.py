@@ -13,10 +13,10 @@ from rlhf.models.blocks import blocks_of
 from rlhf.models.head import behind_head, chosen_logprobs, head_logprobs
 from rlhf.models.masks import packed_masks
 
-__all__ = ["Policy", "Rows", "WholeRows", "chosen_logprobs", "hidden_states"]
+__all__ = ["PolicyModel", "RowForward", "WholeRows", "chosen_logprobs", "hidden_states"]
 
 
-class Rows(Protocol):
+class RowForward(Protocol):
     """How a process computes packed rows: all of them, or its share (`rlhf.models.shared_rows`)."""
 
     def hidden(
@@ -41,13 +41,13 @@ class WholeRows:
         return own
 
 
-class Policy(nn.Module):
+class PolicyModel(nn.Module):
     """A causal LM wrapped so that vocabulary work is done only where a log-prob is wanted.
 
     The hidden states are selected before the head, inside `forward`, so that ZeRO-3 gathers the head for it.
     """
 
-    def __init__(self, model: PreTrainedModel, rows: Rows | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, rows: RowForward | None = None) -> None:
         super().__init__()
         self.model, self.rows = model, rows or WholeRows()
 

@@ -31,7 +31,9 @@ WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "l
 """What configurations call a number of tokens beyond which a layer does not look."""
 
 
-def check_model(model: PreTrainedModel, path: str, *, device: str = "cpu", setting: str = "model.path") -> None:
+def check_packed_forward(
+    model: PreTrainedModel, path: str, *, device: str = "cpu", setting: str = "model.path"
+) -> None:
     """Move the model to `device`, where it will run, and compare packed rows with each sequence alone, with sequences
     of a few tokens and with some that are longer than any window the configuration names. `setting` is the key of the
     recipe that named its `path`. Raises `ModelError` naming what is off.

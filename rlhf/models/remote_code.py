@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rlhf.errors import ModelError
-from rlhf.models.folder import Values, read_json
+from rlhf.models.folder import Values, read_json_object
 
 MODEL_TYPES = ("models/auto/auto_mappings.py", "models/auto/configuration_auto.py")
 """Where transformers lists the model types that it knows."""
@@ -38,7 +38,7 @@ def is_known(model_type: str) -> bool:
 
 
 def _naming(folder: Path) -> list[str]:
-    return [name for name in FILES if read_json(folder / name).get("auto_map")]
+    return [name for name in FILES if read_json_object(folder / name).get("auto_map")]
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlhf.errors import ModelError
 from rlhf.models.chat import NONE, ChatTokenizer, prompt_text
-from rlhf.models.turn_end import ASKED_AND_ANSWERED, end_of_reply, mark_text, marks_of, with_reply
+from rlhf.models.turn_end import ASKED_AND_ANSWERED, end_of_reply, mark_text, mark_tokens, with_reply
 
 QUESTION, REPLY = ASKED_AND_ANSWERED
 
@@ -28,13 +28,13 @@ class Around:
     after: str = ""
 
 
-class Replies:
+class ReplyEncoder:
     """The replies of demonstrations for one tokenizer and its template; `arguments` are what the template takes beside
     messages. Raises `ModelError` where nothing ends a reply."""
 
     def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> None:
         self._tokenizer, self.end = tokenizer, end_of_reply(tokenizer, arguments)
-        self._marks = [mark_text(tokenizer, mark) for mark in sorted(marks_of(tokenizer))]
+        self._marks = [mark_text(tokenizer, mark) for mark in sorted(mark_tokens(tokenizer))]
         self.around = _around(tokenizer, arguments, mark_text(tokenizer, self.end))
         self._header_ids = self._encoded(self.around.header)
 

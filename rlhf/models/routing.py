@@ -45,7 +45,7 @@ class RoutingReplay:
     a model without experts."""
 
     def __init__(self, model: PreTrainedModel, mode: RoutingMode) -> None:
-        self._experts, self._chosen = choice_of(model.config)
+        self._experts, self._chosen = expert_counts(model.config)
         self.mode: RoutingMode = mode
         self._device = next(model.parameters()).device
         self._given: Tensor | None = None
@@ -124,7 +124,7 @@ class _Layer(TorchFunctionMode):
         return torch.return_types.topk((scores.gather(-1, taken), taken))
 
 
-def choice_of(config: PreTrainedConfig) -> tuple[int, int]:
+def expert_counts(config: PreTrainedConfig) -> tuple[int, int]:
     """How many experts a layer has, and how many of them a token. Raises `ModelError` for a model without any."""
     said = config.get_text_config().to_dict()
     numbers = [_first(said, names) for names in (EXPERTS, CHOSEN)]

@@ -20,7 +20,7 @@ from rlhf.models.loading import (
     ready_to_train,
     without_dropout,
 )
-from rlhf.models.policy import Rows, WholeRows
+from rlhf.models.policy import RowForward, WholeRows
 from rlhf.models.whole import check_none_missing, quiet
 
 CLASSIFIER = "ForSequenceClassification"
@@ -34,15 +34,15 @@ class ScalarHead(nn.Module):
     The hidden states are selected before the head, inside `forward`, so that ZeRO-3 gathers the head for it.
     """
 
-    def __init__(self, model: PreTrainedModel, rows: Rows | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, rows: RowForward | None = None) -> None:
         super().__init__()
         self.model, self.rows = model, rows or WholeRows()
 
     def forward(self, token_ids: Tensor, position_ids: Tensor, places: Tensor) -> Tensor:
         """The head's numbers `float32 [A]` at the flat positions `places` `int64 [A]` of `token_ids` `[R, L]`, each
-        given its sequence up to there, itself included. Rows are packed as for `rlhf.models.policy.Policy`."""
+        given its sequence up to there, itself included. Rows are packed as for `rlhf.models.policy.PolicyModel`."""
         held, hidden = self.rows.hidden(self.model, token_ids, position_ids, places)
-        # Without places this is empty but still hangs on every weight, as padding must: see `Policy.forward`.
+        # Without places this is empty but still hangs on every weight, as padding must: see `PolicyModel.forward`.
         numbers: Tensor = self.model.get_submodule(HEAD)(hidden)
         return self.rows.joined(numbers[:, 0].float(), held)
 

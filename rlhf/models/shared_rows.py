@@ -25,8 +25,8 @@ NAME = "rlhf_shared"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Team:
-    """The ranks that share rows (`rlhf.models.policy.Rows`): `size` of them, of which this process is number `rank`.
-    All of them are asked the same. `exchange` is DeepSpeed's attention over all columns."""
+    """The ranks that share rows (`rlhf.models.policy.RowForward`): `size` of them, of which this process is number
+    `rank`. All of them are asked the same. `exchange` is DeepSpeed's attention over all columns."""
 
     group: dist.ProcessGroup
     size: int

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.errors import ModelError
-from rlhf.models.folder import Values, read_json
+from rlhf.models.folder import Values, read_json_object
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 CONFIG, TEMPLATE, MORE_TEMPLATES, OF_A_PROCESSOR = (
@@ -28,7 +28,7 @@ def check_tokenizer(folder: Path) -> None:
 
 def check_vocabulary(folder: Path, rows: int) -> None:
     """Raises `ModelError` for a token whose id has no row in an embedding of `rows`."""
-    config = read_json(folder / CONFIG)
+    config = read_json_object(folder / CONFIG)
     placeholders = {_content(values.get(key)) for values in (config, _extra(config)) for key in PLACEHOLDERS}
     try:
         ids = {token: index for token, index in _tokens(folder, config).items() if token not in placeholders}
@@ -45,7 +45,10 @@ def check_vocabulary(folder: Path, rows: int) -> None:
 def check_template(folder: Path) -> None:
     """Raises `ModelError` for a tokenizer that cannot render a conversation."""
     template = folder / TEMPLATE
-    given = [read_json(folder / CONFIG).get("chat_template"), template.exists() and template.read_bytes().strip()]
+    given = [
+        read_json_object(folder / CONFIG).get("chat_template"),
+        template.exists() and template.read_bytes().strip(),
+    ]
     if any(given) or any(folder.glob(MORE_TEMPLATES)):
         return
     if (folder / OF_A_PROCESSOR).exists():
@@ -61,10 +64,10 @@ def check_template(folder: Path) -> None:
 
 def _tokens(folder: Path, config: Values) -> dict[str, int]:
     """Ids by token."""
-    whole = read_json(folder / "tokenizer.json")
+    whole = read_json_object(folder / "tokenizer.json")
     if not whole:
         added = {_content(one): int(index) for index, one in config.get("added_tokens_decoder", {}).items()}
-        return read_json(folder / "vocab.json") | read_json(folder / "added_tokens.json") | added
+        return read_json_object(folder / "vocab.json") | read_json_object(folder / "added_tokens.json") | added
     vocabulary = whole.get("model", {}).get("vocab", {})
     found = dict(vocabulary) if isinstance(vocabulary, dict) else {one[0]: at for at, one in enumerate(vocabulary)}
     found |= {one["content"]: one["id"] for one in whole.get("added_tokens", ())}

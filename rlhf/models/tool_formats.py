@@ -11,11 +11,11 @@ from rlhf.config import is_piece
 TOOL_FORMATS = ("hermes", "llama3_json", "none")
 
 
-def known(name: str) -> str:
+def known_tool_format(name: str) -> str:
     if name not in TOOL_FORMATS and not is_piece(name):
         raise ValueError(f"use {', '.join(TOOL_FORMATS)} or module:function")
     return name
 
 
-ToolFormatName = Annotated[str, AfterValidator(known)]
+ToolFormatName = Annotated[str, AfterValidator(known_tool_format)]
 """One of `TOOL_FORMATS`, or `module:function`."""

@@ -37,7 +37,7 @@ class TurnEnd:
 def turn_end(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE, declared: Sequence[int] = ()) -> TurnEnd:
     """The end of a turn of this tokenizer. `arguments` are what the template takes beside messages, `declared` the ends
     that the model's `generation_config.json` names."""
-    marks = marks_of(tokenizer)
+    marks = mark_tokens(tokenizer)
     written, end_of_sequence = _written(tokenizer, arguments, marks), tokenizer.eos_token_id
     candidates = (written, end_of_sequence, *(one for one in declared if one in marks))
     ends = tuple(dict.fromkeys(one for one in candidates if one is not None))
@@ -70,7 +70,7 @@ def with_reply(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) ->
     return prompt_text(tokenizer, ASKED_AND_ANSWERED, {**arguments, "add_generation_prompt": False})
 
 
-def marks_of(tokenizer: ChatTokenizer) -> frozenset[int]:
+def mark_tokens(tokenizer: ChatTokenizer) -> frozenset[int]:
     """Tokens that are marks and no pieces of text: special ones, and those added to the vocabulary."""
     return frozenset((*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder))
 

@@ -39,7 +39,7 @@ def preflight(recipe: Recipe) -> Plan | None:
     check_devices(recipe)
     check_pieces(recipe)
     check_loggers(recipe)
-    check_model(recipe)
+    check_model_folder(recipe)
     check_reward_model(recipe)
     check_reward_servers(recipe)
     check_reference(recipe)
@@ -100,7 +100,7 @@ def check_loggers(recipe: Recipe) -> None:
             raise ConfigError(f"run.loggers names {name}, which is not installed: pip install {name}, or leave it out")
 
 
-def check_model(recipe: Recipe) -> None:
+def check_model_folder(recipe: Recipe) -> None:
     """A local model is a whole model folder whose parts belong together, and its context holds what the recipe asks.
     Hub names are left to the hub."""
     if recipe.model.path is None or is_hub_name(recipe.model.path):

@@ -50,14 +50,14 @@ def _changed(part: C, key: str, name: str | None, before: Values) -> C:
     began = before.get(key)
     if name and began and (Path(name).expanduser() / CHECKPOINTS) in Path(began).parents:
         return part.model_copy(update={key: began})
-    return part.model_copy(update={key: name and folder_of(name)})
+    return part.model_copy(update={key: name and model_folder_of(name)})
 
 
 def _below(values: Values, key: str) -> Values:
     return values.get(key) or {}
 
 
-def folder_of(name: str) -> str:
+def model_folder_of(name: str) -> str:
     """The model folder in a run folder; any other name as it is."""
     path = Path(name).expanduser()
     if (path / CHECKPOINTS).is_dir():

@@ -17,8 +17,8 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
     learner = Role(
         name=LEARNER,
         count=recipe.trainer.deepspeed.ranks,
-        factory="rlhf.trainer.worker:LearnerWorker",
-        imports="rlhf.trainer.worker:import_ranks",
+        factory="rlhf.trainer.learner_worker:LearnerWorker",
+        imports="rlhf.trainer.learner_worker:import_ranks",
         cpus=recipe.trainer.deepspeed.cpus_per_rank,
         gpus=recipe.trainer.deepspeed.gpus_per_rank,
         layout=recipe.cluster.learners,

@@ -30,7 +30,7 @@ class Quiz:
         return self.reply.replace("{answer}", answer)
 
 
-def corpus(quiz: Quiz) -> Mapping[str, str]:
+def adversarial_replies(quiz: Quiz) -> Mapping[str, str]:
     """Replies by what is wrong with them. None is a good answer to the question."""
     right, wrong = quiz.saying(quiz.answer), quiz.saying(quiz.wrong[0])
     options = [quiz.wrong[0], quiz.answer, *quiz.wrong[1:]]

@@ -9,23 +9,23 @@ from itertools import groupby
 import numpy as np
 
 from rlhf.protocols import RewardFunction
-from rlhf.reward.bodies import Question
-from rlhf.types import Message, Scored, Segment, Status, Task, TokenKind, Trajectory, Unscored
+from rlhf.reward.bodies import ReplyToScore
+from rlhf.types import EpisodeStatus, Message, Scored, Segment, Task, TokenKind, Trajectory, Unscored
 
 
-async def ask(reward: RewardFunction, questions: Sequence[Question]) -> list[Scored | Unscored]:
+async def score_replies(reward: RewardFunction, questions: Sequence[ReplyToScore]) -> list[Scored | Unscored]:
     """One score a question, in order. Neighbours that share prompt and label are one group."""
     groups = [list(group) for _, group in groupby(questions, key=lambda question: (question.prompt, question.label))]
     scored = await asyncio.gather(*(_ask_group(reward, group) for group in groups))
     return [score for scores in scored for score in scores]
 
 
-async def _ask_group(reward: RewardFunction, group: Sequence[Question]) -> list[Scored | Unscored]:
+async def _ask_group(reward: RewardFunction, group: Sequence[ReplyToScore]) -> list[Scored | Unscored]:
     task = task_of(group[0])
     return await reward(task, [reply_to(task, question) for question in group])
 
 
-def task_of(question: Question) -> Task:
+def task_of(question: ReplyToScore) -> Task:
     """A task as far as text tells. A reward of one's own reads `prompt`, `label` and `answer` in its row."""
     label = question.label
     return Task(
@@ -36,10 +36,10 @@ def task_of(question: Question) -> Task:
     )
 
 
-def reply_to(task: Task, question: Question) -> Trajectory:
+def reply_to(task: Task, question: ReplyToScore) -> Trajectory:
     """An episode of which only the text is known, or only the tokens."""
     segments = (segment_of(question.token_ids),) if question.token_ids is not None else ()
-    return Trajectory(task=task, segments=segments, status=Status.TERMINATED, response=question.response)
+    return Trajectory(task=task, segments=segments, status=EpisodeStatus.TERMINATED, response=question.response)
 
 
 def segment_of(token_ids: Sequence[int]) -> Segment:

@@ -19,7 +19,7 @@ Token = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ReplyToScore:
     """One reply to be scored; by its token ids, prompt included, where these are what was sent."""
 
     prompt: str
@@ -31,7 +31,7 @@ class Question:
 class Body(Protocol):
     """A request of some shape."""
 
-    def questions(self) -> list[Question]: ...
+    def questions(self) -> list[ReplyToScore]: ...
     def answer(self, values: Values) -> Any: ...
 
 
@@ -55,11 +55,11 @@ class GetReward(_Body):
                 raise ValueError(f"{name} has {len(given)} entries, and query has {len(self.query)}")
         return self
 
-    def questions(self) -> list[Question]:
+    def questions(self) -> list[ReplyToScore]:
         prompts = self.prompts or [""] * len(self.query)
         labels = self.labels or [None] * len(self.query)
         return [
-            Question(prompt=prompt, response=query.removeprefix(prompt), label=_text(label))
+            ReplyToScore(prompt=prompt, response=query.removeprefix(prompt), label=_text(label))
             for query, prompt, label in zip(self.query, prompts, labels, strict=True)
         ]
 
@@ -84,8 +84,8 @@ class SlimeBody(_Body):
     response: str
     label: Label = None
 
-    def questions(self) -> list[Question]:
-        return [Question(prompt=_joined(self.prompt), response=self.response, label=_text(self.label))]
+    def questions(self) -> list[ReplyToScore]:
+        return [ReplyToScore(prompt=_joined(self.prompt), response=self.response, label=_text(self.label))]
 
     def answer(self, values: Values) -> float:
         return values[0]
@@ -109,15 +109,15 @@ class _InputBody(_VllmBody):
 
     input: str | list[str] | list[Token] | list[list[Token]] = Field(min_length=1, max_length=2**26)
 
-    def questions(self) -> list[Question]:
+    def questions(self) -> list[ReplyToScore]:
         one = isinstance(self.input, str) or isinstance(self.input[0], int)
         inputs: list[Any] = [self.input] if one else list(self.input)
         return [self._question(given) for given in inputs]
 
-    def _question(self, given: str | list[int]) -> Question:
+    def _question(self, given: str | list[int]) -> ReplyToScore:
         if isinstance(given, str):
-            return Question(prompt="", response=given, label=_text(self.label))
-        return Question(prompt="", response="", label=_text(self.label), token_ids=tuple(given))
+            return ReplyToScore(prompt="", response=given, label=_text(self.label))
+        return ReplyToScore(prompt="", response="", label=_text(self.label), token_ids=tuple(given))
 
 
 class ClassifyBody(_InputBody):
@@ -151,11 +151,11 @@ class ScoreBody(_VllmBody):
             raise ValueError(f"text_1 has {len(self.text_1)} entries, and text_2 has {len(_listed(self.text_2))}")
         return self
 
-    def questions(self) -> list[Question]:
+    def questions(self) -> list[ReplyToScore]:
         replies, prompts = _listed(self.text_2), _listed(self.text_1)
         prompts = prompts * len(replies) if len(prompts) == 1 else prompts
         return [
-            Question(prompt=prompt, response=reply, label=_text(self.label))
+            ReplyToScore(prompt=prompt, response=reply, label=_text(self.label))
             for prompt, reply in zip(prompts, replies, strict=True)
         ]
 

@@ -19,12 +19,12 @@ from rlhf.reward.checking.link import NEEDS_TRUST
 from rlhf.reward.code_block import code_of
 from rlhf.reward.code_config import CodeRewardConfig
 from rlhf.reward.code_names import evaluates, names_of_the_code
-from rlhf.reward.code_tests import Asserts, Pair, Tests, TestsError, read_tests
+from rlhf.reward.code_tests import Asserts, InputOutput, Tests, TestsError, read_tests
 from rlhf.sandbox.client import RemoteSandbox
 from rlhf.sandbox.in_turn import InTurn
-from rlhf.sandbox.limits import MIB, Limits
+from rlhf.sandbox.limits import MIB, SandboxLimits
 from rlhf.sandbox.pool import Queue, Sandbox
-from rlhf.sandbox.program import Ending, Program, Run, Runner, SandboxBroken, SandboxBusy
+from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner, SandboxBroken, SandboxBusy, TerminationReason
 from rlhf.types import Scored, Unscored
 
 MODULES = ("values", "host", "link", "judge")
@@ -33,7 +33,7 @@ LOAD = """import sys, types
 for name, source in {sources!r}.items():
     module = sys.modules[name] = types.ModuleType(name)
     exec(compile(source, name, "exec"), module.__dict__)
-sys.modules["rlhf.reward.checking.judge"].main()
+sys.modules["rlhf.reward.checking.judge"].judge_main()
 """
 WAIT_SECONDS = 86_400.0
 """For a place on this machine. Every run before it ends within its time, and replies that use all of theirs must not
@@ -72,7 +72,7 @@ class Outcome:
 class CodeScorer:
     """A `Scorer` of code. `row` is the task's row, with the tests in the column that the settings name."""
 
-    def __init__(self, config: CodeRewardConfig, runner: Runner) -> None:
+    def __init__(self, config: CodeRewardConfig, runner: ProgramRunner) -> None:
         self.config, self._runner, self._judging = config, runner, judging_program()
         self._two_users = True
 
@@ -158,7 +158,7 @@ class CodeScorer:
             for why, (said, told) in zip(refused, verdicts, strict=True)
         ]
 
-    async def _pairs(self, code: str, pairs: Sequence[Pair]) -> list[Outcome]:
+    async def _pairs(self, code: str, pairs: Sequence[InputOutput]) -> list[Outcome]:
         """One after the other, so that a reply that hangs holds one place, and not for longer than all may take.
 
         What counts is the time of the runs, as the sandbox has it: waiting for a place is not the reply's doing."""
@@ -169,11 +169,11 @@ class CodeScorer:
                 continue
             seconds = min(self.config.timeout_seconds, left)
             run = await self._run(code, pair.stdin.encode(errors="replace"), seconds)
-            left -= seconds if run.ending is Ending.TIME else run.seconds
+            left -= seconds if run.ending is TerminationReason.TIME else run.seconds
             outcomes.append(printed(run, pair.stdout))
         return outcomes
 
-    async def _run(self, code: str, stdin: bytes, seconds: float, *, two_users: bool = False) -> Run:
+    async def _run(self, code: str, stdin: bytes, seconds: float, *, two_users: bool = False) -> ProgramResult:
         program = Program(
             code=code,
             stdin=stdin,
@@ -182,12 +182,12 @@ class CodeScorer:
             two_users=two_users,
         )
         run = await self._runner.run(program)
-        if run.ending is Ending.REFUSED:
+        if run.ending is TerminationReason.REFUSED:
             raise SandboxBroken(f"the sandbox does not take the program: {run.detail}")
         return run
 
 
-def printed(run: Run, wanted: str) -> Outcome:
+def printed(run: ProgramResult, wanted: str) -> Outcome:
     """Whether a program ended well and printed what it should."""
     if not run.succeeded:
         return Outcome(passed=False, why=run.detail or f"the program ended with code {run.return_code}")
@@ -215,13 +215,13 @@ def make_code_scorer(config: CodeRewardConfig) -> CodeScorer:
     return CodeScorer(config, make_runner(config))
 
 
-def make_runner(config: CodeRewardConfig) -> Runner:
+def make_runner(config: CodeRewardConfig) -> ProgramRunner:
     """The server's sandbox where the settings name one, else that of this process."""
     if config.url:
         seconds = max(QUEUE_SECONDS, config.requests * config.timeout_seconds)  # were each of ours to use all of its
         remote = RemoteSandbox(config.url, token_from(config.token_env), seconds)
         return InTurn(remote, config.requests, seconds)
-    limits = Limits(wall_seconds=config.timeout_seconds, memory_bytes=config.memory_mb * MIB)
+    limits = SandboxLimits(wall_seconds=config.timeout_seconds, memory_bytes=config.memory_mb * MIB)
     queue = Queue(runs=config.runs, waiting=1_000_000, wait_seconds=WAIT_SECONDS)
     return Sandbox(limits, queue, python=config.python, allow_rlimits=config.allow_rlimits)
 

@@ -21,7 +21,7 @@ class TestsError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class InputOutput:
     """What a program reads, and what it must then print."""
 
     stdin: str
@@ -41,7 +41,7 @@ class Asserts:
     setup: str = ""
 
 
-Tests = Asserts | Sequence[Pair]
+Tests = Asserts | Sequence[InputOutput]
 
 
 def read_tests(row: Row, config: CodeRewardConfig) -> Tests:
@@ -87,7 +87,7 @@ def _holds_pairs(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, Mapping) for one in value)
 
 
-def _pairs(value: Any) -> list[Pair]:
+def _pairs(value: Any) -> list[InputOutput]:
     if isinstance(value, Mapping):
         inputs, outputs = value.get("inputs"), value.get("outputs")
         if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
@@ -95,7 +95,7 @@ def _pairs(value: Any) -> list[Pair]:
         value = [{"input": given, "output": wanted} for given, wanted in zip(inputs, outputs, strict=True)]
     if not all(isinstance(one.get(key), str) for one in value for key in ("input", "output")):
         raise TestsError("a pair of input and output needs both, as text")
-    return [Pair(stdin=one["input"], stdout=one["output"]) for one in value]
+    return [InputOutput(stdin=one["input"], stdout=one["output"]) for one in value]
 
 
 def _asserts(value: Any, entry_point: str | None) -> tuple[str, ...]:

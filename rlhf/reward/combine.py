@@ -13,7 +13,7 @@ from rlhf.types import Scored, Task, Trajectory, Unscored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class WeightedReward:
     """One of several rewards, and what its number is multiplied with."""
 
     weight: float
@@ -24,7 +24,7 @@ class CombinedReward:
     """A `RewardFunction` that is the weighted sum of others, all asked at once. Its parts are their numbers before
     weighting."""
 
-    def __init__(self, parts: Mapping[str, Part]) -> None:
+    def __init__(self, parts: Mapping[str, WeightedReward]) -> None:
         self._parts = parts
         self._weights = {name: part.weight for name, part in parts.items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlhf.types import Scored, Status, Task, Trajectory, Unscored
+from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored
 
 NAME = "environment"
 
@@ -26,7 +26,7 @@ def summed(trajectory: Trajectory) -> Scored | Unscored:
     """The sum of the turns' rewards. An episode that was cut off before it was given any has earned 0; one that the
     environment ended without a word on its worth has no number."""
     rewards = [turn.reward for segment in trajectory.segments for turn in segment.turns if turn.reward is not None]
-    if not rewards and trajectory.status is Status.TERMINATED:
+    if not rewards and trajectory.status is EpisodeStatus.TERMINATED:
         return Unscored(kind="no reward", detail="the environment ended the episode and gave it no reward")
     value = float(sum(rewards))
     return Scored(value=value, parts={NAME: value}, turn_weight=1.0, only_turns=True)

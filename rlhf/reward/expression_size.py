@@ -68,7 +68,7 @@ def check_size(expression: Any) -> None:
         raise TooLarge from None
 
 
-def form(expression: Any) -> str:
+def written_form(expression: Any) -> str:
     """How it is written, whatever the order of sums and products. Nothing is evaluated. Raises `TooLarge`."""
     try:
         return _form(expression)

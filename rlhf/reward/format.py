@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def form(response: str, row: Mapping[str, Any]) -> float:
+def tagged_blocks(response: str, row: Mapping[str, Any]) -> float:
     """1 when the reply is one block `<tag>…</tag>` for each of `row["tags"]`, in order, none empty, and only whitespace
     beside them. A tag within a block is a second one, so there is no hiding an answer in another. Linear in the reply.
     """

@@ -10,15 +10,15 @@ from typing import Any
 from rlhf.errors import HttpFailed
 from rlhf.http.client import HttpClient
 from rlhf.reward.config import JudgeConfig, ScorerConfig
-from rlhf.reward.remote import client_of, named
-from rlhf.reward.verdict import Chat, choice_of, mark_of, pairwise_chat, pointwise_chat, words_of
-from rlhf.reward.wire import Score, prompt_text
+from rlhf.reward.remote import client_of, named_score
+from rlhf.reward.verdict import Chat, mark_of, pairwise_chat, parse_choice, pointwise_chat, words_of
+from rlhf.reward.wire import Score, task_text
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
 NAME = "judge"
 
 
-class Bench:
+class JudgeClient:
     """An OpenAI-compatible endpoint, asked for one completion at a time."""
 
     def __init__(self, config: JudgeConfig, client: HttpClient) -> None:
@@ -48,17 +48,17 @@ class Bench:
 class PointwiseJudge:
     """A `RewardFunction` that asks for a mark for every reply by itself."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self.start, self.close = bench.start, bench.close
+    def __init__(self, client: JudgeClient) -> None:
+        self._client = client
+        self.start, self.close = client.start, client.close
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
         marks = await asyncio.gather(*(self._mark(task, trajectory.response) for trajectory in trajectories))
-        return [named(NAME, mark) for mark in marks]
+        return [named_score(NAME, mark) for mark in marks]
 
     async def _mark(self, task: Task, response: str) -> Score:
-        config = self._bench.config
-        words = await self._bench.ask(pointwise_chat(config, prompt_text(task), task.answer, response))
+        config = self._client.config
+        words = await self._client.ask(pointwise_chat(config, task_text(task), task.answer, response))
         return words if isinstance(words, Unscored) else mark_of(words, config.low, config.high)
 
 
@@ -66,15 +66,18 @@ class PairwiseJudge:
     """A `RewardFunction` that compares the replies of a group two by two, each pair in both orders: a judge that only
     likes what it sees first gives both 0.5."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self.start, self.close = bench.start, bench.close
+    def __init__(self, client: JudgeClient) -> None:
+        self._client = client
+        self.start, self.close = client.start, client.close
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
         responses = [trajectory.response for trajectory in trajectories]
         pairs = list(combinations(range(len(responses)), 2))
         verdicts = await asyncio.gather(*(self._compare(task, responses[i], responses[j]) for i, j in pairs))
-        return [named(NAME, score) for score in shares(len(responses), dict(zip(pairs, verdicts, strict=True)))]
+        return [
+            named_score(NAME, score)
+            for score in mean_comparisons(len(responses), dict(zip(pairs, verdicts, strict=True)))
+        ]
 
     async def _compare(self, task: Task, one: str, other: str) -> Score:
         """What `one` is worth beside `other`: 1, 0, or 0.5 for a tie and where the two orders contradict."""
@@ -86,11 +89,11 @@ class PairwiseJudge:
         return (there + 1.0 - back) / 2
 
     async def _choice(self, task: Task, first: str, second: str) -> Score:
-        words = await self._bench.ask(pairwise_chat(self._bench.config, prompt_text(task), task.answer, first, second))
-        return words if isinstance(words, Unscored) else choice_of(words)
+        words = await self._client.ask(pairwise_chat(self._client.config, task_text(task), task.answer, first, second))
+        return words if isinstance(words, Unscored) else parse_choice(words)
 
 
-def shares(count: int, verdicts: dict[tuple[int, int], Score]) -> list[Score]:
+def mean_comparisons(count: int, verdicts: dict[tuple[int, int], Score]) -> list[Score]:
     """For each of `count` replies the mean of its comparisons; `verdicts[i, j]` is what i is worth beside j, i < j.
 
     A reply that lost one comparison to a failure has no number: a mean over the others is against other opponents.
@@ -112,5 +115,5 @@ def _share(reply: int, verdicts: dict[tuple[int, int], Score]) -> Score:
 
 def make_judge(scorer: ScorerConfig, config: JudgeConfig) -> PointwiseJudge | PairwiseJudge:
     """Raises `ConfigError` when its token is not in the environment."""
-    bench = Bench(config, client_of(scorer, config.url, config.token_env))
-    return PairwiseJudge(bench) if config.mode == "pairwise" else PointwiseJudge(bench)
+    client = JudgeClient(config, client_of(scorer, config.url, config.token_env))
+    return PairwiseJudge(client) if config.mode == "pairwise" else PointwiseJudge(client)

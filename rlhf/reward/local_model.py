@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rlhf.cluster.host import Host
+from rlhf.cluster.host import WorkerHost
 from rlhf.cluster.local import LocalWorker
 from rlhf.reward.asking import segment_of
 from rlhf.reward.config import ScorerConfig
 from rlhf.reward.model import ModelReward
 from rlhf.reward.model_worker import RewardModelSettings
-from rlhf.reward.wire import prompt_text
+from rlhf.reward.wire import task_text
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
 WORKER = "rlhf.reward.model_worker:RewardModelWorker"
@@ -24,7 +24,7 @@ class LocalModelReward:
 
     def __init__(self, scorer: ScorerConfig, folder: str) -> None:
         self._folder, self._start_timeout_seconds = folder, scorer.start_timeout_seconds
-        self._worker = LocalWorker("reward-0", Host(WORKER, concurrency=1))
+        self._worker = LocalWorker("reward-0", WorkerHost(WORKER, concurrency=1))
         settings = RewardModelSettings(
             model=folder,
             policy=folder,
@@ -57,5 +57,5 @@ class LocalModelReward:
     def _with_tokens(self, task: Task, trajectory: Trajectory) -> Trajectory:
         if trajectory.segments:
             return trajectory
-        text = prompt_text(task) + trajectory.response
+        text = task_text(task) + trajectory.response
         return replace(trajectory, segments=(segment_of(self._tokenizer.encode(text, add_special_tokens=False)),))

@@ -9,7 +9,7 @@ from typing import Any
 from math_verify import parse, parser, verify
 
 from rlhf.errors import NoReference
-from rlhf.reward.expression_size import TooLarge, check_reply, check_size, check_text, form
+from rlhf.reward.expression_size import TooLarge, check_reply, check_size, check_text, written_form
 from rlhf.reward.stated import as_formula, is_number
 
 # math-verify's own deadline is an alarm signal that turns a time-out into "not equal"; here the worker is killed
@@ -18,7 +18,7 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 MARK = "####"
 
 
-class Unreadable(BaseException):
+class AnswerTooLarge(BaseException):
     """An answer too large to be read. No `Exception`: math-verify passes over these, and reads an earlier answer."""
 
 
@@ -27,7 +27,7 @@ def _bounded(read: Callable[..., Any]) -> Callable[..., Any]:
         try:
             check_text(latex)
         except TooLarge:
-            raise Unreadable from None
+            raise AnswerTooLarge from None
         return read(latex, **settings)
 
     return bounded
@@ -46,23 +46,24 @@ def math(response: str, row: Mapping[str, Any]) -> float:
     """
     try:
         reference = _stated(row["answer"])
-    except (Unreadable, TooLarge):
+    except (AnswerTooLarge, TooLarge):
         raise NoReference(f"the reference answer {row['answer']!r:.100} is too large to be read") from None
     if not reference:
         raise NoReference(f"the reference answer {row['answer']!r} is not a mathematical expression")
     try:
         answer = final_answer(response)
-        if list(map(form, answer)) == list(map(form, reference)):
+        if list(map(written_form, answer)) == list(map(written_form, reference)):
             return 1.0
         for expression in answer:
             check_size(expression)
-    except (Unreadable, TooLarge):
+    except (AnswerTooLarge, TooLarge):
         return 0.0
     return float(verify(reference, answer, timeout_seconds=None, raise_on_error=True))
 
 
 def final_answer(response: str) -> list[Any]:
-    """The response's final answer as sympy expressions; empty when there is none. Raises `TooLarge`, `Unreadable`."""
+    """The response's final answer as sympy expressions; empty when there is none. Raises `TooLarge`,
+    `AnswerTooLarge`."""
     _, mark, stated = response.rpartition(MARK)
     if mark:
         return _stated(stated.strip().partition("\n")[0])

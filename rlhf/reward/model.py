@@ -58,10 +58,10 @@ class ModelReward:
         if trajectory.action_tokens == 0:
             return Unscored(kind="empty", detail="the policy said nothing")
         tokens = trajectory.segments[-1].token_ids
-        return refusal(tokens, self._facts) or outcome(await self._batcher.score(tokens))
+        return why_unscored(tokens, self._facts) or outcome(await self._batcher.score(tokens))
 
 
-def refusal(tokens: NDArray[np.int32], facts: RewardModelFacts) -> Unscored | None:
+def why_unscored(tokens: NDArray[np.int32], facts: RewardModelFacts) -> Unscored | None:
     """Why a model cannot read these tokens; None when it can."""
     if len(tokens) > facts.context_tokens:
         return Unscored(
@@ -82,7 +82,7 @@ def outcome(score: float | Unscored) -> Scored | Unscored:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class PendingSequence:
     """One sequence that waits for its score."""
 
     tokens: NDArray[np.int32]
@@ -99,12 +99,12 @@ class Batcher:
     def __init__(self, workers: Sequence[Worker], tokens: int, timeout_seconds: float) -> None:
         self._tokens, self._timeout_seconds = tokens, timeout_seconds
         self._free = list(workers)
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[PendingSequence] = deque()
         self._serving: set[asyncio.Task[None]] = set()
 
     async def score(self, tokens: NDArray[np.int32]) -> float | Unscored:
         """The score, or `Unscored` of kind `timeout` or `raised`. Raises `WorkerDied`."""
-        request = Request(tokens, asyncio.get_running_loop().create_future())
+        request = PendingSequence(tokens, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         if self._free:
             task = asyncio.create_task(self._serve(self._free.pop()))
@@ -127,7 +127,7 @@ class Batcher:
         finally:
             self._free.append(worker)
 
-    async def _settle(self, worker: Worker, batch: Sequence[Request]) -> None:
+    async def _settle(self, worker: Worker, batch: Sequence[PendingSequence]) -> None:
         """This is a task of its own: whoever waits is told what becomes of it."""
         try:
             answers = await attempt_awaiting(self._ask(worker, batch))
@@ -142,7 +142,7 @@ class Batcher:
             for request in batch:
                 request.answer.cancel()
 
-    async def _ask(self, worker: Worker, batch: Sequence[Request]) -> Sequence[float | Unscored]:
+    async def _ask(self, worker: Worker, batch: Sequence[PendingSequence]) -> Sequence[float | Unscored]:
         sequences = [request.tokens for request in batch]
         try:
             scores: list[float] = await worker.call("score", sequences, timeout_seconds=self._timeout_seconds)
@@ -152,9 +152,9 @@ class Batcher:
             return [Unscored(kind="raised", detail=str(error))] * len(batch)
         return [score for score, _ in zip(scores, batch, strict=True)]
 
-    def _take(self) -> list[Request]:
+    def _take(self) -> list[PendingSequence]:
         """The oldest requests, up to the budget of tokens, at least one where any waits."""
-        batch: list[Request] = []
+        batch: list[PendingSequence] = []
         room = self._tokens
         while self._waiting and (not batch or len(self._waiting[0].tokens) <= room):
             request = self._waiting.popleft()

@@ -49,7 +49,7 @@ class RewardModelWorker:
 
     def start(self, settings: RewardModelSettings) -> RewardModelFacts:
         """Load the model. Raises `ModelError` for one that gives no single number, or reads other tokens."""
-        from rlhf.models.probe import check_model
+        from rlhf.models.probe import check_packed_forward
         from rlhf.models.scalar import ScalarHead, check_same_vocabulary, load_scalar
 
         model = load_scalar(
@@ -59,7 +59,7 @@ class RewardModelWorker:
             trust_remote_code=settings.trust_remote_code,
             setting="reward.model",
         )
-        check_model(model, settings.model, device=settings.device, setting="reward.model")
+        check_packed_forward(model, settings.model, device=settings.device, setting="reward.model")
         check_same_vocabulary(settings.policy, settings.model, trust_remote_code=settings.trust_remote_code)
         self._settings = settings
         self._head = ScalarHead(model).requires_grad_(False).eval()

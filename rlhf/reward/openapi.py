@@ -50,16 +50,16 @@ class Listing(BaseModel, Generic[Entry]):
     usage: dict[str, int | None]
 
 
-class ProblemDetail(BaseModel):
+class RewardErrorDetail(BaseModel):
     message: str
     type: str
     code: int
 
 
-class Problem(BaseModel):
+class RewardErrorBody(BaseModel):
     """An error: nothing was scored."""
 
-    error: ProblemDetail
+    error: RewardErrorDetail
 
 
 ANSWERS: Mapping[type[Body], Any] = {
@@ -74,5 +74,5 @@ STATUSES = (400, 401, 411, 413, 422, 503, 504)
 
 def responses_of(kind: type[Body]) -> dict[int | str, dict[str, Any]]:
     """By status, what a request of this kind is answered with."""
-    problem = {"model": Problem, "description": "An error"}
+    problem = {"model": RewardErrorBody, "description": "An error"}
     return {200: {"model": ANSWERS[kind]}, **dict.fromkeys(STATUSES, problem)}

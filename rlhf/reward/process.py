@@ -20,8 +20,8 @@ from typing import Any
 
 from rlhf.cluster.passing import passed_on
 from rlhf.errors import ConfigError, DataError, DeadlinePassed
-from rlhf.http.foreign import Unreadable, read_json
-from rlhf.reward.rows import line_of
+from rlhf.http.foreign import InvalidJson, read_json
+from rlhf.reward.rows import row_line
 from rlhf.types import Scored, Unscored, finite_number
 
 START_TIMEOUT_SECONDS = 120.0
@@ -78,7 +78,7 @@ class ScorerPool:
         Raises `ConfigError` when the function cannot be imported, `DataError` for a row that is no plain data.
         """
         try:
-            request = line_of(response, row)
+            request = row_line(response, row)
         except TypeError as error:
             raise DataError(f"{self._function} cannot be given a row: {error}") from None
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, request)
@@ -145,7 +145,7 @@ class ScorerProcess:
     ) -> None:
         """`arguments` are JSON, an object."""
         self._function = function
-        command = [sys.executable, "-m", "rlhf.reward.worker", function]
+        command = [sys.executable, "-m", "rlhf.reward.scorer_process", function]
         self._channel, theirs = socket.socketpair()
         paths = os.pathsep.join(filter(None, sys.path))
         with theirs, contextlib.ExitStack() as stack:
@@ -175,7 +175,7 @@ class ScorerProcess:
             raise DeadlinePassed(f"the import of reward function {self._function}", timeout_seconds) from None
         except ConnectionError:
             message = {"detail": f"importing its module {self._end()}"}
-        except Unreadable as error:
+        except InvalidJson as error:
             message = {"detail": f"its module answers for it: {error}"}
         if "ready" not in message:
             self._stop()
@@ -193,7 +193,7 @@ class ScorerProcess:
             return Unscored(kind="timeout", detail=f"{self._function} was killed after {timeout_seconds:g} s")
         except ConnectionError:
             return Unscored(kind="died", detail=f"{self._function} {self._end()}")
-        except Unreadable as error:
+        except InvalidJson as error:
             self._stop()
             return Unscored(kind="died", detail=f"{self._function} answered what is no answer: {error}")
 
@@ -236,10 +236,10 @@ class ScorerProcess:
                 raise ConnectionResetError
             line += received
             if len(line) > LINE_BYTES:
-                raise Unreadable(f"a line of more than {LINE_BYTES} bytes")
+                raise InvalidJson(f"a line of more than {LINE_BYTES} bytes")
         message = read_json(line)
         if not isinstance(message, dict):
-            raise Unreadable("JSON that is no object")
+            raise InvalidJson("JSON that is no object")
         return message
 
 
@@ -253,4 +253,4 @@ def _outcome(message: dict[str, Any]) -> Scored | Unscored:
         case {"kind": str(kind), "detail": str(detail)}:
             return Unscored(kind=kind, detail=detail)
         case _:
-            raise Unreadable("an object without a value and without a failure")
+            raise InvalidJson("an object without a value and without a failure")

@@ -9,7 +9,7 @@ from rlhf.errors import HttpFailed
 from rlhf.http.binding import token_from
 from rlhf.http.client import HttpClient
 from rlhf.reward.config import RemoteConfig, ScorerConfig
-from rlhf.reward.wire import NULLS_HEADER, SHAPES, Exchange, Score, asked_of, scores
+from rlhf.reward.wire import NULLS_HEADER, SHAPES, Score, ScoringRequest, asked_of, scores
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
 NAME = "remote"
@@ -28,12 +28,12 @@ class RemoteReward:
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
         exchanges = self._shape.ask(asked_of(task, trajectories), self._config)
         answered = await asyncio.gather(*(self._exchange(exchange) for exchange in exchanges))
-        return [named(NAME, score) for answer in answered for score in answer]
+        return [named_score(NAME, score) for answer in answered for score in answer]
 
     async def close(self) -> None:
         await self._client.close()
 
-    async def _exchange(self, exchange: Exchange) -> list[Score]:
+    async def _exchange(self, exchange: ScoringRequest) -> list[Score]:
         try:
             # A reward is a function of what is sent: asking twice changes nothing.
             answer = await self._client.post(exchange.path, exchange.body, repeatable=True)
@@ -42,7 +42,7 @@ class RemoteReward:
         return scores(self._shape, answer, exchange.count)
 
 
-def named(name: str, score: Score) -> Scored | Unscored:
+def named_score(name: str, score: Score) -> Scored | Unscored:
     return score if isinstance(score, Unscored) else Scored(value=score, parts={name: score})
 
 

@@ -10,19 +10,19 @@ from typing import Any, Protocol
 
 from rlhf.errors import ConfigError
 from rlhf.reward.code import make_code_scorer
-from rlhf.reward.combine import CombinedReward, Part
+from rlhf.reward.combine import CombinedReward, WeightedReward
 from rlhf.reward.config import RewardConfig, ScorerConfig
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.reward.failure import FailuresValued
-from rlhf.reward.format import form
+from rlhf.reward.format import tagged_blocks
 from rlhf.reward.judge import make_judge
 from rlhf.reward.live import LiveReward
 from rlhf.reward.process import ScorerPool
 from rlhf.reward.remote import make_remote
-from rlhf.reward.rules import exact, nothing
+from rlhf.reward.rules import exact, zero_reward
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
-QUICK = {"exact": exact, "format": form, "none": nothing}
+QUICK = {"exact": exact, "format": tagged_blocks, "none": zero_reward}
 IN_WORKERS = {"regex": "rlhf.reward.rules:regex", "math": "rlhf.reward.math:math"}
 """Rules whose time has no bound: a pattern can backtrack and an expression can grow for ever."""
 RULE_BYTES = 2 * 2**30
@@ -88,7 +88,7 @@ def make_reward(config: RewardConfig, log: Path | None = None, model: LiveReward
         return _with_its_failures(config, _scorer(config, log, model))
     return CombinedReward(
         {
-            name: Part(weight=part.weight, reward=_with_its_failures(part, _scorer(part, log, model)))
+            name: WeightedReward(weight=part.weight, reward=_with_its_failures(part, _scorer(part, log, model)))
             for name, part in config.parts.items()
         }
     )

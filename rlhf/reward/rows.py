@@ -16,7 +16,7 @@ NUMBERS = "biufc"
 """Kinds of numpy's arrays that hold numbers and nothing else."""
 
 
-def line_of(response: str, row: Mapping[str, Any]) -> bytes:
+def row_line(response: str, row: Mapping[str, Any]) -> bytes:
     """Raises `TypeError`, which names the column, for a value that is no plain data."""
     encoded = {}
     for column, value in row.items():

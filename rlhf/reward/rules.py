@@ -15,7 +15,7 @@ def exact(response: str, row: Mapping[str, Any]) -> float:
     return float(response.strip() == row["answer"].strip())
 
 
-def nothing(response: str, row: Mapping[str, Any]) -> float:
+def zero_reward(response: str, row: Mapping[str, Any]) -> float:
     """0 for every reply: of a training that reads no reward."""
     return 0.0
 

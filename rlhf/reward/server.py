@@ -17,8 +17,8 @@ from rlhf.http.binding import LOOPBACK, Access
 from rlhf.http.doors import Doors
 from rlhf.http.limits import REWARD
 from rlhf.http.serving import behind_doors
-from rlhf.reward.asking import ask
-from rlhf.reward.bodies import BODIES, Body, GetReward, Question
+from rlhf.reward.asking import score_replies
+from rlhf.reward.bodies import BODIES, Body, GetReward, ReplyToScore
 from rlhf.reward.live import LiveReward
 from rlhf.reward.openapi import responses_of
 from rlhf.reward.wire import NULLS_HEADER
@@ -26,7 +26,7 @@ from rlhf.types import Scored, Unscored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
+class RewardServerSettings:
     """`capacity` requests are scored at once, `waiting` more wait, and others are told to come back. OpenRLHF's client
     gives up after 180 s, so an answer must be there before. `stop_texts` are cut from the end of replies: trainers that
     send decoded tokens leave the end-of-turn mark there. `reads_tokens` is for reward models; rules read text."""
@@ -40,7 +40,7 @@ class ServerSettings:
     access: Access = field(default_factory=lambda: Access(limits=REWARD))
 
 
-class Refusal(Exception):
+class ScoringRefused(Exception):
     """An answer that is no score: its status, one word, and a sentence."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
@@ -58,28 +58,31 @@ class AsciiJson(JSONResponse):
 class Counter:
     """Where requests wait for their turn."""
 
-    def __init__(self, reward: LiveReward, settings: ServerSettings) -> None:
+    def __init__(self, reward: LiveReward, settings: RewardServerSettings) -> None:
         self._reward, self._settings = reward, settings
         self._places = asyncio.Semaphore(settings.capacity)
         self._here = 0
 
-    async def score(self, questions: Sequence[Question]) -> list[float | Unscored]:
-        """Raises `Refusal`: 422 for tokens that nobody reads, 503 where there is no place, 504 after the deadline."""
+    async def score(self, questions: Sequence[ReplyToScore]) -> list[float | Unscored]:
+        """Raises `ScoringRefused`: 422 for tokens that nobody reads, 503 where there is no place, 504 after the
+        deadline."""
         if not self._settings.reads_tokens and any(question.token_ids is not None for question in questions):
-            raise Refusal(422, "invalid", f"reward {self._settings.name} reads text; send text instead of token ids")
+            raise ScoringRefused(
+                422, "invalid", f"reward {self._settings.name} reads text; send text instead of token ids"
+            )
         if self._here >= self._settings.capacity + self._settings.waiting:
-            raise Refusal(503, "busy", f"{self._here} requests are here already; come back")
+            raise ScoringRefused(503, "busy", f"{self._here} requests are here already; come back")
         self._here += 1
         try:
             async with asyncio.timeout(self._settings.timeout_seconds), self._places:
-                scores = await ask(self._reward, [self._cut(question) for question in questions])
+                scores = await score_replies(self._reward, [self._cut(question) for question in questions])
         except TimeoutError:
-            raise Refusal(504, "timeout", f"no scores within {self._settings.timeout_seconds:g} s") from None
+            raise ScoringRefused(504, "timeout", f"no scores within {self._settings.timeout_seconds:g} s") from None
         finally:
             self._here -= 1
         return [score.value if isinstance(score, Scored) else score for score in scores]
 
-    def _cut(self, question: Question) -> Question:
+    def _cut(self, question: ReplyToScore) -> ReplyToScore:
         response = question.response
         for stop in self._settings.stop_texts:
             response = response.removesuffix(stop)
@@ -87,7 +90,7 @@ class Counter:
 
 
 def reward_app(
-    reward: LiveReward, settings: ServerSettings, token: str | None = None, *, host: str = LOOPBACK
+    reward: LiveReward, settings: RewardServerSettings, token: str | None = None, *, host: str = LOOPBACK
 ) -> Doors:
     """An ASGI application that scores with `reward`, which somebody else starts and closes. With a `token` it asks for
     one."""
@@ -99,7 +102,7 @@ def reward_app(
     return behind_doors(app, _denied, settings.access, host=host, token=token, tries_token=True, needs_length=True)
 
 
-def _health_of(settings: ServerSettings) -> Callable[[], Awaitable[dict[str, Any]]]:
+def _health_of(settings: RewardServerSettings) -> Callable[[], Awaitable[dict[str, Any]]]:
     async def health() -> dict[str, Any]:
         return {"status": "healthy", "reward": settings.name, "capacity": settings.capacity}
 
@@ -124,13 +127,13 @@ def _all_scored(scores: Sequence[float | Unscored]) -> list[float]:
     for index, score in enumerate(scores):
         if isinstance(score, Unscored):
             # 422: the same request again would end the same way, so clients should not ask again.
-            raise Refusal(422, "unscored", f"reply {index}: {score.kind}: {score.detail}")
+            raise ScoringRefused(422, "unscored", f"reply {index}: {score.kind}: {score.detail}")
         values.append(score)
     return values
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Refusal)
+    assert isinstance(error, ScoringRefused)
     headers = {"Retry-After": "1"} if error.status == 503 else None
     return _error(error.status, error.kind, error.message, headers)
 
@@ -163,4 +166,4 @@ def _said(status: int, kind: str, message: str) -> dict[str, Any]:
     return {"error": {"message": message.encode(errors="replace").decode(), "type": kind, "code": status}}
 
 
-_HANDLERS: Any = {Refusal: _refused, RequestValidationError: _invalid, HTTPException: _unknown}
+_HANDLERS: Any = {ScoringRefused: _refused, RequestValidationError: _invalid, HTTPException: _unknown}

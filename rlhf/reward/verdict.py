@@ -57,7 +57,7 @@ def mark_of(text: str, low: float, high: float) -> float | Unscored:
     return (mark - low) / (high - low)
 
 
-def choice_of(text: str) -> float | Unscored:
+def parse_choice(text: str) -> float | Unscored:
     """What the reply shown as A is worth: 1 when it won, 0 when it lost, 0.5 for a tie."""
     found = CHOICE.findall(condensed(text))
     return WORTH[found[-1].lower()] if found else no_verdict(text)

@@ -1,6 +1,6 @@
 """The wires of reward servers, as others speak them: what is sent, and which answers hold numbers.
 
-Pure functions. A shape makes `Exchange`s of a group, and reads one answer as that many scores.
+Pure functions. A shape makes `ScoringRequest`s of a group, and reads one answer as that many scores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KIND_LENGTH, DETAIL_LENGTH = 40, 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class GroupRequest:
     """One group as a server sees it. `token_ids` are of the last segment of every trajectory."""
 
     prompt: str
@@ -32,7 +32,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class ScoringRequest:
     """One request, and how many scores its answer must hold."""
 
     path: str
@@ -44,13 +44,13 @@ class Exchange:
 class Shape:
     """What one kind of server speaks. `read` raises `ValueError` for an answer that is not of the shape."""
 
-    ask: Callable[[Asked, RemoteConfig], list[Exchange]]
+    ask: Callable[[GroupRequest, RemoteConfig], list[ScoringRequest]]
     read: Callable[[Any], Sequence[Any]]
 
 
-def asked_of(task: Task, trajectories: Sequence[Trajectory]) -> Asked:
-    return Asked(
-        prompt=prompt_text(task),
+def asked_of(task: Task, trajectories: Sequence[Trajectory]) -> GroupRequest:
+    return GroupRequest(
+        prompt=task_text(task),
         responses=tuple(trajectory.response for trajectory in trajectories),
         label=task.answer,
         token_ids=tuple(
@@ -59,7 +59,7 @@ def asked_of(task: Task, trajectories: Sequence[Trajectory]) -> Asked:
     )
 
 
-def prompt_text(task: Task) -> str:
+def task_text(task: Task) -> str:
     """What was asked, as plain text: one message as it is, several with their roles before them."""
     if len(task.messages) == 1:
         return task.messages[0].content
@@ -74,10 +74,10 @@ def scores(shape: Shape, answer: Any, count: int) -> list[Score]:
         return [Unscored(kind="protocol", detail=str(error))] * count
     if len(values) != count:
         return [Unscored(kind="protocol", detail=f"{len(values)} scores for {count} replies")] * count
-    return [value if isinstance(value, Unscored) else number(value) for value in values]
+    return [value if isinstance(value, Unscored) else parse_number(value) for value in values]
 
 
-def number(value: Any) -> Score:
+def parse_number(value: Any) -> Score:
     """A JSON value that must be a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return Unscored(kind="protocol", detail=f"{type(value).__name__} where a number was expected")
@@ -88,14 +88,14 @@ def number(value: Any) -> Score:
     return found if math.isfinite(found) else Unscored(kind="protocol", detail=f"{found} where a number was expected")
 
 
-def _ask_openrlhf(asked: Asked, config: RemoteConfig) -> list[Exchange]:
+def _ask_openrlhf(asked: GroupRequest, config: RemoteConfig) -> list[ScoringRequest]:
     count = len(asked.responses)
     body = {
         "query": [asked.prompt + response for response in asked.responses],
         "prompts": [asked.prompt] * count,
         "labels": [asked.label] * count,
     }
-    return [Exchange(path="/get_reward", body=body, count=count)]
+    return [ScoringRequest(path="/get_reward", body=body, count=count)]
 
 
 def _read_openrlhf(answer: Any) -> Sequence[Any]:
@@ -109,27 +109,27 @@ def _read_openrlhf(answer: Any) -> Sequence[Any]:
     return rewards
 
 
-def _ask_slime(asked: Asked, config: RemoteConfig) -> list[Exchange]:
+def _ask_slime(asked: GroupRequest, config: RemoteConfig) -> list[ScoringRequest]:
     return [
-        Exchange(path="/", body={"prompt": asked.prompt, "response": response, "label": asked.label}, count=1)
+        ScoringRequest(path="/", body={"prompt": asked.prompt, "response": response, "label": asked.label}, count=1)
         for response in asked.responses
     ]
 
 
-def _ask_vllm_input(path: str) -> Callable[[Asked, RemoteConfig], list[Exchange]]:
-    def ask(asked: Asked, config: RemoteConfig) -> list[Exchange]:
+def _ask_vllm_input(path: str) -> Callable[[GroupRequest, RemoteConfig], list[ScoringRequest]]:
+    def ask(asked: GroupRequest, config: RemoteConfig) -> list[ScoringRequest]:
         texts = [asked.prompt + response for response in asked.responses]
         given: Sequence[Any] = asked.token_ids if config.sends == "tokens" else texts
         # By default vLLM puts a single score through a sigmoid: differences of good replies vanish.
         body = {"model": config.model, "input": list(given), "use_activation": False}
-        return [Exchange(path=path, body=body, count=len(given))]
+        return [ScoringRequest(path=path, body=body, count=len(given))]
 
     return ask
 
 
-def _ask_vllm_score(asked: Asked, config: RemoteConfig) -> list[Exchange]:
+def _ask_vllm_score(asked: GroupRequest, config: RemoteConfig) -> list[ScoringRequest]:
     body = {"model": config.model, "text_1": asked.prompt, "text_2": list(asked.responses), "use_activation": False}
-    return [Exchange(path="/score", body=body, count=len(asked.responses))]
+    return [ScoringRequest(path="/score", body=body, count=len(asked.responses))]
 
 
 def _read_vllm(name: str, single: Callable[[Any], Any]) -> Callable[[Any], Sequence[Any]]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from rlhf.cluster.attempt import Raised
 from rlhf.errors import DeadlinePassed, GenerateFailed
-from rlhf.rollout.endpoint.sessions import Session, Sessions
-from rlhf.rollout.episode import AGENT, Policy
+from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions
+from rlhf.rollout.episode import AGENT, PolicyClient
 from rlhf.rollout.programs import Late, NotStarted, Programs
 from rlhf.types import Failed, Task, Tool, Trajectory, finite_number
 
@@ -33,14 +33,14 @@ class WithAgent:
     program: Callable[..., Any]
     url: str
     token: str
-    sessions: Sessions
+    sessions: AgentSessions
     timeout_seconds: float
     places: asyncio.Semaphore
     programs: Programs
     roles: tuple[str, ...] = field(default=(AGENT,), init=False)
     tools: tuple[Tool, ...] = field(default=(), init=False)  # the agent offers its own, request by request
 
-    async def __call__(self, task: Task, policy: Policy, seed: int) -> tuple[Trajectory | Failed, ...]:
+    async def __call__(self, task: Task, policy: PolicyClient, seed: int) -> tuple[Trajectory | Failed, ...]:
         async with self.places:
             session = self.sessions.open(policy, seconds=self.timeout_seconds)
             try:
@@ -51,7 +51,7 @@ class WithAgent:
                 self.sessions.close(session)
         return (self._judged(task, session, returned),)
 
-    def _judged(self, task: Task, session: Session, returned: Any) -> Trajectory | Failed:
+    def _judged(self, task: Task, session: AgentSession, returned: Any) -> Trajectory | Failed:
         """Raises what an engine raised, where that was the end of the agent, or is that of the run."""
         if isinstance(returned, NotStarted):
             return _failed("refused", task, "agent.max_agents agents were given up and have not come back: they hang")

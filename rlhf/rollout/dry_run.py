@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from rlhf.protocols import Environments
 from rlhf.rollout.renderer import ChatRenderer
-from rlhf.rollout.seat import Seat
 from rlhf.rollout.seeds import environment_seed
+from rlhf.rollout.timed_environment import TimedEnvironment
 from rlhf.types import Task
 
 
@@ -28,8 +28,8 @@ async def dry_run(
     """
     environment = await environments.open("dry-run")
     try:
-        seat = Seat(environment, environments.spec.name, timeout_seconds)
-        first = await seat.reset(task, environment_seed(run_seed=run_seed, purpose="train", task=task.id))
+        timed = TimedEnvironment(environment, environments.spec.name, timeout_seconds)
+        first = await timed.reset(task, environment_seed(run_seed=run_seed, purpose="train", task=task.id))
     finally:
         await environment.close()
     token_ids = renderer.prompt(first.messages).token_ids

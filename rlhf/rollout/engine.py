@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from rlhf.cluster.worker import Worker
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed
 from rlhf.rollout.clock import RunningClock
-from rlhf.rollout.vllm.settings import EngineFacts, Finished, Refused, Request
+from rlhf.rollout.vllm.settings import EngineFacts, Finished, GenerateRequest, RefusedRequest
 from rlhf.transfer.init_info import init_info, update_info
 from rlhf.transfer.types import Manifest, Rendezvous
-from rlhf.types import Completion, FinishReason, PolicyVersion, Prompt, Sampling, TokenScores
+from rlhf.types import Completion, FinishReason, PolicyVersion, Prompt, Sampling, TokenLogprobs
 
 POLL_SECONDS = 1.0
 """How long one `collect` waits for a first reply."""
@@ -80,7 +80,7 @@ class RemoteEngine:
         self._places = asyncio.Semaphore(max_sequences)
         self._clock = RunningClock()
         self._ids = itertools.count()
-        self._outbox: list[Request] = []
+        self._outbox: list[GenerateRequest] = []
         self._pending: dict[str, _Pending] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._collector: asyncio.Task[None] | None = None
@@ -97,7 +97,7 @@ class RemoteEngine:
     async def _generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
         request_id = f"{session}/{next(self._ids)}"
         pending = self._pending[request_id] = _Pending(session)
-        self._post(Request(request_id, prompt.token_ids, sampling.temperature, sampling.max_tokens, seed))
+        self._post(GenerateRequest(request_id, prompt.token_ids, sampling.temperature, sampling.max_tokens, seed))
         seconds = min(self._generate_seconds, sampling.max_seconds or self._generate_seconds)
         try:
             await pending.taken
@@ -116,9 +116,9 @@ class RemoteEngine:
         await self._call("cut_off", [request_id])
         await asyncio.wait((pending.reply,), timeout=CALL_SECONDS)
 
-    async def score(self, token_ids: NDArray[np.int32]) -> TokenScores:
+    async def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
         """Log-probs of given tokens at temperature 1."""
-        return TokenScores(*await self._call("score", token_ids))
+        return TokenLogprobs(*await self._call("token_logprobs", token_ids))
 
     async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
         """`tokens` more behind `token_ids`, sampled at temperature 1."""
@@ -157,7 +157,7 @@ class RemoteEngine:
     async def _phase(self, method: str, *arguments: object) -> None:
         await self._worker.call(method, *arguments, timeout_seconds=self._publish_seconds)
 
-    def _post(self, request: Request) -> None:
+    def _post(self, request: GenerateRequest) -> None:
         if not self._outbox:
             asyncio.get_running_loop().call_soon(lambda: self._spawn(self._submit()))
         self._outbox.append(request)
@@ -187,7 +187,7 @@ class RemoteEngine:
         """A call that waits, at worst, for a publish to end."""
         return await self._worker.call(method, *arguments, timeout_seconds=self._publish_seconds + CALL_SECONDS)
 
-    def _settle(self, reply: Finished | Refused) -> None:
+    def _settle(self, reply: Finished | RefusedRequest) -> None:
         pending = self._pending.pop(reply.id, None)
         if pending is None:
             return

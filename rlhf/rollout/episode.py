@@ -12,12 +12,12 @@ from rlhf.protocols import RolloutEngine
 from rlhf.rollout.history import History, Renderer, history_of
 from rlhf.types import (
     Completion,
+    EpisodeStatus,
     Failed,
     FinishReason,
     Message,
     Prompt,
     Sampling,
-    Status,
     Task,
     Timings,
     Tool,
@@ -29,7 +29,7 @@ AGENT = "agent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class PolicyClient:
     """Who plays, and with what budgets. `seed_of(turn)` decides the draws of a reply."""
 
     engine: RolloutEngine
@@ -40,7 +40,7 @@ class Policy:
     seed_of: Callable[[int], int]
 
 
-class Play(Protocol):
+class EpisodeRunner(Protocol):
     """A way to play an episode: what `policy` makes of a task, one outcome for each of `roles`, in their order.
     `tools` are what it may call, which its chat template is told.
 
@@ -52,7 +52,7 @@ class Play(Protocol):
     def roles(self) -> tuple[str, ...]: ...
     @property
     def tools(self) -> tuple[Tool, ...]: ...
-    async def __call__(self, task: Task, policy: Policy, seed: int) -> tuple[Trajectory | Failed, ...]: ...
+    async def __call__(self, task: Task, policy: PolicyClient, seed: int) -> tuple[Trajectory | Failed, ...]: ...
 
 
 class Unplayable(RlhfError):
@@ -64,7 +64,7 @@ class Unplayable(RlhfError):
 
 
 @dataclass(slots=True, kw_only=True)
-class Course:
+class EpisodeState:
     """What an episode has come to so far, for one role."""
 
     task: Task
@@ -77,11 +77,11 @@ class Course:
     malformed_calls: int = 0
     out_of_time: bool = False
 
-    def room(self, policy: Policy) -> int:
+    def room(self, policy: PolicyClient) -> int:
         """Tokens that the next reply may have, from the ids so far."""
         return min(policy.sampling.max_tokens, policy.max_context_tokens - len(self.history.context))
 
-    def record(self, status: Status, environment_seconds: float = 0.0) -> Trajectory:
+    def record(self, status: EpisodeStatus, environment_seconds: float = 0.0) -> Trajectory:
         """The episode as it ended."""
         return Trajectory(
             task=self.task,
@@ -106,39 +106,41 @@ class AnswerOnce:
     roles = (AGENT,)
     tools: tuple[Tool, ...] = ()
 
-    async def __call__(self, task: Task, policy: Policy, seed: int) -> tuple[Trajectory | Failed, ...]:
+    async def __call__(self, task: Task, policy: PolicyClient, seed: int) -> tuple[Trajectory | Failed, ...]:
         try:
-            course = opened(task, policy, task.messages, None)
+            state = opened(task, policy, task.messages, None)
         except Unplayable as error:
             return (error.failed,)
-        completion = await say(course, policy, turn=0)
+        completion = await generate_reply(state, policy, turn=0)
         if completion.finish_reason is not FinishReason.STOP:
-            course.history.context.cut_off()
-            return (course.record(Status.TRUNCATED),)
-        course.history.context.end()
-        return (course.record(Status.TERMINATED),)
+            state.history.context.cut_off()
+            return (state.record(EpisodeStatus.TRUNCATED),)
+        state.history.context.end()
+        return (state.record(EpisodeStatus.TERMINATED),)
 
 
-def opened(task: Task, policy: Policy, first: Sequence[Message], last_turns: int | None, role: str = AGENT) -> Course:
-    """The course of an episode that begins with these messages. Raises `Unplayable`, and `ModelError`."""
-    course = Course(task=task, history=history_of(policy.renderer, task.messages, first, last_turns), role=role)
-    if course.room(policy) < 1:
-        detail = f"{len(course.history.context)} prompt tokens in a context of {policy.max_context_tokens}"
+def opened(
+    task: Task, policy: PolicyClient, first: Sequence[Message], last_turns: int | None, role: str = AGENT
+) -> EpisodeState:
+    """The state of an episode that begins with these messages. Raises `Unplayable`, and `ModelError`."""
+    state = EpisodeState(task=task, history=history_of(policy.renderer, task.messages, first, last_turns), role=role)
+    if state.room(policy) < 1:
+        detail = f"{len(state.history.context)} prompt tokens in a context of {policy.max_context_tokens}"
         raise Unplayable(Failed(kind="prompt_too_long", detail=f"task {task.id}: {detail}"))
-    return course
+    return state
 
 
-async def say(course: Course, policy: Policy, turn: int) -> Completion:
+async def generate_reply(state: EpisodeState, policy: PolicyClient, turn: int) -> Completion:
     """One reply to all that is in the context, within the budgets of turn and context."""
     began = time.monotonic()
     completion = await policy.engine.generate(
-        Prompt(token_ids=course.history.context.token_ids),
-        sampling=replace(policy.sampling, max_tokens=course.room(policy)),
+        Prompt(token_ids=state.history.context.token_ids),
+        sampling=replace(policy.sampling, max_tokens=state.room(policy)),
         seed=policy.seed_of(turn),
         session=policy.session,
     )
-    course.generate_seconds += time.monotonic() - began
-    course.history.context.say(completion)
-    course.response, course.engine = policy.renderer.text(completion.token_ids), completion.engine
-    course.out_of_time = completion.finish_reason is FinishReason.TIME
+    state.generate_seconds += time.monotonic() - began
+    state.history.context.say(completion)
+    state.response, state.engine = policy.renderer.text(completion.token_ids), completion.engine
+    state.out_of_time = completion.finish_reason is FinishReason.TIME
     return completion

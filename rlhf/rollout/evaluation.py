@@ -13,7 +13,7 @@ from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import RlhfError
 from rlhf.rollout.at_k import average, majority_at, pass_at, vote_of
 from rlhf.rollout.group import GroupRollout, lost_to_environment
-from rlhf.types import Failed, Filtered, Group, Status, Task, Ticket, Trajectory
+from rlhf.types import EpisodeStatus, Failed, Filtered, Group, Task, Ticket, Trajectory
 
 ENVIRONMENT_ATTEMPTS = 3
 """How often a problem is asked whose environment breaks; a fault of one call in a hundred then stops no evaluation."""
@@ -123,7 +123,7 @@ def reply_metrics(groups: Sequence[Group]) -> dict[str, float]:
     return {
         "unscored": float(sum(not sample.trainable for sample in samples)),
         "tokens_mean": average([trajectory.action_tokens for trajectory in played]),
-        "truncated": average([trajectory.status is Status.TRUNCATED for trajectory in played]),
+        "truncated": average([trajectory.status is EpisodeStatus.TRUNCATED for trajectory in played]),
     } | (turn_metrics(with_environment) if with_environment else {})
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed, GenerateFailed
 from rlhf.protocols import RewardFunction, RolloutEngine
 from rlhf.rollout.agent import AGENT_FAILURE
-from rlhf.rollout.episode import AnswerOnce, Play, Policy
+from rlhf.rollout.episode import AnswerOnce, EpisodeRunner, PolicyClient
 from rlhf.rollout.history import Renderer
 from rlhf.rollout.seeds import environment_seed, request_seed
 from rlhf.types import Failed, Filtered, Group, Sample, Sampling, Task, Ticket, Trajectory, Unscored
@@ -41,7 +41,7 @@ class GroupRollout:
         filter_equal_rewards: bool = False,
         greedy_baseline: bool = False,
         purpose: str = "train",
-        play: Play = ANSWER_ONCE,
+        play: EpisodeRunner = ANSWER_ONCE,
     ) -> None:
         if greedy_baseline and len(play.roles) > 1:
             raise ConfigError(f"a greedy baseline (remax) is of one role; this environment has {len(play.roles)}")
@@ -80,13 +80,13 @@ class GroupRollout:
             failed = Failed(kind=f"{ENVIRONMENT_FAILURE}{error.kind}", detail=str(error))
         return tuple(failed for _ in self._play.roles)
 
-    def _policy(self, ticket: Ticket, sample: int, sampling: Sampling) -> Policy:
+    def _policy(self, ticket: Ticket, sample: int, sampling: Sampling) -> PolicyClient:
         def seed_of(turn: int) -> int:
             return request_seed(
                 run_seed=self._run_seed, purpose=self._purpose, ordinal=ticket.ordinal, sample=sample, turn=turn
             )
 
-        return Policy(
+        return PolicyClient(
             engine=self._engine,
             renderer=self._renderer,
             sampling=sampling,
@@ -109,7 +109,7 @@ class GroupRollout:
     def _judge(self, group: Group) -> Group | Filtered | Failed:
         if len(group.trainable) < min(2, self.samples):
             return Failed(kind="too_few_survivors", detail=describe_losses(group), samples=group.samples)
-        if group.baseline and (loss := _loss_of(group.baseline)):
+        if group.baseline and (loss := group.baseline.failure_kind):
             return Failed(kind="no_baseline", detail=f"the greedy episode was lost: {loss}", samples=group.samples)
         if self._filter_equal_rewards and group.all_equal:
             return Filtered(group=group, reason="equal rewards")
@@ -118,15 +118,9 @@ class GroupRollout:
 
 def describe_losses(group: Group) -> str:
     """What became of the samples that have no number, for instance `3 of 4 lost: timeout x2, engine x1`."""
-    kinds = Counter(kind for sample in group.samples if (kind := _loss_of(sample)))
+    kinds = Counter(kind for sample in group.samples if (kind := sample.failure_kind))
     lost = ", ".join(f"{kind} x{count}" for kind, count in sorted(kinds.items()))
     return f"{kinds.total()} of {len(group.samples)} lost: {lost}"
-
-
-def _loss_of(sample: Sample) -> str | None:
-    if isinstance(sample.trajectory, Failed):
-        return sample.trajectory.kind
-    return sample.score.kind if isinstance(sample.score, Unscored) else None
 
 
 def lost_to_environment(sample: Sample) -> bool:

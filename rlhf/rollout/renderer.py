@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import ModelError
-from rlhf.models.chat import NONE, ChatTokenizer, prompt_ids, prompt_text, with_tools
+from rlhf.models.chat import NONE, ChatTokenizer, arguments_with_tools, prompt_ids, prompt_text
 from rlhf.models.increments import QUESTION, Increments
 from rlhf.models.turn_end import turn_end
 from rlhf.types import Message, Prompt, Task, Tool
@@ -30,7 +30,7 @@ class ChatRenderer:
         tools: Sequence[Tool] = (),
         declared_ends: Sequence[int] = (),
     ) -> None:
-        self._tokenizer, self._arguments = tokenizer, with_tools(arguments, tools)
+        self._tokenizer, self._arguments = tokenizer, arguments_with_tools(arguments, tools)
         self._end = turn_end(tokenizer, self._arguments, declared_ends)
         self._increments = Increments(tokenizer, self._arguments, end=self._end.token_id)
         self._tools, self._without_tools, self._offers = tools, arguments, dict[str, ChatRenderer]()

@@ -52,12 +52,12 @@ def llama3_json(text: str) -> Spoken:
     return _spoken([(body, "end")]) if tagged or body.startswith("{") else Spoken()
 
 
-def plain(text: str) -> Spoken:
+def plain_text(text: str) -> Spoken:
     """No reply is a tool call."""
     return Spoken()
 
 
-FORMATS: Mapping[str, ToolFormat] = {"hermes": hermes, "llama3_json": llama3_json, "none": plain}
+FORMATS: Mapping[str, ToolFormat] = {"hermes": hermes, "llama3_json": llama3_json, "none": plain_text}
 
 
 def tool_format(name: str, setting: str = "environment.tool_format") -> ToolFormat:

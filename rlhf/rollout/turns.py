@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 from rlhf.errors import EnvironmentFailed, ModelError
 from rlhf.protocols import Environment, Environments
-from rlhf.rollout.episode import AGENT, Course, Policy, Unplayable, opened, say
-from rlhf.rollout.seat import Seat
-from rlhf.rollout.tool_calls import Spoken, ToolFormat, plain
+from rlhf.rollout.episode import AGENT, EpisodeState, PolicyClient, Unplayable, generate_reply, opened
+from rlhf.rollout.timed_environment import TimedEnvironment
+from rlhf.rollout.tool_calls import Spoken, ToolFormat, plain_text
 from rlhf.types import (
     Completion,
+    EpisodeStatus,
     Failed,
     FinishReason,
     Message,
     Observation,
-    Status,
     Task,
     Tool,
     Trajectory,
@@ -28,7 +28,7 @@ REWARDS = "rewards"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class TurnRules:
     """How turns are taken with an environment of that name.
 
     `max_turns` are those of each role; `timeout_seconds` is for all waiting for it in one episode; `last_turns` is how
@@ -39,7 +39,7 @@ class Rules:
     max_turns: int
     timeout_seconds: float
     last_turns: int | None = None
-    read: ToolFormat = plain
+    read: ToolFormat = plain_text
     roles: tuple[str, ...] = (AGENT,)
 
 
@@ -48,7 +48,7 @@ class WithEnvironment:
     """A way to play: every episode has an environment of its own, and the policy has all roles of it."""
 
     environments: Environments
-    rules: Rules
+    rules: TurnRules
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class WithEnvironment:
     def tools(self) -> tuple[Tool, ...]:
         return self.environments.spec.tools
 
-    async def __call__(self, task: Task, policy: Policy, seed: int) -> tuple[Trajectory | Failed, ...]:
+    async def __call__(self, task: Task, policy: PolicyClient, seed: int) -> tuple[Trajectory | Failed, ...]:
         environment = await self.environments.open(policy.session)
         try:
             return await play(task, policy, environment, seed=seed, rules=self.rules)
@@ -67,7 +67,7 @@ class WithEnvironment:
 
 
 async def play(
-    task: Task, policy: Policy, environment: Environment, *, seed: int, rules: Rules
+    task: Task, policy: PolicyClient, environment: Environment, *, seed: int, rules: TurnRules
 ) -> tuple[Trajectory | Failed, ...]:
     """The episode of a task with an environment, which is reset with `seed` and closed by whoever opened it.
 
@@ -76,40 +76,40 @@ async def play(
     An episode that has waited too long for its environment is cut off after the reply it was given last. Raises what
     engine and environment raise.
     """
-    table = Table(task=task, policy=policy, rules=rules)
-    seat = Seat(environment, rules.environment, rules.timeout_seconds)
+    agents = MultiAgentState(task=task, policy=policy, rules=rules)
+    timed = TimedEnvironment(environment, rules.environment, rules.timeout_seconds)
     try:
-        status = await _take_turns(table, seat, await seat.reset(task, seed))
+        status = await _take_turns(agents, timed, await timed.reset(task, seed))
     except Unplayable as error:
         return tuple(error.failed for _ in rules.roles)
     except ModelError as error:
         return tuple(Failed(kind="template", detail=f"task {task.id}: {error}") for _ in rules.roles)
-    return tuple(table.record(role, status, seat.seconds) for role in rules.roles)
+    return tuple(agents.record(role, status, timed.seconds) for role in rules.roles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """The courses of those who play, each with what it has seen and nothing else."""
+class MultiAgentState:
+    """The states of those who play, each with what it has seen and nothing else."""
 
     task: Task
-    policy: Policy
-    rules: Rules
-    courses: dict[str, Course] = field(default_factory=dict)
+    policy: PolicyClient
+    rules: TurnRules
+    states: dict[str, EpisodeState] = field(default_factory=dict)
 
-    def told(self, heard: Observation) -> Course | None:
-        """The course of the role that acts next, which has read what it was told; None when there is no room to reply.
+    def told(self, heard: Observation) -> EpisodeState | None:
+        """The state of the role that acts next, which has read what it was told; None when there is no room to reply.
 
         Raises `Unplayable` where nothing was ever asked of it that leaves room.
         """
         role = self.actor(heard)
-        course = self.courses.get(role)
-        if course is None:
-            course = opened(self.task, self.policy, heard.messages, self.rules.last_turns, role)
-            self.courses[role] = course
-        elif not course.history.grow(course.response, heard.messages, self.policy.max_context_tokens):
+        state = self.states.get(role)
+        if state is None:
+            state = opened(self.task, self.policy, heard.messages, self.rules.last_turns, role)
+            self.states[role] = state
+        elif not state.history.grow(state.response, heard.messages, self.policy.max_context_tokens):
             return None
-        course.said.extend(heard.messages)
-        return course
+        state.said.extend(heard.messages)
+        return state
 
     def actor(self, heard: Observation) -> str:
         """Whose turn it is. Raises `EnvironmentFailed` for a role that nobody has."""
@@ -122,66 +122,68 @@ class Table:
 
     def cut_off(self, heard: Observation | None) -> None:
         """Everybody's last turn was the last one; what was heard last is added for a critic to value."""
-        course = self.courses.get(self.actor(heard)) if heard else None
-        if heard and course:
-            course.said.extend(heard.messages)
-            course.history.conclude(heard.messages, self.policy.max_context_tokens)
-        for cut in self.courses.values():
+        state = self.states.get(self.actor(heard)) if heard else None
+        if heard and state:
+            state.said.extend(heard.messages)
+            state.history.conclude(heard.messages, self.policy.max_context_tokens)
+        for cut in self.states.values():
             cut.history.context.cut_off()
 
     def conclude(self, heard: Observation) -> None:
         """The environment has ended the episode: for everybody, each with what it has earned."""
         earned = final_rewards(heard.info, self.rules) if len(self.rules.roles) > 1 else {}
-        for role, course in self.courses.items():
-            course.history.context.end(earned.get(role))
-        if last := self.courses.get(self.actor(heard)):
+        for role, state in self.states.items():
+            state.history.context.end(earned.get(role))
+        if last := self.states.get(self.actor(heard)):
             last.said.extend(heard.messages)
 
-    def record(self, role: str, status: Status, seconds: float) -> Trajectory | Failed:
+    def record(self, role: str, status: EpisodeStatus, seconds: float) -> Trajectory | Failed:
         """What became of a role."""
-        course = self.courses.get(role)
-        if course is None:
+        state = self.states.get(role)
+        if state is None:
             return Failed(kind="never_acted", detail=f"task {self.task.id}: it was never the turn of {role}")
-        return course.record(status, seconds)
+        return state.record(status, seconds)
 
 
-async def _take_turns(table: Table, seat: Seat, heard: Observation) -> Status:
+async def _take_turns(agents: MultiAgentState, timed: TimedEnvironment, heard: Observation) -> EpisodeStatus:
     """Turn by turn, until the environment ends the episode or a budget cuts it off."""
-    for turn in range(table.rules.max_turns * len(table.rules.roles)):
-        course = table.told(heard)
-        if course is None:
+    for turn in range(agents.rules.max_turns * len(agents.rules.roles)):
+        state = agents.told(heard)
+        if state is None:
             break
-        completion = await say(course, table.policy, turn)
+        completion = await generate_reply(state, agents.policy, turn)
         if completion.finish_reason is not FinishReason.STOP:
-            course.said.append(Message(role="assistant", content=course.response))
-            table.cut_off(None)
-            return Status.TRUNCATED
-        answer = await _answered(course, completion, table, seat)
+            state.said.append(Message(role="assistant", content=state.response))
+            agents.cut_off(None)
+            return EpisodeStatus.TRUNCATED
+        answer = await _answered(state, completion, agents, timed)
         if answer is None:
-            course.out_of_time = True
-            table.cut_off(None)
-            return Status.TRUNCATED
+            state.out_of_time = True
+            agents.cut_off(None)
+            return EpisodeStatus.TRUNCATED
         heard = answer
-        course.history.context.judge(heard.reward)
+        state.history.context.judge(heard.reward)
         if heard.terminated:
-            table.conclude(heard)
-            return Status.TERMINATED
+            agents.conclude(heard)
+            return EpisodeStatus.TERMINATED
         if heard.truncated:
             break
-    table.cut_off(heard)
-    return Status.TRUNCATED
+    agents.cut_off(heard)
+    return EpisodeStatus.TRUNCATED
 
 
-async def _answered(course: Course, completion: Completion, table: Table, seat: Seat) -> Observation | None:
+async def _answered(
+    state: EpisodeState, completion: Completion, agents: MultiAgentState, timed: TimedEnvironment
+) -> Observation | None:
     """What the environment says to a reply, None when it was waited for too long. It is not asked about tool calls that
     nobody can read."""
-    spoken = table.rules.read(table.policy.renderer.marked_text(completion.token_ids))
-    action = _action(spoken, course.response)
-    course.said.append(action)
+    spoken = agents.rules.read(agents.policy.renderer.marked_text(completion.token_ids))
+    action = _action(spoken, state.response)
+    state.said.append(action)
     if spoken.problem is None:
-        return await seat.step(action)
-    course.malformed_calls += 1
-    return Observation(messages=(Message(role="tool", content=spoken.problem),), role=course.role)
+        return await timed.step(action)
+    state.malformed_calls += 1
+    return Observation(messages=(Message(role="tool", content=spoken.problem),), role=state.role)
 
 
 def _action(spoken: Spoken, text: str) -> Message:
@@ -190,7 +192,7 @@ def _action(spoken: Spoken, text: str) -> Message:
     return Message(role="assistant", content=text)
 
 
-def final_rewards(info: Mapping[str, object], rules: Rules) -> dict[str, float]:
+def final_rewards(info: Mapping[str, object], rules: TurnRules) -> dict[str, float]:
     """What each role has earned by the end of the episode. Raises `EnvironmentFailed` for what is no number."""
     given = info.get(REWARDS, {})
     if not isinstance(given, Mapping):
@@ -198,7 +200,7 @@ def final_rewards(info: Mapping[str, object], rules: Rules) -> dict[str, float]:
     return {str(role): _earned(role, reward, rules) for role, reward in given.items()}
 
 
-def _earned(role: object, reward: object, rules: Rules) -> float:
+def _earned(role: object, reward: object, rules: TurnRules) -> float:
     number = finite_number(reward)
     if number is None:
         detail = f"the reward of {role} is {reward!r:.40}, which is no number"

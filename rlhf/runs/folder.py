@@ -38,7 +38,7 @@ class RunFolder:
 
         Raises `RunTaken` while another process owns it, and `UserError` where it cannot be made.
         """
-        with told(path, "make"):
+        with explaining_os_errors(path, "make"):
             private_folder(path)
             owner = Owner.claim(path, tell)
             while not holds_only(path, OWNER):
@@ -55,7 +55,7 @@ class RunFolder:
 
         Raises `RunTaken` while another process owns it, and `UserError` where it cannot be used.
         """
-        with told(path, "use"):
+        with explaining_os_errors(path, "use"):
             private_folder(path)
             return cls(path, Owner.claim(path, tell))._with_folders()
 
@@ -143,7 +143,7 @@ class RunFolder:
 
 
 @contextmanager
-def told(path: Path, what: str) -> Iterator[None]:
+def explaining_os_errors(path: Path, what: str) -> Iterator[None]:
     """An `OSError` inside is the user's to put right. Raises `UserError`."""
     try:
         yield

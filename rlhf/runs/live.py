@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlhf.http.inert import inert, inert_line
-from rlhf.runs.view import EvaluationLine, PlainView, UpdateLine, View, duration, number
+from rlhf.runs.view import EvaluationLine, PlainView, UpdateLine, View, duration, format_number
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 48
@@ -90,7 +90,7 @@ class LiveView:
         if line is None or not line.lesson:
             return rows + self._reinforced(line)
         watched = "   ".join(f"{name} {value:.3f}" for name, value in line.lesson.items())
-        rate = f"{watched}   rate {number(line.learning_rate, '.1e')}"
+        rate = f"{watched}   rate {format_number(line.learning_rate, '.1e')}"
         return [*rows, ("learning", Text(rate)), ("an update", phases(line.seconds, line.phase_seconds)), speed(line)]
 
     def _reinforced(self, line: UpdateLine | None) -> list[tuple[str, RenderableType]]:
@@ -112,7 +112,7 @@ class LiveView:
 
 
 def reward(latest: float | None, all_rewards: Sequence[float]) -> Text:
-    return Text.assemble((number(latest, ".3f"), "bold"), "  ", (curve(all_rewards), "cyan"))
+    return Text.assemble((format_number(latest, ".3f"), "bold"), "  ", (curve(all_rewards), "cyan"))
 
 
 def curve(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
@@ -154,7 +154,11 @@ def speed(line: UpdateLine, more: str = "") -> tuple[str, RenderableType]:
 
 
 def learning(line: UpdateLine) -> Text:
-    rate, kl, clipped = number(line.learning_rate, ".1e"), number(line.kl, ".1e"), number(line.clip_fraction, ".1%")
+    rate, kl, clipped = (
+        format_number(line.learning_rate, ".1e"),
+        format_number(line.kl, ".1e"),
+        format_number(line.clip_fraction, ".1%"),
+    )
     reference = "" if line.kl_reference is None else f"   to reference {line.kl_reference:.3f}"
     return Text(f"rate {rate}   kl {kl}{reference}   clipped {clipped}")
 

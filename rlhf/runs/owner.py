@@ -96,11 +96,11 @@ class Owner:
         while True:
             fence = newest_fence(folder)
             if fence and lives(folder / name(fence), tell, watch_seconds):
-                found = read(folder / name(fence))
+                found = read_claim(folder / name(fence))
                 owner = found.describe() if found else "a process that has just begun"
                 raise RunTaken(f"{run} belongs to {owner}: end that run first, or set run.dir to another folder")
             own = Claim()
-            if not made(folder / name(fence + 1), own):
+            if not write_claim(folder / name(fence + 1), own):
                 continue  # somebody was faster: look again at who it is
             if newest_fence(folder) == fence + 1:
                 (folder / name(fence)).unlink(missing_ok=True)
@@ -111,9 +111,9 @@ class Owner:
         """Raises `RunTaken` when this process is the owner no longer. Opens its file: a name may be remembered by a
         network file system for a minute, an open file is asked for."""
         path = self._folder / name(self.fence)
-        found = read(path)
+        found = read_claim(path)
         if found is None or found.token != self._claim.token or (self._folder / name(self.fence + 1)).exists():
-            other = read(self._folder / name(newest_fence(self._folder)))
+            other = read_claim(self._folder / name(newest_fence(self._folder)))
             what = f"now belongs to {other.describe()}" if other else "was moved or deleted"
             raise RunTaken(f"{self._folder.parent} {what}: this run ends, and changes nothing more in it")
 
@@ -142,7 +142,7 @@ def name(fence: int) -> str:
     return f"{fence:06d}"
 
 
-def made(path: Path, claim: Claim) -> bool:
+def write_claim(path: Path, claim: Claim) -> bool:
     """Whether this process made the claim's file; False when there was one. Raises `OSError`, and leaves none then."""
     try:
         with path.open("x") as file:
@@ -163,7 +163,7 @@ def newest_fence(folder: Path) -> int:
         return 0
 
 
-def read(path: Path) -> Claim | None:
+def read_claim(path: Path) -> Claim | None:
     """The claim in a file; None when there is none, or not yet the whole of it. Raises `OSError`."""
     try:
         return Claim(**json.loads(path.read_text()))
@@ -177,7 +177,7 @@ def read(path: Path) -> Claim | None:
 
 def lives(path: Path, tell: Tell, watch_seconds: float) -> bool:
     """Whether the owner that `path` names does. Takes `watch_seconds` when it may be on another machine."""
-    claim = read(path)
+    claim = read_claim(path)
     if claim is not None and claim.ended:
         return False
     if claim is not None and claim.machine == machine() and not is_hidden(claim.pid):

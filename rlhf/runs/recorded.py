@@ -14,13 +14,13 @@ from rlhf.errors import DataError
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
 from rlhf.types import (
+    EpisodeStatus,
     Failed,
     Group,
     Message,
     Sample,
     Scored,
     Segment,
-    Status,
     Task,
     Ticket,
     TokenKind,
@@ -31,7 +31,7 @@ from rlhf.types import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class RecordedEpisode:
     """One episode again, with its place; `beside` is a greedy baseline, which stands beside its group."""
 
     ticket: Ticket
@@ -54,7 +54,7 @@ def recorded_groups(file: Path) -> list[Group]:
 
     Raises `DataError` for what are not the training episodes of one run, or lack what training reads.
     """
-    played: dict[int, dict[int, Recorded]] = defaultdict(dict)
+    played: dict[int, dict[int, RecordedEpisode]] = defaultdict(dict)
     for record in _records(file):
         if record.fate is Fate.EVALUATED:
             raise DataError(f"{file} holds episodes of evaluations, which are held out; give an episodes.jsonl")
@@ -73,7 +73,7 @@ def _records(file: Path) -> Iterator[EpisodeRecord]:
         raise DataError(f"{file} cannot be read as the episodes of a run ({error})") from None
 
 
-def _group(played: Mapping[int, Recorded]) -> Group:
+def _group(played: Mapping[int, RecordedEpisode]) -> Group:
     episodes = [played[sample] for sample in sorted(played)]
     return Group(
         ticket=episodes[0].ticket,
@@ -83,13 +83,13 @@ def _group(played: Mapping[int, Recorded]) -> Group:
     )
 
 
-def _recorded(record: EpisodeRecord, file: Path) -> Recorded:
+def _recorded(record: EpisodeRecord, file: Path) -> RecordedEpisode:
     task = Task(
         id=record.task,
         messages=tuple(Message(role=message["role"], content=message["content"]) for message in record.prompt),
         answer=record.answer,
     )
-    return Recorded(
+    return RecordedEpisode(
         ticket=Ticket(ordinal=record.ordinal, version=record.admitted_version),
         task=task,
         sample=_sample(record, task, file),
@@ -104,7 +104,7 @@ def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
     trajectory = Trajectory(
         task=task,
         segments=_segments(record, file),
-        status=Status(record.status),
+        status=EpisodeStatus(record.status),
         response=record.response or "",
         engine=record.engine or "",
     )

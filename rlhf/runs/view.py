@@ -90,7 +90,7 @@ class PlainView:
         self._say(plain_line(line))
 
     def evaluation(self, line: EvaluationLine) -> None:
-        self._say(evaluation_line(line))
+        self._say(format_evaluation(line))
 
     def message(self, text: str) -> None:
         self._say(text)
@@ -144,7 +144,7 @@ def plain_line(line: UpdateLine) -> str:
     return "  ".join(columns)
 
 
-def evaluation_line(line: EvaluationLine) -> str:
+def format_evaluation(line: EvaluationLine) -> str:
     """One set's evaluation as one line of text."""
     columns = [
         f"evaluation after update {line.update}",
@@ -158,29 +158,29 @@ def evaluation_line(line: EvaluationLine) -> str:
 
 def _studied(line: UpdateLine) -> list[str]:
     return [
-        *(f"{name} {number(value, '.3f'):>6}" for name, value in line.lesson.items()),
+        *(f"{name} {format_number(value, '.3f'):>6}" for name, value in line.lesson.items()),
         f"tokens/s {line.tokens_per_second:>7.0f}",
-        f"lr {number(line.learning_rate, '.1e')}",
+        f"lr {format_number(line.learning_rate, '.1e')}",
     ]
 
 
 def _reinforced(line: UpdateLine) -> list[str]:
     return [
-        f"reward {number(line.reward, '.3f'):>6}",
-        f"eval {number(line.eval_reward, '.3f'):>5}",
+        f"reward {format_number(line.reward, '.3f'):>6}",
+        f"eval {format_number(line.eval_reward, '.3f'):>5}",
         f"staleness {line.staleness:.2f}",
         f"tokens/s {line.tokens_per_second:>7.0f}",
-        f"lr {number(line.learning_rate, '.1e')}",
-        f"kl {number(line.kl, '.1e'):>7}",
+        f"lr {format_number(line.learning_rate, '.1e')}",
+        f"kl {format_number(line.kl, '.1e'):>7}",
         *([] if line.kl_reference is None else [f"kl to reference {line.kl_reference:.3f}"]),
-        f"clip {number(line.clip_fraction, '.3f'):>5}",
+        f"clip {format_number(line.clip_fraction, '.3f'):>5}",
         f"failed {line.failed}",
         f"lost {line.lost}",
         f"filtered {line.filtered}",
     ]
 
 
-def number(value: float | None, form: str) -> str:
+def format_number(value: float | None, form: str) -> str:
     """A number in `form`, or a dash where there is none."""
     return "-" if value is None else format(value, form)
 

@@ -6,22 +6,22 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rlhf.sandbox.limits import Limits
+from rlhf.sandbox.limits import SandboxLimits
 from rlhf.sandbox.python import SYSTEM, Interpreter
 
 FOLDER = "/tmp"
 """The run's folder, a file system in memory of the size that the limits give."""
-PACKAGE_ROOT = "/run/warden"
-"""Where the warden's own source is seen."""
+PACKAGE_ROOT = "/run/supervisor"
+"""Where the supervisor's own source is seen."""
 PACKAGE = "rlhf/sandbox"
 WARDEN_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH")
-"""For a warden that is root in the sandbox: to give its rights up in the child, to end it, and to measure it."""
+"""For a supervisor that is root in the sandbox: to give its rights up in the child, to end it, and to measure it."""
 
 
-def command(
-    python: Interpreter, package_root: str, devices: Sequence[str], limits: Limits, *, privileged: bool
+def bubblewrap_command(
+    python: Interpreter, package_root: str, devices: Sequence[str], limits: SandboxLimits, *, privileged: bool
 ) -> tuple[str, ...]:
-    """`bwrap` with its arguments, to be followed by the warden's own command.
+    """`bwrap` with its arguments, to be followed by the supervisor's own command.
 
     `privileged`: started as root, whose own user namespace would keep user id 0 and with it the freedom from limits
     on processes; so there is none, and the code drops to a user id of its own.

@@ -1,4 +1,4 @@
-"""The sandbox of a server, ours or a stock SandboxFusion's: the same `Runner` as the one in this process."""
+"""The sandbox of a server, ours or a stock SandboxFusion's: the same `ProgramRunner` as the one in this process."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import json
 import httpx
 from pydantic import ValidationError
 
-from rlhf.http.exchange import Answer, client, exchange, json_body
-from rlhf.http.foreign import Unreadable, read_json
+from rlhf.http.exchange import HttpResponse, client, json_body, send_request
+from rlhf.http.foreign import InvalidJson, read_json
 from rlhf.http.inert import inert_line
-from rlhf.sandbox.program import Program, Run, SandboxBroken, SandboxBusy, SandboxUnavailable
+from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, SandboxBusy, SandboxUnavailable
 from rlhf.sandbox.wire import RunCodeResponse, request_of, run_of
 
 CONNECT_SECONDS = 10.0
@@ -20,7 +20,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class RemoteSandbox:
-    """A `Runner` behind `url`. A program is sent once: nothing here repeats it.
+    """A `ProgramRunner` behind `url`. A program is sent once: nothing here repeats it.
 
     `wait_seconds` is how long an answer may take beyond the program's own time, from connecting to its last byte:
     queueing at the server included.
@@ -40,7 +40,7 @@ class RemoteSandbox:
         if first.stdout != "42\n":
             raise SandboxUnavailable(f"the sandbox at {self._url} does not run Python: {first.stderr or first.detail}")
 
-    async def run(self, program: Program) -> Run:
+    async def run(self, program: Program) -> ProgramResult:
         """What became of `program`. Raises `SandboxBroken`, `SandboxBusy`."""
         where, seconds = f"{self._url}/run_code", program.wall_seconds + self._wait_seconds
         timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
@@ -49,21 +49,21 @@ class RemoteSandbox:
         )
         try:
             async with asyncio.timeout(seconds):
-                answer = await exchange(self._client, request)
+                answer = await send_request(self._client, request)
             return _run_in(where, answer)
         except TimeoutError:
             raise SandboxBroken(f"{where}: no answer within {seconds:g} s") from None
         except httpx.HTTPError as error:
             raise SandboxBroken(f"{where}: {type(error).__name__}: {error}") from None
-        except Unreadable as error:
+        except InvalidJson as error:
             raise SandboxBroken(f"{where} answered something else: {error}") from None
 
     async def close(self) -> None:
         await self._client.aclose()
 
 
-def _run_in(where: str, answer: Answer) -> Run:
-    """What an answer says of a program. Raises `SandboxBroken`, `SandboxBusy`, `Unreadable`."""
+def _run_in(where: str, answer: HttpResponse) -> ProgramResult:
+    """What an answer says of a program. Raises `SandboxBroken`, `SandboxBusy`, `InvalidJson`."""
     if answer.status != 200:
         told = f"{where} answered {answer.status}: {inert_line(answer.content[:300].decode(errors='replace'))}"
         raise SandboxBusy(told) if answer.status in BUSY else SandboxBroken(told)
@@ -73,21 +73,21 @@ def _run_in(where: str, answer: Answer) -> Run:
         _check(response)
         run = run_of(response)
     except ValidationError as error:
-        raise Unreadable(error.errors()[0]["msg"]) from None
+        raise InvalidJson(error.errors()[0]["msg"]) from None
     except ValueError as error:  # files that are not base64
-        raise Unreadable(str(error)) from None
+        raise InvalidJson(str(error)) from None
     if run is None:
         raise SandboxBroken(f"{where}: {inert_line(response.message)[:300]}")
     return run
 
 
 def _check(response: RunCodeResponse) -> None:
-    """Raises `Unreadable` for numbers that no run has."""
+    """Raises `InvalidJson` for numbers that no run has."""
     result = response.run_result
     if result is None:
         return
     seconds, code = result.execution_time, result.return_code
     if seconds is not None and not 0 <= seconds < float("inf"):
-        raise Unreadable(f"a run of {seconds} s")
+        raise InvalidJson(f"a run of {seconds} s")
     if code is not None and not -256 <= code <= 2**32:
-        raise Unreadable(f"a return code of {code:.6g}" if abs(code) < 10**300 else "a return code beyond all numbers")
+        raise InvalidJson(f"a return code of {code:.6g}" if abs(code) < 10**300 else "a return code beyond all numbers")

@@ -8,42 +8,42 @@ import os
 import resource
 
 from rlhf.sandbox import landlock, seccomp
-from rlhf.sandbox.limits import Limits
-from rlhf.sandbox.orders import Cage
+from rlhf.sandbox.limits import SandboxLimits
+from rlhf.sandbox.run_request import Jail
 
 PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
 
 
-def confine(cage: Cage, limits: Limits) -> None:
-    """Close the cage around this process, for good. Raises `OSError`, and then nothing may be run."""
-    for entrance in cage.entrances:
+def confine(jail: Jail, limits: SandboxLimits) -> None:
+    """Close the jail around this process, for good. Raises `OSError`, and then nothing may be run."""
+    for entrance in jail.entrances:
         os.write(entrance, b"0")
     libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_DUMPABLE, 1)  # the warden is not, and then a process may not touch its own /proc
-    os.chdir(cage.folder)
+    libc.prctl(PR_SET_DUMPABLE, 1)  # the supervisor is not, and then a process may not touch its own /proc
+    os.chdir(jail.folder)
     os.umask(0o077)
     _die_first_of_memory()
-    _take_only(limits, cage.uid)
+    _take_only(limits, jail.uid)
     libc.prctl(PR_SET_NO_NEW_PRIVS, *(ctypes.c_ulong(value) for value in (1, 0, 0, 0)))
-    if cage.landlock:
-        landlock.restrict(cage.folder, cage.readable, cage.devices)
-    if cage.uid is not None:
+    if jail.landlock:
+        landlock.restrict(jail.folder, jail.readable, jail.devices)
+    if jail.uid is not None:
         os.setgroups([])
-        os.setresgid(cage.uid, cage.uid, cage.uid)
-        real = cage.uid if cage.second_uid is None else cage.second_uid
-        os.setresuid(real, cage.uid, cage.uid)
-    if cage.filtered:
-        known = landlock.version() if cage.landlock else 0
+        os.setresgid(jail.uid, jail.uid, jail.uid)
+        real = jail.uid if jail.second_uid is None else jail.second_uid
+        os.setresuid(real, jail.uid, jail.uid)
+    if jail.filtered:
+        known = landlock.version() if jail.landlock else 0
         seccomp.install(
-            files_outside=not cage.alone,
-            others_outside=cage.uid is None and not cage.alone and known < landlock.SCOPES_SINCE,
+            files_outside=not jail.alone,
+            others_outside=jail.uid is None and not jail.alone and known < landlock.SCOPES_SINCE,
             truncate_covered=known >= landlock.TRUNCATE_SINCE,
-            counted=bool(cage.entrances),
-            sized=cage.sized,
+            counted=bool(jail.entrances),
+            sized=jail.sized,
         )
 
 
-def _take_only(limits: Limits, uid: int | None) -> None:
+def _take_only(limits: SandboxLimits, uid: int | None) -> None:
     processor_seconds = math.ceil(limits.wall_seconds) + 1
     bounds = {
         resource.RLIMIT_AS: limits.memory_bytes,

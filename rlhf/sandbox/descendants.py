@@ -9,7 +9,7 @@ import stat
 import time
 from collections.abc import Iterator
 
-from rlhf.sandbox.orders import Cage
+from rlhf.sandbox.run_request import Jail
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 REAP_SECONDS = 10.0
@@ -17,7 +17,7 @@ PAUSE_SECONDS = 0.002
 
 
 IN_A_PIPE, IN_A_SOCKET = 64 * 1024, 208 * 1024
-"""The most that lies in one: nothing in the cage can enlarge it."""
+"""The most that lies in one: nothing in the jail can enlarge it."""
 
 
 class Survivors(Exception):
@@ -28,8 +28,8 @@ class Unmeasured(Exception):
     """Something of a run whose size cannot be seen; the text names it."""
 
 
-def descendants() -> list[int]:
-    """Every process below this one, its whole tree; orphans have come up to the warden."""
+def own_descendants() -> list[int]:
+    """Every process below this one, its whole tree; orphans have come up to the supervisor."""
     found = list(_children(os.getpid()))
     for process in found:  # it grows meanwhile
         found += _children(process)
@@ -65,15 +65,15 @@ def nameless_bytes(processes: list[int], folder: str) -> int:
     return sum(held.values())
 
 
-def end_all(cage: Cage) -> None:
+def end_all(jail: Jail) -> None:
     """Kill whatever is left of the run, and wait until it is gone. Raises `Survivors`."""
     deadline = time.monotonic() + REAP_SECONDS
     while True:
-        _kill(cage)
+        _kill(jail)
         if not any(True for _ in reaped()) and not _has_children():
             return
         if time.monotonic() > deadline:
-            raise Survivors(f"{len(descendants())} processes of the run did not end within {REAP_SECONDS:g} s")
+            raise Survivors(f"{len(own_descendants())} processes of the run did not end within {REAP_SECONDS:g} s")
         time.sleep(PAUSE_SECONDS)
 
 
@@ -84,17 +84,17 @@ def reaped() -> Iterator[tuple[int, int]]:
             yield ended
 
 
-def _kill(cage: Cage) -> None:
-    if cage.end is not None:
-        os.write(cage.end, b"1")
-    if cage.alone:
+def _kill(jail: Jail) -> None:
+    if jail.end is not None:
+        os.write(jail.end, b"1")
+    if jail.alone:
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)  # all of the namespace, but not its first process
-    elif cage.uid is not None:
-        for uid in (cage.uid, cage.second_uid):
-            _kill_user(cage.uid if uid is None else uid)
+    elif jail.uid is not None:
+        for uid in (jail.uid, jail.second_uid):
+            _kill_user(jail.uid if uid is None else uid)
     else:
-        for process in descendants():
+        for process in own_descendants():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 

@@ -1,18 +1,18 @@
-"""A file system in memory for one run, mounted where only its warden and what it starts see it: gone with them."""
+"""A file system in memory for one run, mounted where only its supervisor and what it starts see it: gone with them."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 
-from rlhf.sandbox.limits import Limits
+from rlhf.sandbox.limits import SandboxLimits
 
 CLONE_NEWNS = 0x20000
 MNT_DETACH = 2
 MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 2, 4, 1 << 14, 1 << 18
 
 
-def mount_own(folder: str, limits: Limits) -> None:
+def mount_own(folder: str, limits: SandboxLimits) -> None:
     """Put an empty file system of the size that `limits` give over `folder`. Needs CAP_SYS_ADMIN. Raises `OSError`."""
     libc = ctypes.CDLL(None, use_errno=True)
     options = f"size={limits.disk_bytes},nr_inodes={limits.files + 1},mode=0700"

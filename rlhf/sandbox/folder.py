@@ -12,14 +12,14 @@ from typing import Any
 
 from rlhf.sandbox.confine import confine
 from rlhf.sandbox.descendants import Unmeasured
-from rlhf.sandbox.limits import Limits
-from rlhf.sandbox.orders import Cage
+from rlhf.sandbox.limits import SandboxLimits
+from rlhf.sandbox.run_request import Jail
 
 READ_BYTES = 1 << 16
 
 
 class Inside(Exception):
-    """Something that the cage did not let happen."""
+    """Something that the jail did not let happen."""
 
 
 def write_files(files: Mapping[str, bytes]) -> None:
@@ -31,13 +31,13 @@ def write_files(files: Mapping[str, bytes]) -> None:
             file.write(content)
 
 
-def fetch_files(paths: tuple[str, ...], cage: Cage, limits: Limits) -> dict[str, bytes]:
+def fetch_files(paths: tuple[str, ...], jail: Jail, limits: SandboxLimits) -> dict[str, bytes]:
     """The regular files among `paths`, as the code itself could read them: no link leads further. Raises `Inside`."""
-    found = _in_the_cage(lambda: _read(paths, limits.fetched_bytes), cage, limits) if paths else {}
+    found = _in_the_jail(lambda: _read(paths, limits.fetched_bytes), jail, limits) if paths else {}
     return {path: base64.b64decode(content) for path, content in found.items()}
 
 
-def used(folder: str, most: int) -> tuple[int, int]:
+def disk_use(folder: str, most: int) -> tuple[int, int]:
     """Bytes and entries of a folder; counting ends once there are more than `most` entries. Raises `Unmeasured` for a
     folder in it that cannot be read: the code closed it, or put it too deep for a path."""
     total, entries, waiting = 0, 0, [folder]
@@ -78,12 +78,12 @@ def _regular(path: str, most: int) -> bytes:
     return content
 
 
-def _in_the_cage(work: Callable[[], Any], cage: Cage, limits: Limits) -> Any:
+def _in_the_jail(work: Callable[[], Any], jail: Jail, limits: SandboxLimits) -> Any:
     """The result of `work`, done by a child that is confined like the code."""
     receive, send = os.pipe()
     if (child := os.fork()) == 0:
         os.close(receive)
-        _answer(send, work, cage, limits)
+        _answer(send, work, jail, limits)
     os.close(send)
     with open(receive, "rb") as pipe:
         answer = json.loads(pipe.read() or b'{"failed": "it was killed"}')
@@ -95,21 +95,21 @@ def _in_the_cage(work: Callable[[], Any], cage: Cage, limits: Limits) -> Any:
     return answer["done"]
 
 
-def _answer(send: int, work: Callable[[], Any], cage: Cage, limits: Limits) -> None:
-    """Never returns: this process is a copy of the warden's."""
+def _answer(send: int, work: Callable[[], Any], jail: Jail, limits: SandboxLimits) -> None:
+    """Never returns: this process is a copy of the supervisor's."""
     try:
-        answer = _outcome(work, cage, limits)
+        answer = _outcome(work, jail, limits)
         with open(send, "wb") as pipe:
             pipe.write(json.dumps(answer).encode())
     finally:
         os._exit(0)
 
 
-def _outcome(work: Callable[[], Any], cage: Cage, limits: Limits) -> dict[str, Any]:
+def _outcome(work: Callable[[], Any], jail: Jail, limits: SandboxLimits) -> dict[str, Any]:
     try:
-        confine(cage, limits)
+        confine(jail, limits)
     except OSError as error:
-        return {"broken": f"the cage could not be closed: {error}"}
+        return {"broken": f"the jail could not be closed: {error}"}
     try:
         return {"done": work()}
     except (OSError, Inside, MemoryError, RecursionError) as error:

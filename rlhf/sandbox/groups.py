@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf.sandbox.limits import Limits
-from rlhf.sandbox.removal import NEW_SECONDS, held
+from rlhf.sandbox.limits import SandboxLimits
+from rlhf.sandbox.removal import NEW_SECONDS, folder_lock
 
 CONTROLLERS, PROCESSOR = frozenset({"memory", "pids"}), "cpu"
 """What groups need, and what they have where it is there."""
@@ -46,9 +46,9 @@ class Parents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Descriptors for the warden, who does not see the folders. Writing "0" to each of `entrances` moves the writer in;
-    `events` counts those that the kernel killed for memory; writing "1" to `end` kills all (None: v1 cannot)."""
+class ControlGroup:
+    """Descriptors for the supervisor, who does not see the folders. Writing "0" to each of `entrances` moves the writer
+    in; `events` counts those that the kernel killed for memory; writing "1" to `end` kills all (None: v1 cannot)."""
 
     entrances: tuple[int, ...]
     events: int
@@ -60,7 +60,7 @@ class Group:
         return (*self.entrances, self.events, *(() if self.end is None else (self.end,)))
 
 
-def find() -> Parents:
+def find_parents() -> Parents:
     """Where groups of runs can be made. Raises `NoGroups`. Groups that a service which died left behind are removed."""
     own = own_groups(Path("/proc/self/cgroup").read_text())
     mounts = mounted(Path("/proc/self/mountinfo").read_text())
@@ -95,7 +95,7 @@ def mounted(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def folder_of(name: str, own: Mapping[str, str], mounts: Mapping[str, tuple[str, str]]) -> tuple[Path, Path]:
+def cgroup_folder(name: str, own: Mapping[str, str], mounts: Mapping[str, tuple[str, str]]) -> tuple[Path, Path]:
     """The folder of this process's group of that controller, and the topmost one. Raises `NoGroups`."""
     if name not in own or name not in mounts:
         raise NoGroups(f"no cgroup {'v2' if name == '' else 'v1 of ' + name}")
@@ -109,7 +109,7 @@ def folder_of(name: str, own: Mapping[str, str], mounts: Mapping[str, tuple[str,
 def _second(own: Mapping[str, str], mounts: Mapping[str, tuple[str, str]]) -> Parents:
     """v2: the nearest group at or above ours that hands the controllers down and may be written to; else ours, whose
     processes move into a group below first, since a group with processes hands nothing down."""
-    here, top = folder_of("", own, mounts)
+    here, top = cgroup_folder("", own, mounts)
     above = [folder for folder in (here, *here.parents) if folder.is_relative_to(top)]
     for folder in above:
         if _listed(folder / SUBTREE) >= CONTROLLERS and _writable(folder):
@@ -131,12 +131,12 @@ def _parts_processor(folder: Path) -> bool:
 
 
 def _first(own: Mapping[str, str], mounts: Mapping[str, tuple[str, str]]) -> Parents:
-    folders = [folder_of(name, own, mounts)[0] for name in ("memory", "pids")]
+    folders = [cgroup_folder(name, own, mounts)[0] for name in ("memory", "pids")]
     for folder in folders:
         if not _writable(folder):
             raise NoGroups(f"cgroup v1: {folder} cannot be written to")
     with contextlib.suppress(NoGroups):
-        processor = folder_of(PROCESSOR, own, mounts)[0]
+        processor = cgroup_folder(PROCESSOR, own, mounts)[0]
         folders += [processor] if _writable(processor) else []
     shares = len(folders) > len(CONTROLLERS)
     return Parents(version=1, folders=tuple(dict.fromkeys(map(str, folders))), shares=shares)
@@ -155,14 +155,14 @@ def _hand_down(here: Path) -> None:
 
 
 @contextlib.contextmanager
-def group(parents: Parents, limits: Limits) -> Iterator[Group]:
+def group(parents: Parents, limits: SandboxLimits) -> Iterator[ControlGroup]:
     """A group with the limits of one run, which is empty and gone afterwards. Raises `OSError`."""
     name = f"{RUN}{secrets.token_hex(8)}"
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(_made(f"{parent}/{name}")) for parent in parents.folders]
         for file, value, needed in _settings(parents.version, limits):
             _set([f"{folder}/{file}" for folder in made], value, needed)
-        yield Group(
+        yield ControlGroup(
             entrances=tuple(stack.enter_context(_opened(f"{folder}/{PROCESSES}", os.O_WRONLY)) for folder in made),
             events=stack.enter_context(_opened(f"{made[0]}/{_events(parents.version)}", os.O_RDONLY)),
             end=stack.enter_context(_opened(f"{made[0]}/cgroup.kill", os.O_WRONLY))
@@ -172,7 +172,7 @@ def group(parents: Parents, limits: Limits) -> Iterator[Group]:
         )
 
 
-def _settings(version: int, limits: Limits) -> list[tuple[str, str, bool]]:
+def _settings(version: int, limits: SandboxLimits) -> list[tuple[str, str, bool]]:
     """File, value, and whether there is no limit without it. Swap comes second: v1 lets it be no less than memory."""
     memory, processes = str(limits.memory_bytes), ("pids.max", str(limits.processes), True)
     if version == 2:
@@ -200,7 +200,7 @@ def _set(places: list[str], value: str, needed: bool) -> None:
 def _made(folder: str) -> Iterator[str]:
     """A group with a lock that says that it has an owner; the kernel takes the lock from an owner that dies."""
     os.mkdir(folder)
-    with held(folder):
+    with folder_lock(folder):
         try:
             yield folder
         finally:
@@ -211,7 +211,7 @@ def _sweep(parents: Parents) -> None:
     for parent in parents.folders:
         for name in os.listdir(parent):
             if name.startswith(RUN):
-                with contextlib.suppress(OSError), held(folder := f"{parent}/{name}"):
+                with contextlib.suppress(OSError), folder_lock(folder := f"{parent}/{name}"):
                     if time.time() - os.stat(folder).st_mtime > NEW_SECONDS:
                         _remove(folder)
 

@@ -1,4 +1,4 @@
-"""The rungs of the ladder: how a warden is started on each, and what its cage is."""
+"""Levels of isolation: how a supervisor is started on each, and what its jail is."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from rlhf.sandbox import bubblewrap, landlock, warden
-from rlhf.sandbox.groups import Group, Parents, group
-from rlhf.sandbox.limits import Limits
-from rlhf.sandbox.orders import Cage
+from rlhf.sandbox import bubblewrap, landlock, supervisor
+from rlhf.sandbox.groups import ControlGroup, Parents, group
+from rlhf.sandbox.limits import SandboxLimits
 from rlhf.sandbox.python import Interpreter
-from rlhf.sandbox.removal import held, remove, sweep
+from rlhf.sandbox.removal import folder_lock, remove, sweep
+from rlhf.sandbox.run_request import Jail
+from rlhf.sandbox.supervisor import LOOK_SECONDS
 from rlhf.sandbox.uids import COUNT, FIRST, lent_uid
-from rlhf.sandbox.warden import LOOK_SECONDS
 
 PACKAGE_ROOT = str(Path(__file__).parents[2])
 FOLDER = "rlhf-sandbox-"
 BEST_EFFORT = f"best effort, measured every {LOOK_SECONDS:g} s"
 UNSHARED = "shared by process, so that a run of many gets more"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-START = "import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
+START = "import sys; sys.path.insert(0, {root!r}); from {module} import supervisor_main; supervisor_main()"
 
 
-class Rung(StrEnum):
+class IsolationLevel(StrEnum):
     """Strongest first."""
 
     BUBBLEWRAP = "bubblewrap"
@@ -40,20 +40,21 @@ class Rung(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Isolation:
-    """A rung, and the Python on it."""
+class SandboxIsolation:
+    """A level, and the Python on it."""
 
-    rung: Rung
+    level: IsolationLevel
     python: Interpreter
     groups: Parents | None = None
-    """Where each run gets a control group, which bounds its memory and its processes; None: the warden bounds them."""
+    """Where each run gets a control group, which bounds its memory and its processes; None: the supervisor bounds
+    them."""
     own_disk: bool = False
-    """Outside namespaces of its own too, each run's folder is a file system of its size, mounted by its warden."""
+    """Outside namespaces of its own too, each run's folder is a file system of its size, mounted by its supervisor."""
 
     @property
     def sized(self) -> bool:
         """The kernel bounds the folder."""
-        return self.own_disk or self.rung is Rung.BUBBLEWRAP
+        return self.own_disk or self.level is IsolationLevel.BUBBLEWRAP
 
     @property
     def bounds(self) -> dict[str, str]:
@@ -74,33 +75,33 @@ class Loan:
     """What belongs to one run while it lasts: a user id that no other process has, and a control group."""
 
     uid: int | None
-    group: Group | None
+    group: ControlGroup | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where one run happens: the command of its warden, and its cage."""
+class SupervisorLaunch:
+    """Where one run happens: the command of its supervisor, and its jail."""
 
     command: tuple[str, ...]
-    cage: Cage
+    jail: Jail
     parent: int
     descriptors: tuple[int, ...] = ()
-    """What the warden inherits."""
+    """What the supervisor inherits."""
 
 
 @contextlib.contextmanager
-def place(isolation: Isolation, limits: Limits, *, two_users: bool = False) -> Iterator[Place]:
+def place(isolation: SandboxIsolation, limits: SandboxLimits, *, two_users: bool = False) -> Iterator[SupervisorLaunch]:
     """A place for one run, gone afterwards with all its files. Raises `OSError`, `SandboxBroken`."""
     with contextlib.ExitStack() as stack:
         root = os.geteuid() == 0
         uid = stack.enter_context(lent_uid()) if root else None
         second = stack.enter_context(lent_uid()) if root and two_users else None
         own = stack.enter_context(group(isolation.groups, limits)) if isolation.groups else None
-        if isolation.rung is Rung.BUBBLEWRAP:
+        if isolation.level is IsolationLevel.BUBBLEWRAP:
             here = _in_namespaces(isolation, limits, Loan(uid=uid, group=own))
         else:
             here = _in_a_folder(isolation, stack.enter_context(_scratch()), Loan(uid=uid, group=own))
-        yield replace(here, cage=here.cage._replace(second_uid=second))
+        yield replace(here, jail=here.jail._replace(second_uid=second))
 
 
 def sweep_folders() -> None:
@@ -108,13 +109,15 @@ def sweep_folders() -> None:
     sweep(_scratch_parent(), FOLDER, {os.geteuid(), *(range(FIRST, FIRST + COUNT) if os.geteuid() == 0 else ())})
 
 
-def _in_namespaces(isolation: Isolation, limits: Limits, loan: Loan) -> Place:
+def _in_namespaces(isolation: SandboxIsolation, limits: SandboxLimits, loan: Loan) -> SupervisorLaunch:
     privileged = loan.uid is not None
-    command = bubblewrap.command(isolation.python, PACKAGE_ROOT, _devices(loan), limits, privileged=privileged)
+    command = bubblewrap.bubblewrap_command(
+        isolation.python, PACKAGE_ROOT, _devices(loan), limits, privileged=privileged
+    )
     return _place(
-        (*command, *_warden(isolation, bubblewrap.PACKAGE_ROOT)),
+        (*command, *_supervisor(isolation, bubblewrap.PACKAGE_ROOT)),
         loan,
-        Cage(
+        Jail(
             folder=bubblewrap.FOLDER,
             uid=loan.uid,
             landlock=landlock.version() > 0,  # a second wall; nothing else closes the files of one's own in /proc
@@ -127,12 +130,12 @@ def _in_namespaces(isolation: Isolation, limits: Limits, loan: Loan) -> Place:
     )
 
 
-def _in_a_folder(isolation: Isolation, folder: str, loan: Loan) -> Place:
-    closed = isolation.rung is Rung.LANDLOCK
+def _in_a_folder(isolation: SandboxIsolation, folder: str, loan: Loan) -> SupervisorLaunch:
+    closed = isolation.level is IsolationLevel.LANDLOCK
     return _place(
-        _warden(isolation, PACKAGE_ROOT),
+        _supervisor(isolation, PACKAGE_ROOT),
         loan,
-        Cage(
+        Jail(
             folder=folder,
             uid=loan.uid,
             landlock=closed,
@@ -145,12 +148,12 @@ def _in_a_folder(isolation: Isolation, folder: str, loan: Loan) -> Place:
     )
 
 
-def _place(command: tuple[str, ...], loan: Loan, cage: Cage) -> Place:
-    parent = 0 if cage.alone else os.getpid()
+def _place(command: tuple[str, ...], loan: Loan, jail: Jail) -> SupervisorLaunch:
+    parent = 0 if jail.alone else os.getpid()
     if (own := loan.group) is None:
-        return Place(command=command, cage=cage, parent=parent)
-    cage = cage._replace(entrances=own.entrances, events=own.events, end=own.end)
-    return Place(command=command, cage=cage, parent=parent, descriptors=own.descriptors)
+        return SupervisorLaunch(command=command, jail=jail, parent=parent)
+    jail = jail._replace(entrances=own.entrances, events=own.events, end=own.end)
+    return SupervisorLaunch(command=command, jail=jail, parent=parent, descriptors=own.descriptors)
 
 
 def _devices(loan: Loan) -> tuple[str, ...]:
@@ -158,8 +161,8 @@ def _devices(loan: Loan) -> tuple[str, ...]:
     return DEVICES if loan.group else tuple(device for device in DEVICES if device != "/dev/zero")
 
 
-def _warden(isolation: Isolation, root: str) -> tuple[str, ...]:
-    start = START.format(root=root, module=warden.__name__)
+def _supervisor(isolation: SandboxIsolation, root: str) -> tuple[str, ...]:
+    start = START.format(root=root, module=supervisor.__name__)
     return (isolation.python.path, "-I", "-S", "-c", start)
 
 
@@ -168,7 +171,7 @@ def _scratch() -> Iterator[str]:
     """A folder where another user can get to, for the code. What cannot be removed of it changes nothing for the run:
     the next start tries again."""
     folder = tempfile.mkdtemp(prefix=FOLDER, dir=_scratch_parent())
-    with held(folder):
+    with folder_lock(folder):
         try:
             yield folder
         finally:

@@ -1,6 +1,6 @@
 """What one run may use.
 
-A named tuple, as in `orders.py`: the warden's process starts for every run, and `dataclasses` alone would take it
+A named tuple, as in `orders.py`: the supervisor's process starts for every run, and `dataclasses` alone would take it
 longer to import than Python takes to start.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 MIB = 1024 * 1024
 
 
-class Limits(NamedTuple):
+class SandboxLimits(NamedTuple):
     """Bounds of one run. Memory, files and processes are of everything that the run started, together."""
 
     wall_seconds: float = 10.0
@@ -31,7 +31,7 @@ class Limits(NamedTuple):
     fetched_bytes: int = 16 * MIB
     """Of all files handed back."""
 
-    def within(self, wall_seconds: float, memory_bytes: int) -> Limits:
+    def within(self, wall_seconds: float, memory_bytes: int) -> SandboxLimits:
         """These limits, tightened by what one program asks for; a memory of 0 or less asks for all there is."""
         return self._replace(
             wall_seconds=min(self.wall_seconds, wall_seconds),

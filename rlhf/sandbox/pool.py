@@ -7,10 +7,10 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from rlhf.sandbox.ladder import Ladder, choose
-from rlhf.sandbox.limits import Limits
-from rlhf.sandbox.program import Program, Run, SandboxBroken, SandboxBusy
-from rlhf.sandbox.run import run
+from rlhf.sandbox.levels import ChosenIsolation, choose
+from rlhf.sandbox.limits import SandboxLimits
+from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, SandboxBusy
+from rlhf.sandbox.run import run_program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,46 +26,46 @@ class Queue:
 
 
 class Sandbox:
-    """A `Runner` in this process. Each run has a thread of its own; `start` probes the machine, once, unless a `ladder`
-    is given."""
+    """A `ProgramRunner` in this process. Each run has a thread of its own; `start` probes the machine, once, unless
+    `chosen` is given."""
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         queue: Queue | None = None,
         *,
         python: str | None = None,
         allow_rlimits: bool = False,
-        ladder: Ladder | None = None,
+        chosen: ChosenIsolation | None = None,
     ) -> None:
-        self.limits, self.queue = limits or Limits(), queue or Queue()
+        self.limits, self.queue = limits or SandboxLimits(), queue or Queue()
         self._python, self._allow_rlimits = python, allow_rlimits
-        self._ladder = ladder
-        # A warden's parent, as the kernel sees it, is the thread that started it; these live as long as the pool.
+        self._chosen = chosen
+        # A supervisor's parent, as the kernel sees it, is the thread that started it; these live as long as the pool.
         self._threads = ThreadPoolExecutor(self.queue.runs, thread_name_prefix="sandbox")
         self._places = asyncio.Semaphore(self.queue.runs)
         self._starting = asyncio.Lock()
         self.running = self.waiting = 0
 
     @property
-    def ladder(self) -> Ladder:
+    def chosen(self) -> ChosenIsolation:
         """The isolation that `start` chose."""
-        if self._ladder is None:
+        if self._chosen is None:
             raise SandboxBroken("the sandbox was asked before it was started")
-        return self._ladder
+        return self._chosen
 
     async def start(self) -> None:
         """Find the isolation. Raises `SandboxUnavailable`."""
         async with self._starting:
-            if self._ladder is None:
-                self._ladder = await asyncio.to_thread(choose, python=self._python, allow_rlimits=self._allow_rlimits)
+            if self._chosen is None:
+                self._chosen = await asyncio.to_thread(choose, python=self._python, allow_rlimits=self._allow_rlimits)
 
-    async def run(self, program: Program) -> Run:
+    async def run(self, program: Program) -> ProgramResult:
         """What becomes of `program`. Raises `SandboxBusy` when no place comes free, `SandboxBroken`."""
-        isolation = self.ladder.isolation
+        isolation = self.chosen.isolation
         await self._take_place()
         self.running += 1
-        future = asyncio.get_running_loop().run_in_executor(self._threads, run, program, self.limits, isolation)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, run_program, program, self.limits, isolation)
         future.add_done_callback(self._free)
         return await asyncio.shield(future)
 
@@ -92,7 +92,7 @@ class Sandbox:
         finally:
             self.waiting -= 1
 
-    def _free(self, future: asyncio.Future[Run]) -> None:
+    def _free(self, future: asyncio.Future[ProgramResult]) -> None:
         self.running -= 1
         self._places.release()
         if not future.cancelled():

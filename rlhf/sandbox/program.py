@@ -29,7 +29,7 @@ class Program:
     two_users: bool = False
 
 
-class Ending(StrEnum):
+class TerminationReason(StrEnum):
     """How a run ended."""
 
     EXITED = "exited"
@@ -43,13 +43,13 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ProgramResult:
     """What became of a program. `return_code` is negative for a signal and None when the sandbox ended the run.
 
     Output that was cut ends with a line that says so.
     """
 
-    ending: Ending
+    ending: TerminationReason
     return_code: int | None
     stdout: str
     stderr: str
@@ -59,17 +59,17 @@ class Run:
 
     @property
     def succeeded(self) -> bool:
-        return self.ending is Ending.EXITED and self.return_code == 0
+        return self.ending is TerminationReason.EXITED and self.return_code == 0
 
 
-class Runner(Protocol):
+class ProgramRunner(Protocol):
     """Something that runs programs: in this process's sandbox, or in a server's.
 
     `run` raises `SandboxBroken` or `SandboxBusy` where the program is not to blame; whatever the program does is data.
     """
 
     async def start(self) -> None: ...
-    async def run(self, program: Program) -> Run: ...
+    async def run(self, program: Program) -> ProgramResult: ...
     async def close(self) -> None: ...
 
 

@@ -43,12 +43,12 @@ def sweep(folder: str, prefix: str, owners: Container[int]) -> None:
         with contextlib.suppress(OSError):
             about = os.lstat(path)
             if about.st_uid in owners and time.time() - about.st_mtime > NEW_SECONDS:
-                with held(path):
+                with folder_lock(path):
                     remove(path)
 
 
 @contextlib.contextmanager
-def held(folder: str) -> Iterator[None]:
+def folder_lock(folder: str) -> Iterator[None]:
     """Hold the lock that says that `folder` has an owner; the kernel takes it from one that dies. Raises `OSError`
     where somebody else holds it."""
     descriptor = os.open(folder, OPEN)

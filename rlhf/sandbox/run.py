@@ -6,19 +6,19 @@ import contextlib
 import os
 import subprocess
 
-from rlhf.sandbox.isolation import Isolation, Place, Rung, place
-from rlhf.sandbox.limits import Limits
-from rlhf.sandbox.orders import Orders, Verdict, unpack_verdict
-from rlhf.sandbox.program import Ending, Program, Run, SandboxBroken
+from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation, SupervisorLaunch, place
+from rlhf.sandbox.limits import SandboxLimits
+from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, TerminationReason
+from rlhf.sandbox.run_request import RunReport, RunRequest, unpack_report
 
 MAIN = "main.py"
 GRACE_SECONDS = 30.0
-"""Beyond the run's own time: for the warden to start, move files, end everything and report."""
+"""Beyond the run's own time: for the supervisor to start, move files, end everything and report."""
 STOP_SECONDS = 15.0
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def run(program: Program, ceiling: Limits, isolation: Isolation) -> Run:
+def run_program(program: Program, ceiling: SandboxLimits, isolation: SandboxIsolation) -> ProgramResult:
     """What becomes of `program` within the stricter of its limits and `ceiling`.
 
     Call it on a thread that outlives the run: the kernel ends the sandbox with the thread that started it. Raises
@@ -26,32 +26,34 @@ def run(program: Program, ceiling: Limits, isolation: Isolation) -> Run:
     """
     limits = ceiling.within(program.wall_seconds, program.memory_bytes)
     if wrong := _wrong_path(program):
-        return Run(ending=Ending.REFUSED, return_code=None, stdout="", stderr="", seconds=0.0, detail=wrong)
+        return ProgramResult(
+            ending=TerminationReason.REFUSED, return_code=None, stdout="", stderr="", seconds=0.0, detail=wrong
+        )
     try:
         with place(isolation, limits, two_users=program.two_users) as here:
-            return _as_run(_ask(here, _orders(program, limits, isolation, here), isolation.rung))
+            return _as_run(_ask(here, _orders(program, limits, isolation, here), isolation.level))
     except OSError as error:
-        raise SandboxBroken(f"the sandbox ({isolation.rung}) could not run a program: {error}") from error
+        raise SandboxBroken(f"the sandbox ({isolation.level}) could not run a program: {error}") from error
 
 
-def _orders(program: Program, limits: Limits, isolation: Isolation, here: Place) -> Orders:
-    folder = here.cage.folder
-    return Orders(
+def _orders(program: Program, limits: SandboxLimits, isolation: SandboxIsolation, here: SupervisorLaunch) -> RunRequest:
+    folder = here.jail.folder
+    return RunRequest(
         command=(isolation.python.path, f"{folder}/{MAIN}"),
         environment=ENVIRONMENT | {"HOME": folder, "TMPDIR": folder},
         files={**program.files, MAIN: program.code.encode(errors="replace")},
         fetch=program.fetch,
         stdin=program.stdin,
         limits=limits,
-        cage=here.cage,
+        jail=here.jail,
         parent=here.parent,
     )
 
 
-def _ask(here: Place, orders: Orders, rung: Rung) -> Verdict:
-    """The warden's verdict. Raises `SandboxBroken`, and leaves no process either way."""
-    timeout_seconds = orders.limits.wall_seconds + GRACE_SECONDS
-    warden = subprocess.Popen(
+def _ask(here: SupervisorLaunch, request: RunRequest, level: IsolationLevel) -> RunReport:
+    """The supervisor's verdict. Raises `SandboxBroken`, and leaves no process either way."""
+    timeout_seconds = request.limits.wall_seconds + GRACE_SECONDS
+    supervisor = subprocess.Popen(
         here.command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -61,34 +63,34 @@ def _ask(here: Place, orders: Orders, rung: Rung) -> Verdict:
         pass_fds=here.descriptors,
     )
     try:
-        answer, complaint = warden.communicate(orders.pack(), timeout=timeout_seconds)
+        answer, complaint = supervisor.communicate(request.pack(), timeout=timeout_seconds)
     except subprocess.TimeoutExpired:
-        raise SandboxBroken(f"the sandbox ({rung}) did not answer within {timeout_seconds:g} s") from None
+        raise SandboxBroken(f"the sandbox ({level}) did not answer within {timeout_seconds:g} s") from None
     finally:
-        _stop(warden)
-    if warden.returncode != 0:
+        _stop(supervisor)
+    if supervisor.returncode != 0:
         said = complaint.decode(errors="replace").strip().rpartition("\n")[2][:500]
-        raise SandboxBroken(f"the sandbox ({rung}) failed with exit code {warden.returncode}: {said}")
-    return unpack_verdict(answer)
+        raise SandboxBroken(f"the sandbox ({level}) failed with exit code {supervisor.returncode}: {said}")
+    return unpack_report(answer)
 
 
-def _stop(warden: subprocess.Popen[bytes]) -> None:
-    """End a warden that is still there: it is asked first, since outside a namespace only it can end its run."""
-    if warden.poll() is None:
-        warden.terminate()
+def _stop(supervisor: subprocess.Popen[bytes]) -> None:
+    """End a supervisor that is still there: it is asked first, since outside a namespace only it can end its run."""
+    if supervisor.poll() is None:
+        supervisor.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            warden.wait(STOP_SECONDS)
-        warden.kill()
-        warden.wait(STOP_SECONDS)
-    for pipe in (warden.stdin, warden.stdout, warden.stderr):
+            supervisor.wait(STOP_SECONDS)
+        supervisor.kill()
+        supervisor.wait(STOP_SECONDS)
+    for pipe in (supervisor.stdin, supervisor.stdout, supervisor.stderr):
         if pipe:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
 
 
-def _as_run(verdict: Verdict) -> Run:
-    return Run(
-        ending=Ending(verdict.ending),
+def _as_run(verdict: RunReport) -> ProgramResult:
+    return ProgramResult(
+        ending=TerminationReason(verdict.ending),
         return_code=verdict.return_code,
         stdout=verdict.stdout.decode(errors="replace"),
         stderr=verdict.stderr.decode(errors="replace"),

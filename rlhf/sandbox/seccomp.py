@@ -82,7 +82,7 @@ def install(
     rules += calls("clone3", column, [_return(ABSENT)])  # its flags lie in memory; libc falls back to clone
     rules += calls("clone", column, [*_unless_files_are_shared(), *forbidden_bits(0, NEW_NAMESPACES)])
     rules += calls("ioctl", column, forbidden_values(1, TERMINALS_AND_ATTRIBUTES))
-    # Out of sight, a process could hold files that only the warden sees. In a namespace the folder has its size,
+    # Out of sight, a process could hold files that only the supervisor sees. In a namespace the folder has its size,
     # and there the tests of a code reward hide from the code, which may be the same user.
     hiding = (PR_SET_DUMPABLE,) if files_outside else ()
     rules += calls("prctl", column, forbidden_values(0, (PR_SET_MM, *hiding)))

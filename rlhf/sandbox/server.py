@@ -17,14 +17,14 @@ from rlhf.http.listening import bound, url_of
 from rlhf.http.serving import behind_doors, serving
 from rlhf.sandbox.pool import Sandbox
 from rlhf.sandbox.program import SandboxBroken, SandboxBusy
-from rlhf.sandbox.wire import RunCodeRequest, RunCodeResponse, Status, program_of, response_of
+from rlhf.sandbox.wire import RunCodeRequest, RunCodeResponse, SandboxStatus, program_of, response_of
 
 BODY = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": RunCodeRequest.model_json_schema()}}}
 }
 
 
-class Problem(BaseModel):
+class SandboxErrorBody(BaseModel):
     """A request that was not served."""
 
     detail: str
@@ -37,7 +37,7 @@ class Invalid(BaseModel):
 
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    **{status: {"model": Problem, "description": "An error"} for status in (401, 413, 415, 503)},
+    **{status: {"model": SandboxErrorBody, "description": "An error"} for status in (401, 413, 415, 503)},
     422: {"model": Invalid, "description": "Not a request"},
 }
 
@@ -58,9 +58,9 @@ def make_app(sandbox: Sandbox, token: str | None, access: Access | None = None, 
         """What isolates the code, and how busy it is."""
         return {
             "status": "healthy",
-            "isolation": str(sandbox.ladder.isolation.rung),
-            "limits": sandbox.ladder.isolation.bounds,
-            "passed_over": {str(rung): reason for rung, reason in sandbox.ladder.passed_over},
+            "isolation": str(sandbox.chosen.isolation.level),
+            "limits": sandbox.chosen.isolation.bounds,
+            "passed_over": {str(level): reason for level, reason in sandbox.chosen.passed_over},
             "running": sandbox.running,
             "waiting": sandbox.waiting,
             "runs_at_once": sandbox.queue.runs,
@@ -75,7 +75,7 @@ def make_app(sandbox: Sandbox, token: str | None, access: Access | None = None, 
         except SandboxBusy as error:
             raise HTTPException(503, str(error), {"Retry-After": "1"}) from None
         except SandboxBroken as error:
-            return RunCodeResponse(status=Status.SANDBOX_ERROR, message=str(error))
+            return RunCodeResponse(status=SandboxStatus.SANDBOX_ERROR, message=str(error))
 
     return behind_doors(
         app, lambda status, why: {"detail": why}, access or Access(limits=SANDBOX), host=host, token=token
@@ -95,6 +95,6 @@ async def serve_sandbox(sandbox: Sandbox, host: str, port: int, token: str | Non
     config = serving(make_app(sandbox, token, access, host=host), access)
     with bound(host, port) as listener:
         await sandbox.start()
-        print(f"isolation: {sandbox.ladder}", flush=True)
+        print(f"isolation: {sandbox.chosen}", flush=True)
         print(f"serving /run_code at {url_of(listener, tls=config.is_ssl)}", flush=True)
         await uvicorn.Server(config).serve(sockets=[listener])

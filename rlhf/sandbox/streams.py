@@ -9,7 +9,7 @@ CHUNK_BYTES = 1 << 16
 
 
 class Streams:
-    """The warden's side of three pipes. Output past `most` bytes of a stream is read and dropped."""
+    """The supervisor's side of three pipes. Output past `most` bytes of a stream is read and dropped."""
 
     def __init__(self, stdin: bytes, most: int) -> None:
         self._stdin, self._most = memoryview(stdin), most
@@ -30,7 +30,7 @@ class Streams:
             os.dup2(theirs, standard)
 
     def let_go(self) -> None:
-        """In the warden, once the child has them."""
+        """In the supervisor, once the child has them."""
         for theirs in self._theirs:
             os.close(theirs)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Base64Bytes, BaseModel, Field
 
-from rlhf.sandbox.program import Ending, Program, Run
+from rlhf.sandbox.program import Program, ProgramResult, TerminationReason
 
 MIB = 1024 * 1024
 
@@ -36,7 +36,7 @@ class RunStatus(StrEnum):
     TIME_LIMIT_EXCEEDED = "TimeLimitExceeded"
 
 
-class Status(StrEnum):
+class SandboxStatus(StrEnum):
     SUCCESS = "Success"
     FAILED = "Failed"
     SANDBOX_ERROR = "SandboxError"
@@ -53,7 +53,7 @@ class RunResult(BaseModel):
 class RunCodeResponse(BaseModel):
     """`message` says, for people, what `status` does not."""
 
-    status: Status
+    status: SandboxStatus
     message: str
     compile_result: RunResult | None = None
     run_result: RunResult | None = None
@@ -62,10 +62,10 @@ class RunCodeResponse(BaseModel):
 
 
 STATUS = {
-    Ending.EXITED: RunStatus.FINISHED,
-    Ending.TIME: RunStatus.TIME_LIMIT_EXCEEDED,
-    Ending.EXCESS: RunStatus.ERROR,
-    Ending.REFUSED: RunStatus.ERROR,
+    TerminationReason.EXITED: RunStatus.FINISHED,
+    TerminationReason.TIME: RunStatus.TIME_LIMIT_EXCEEDED,
+    TerminationReason.EXCESS: RunStatus.ERROR,
+    TerminationReason.REFUSED: RunStatus.ERROR,
 }
 
 
@@ -95,7 +95,7 @@ def request_of(program: Program) -> dict[str, object]:
     }
 
 
-def response_of(run: Run) -> RunCodeResponse:
+def response_of(run: ProgramResult) -> RunCodeResponse:
     result = RunResult(
         status=STATUS[run.ending],
         execution_time=run.seconds,
@@ -104,20 +104,20 @@ def response_of(run: Run) -> RunCodeResponse:
         stderr=run.stderr,
     )
     return RunCodeResponse(
-        status=Status.SUCCESS if run.succeeded else Status.FAILED,
+        status=SandboxStatus.SUCCESS if run.succeeded else SandboxStatus.FAILED,
         message=run.detail,
         run_result=result,
         files={path: base64.b64encode(content).decode() for path, content in run.files.items()},
     )
 
 
-def run_of(response: RunCodeResponse) -> Run | None:
+def run_of(response: RunCodeResponse) -> ProgramResult | None:
     """What a server says became of a program; None when it says nothing of the program."""
     result = response.run_result
-    if response.status is Status.SANDBOX_ERROR or result is None:
+    if response.status is SandboxStatus.SANDBOX_ERROR or result is None:
         return None
-    endings = {status: ending for ending, status in STATUS.items() if ending is not Ending.REFUSED}
-    return Run(
+    endings = {status: ending for ending, status in STATUS.items() if ending is not TerminationReason.REFUSED}
+    return ProgramResult(
         ending=endings[result.status],
         return_code=result.return_code,
         stdout=result.stdout or "",

@@ -14,17 +14,17 @@ QUANTILE = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class LogprobTolerance:
     """Nats: the largest mean of absolute differences, and a size that at most this `share` of the tokens may pass."""
 
     mean: float
     high: float
     share: float
 
-    def times(self, factor: float) -> Limits:
+    def times(self, factor: float) -> LogprobTolerance:
         return replace(self, mean=self.mean * factor, high=self.high * factor)
 
-    def or_looser(self, other: Limits) -> Limits:
+    def or_looser(self, other: LogprobTolerance) -> LogprobTolerance:
         """The larger mean, and the larger size with the share of tokens that may pass it."""
         looser = other if other.high > self.high else self
         return replace(looser, mean=max(self.mean, other.mean))
@@ -35,20 +35,20 @@ class Limits:
         return mean > self.mean or share > self.share
 
 
-def every(tolerance: float) -> Limits:
+def uniform_tolerance(tolerance: float) -> LogprobTolerance:
     """No token is off by more than `tolerance`."""
-    return Limits(mean=tolerance, high=tolerance, share=0)
+    return LogprobTolerance(mean=tolerance, high=tolerance, share=0)
 
 
-EXACT = every(1e-4)
+EXACT = uniform_tolerance(1e-4)
 """Of float32, where engine and learner agree to about 1e-6."""
 
 
-def limits_of(mean: float, quantile: float) -> Limits:
+def limits_of(mean: float, quantile: float) -> LogprobTolerance:
     """What is allowed where rounding alone moves log-probs by `mean` nats, and 1 - `QUANTILE` of them by `quantile`."""
-    return EXACT.or_looser(Limits(mean=MARGIN * mean, high=MARGIN * quantile, share=1 - QUANTILE))
+    return EXACT.or_looser(LogprobTolerance(mean=MARGIN * mean, high=MARGIN * quantile, share=1 - QUANTILE))
 
 
-def measured(rounding: NDArray[np.float32]) -> Limits:
+def measured(rounding: NDArray[np.float32]) -> LogprobTolerance:
     """`limits_of` absolute differences that rounding made, `[N]`."""
     return limits_of(float(rounding.mean()), float(np.quantile(rounding, QUANTILE)))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.runs.tracing import Sums, reduce
-from rlhf.trainer.agreement import Limits
+from rlhf.trainer.agreement import LogprobTolerance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Disagreement:
     tokens: int
     mean: float
     share: float
-    limits: Limits
+    limits: LogprobTolerance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from rlhf.errors import NotFinite
 from rlhf.trainer.aggregation import Aggregation, denominator, token_weights
-from rlhf.trainer.bundle import Bundle, Strand, bundled, laid_out
-from rlhf.trainer.packing import Row, cut, deal, pack
-from rlhf.types import Group, PolicyVersion, Routing, Segment, Status
+from rlhf.trainer.packing import Row, cut_microbatches, deal, pack_rows
+from rlhf.trainer.prefix_group import PrefixGroup, TokenSequence, group_by_prefix, laid_out
+from rlhf.types import EpisodeStatus, Group, PolicyVersion, Routing, Segment
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -54,13 +54,13 @@ class PerToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """What one update trains on. `strands[i]` belongs to sample `strand_samples[i]`, that to group
+    """What one update trains on. `sequences[i]` belongs to sample `sequence_samples[i]`, that to group
     `sample_groups[s]`; sample `s` owns the flat range `offsets[s]:offsets[s + 1]` of `per_token` and is known as
     `samples[s]`, its `(ordinal, sample index)`.
     """
 
-    strands: tuple[Strand, ...]
-    strand_samples: Ints
+    sequences: tuple[TokenSequence, ...]
+    sequence_samples: Ints
     sample_groups: Ints
     samples: tuple[tuple[int, int], ...]
     offsets: Ints
@@ -83,11 +83,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MicroBatch:
-    """One forward and backward pass: `token_ids`, `position_ids` `int32 [R, L]`, several bundles a row, positions
+    """One forward and backward pass: `token_ids`, `position_ids` `int32 [R, L]`, several prefix groups a row, positions
     starting at 0 in each. Over its ACTION tokens, `[A]`: `targets` their index in the flattened `[R * L]`, `sources`
     that of the token before each in its sequence, `places` their index in the batch's flat arrays, `sequences` the
-    number of their strand within the micro-batch; `per_token` its columns. Over its strands, `[S]`: `ends` is the flat
-    index of the last token, `samples` the number of the sample in the batch. One without action tokens is padding,
+    number of their sequence within the micro-batch; `per_token` its columns. Over its sequences, `[S]`: `ends` is the
+    flat index of the last token, `samples` the number of the sample in the batch. One without action tokens is padding,
     computed like any other. `most` is the largest A of the micro-batches that ranks compute at the same time. `routing`
     `int16 [R, L, layers, k]` are the experts that the engine chose, -1 where it did not say; None where nobody asked.
     """
@@ -145,7 +145,7 @@ def build_batch(
                 segments=trajectory.segments,
                 group=g,
                 identity=(group.ticket.ordinal, index),
-                weight=float(not (mask_truncated and trajectory.status is Status.TRUNCATED)),
+                weight=float(not (mask_truncated and trajectory.status is EpisodeStatus.TRUNCATED)),
             )
             for g, group in enumerate(groups)
             for index, trajectory, _ in group.trainable
@@ -172,10 +172,10 @@ def assemble(
     current = [segment.versions[segment.action_mask] == version for _, segment in segments]
     chosen = next((segment.routing.shape[1:] for _, segment in segments if segment.routing is not None), None)
     return Batch(
-        strands=tuple(
-            _strand(segment, int(start), chosen) for (_, segment), start in zip(segments, starts, strict=False)
+        sequences=tuple(
+            _sequence(segment, int(start), chosen) for (_, segment), start in zip(segments, starts, strict=False)
         ),
-        strand_samples=np.array([n for n, _ in segments], np.int64),
+        sequence_samples=np.array([n for n, _ in segments], np.int64),
         sample_groups=np.array([e.group for e in entries], np.int64),
         samples=tuple(e.identity for e in entries),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
@@ -205,15 +205,15 @@ def build_minibatches(
 
     A row holds about `row_tokens`, a micro-batch up to `tokens_per_microbatch` (never less than its longest sequence).
     `aggregation` and `constant_tokens` decide the denominator (`rlhf.trainer.aggregation`). With `whole_groups`
-    the strands of a group, which must share their context, are never parted, however long.
+    the sequences of a group, which must share their context, are never parted, however long.
     """
     steps = []
     for groups in np.array_split(np.arange(batch.groups), minibatches):
-        chosen = np.flatnonzero(np.isin(batch.sample_groups[batch.strand_samples], groups))
+        chosen = np.flatnonzero(np.isin(batch.sample_groups[batch.sequence_samples], groups))
         if len(chosen):
             row = min(row_tokens, tokens_per_microbatch)
-            bundles = _groups_bundled(batch, chosen) if whole_groups else bundled(_at(batch, chosen), row)
-            shares = _shares(batch, bundles, ranks, tokens_per_microbatch, row)
+            prefix_groups = _one_a_group(batch, chosen) if whole_groups else group_by_prefix(_at(batch, chosen), row)
+            shares = _shares(batch, prefix_groups, ranks, tokens_per_microbatch, row)
             steps.append(_minibatches(batch, chosen, shares, aggregation, constant_tokens))
     return [tuple(step[rank] for step in steps) for rank in range(ranks)]
 
@@ -224,7 +224,7 @@ def _finite(logprobs: Floats) -> Floats:
     return logprobs
 
 
-def _strand(segment: Segment, place: int, chosen: tuple[int, ...] | None) -> Strand:
+def _sequence(segment: Segment, place: int, chosen: tuple[int, ...] | None) -> TokenSequence:
     """A segment for the ranks; its experts, `chosen` a token, where those of any segment are known."""
     actions = np.flatnonzero(segment.action_mask).astype(np.int64)
     if actions[0] == 0:
@@ -232,7 +232,7 @@ def _strand(segment: Segment, place: int, chosen: tuple[int, ...] | None) -> Str
     routing = segment.routing
     if routing is None and chosen is not None:
         routing = np.full((len(segment.token_ids), *chosen), -1, np.int16)
-    return Strand(token_ids=segment.token_ids, actions=actions, place=place, routing=routing)
+    return TokenSequence(token_ids=segment.token_ids, actions=actions, place=place, routing=routing)
 
 
 def _sample_weights(entries: Sequence[Entry], lengths: Ints, aggregation: Aggregation) -> Floats:
@@ -240,24 +240,26 @@ def _sample_weights(entries: Sequence[Entry], lengths: Ints, aggregation: Aggreg
     return (np.array([entry.weight for entry in entries], np.float64) * shares).astype(np.float32)
 
 
-def _at(batch: Batch, chosen: Ints) -> list[Strand]:
-    return [batch.strands[index] for index in chosen]
+def _at(batch: Batch, chosen: Ints) -> list[TokenSequence]:
+    return [batch.sequences[index] for index in chosen]
 
 
-def _groups_bundled(batch: Batch, chosen: Ints) -> list[Bundle]:
-    """A bundle for every group, in order."""
-    groups = batch.sample_groups[batch.strand_samples[chosen]]
-    return [Bundle(strands=tuple(_at(batch, chosen[groups == group]))) for group in np.unique(groups)]
+def _one_a_group(batch: Batch, chosen: Ints) -> list[PrefixGroup]:
+    """A prefix group for every group, in order."""
+    groups = batch.sample_groups[batch.sequence_samples[chosen]]
+    return [PrefixGroup(sequences=tuple(_at(batch, chosen[groups == group]))) for group in np.unique(groups)]
 
 
 def _shares(
-    batch: Batch, bundles: Sequence[Bundle], ranks: int, microbatch_tokens: int, row_tokens: int
+    batch: Batch, prefix_groups: Sequence[PrefixGroup], ranks: int, microbatch_tokens: int, row_tokens: int
 ) -> list[tuple[MicroBatch, ...]]:
     """The micro-batches of each rank, as many for one as for another."""
-    rows = pack([bundle.tokens for bundle in bundles], row_tokens)
-    shares = [cut(share, microbatch_tokens) for share in deal(rows, ranks)]
+    rows = pack_rows([prefix_group.tokens for prefix_group in prefix_groups], row_tokens)
+    shares = [cut_microbatches(share, microbatch_tokens) for share in deal(rows, ranks)]
     count = max(len(share) for share in shares)
-    made = [[_microbatch(batch, bundles, part) for part in share + [[]] * (count - len(share))] for share in shares]
+    made = [
+        [_microbatch(batch, prefix_groups, part) for part in share + [[]] * (count - len(share))] for share in shares
+    ]
     most = [max(len(microbatch.targets) for microbatch in together) for together in zip(*made, strict=True)]
     return [tuple(replace(own, most=largest) for own, largest in zip(share, most, strict=True)) for share in made]
 
@@ -270,7 +272,7 @@ def _minibatches(
     constant_tokens: float,
 ) -> list[Minibatch]:
     """One step's minibatch of every rank. Samples that weigh nothing are in no denominator."""
-    samples = np.unique(batch.strand_samples[chosen])
+    samples = np.unique(batch.sequence_samples[chosen])
     lengths = np.diff(batch.offsets)[samples]
     live = batch.per_token.weights[batch.offsets[samples]] > 0
     whole = denominator(lengths[live], aggregation, constant_tokens)
@@ -280,7 +282,7 @@ def _minibatches(
     ]
 
 
-def _microbatch(batch: Batch, bundles: Sequence[Bundle], rows: Sequence[Row]) -> MicroBatch:
+def _microbatch(batch: Batch, prefix_groups: Sequence[PrefixGroup], rows: Sequence[Row]) -> MicroBatch:
     length = max((row.tokens for row in rows), default=1)
     token_ids = np.zeros((max(len(rows), 1), length), np.int32)
     # Position 0 for every pad: each is a sequence of its own, seen by nobody.
@@ -290,7 +292,7 @@ def _microbatch(batch: Batch, bundles: Sequence[Bundle], rows: Sequence[Row]) ->
     sources, targets, places, ends, sizes = [empty], [empty], [empty], [empty], [empty]
     for r, row in enumerate(rows):
         start = 0
-        for layout in (laid_out(bundles[index]) for index in row.members):
+        for layout in (laid_out(prefix_groups[index]) for index in row.members):
             stop = start + len(layout.token_ids)
             token_ids[r, start:stop] = layout.token_ids
             position_ids[r, start:stop] = layout.position_ids
@@ -320,5 +322,5 @@ def _microbatch(batch: Batch, bundles: Sequence[Bundle], rows: Sequence[Row]) ->
 
 def _no_routing(batch: Batch, shape: tuple[int, ...]) -> Routing | None:
     """Experts of `[R, L]` tokens, none of them known yet; None for a batch without any."""
-    known = batch.strands[0].routing if batch.strands else None
+    known = batch.sequences[0].routing if batch.sequences else None
     return None if known is None else np.full((*shape, *known.shape[1:]), -1, np.int16)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.trainer.agreement import EXACT, Limits, every
+from rlhf.trainer.agreement import EXACT, LogprobTolerance, uniform_tolerance
 
 DRILL_FACTOR = 4
 """By how much perturbed weights may amplify rounding where the limits are fixed; an engine in which a kind of tensor
@@ -30,10 +30,12 @@ class Canary:
     sequences: tuple[NDArray[np.int32], ...]
     long_prompt: NDArray[np.int32]
     reply_tokens: int
-    limits: Limits | None
+    limits: LogprobTolerance | None
 
 
-def canary(vocab_size: int, context_tokens: int, limits: Limits | None, *, seed: int = 0, count: int = 4) -> Canary:
+def canary(
+    vocab_size: int, context_tokens: int, limits: LogprobTolerance | None, *, seed: int = 0, count: int = 4
+) -> Canary:
     """`count` sequences of 24 tokens (fewer where the context is shorter), uniform over the vocabulary."""
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, vocab_size, (count, min(24, context_tokens)), dtype=np.int32)
@@ -46,10 +48,10 @@ def canary(vocab_size: int, context_tokens: int, limits: Limits | None, *, seed:
     )
 
 
-def limits_for(dtype: str, tolerance: float | None = None) -> Limits | None:
+def tolerance_for(dtype: str, tolerance: float | None = None) -> LogprobTolerance | None:
     """The recipe's `tolerance`, else what is fixed for the precision, else None: to be measured."""
     if tolerance is not None:
-        return every(tolerance)
+        return uniform_tolerance(tolerance)
     return EXACT if dtype == "float32" else None
 
 
@@ -59,7 +61,7 @@ def difference(one: Scores, other: Scores) -> float:
     return float(gaps.max()) if np.isfinite(gaps).all() else float("inf")
 
 
-def disagreement(engine: Scores, learner: Scores, limits: Limits) -> str | None:
+def disagreement(engine: Scores, learner: Scores, limits: LogprobTolerance) -> str | None:
     """Why these are not the log-probs of the same weights, or None."""
     gaps = _gaps(engine, learner)
     finite = bool(np.isfinite(gaps).all())
@@ -80,7 +82,7 @@ class Start:
 
 
 def staleness(
-    engine: Scores, engine_start: Scores, learner: Scores, learner_start: Scores, limits: Limits
+    engine: Scores, engine_start: Scores, learner: Scores, learner_start: Scores, limits: LogprobTolerance
 ) -> str | None:
     """Why the engine seems to serve its first weights, or None."""
     learner_moved, engine_moved = difference(learner, learner_start), difference(engine, engine_start)

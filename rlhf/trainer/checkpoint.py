@@ -66,7 +66,7 @@ async def write_checkpoint(
         files={name: one.size for name, one in written.items()},
         checksums={name: one.checksum for name, one in written.items()},
     )
-    check_sizes(writing, manifest, "its writer says")
+    check_file_sizes(writing, manifest, "its writer says")
     may_write()
     await asyncio.to_thread(sync_tree, writing)
     write_durably(writing / MANIFEST, json.dumps(asdict(manifest), indent=1))
@@ -88,11 +88,11 @@ def read_checkpoint(path: Path) -> CheckpointManifest:
         raise CheckpointError(f"{path} is not a complete checkpoint: it has no {MANIFEST}; use an older one") from None
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path / MANIFEST} cannot be read ({error}); use another checkpoint") from None
-    check_sizes(path, manifest, "it should have")
+    check_file_sizes(path, manifest, "it should have")
     return manifest
 
 
-def check_sizes(path: Path, manifest: CheckpointManifest, told: str) -> None:
+def check_file_sizes(path: Path, manifest: CheckpointManifest, told: str) -> None:
     """Raises `CheckpointError` for a file that is missing or has another size."""
     found = sizes(path)
     for name, size in manifest.files.items():

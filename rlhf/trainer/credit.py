@@ -12,17 +12,17 @@ from rlhf.trainer.batch import Batch
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.episodes import Episodes, Estimator, episodes_of
 from rlhf.trainer.estimators import estimate
-from rlhf.trainer.scores import Scores, Wanted
+from rlhf.trainer.forward_outputs import ForwardOutputs, ForwardRequest
 from rlhf.types import Group
 
 
-def wanted_scores(trainer: TrainerConfig) -> Wanted:
+def forward_request_of(trainer: TrainerConfig) -> ForwardRequest:
     """What the ranks must say of a batch before its first step. Recomputed log-probs of a single step are those of its
     own pass: nothing to compute."""
     needs = needs_of(trainer)
     in_reward = trainer.kl.coefficient > 0 and trainer.kl.place == "reward"
     several_steps = trainer.epochs * trainer.minibatches > 1
-    return Wanted(
+    return ForwardRequest(
         proximal=needs.proximal or in_reward or (trainer.old_logprobs == "recomputed" and several_steps),
         reference=needs_reference(trainer),
         values=needs.values,
@@ -32,7 +32,7 @@ def wanted_scores(trainer: TrainerConfig) -> Wanted:
 def with_advantages(
     batch: Batch,
     groups: Sequence[Group],
-    scores: Scores,
+    outputs: ForwardOutputs,
     trainer: TrainerConfig,
     kl_coefficient: float,
     max_tokens: int,
@@ -45,7 +45,7 @@ def with_advantages(
         return batch, {}
     episodes = episodes_of(
         groups,
-        scores,
+        outputs,
         batch.per_token.behaviour,
         overlong=trainer.overlong,
         max_tokens=max_tokens,
@@ -53,13 +53,13 @@ def with_advantages(
         estimator=trainer.kl.estimator,
     )
     estimates = estimate(episodes, trainer.advantage)
-    returns = episodes.flat(estimates.returns) if scores.values is not None else None
+    returns = episodes.flat(estimates.returns) if outputs.values is not None else None
     filled = batch.with_columns(
         advantages=episodes.flat(estimates.advantages),
         returns=returns,
-        proximal=scores.proximal,
-        reference=scores.reference,
-        values=scores.values,
+        proximal=outputs.proximal,
+        reference=outputs.reference,
+        values=outputs.values,
     )
     return filled, _metrics(episodes, estimates.returns, _kl_shown(trainer))
 

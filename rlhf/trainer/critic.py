@@ -9,15 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf.models.probe import check_model
+from rlhf.models.probe import check_packed_forward
 from rlhf.models.scalar import check_same_vocabulary, load_scalar
 from rlhf.trainer import zero
 from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.config import CriticConfig
 from rlhf.trainer.losses import Metrics, value_loss
+from rlhf.trainer.metric_accumulator import MetricAccumulator
 from rlhf.trainer.sequence_parallel import as_scalar_head
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.trainer.tally import Tally
 
 
 class Critic:
@@ -32,23 +32,23 @@ class Critic:
         self.engine = zero.build_engine(self.module, config.optimizer, settings, world_size, total_steps=steps)
 
     def values(self, microbatch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Values before every ACTION token `[A]`, and behind the last token of every strand `[S]`; no gradient."""
-        with zero.scoring(self.engine):
+        """Values before every ACTION token `[A]`, and behind the last token of every sequence `[S]`; no gradient."""
+        with zero.forward_only(self.engine):
             actions = len(microbatch.sources)
             both = self._forward(microbatch, torch.cat([self._ids(microbatch.sources), self._ids(microbatch.ends)]))
         return both[:actions], both[actions:]
 
-    def step(self, minibatch: Minibatch, tally: Tally) -> None:
+    def step(self, minibatch: Minibatch, accumulator: MetricAccumulator) -> None:
         """One optimizer step on the value loss, a mean over the minibatch's ACTION tokens."""
-        losses = self._losses(minibatch, tally)
+        losses = self._losses(minibatch, accumulator)
         learning_rate = self.engine.get_lr()[0]
         loss = zero.accumulate(self.engine, losses, len(minibatch.microbatches), self.world_size)
-        tally.add("critic_loss", loss, count=self.sequence_parallel / self.world_size)
-        tally.step(
+        accumulator.add("critic_loss", loss, count=self.sequence_parallel / self.world_size)
+        accumulator.step(
             critic_grad_norm=zero.step(self.engine, "trainer.critic.optimizer"), critic_learning_rate=learning_rate
         )
 
-    def _losses(self, minibatch: Minibatch, tally: Tally) -> Iterator[Tensor]:
+    def _losses(self, minibatch: Minibatch, accumulator: MetricAccumulator) -> Iterator[Tensor]:
         for microbatch in minibatch.microbatches:
             columns = microbatch.per_token
             assert columns.values is not None, "the critic was asked before the update"
@@ -58,7 +58,7 @@ class Critic:
             losses = value_loss(values, old, returns, torch.ones_like(values, dtype=torch.bool), self.config.value_clip)
             if self.config.value_clip is not None:
                 clipped = ((values.detach() - old).abs() > self.config.value_clip).float().sum()
-                tally.see(Metrics(len(values), {"value_clip_fraction": clipped}))
+                accumulator.see(Metrics(len(values), {"value_clip_fraction": clipped}))
             yield losses.sum() / minibatch.tokens
 
     def _forward(self, microbatch: MicroBatch, places: Tensor) -> Tensor:
@@ -90,5 +90,5 @@ def _load(config: CriticConfig, settings: LearnerSettings) -> Any:
         fresh_head=config.path is None,
         setting="trainer.critic.path",
     )
-    check_model(model, path, device=settings.device, setting="trainer.critic.path")
+    check_packed_forward(model, path, device=settings.device, setting="trainer.critic.path")
     return model

@@ -31,7 +31,9 @@ class Judged:
     largest: float
 
 
-def explained(batch: Batch, logprobs: NDArray[np.float32], disagreement: Disagreement, version: PolicyVersion) -> str:
+def explain_disagreement(
+    batch: Batch, logprobs: NDArray[np.float32], disagreement: Disagreement, version: PolicyVersion
+) -> str:
     """One line: how far engine and learner are apart, in which episodes, at which positions, of which lengths.
 
     `logprobs` `[N]` are the learner's, NaN where it did not compute any.
@@ -56,14 +58,14 @@ def _judged(batch: Batch, logprobs: NDArray[np.float32], allowed: float) -> list
     assert columns.current is not None, "only the current version's tokens are judged"
     gaps = np.where(columns.current > 0, np.abs(logprobs - columns.behaviour), np.nan)
     found = []
-    for strand, sample in zip(batch.strands, batch.strand_samples, strict=True):
-        own = gaps[strand.place : strand.place + len(strand.actions)]
+    for sequence, sample in zip(batch.sequences, batch.sequence_samples, strict=True):
+        own = gaps[sequence.place : sequence.place + len(sequence.actions)]
         if np.isfinite(own).any():
             found.append(
                 Judged(
                     sample=batch.samples[sample],
-                    length=len(strand.token_ids),
-                    wrong=strand.actions[own > allowed],
+                    length=len(sequence.token_ids),
+                    wrong=sequence.actions[own > allowed],
                     largest=float(np.nanmax(own)),
                 )
             )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rlhf.errors import CheckpointError
 from rlhf.models.lora import HasModel
-from rlhf.trainer.weights import held, held_weights, partitioned
+from rlhf.trainer.weights import held_weights, local_part, partitioned
 
 
 class Average:
@@ -27,17 +27,17 @@ class Average:
         self._weights = {name: weight for name, weight in held_weights(policy) if weight.requires_grad}
         sharded = any(partitioned(weight) for weight in self._weights.values())
         self._writes, self._file = sharded or rank == 0, f"rank-{rank if sharded else 0}.safetensors"
-        self._averages = {name: held(weight).detach().float().clone() for name, weight in self._weights.items()}
+        self._averages = {name: local_part(weight).detach().float().clone() for name, weight in self._weights.items()}
 
     def update(self) -> None:
         """Move every average a little towards its weight."""
         for name, weight in self._weights.items():
-            self._averages[name].lerp_(held(weight).detach().float(), 1 - self._decay)
+            self._averages[name].lerp_(local_part(weight).detach().float(), 1 - self._decay)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Inside, the policy's weights are the averages; afterwards they are what they were, bit for bit."""
-        learnt = {name: held(weight).detach().clone() for name, weight in self._weights.items()}
+        learnt = {name: local_part(weight).detach().clone() for name, weight in self._weights.items()}
         _set(self._weights, self._averages)
         try:
             yield
@@ -67,4 +67,4 @@ class Average:
 def _set(weights: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
     with torch.no_grad():
         for name, weight in weights.items():
-            held(weight).copy_(values[name])
+            local_part(weight).copy_(values[name])

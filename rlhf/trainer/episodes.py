@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rlhf.errors import NotFinite
 from rlhf.trainer.advantages import kl_estimate, kl_penalised, outcome_rewards, overlong_penalty
 from rlhf.trainer.config import OverlongConfig
-from rlhf.trainer.scores import Scores
-from rlhf.types import Group, Scored, Status, Trajectory
+from rlhf.trainer.forward_outputs import ForwardOutputs
+from rlhf.types import EpisodeStatus, Group, Scored, Trajectory
 
 Estimator = Literal["k1", "k2", "k3"]
 Doubles = NDArray[np.float64]
@@ -52,7 +52,7 @@ class Episodes:
 
 def episodes_of(
     groups: Sequence[Group],
-    scores: Scores,
+    outputs: ForwardOutputs,
     behaviour: NDArray[np.float32],
     *,
     overlong: OverlongConfig,
@@ -60,7 +60,7 @@ def episodes_of(
     kl_in_reward: float = 0.0,
     estimator: Estimator = "k1",
 ) -> Episodes:
-    """The episodes of `groups` with the ranks' `scores` of them. `behaviour` is `[N]`, flat as in the batch.
+    """The episodes of `groups` with the ranks' `outputs` of them. `behaviour` is `[N]`, flat as in the batch.
 
     `kl_in_reward` is the price of a nat of KL to the reference, by `estimator`. Raises `NotFinite` for a score that is
     no number: nothing trains on it.
@@ -70,7 +70,7 @@ def episodes_of(
     mask = np.arange(max(lengths, default=0)) < lengths[:, None]
     shaping = overlong_penalty_of(lengths, overlong, max_tokens)
     outcomes = np.array([_number(trajectory, score) for _, trajectory, score in trained], np.float64) + shaping
-    rows = {name: _rows(values, mask) for name, values in scores.named() if values is not None}
+    rows = {name: _rows(values, mask) for name, values in outputs.named() if values is not None}
     kl = kl_estimate(rows["proximal"] - rows["reference"], estimator) if kl_in_reward else np.zeros(mask.shape)
     turns, turn_rewards, paid = _turns([(trajectory, score.turn_weight) for _, trajectory, score in trained], mask)
     return Episodes(
@@ -82,7 +82,7 @@ def episodes_of(
         rewards=kl_penalised(outcome_rewards(outcomes - paid, mask) + turn_rewards, kl, mask, coefficient=kl_in_reward),
         behaviour=_rows(behaviour, mask),
         baselines=_baselines(groups),
-        bootstrap=_bootstrap(scores, [(trajectory, score) for _, trajectory, score in trained]),
+        bootstrap=_bootstrap(outputs, [(trajectory, score) for _, trajectory, score in trained]),
         **rows,
     )
 
@@ -142,11 +142,11 @@ def _baselines(groups: Sequence[Group]) -> Doubles | None:
     return np.repeat(np.array(values, np.float64), [len(group.trainable) for group in groups])
 
 
-def _bootstrap(scores: Scores, episodes: Sequence[tuple[Trajectory, Scored]]) -> Doubles | None:
+def _bootstrap(outputs: ForwardOutputs, episodes: Sequence[tuple[Trajectory, Scored]]) -> Doubles | None:
     """The critic's value behind the last token of episodes that were cut off and are rewarded by their turns alone,
     whether or not a turn was given any so far; 0 behind all others. What judges an episode as a whole is paid at its
     end, cut off or not, and nothing is left to come: paid twice it would teach never to stop."""
-    if scores.last_values is None:
+    if outputs.last_values is None:
         return None
-    more = [trajectory.status is Status.TRUNCATED and score.only_turns for trajectory, score in episodes]
-    return np.where(np.array(more, bool), scores.last_values, 0.0).astype(np.float64)
+    more = [trajectory.status is EpisodeStatus.TRUNCATED and score.only_turns for trajectory, score in episodes]
+    return np.where(np.array(more, bool), outputs.last_values, 0.0).astype(np.float64)

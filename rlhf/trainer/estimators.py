@@ -114,7 +114,7 @@ def from_gae(
 
 def from_vtrace(episodes: Episodes, *, gamma: float, rho_bar: float, c_bar: float) -> Estimates:
     assert episodes.values is not None, "the recipe has a critic for this estimator"
-    assert episodes.proximal is not None, "the ranks scored the batch for this estimator"
+    assert episodes.proximal is not None, "the ranks gave their log-probs for this estimator"
     corrected = vtrace(
         episodes.proximal,
         episodes.behaviour,
@@ -133,6 +133,6 @@ def from_vtrace(episodes: Episodes, *, gamma: float, rho_bar: float, c_bar: floa
 def from_distillation(episodes: Episodes) -> Estimates:
     """What the teacher gives a sampled token above what the policy gives it: the policy gradient of the reverse KL,
     token by token (arXiv 2306.13649)."""
-    assert episodes.proximal is not None, "the ranks scored the batch for this estimator"
+    assert episodes.proximal is not None, "the ranks gave their log-probs for this estimator"
     assert episodes.reference is not None, "the ranks hold the teacher for this estimator"
     return _without_targets(np.where(episodes.mask, episodes.reference - episodes.proximal, 0.0))

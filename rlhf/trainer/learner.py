@@ -19,11 +19,11 @@ from rlhf.trainer.aggregation import Aggregation
 from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
 from rlhf.trainer.batch import ROW_TOKENS, Batch, Minibatch, build_batch, build_minibatches
 from rlhf.trainer.config import TrainerConfig
-from rlhf.trainer.credit import wanted_scores, with_advantages
-from rlhf.trainer.disagreement import explained
+from rlhf.trainer.credit import forward_request_of, with_advantages
+from rlhf.trainer.disagreement import explain_disagreement
+from rlhf.trainer.forward_outputs import ForwardOutputs, gather_forward_outputs
 from rlhf.trainer.kl_control import kl_controller, read_controller, write_controller
-from rlhf.trainer.scores import Scores, gathered_scores
-from rlhf.trainer.settings import LearnerSettings, Orders
+from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.transfer.types import Manifest, Meeting, Rendezvous
 from rlhf.types import Group, PolicyVersion, Routing, TrainedSample, Updated, Written
 
@@ -79,17 +79,17 @@ class RemoteLearner:
             mask_truncated=self._config.overlong.mask_truncated,
             version=self._version if self._guarded else None,
         )
-        scores = await self._score(batch)
-        batch, estimated = with_advantages(batch, groups, scores, self._config, self._kl.coefficient, self._max_tokens)
+        outputs = await self._forward_outputs(batch)
+        batch, estimated = with_advantages(batch, groups, outputs, self._config, self._kl.coefficient, self._max_tokens)
         parts = self._cut(batch, self._config.minibatches)
-        orders = Orders(
+        arguments = UpdateArguments(
             epochs=self._config.epochs,
             kl_coefficient=self._kl.coefficient,
             policy_learns=self._config.critic is None or self._version >= self._config.critic.warmup_updates,
         )
         answers: list[RankAnswer] = []
         if parts[0]:
-            answers = await self._each("update", [(part, orders) for part in parts], self._seconds)
+            answers = await self._each("update", [(part, arguments) for part in parts], self._seconds)
         self._stop_on_mismatch(batch, answers)
         self._version += 1
         metrics = (
@@ -145,7 +145,7 @@ class RemoteLearner:
     async def send(self) -> None:
         await self._all("send", seconds=self._publish_seconds)
 
-    async def score(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+    async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         return await self._all_tokens("score_tokens", token_ids, routing)
 
     async def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
@@ -161,14 +161,16 @@ class RemoteLearner:
         """Let the ranks leave their process group."""
         await self._all("stop", seconds=self._publish_seconds)
 
-    async def _score(self, batch: Batch) -> Scores:
+    async def _forward_outputs(self, batch: Batch) -> ForwardOutputs:
         """What the recipe needs to know of a batch before its first optimizer step."""
-        wanted = wanted_scores(self._config)
+        wanted = forward_request_of(self._config)
         if not (wanted.anything and batch.tokens):
-            return Scores()
+            return ForwardOutputs()
         parts = self._cut(batch, 1)
         calls = [(part[0].microbatches, wanted) for part in parts]
-        return gathered_scores(await self._each("score", calls, self._seconds), batch.tokens, len(batch.samples))
+        return gather_forward_outputs(
+            await self._each("forward_outputs", calls, self._seconds), batch.tokens, len(batch.samples)
+        )
 
     def _cut(
         self, batch: Batch, minibatches: int, *, aggregation: Aggregation | None = None, whole_groups: bool = False
@@ -193,7 +195,9 @@ class RemoteLearner:
         if found:
             passed = scatter(answers, batch.tokens)
             scored = batch.per_token.proximal
-            raise PolicyMismatch(explained(batch, passed if scored is None else scored, found, self._version))
+            raise PolicyMismatch(
+                explain_disagreement(batch, passed if scored is None else scored, found, self._version)
+            )
 
     def _dealt(self, groups: Sequence[Group]) -> Sequence[Group]:
         if not self._config.shuffle_rewards:

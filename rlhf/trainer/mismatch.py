@@ -13,7 +13,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from rlhf.trainer.agreement import EXACT, QUANTILE, Limits, limits_of
+from rlhf.trainer.agreement import EXACT, QUANTILE, LogprobTolerance, limits_of
 from rlhf.trainer.answers import Disagreement
 
 Columns = tuple[Tensor, Tensor, Tensor]
@@ -26,7 +26,7 @@ class MismatchGuard:
 
     def __init__(self, dtype: str, device: torch.device) -> None:
         self._device = device
-        self._limits: Limits | None = EXACT if dtype == "float32" else None
+        self._limits: LogprobTolerance | None = EXACT if dtype == "float32" else None
 
     def verdict(self, seen: list[Columns], rounded: Callable[[], list[Tensor]]) -> Disagreement | None:
         """What is wrong with the tokens that were `seen`, or None. `rounded` computes the learner's log-probs of the
@@ -40,7 +40,7 @@ class MismatchGuard:
         self._limits = self._limits.or_looser(self._measured(seen, rounded()))
         return self._judged(gaps, self._limits)
 
-    def _judged(self, gaps: Tensor, limits: Limits) -> Disagreement | None:
+    def _judged(self, gaps: Tensor, limits: LogprobTolerance) -> Disagreement | None:
         figures = torch.tensor([len(gaps), gaps.sum(), (gaps > limits.high).sum()], dtype=torch.float64)
         tokens, total, above = _summed(figures, self._device).tolist()
         mean, share = total / max(tokens, 1), above / max(tokens, 1)
@@ -48,7 +48,7 @@ class MismatchGuard:
             return None
         return Disagreement(tokens=int(tokens), mean=mean, share=share, limits=limits)
 
-    def _measured(self, seen: list[Columns], again: list[Tensor]) -> Limits:
+    def _measured(self, seen: list[Columns], again: list[Tensor]) -> LogprobTolerance:
         """What rounding does to these tokens, over all ranks: the mean, and the largest quantile of any."""
         pairs = zip(seen, again, strict=False)
         gaps = _joined([(own - other).abs()[current] for (own, _, current), other in pairs], self._device)

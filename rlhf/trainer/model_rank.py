@@ -16,22 +16,22 @@ from torch import Tensor
 from rlhf.errors import CheckpointError
 from rlhf.models.loading import bare_tokenizer
 from rlhf.models.lora import save_adapter
-from rlhf.models.policy import Policy
+from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import ScalarHead
 from rlhf.runs.durable import files_below, synced
 from rlhf.trainer import weights, zero
 from rlhf.trainer.answers import Disagreement
 from rlhf.trainer.ema import Average
+from rlhf.trainer.metric_accumulator import MetricAccumulator
 from rlhf.trainer.portable import load_from_other_plan
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.trainer.tally import Tally
 from rlhf.types import PolicyVersion, Written
 
 
 class ModelRank:
     """One rank's model, optimizer and place in the process group, which it has joined (`zero.join`)."""
 
-    def __init__(self, module: Policy | ScalarHead, rank: int, world_size: int, settings: LearnerSettings) -> None:
+    def __init__(self, module: PolicyModel | ScalarHead, rank: int, world_size: int, settings: LearnerSettings) -> None:
         self.module, self.rank, self.world_size, self.settings = module, rank, world_size, settings
         self.device = torch.device(settings.device)
         torch.manual_seed(settings.seed + rank)  # of a model's dropout, if it has any; whatever was drawn before
@@ -45,7 +45,7 @@ class ModelRank:
     def facts(self) -> dict[str, Any]:
         config = self.module.model.config
         return {
-            "parameters": sum(int(np.prod(spec.shape)) for spec in weights.manifest(self.module).tensors),
+            "parameters": sum(int(np.prod(spec.shape)) for spec in weights.publish_manifest(self.module).tensors),
             "context_tokens": int(config.max_position_embeddings),
             "vocab_size": int(config.vocab_size),
         }
@@ -140,18 +140,18 @@ class ModelRank:
         self,
         losses: Iterator[Tensor],
         count: int,
-        tally: Tally,
+        accumulator: MetricAccumulator,
         objection: Callable[[], Disagreement | None] = lambda: None,
     ) -> None:
         """Gradients of `count` losses, and a step unless there is an `objection` after them, alike on all ranks."""
         learning_rate = self.engine.get_lr()[0]
         loss = zero.accumulate(self.engine, losses, count, self.world_size)
-        tally.disagreement = objection()
-        if tally.disagreement:
+        accumulator.disagreement = objection()
+        if accumulator.disagreement:
             return
         # Parts of a step's loss add up; ranks that share rows have the same part.
-        tally.add("loss", loss, count=self.settings.trainer.deepspeed.sequence_parallel / self.world_size)
-        tally.step(grad_norm=zero.step(self.engine), learning_rate=learning_rate)
+        accumulator.add("loss", loss, count=self.settings.trainer.deepspeed.sequence_parallel / self.world_size)
+        accumulator.step(grad_norm=zero.step(self.engine), learning_rate=learning_rate)
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.tensor(array, device=self.device)

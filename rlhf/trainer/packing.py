@@ -14,7 +14,7 @@ class Row:
     tokens: int
 
 
-def pack(lengths: Sequence[int], row_tokens: int) -> list[Row]:
+def pack_rows(lengths: Sequence[int], row_tokens: int) -> list[Row]:
     """Pack sequences into rows of at most `row_tokens`, longest first, each into the first row with room.
 
     A sequence longer than `row_tokens` has a row alone. Rows come longest first.
@@ -48,7 +48,7 @@ def deal(rows: Sequence[Row], ranks: int) -> list[list[Row]]:
     return shares
 
 
-def cut(rows: Sequence[Row], microbatch_tokens: int) -> list[list[Row]]:
+def cut_microbatches(rows: Sequence[Row], microbatch_tokens: int) -> list[list[Row]]:
     """Cut a rank's rows, longest first, into micro-batches of at most `microbatch_tokens` (padding counted), at least
     one row each."""
     parts: list[list[Row]] = []

@@ -10,9 +10,9 @@ from torch import Tensor
 from rlhf.trainer import zero
 from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batch import Minibatch
+from rlhf.trainer.metric_accumulator import MetricAccumulator
 from rlhf.trainer.model_rank import ModelRank
 from rlhf.trainer.settings import PairTerms
-from rlhf.trainer.tally import Tally
 
 
 class PairRank(ModelRank):
@@ -20,20 +20,22 @@ class PairRank(ModelRank):
     both replies of a pair lie in one micro-batch, and share their prompt."""
 
     def prefer(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
-        tally = Tally()
+        accumulator = MetricAccumulator()
         for minibatch in minibatches:
-            self._optimizer_step(self._pair_losses(minibatch, terms, tally), len(minibatch.microbatches), tally)
+            self._optimizer_step(
+                self._pair_losses(minibatch, terms, accumulator), len(minibatch.microbatches), accumulator
+            )
         self._average_weights()
-        return tally.answer()
+        return accumulator.answer()
 
     def judge(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
-        tally = Tally()
+        accumulator = MetricAccumulator()
         for minibatch in minibatches:
-            with zero.scoring(self.engine):
-                for _ in self._pair_losses(minibatch, terms, tally):
+            with zero.forward_only(self.engine):
+                for _ in self._pair_losses(minibatch, terms, accumulator):
                     pass
-        return tally.answer()
+        return accumulator.answer()
 
     @abstractmethod
-    def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, tally: Tally) -> Iterator[Tensor]:
-        """Every micro-batch's part of the mean over the step's pairs; what was seen goes into `tally`."""
+    def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, accumulator: MetricAccumulator) -> Iterator[Tensor]:
+        """Every micro-batch's part of the mean over the step's pairs; what was seen goes into `accumulator`."""

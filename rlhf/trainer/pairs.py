@@ -92,7 +92,7 @@ def mismatched(pairs: Sequence[PairOfSegments]) -> list[PairOfSegments]:
 
 
 def sides(microbatch: MicroBatch) -> tuple[Ints, Ints]:
-    """The strands of the chosen and of the rejected replies, pair by pair."""
+    """The sequences of the chosen and of the rejected replies, pair by pair."""
     order = np.argsort(microbatch.samples)
     chosen, rejected = order[::2], order[1::2]
     assert np.array_equal(microbatch.samples[chosen] + 1, microbatch.samples[rejected]), "pairs are computed together"

@@ -105,7 +105,7 @@ def _read(whole: Path, name: str, part: str) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Place:
+class OptimizerSlice:
     """Where a rank's optimizer has its part of a parameter: `count` elements of `flat` from `at` on, which are those of
     the whole parameter from `start` on."""
 
@@ -120,19 +120,21 @@ class Place:
         flat.view(-1)[self.at : self.at + len(part)].copy_(part)  # the last shard of ZeRO-3 ends in padding
 
 
-def _place(engine: Any, weight: Any, rank: int) -> Place | None:
+def _place(engine: Any, weight: Any, rank: int) -> OptimizerSlice | None:
     """None for a rank that has no part of `weight`."""
     optimizer = engine.optimizer
     if weights.partitioned(weight):
         group, at, count = optimizer.grad_position[optimizer.get_param_id(weight)]
-        return Place(flat=optimizer.fp32_partitioned_groups_flat[group], at=at, start=rank * count, count=count)
+        return OptimizerSlice(
+            flat=optimizer.fp32_partitioned_groups_flat[group], at=at, start=rank * count, count=count
+        )
     if not engine.zero_optimization():
-        return Place(flat=weight, at=0, start=0, count=weight.numel())
+        return OptimizerSlice(flat=weight, at=0, start=0, count=weight.numel())
     mapping = weight._hp_mapping
     if mapping is None:
         return None
     flat, own = optimizer.single_partition_of_fp32_groups[mapping.param_group_index], mapping.hp_fragment_address
-    return Place(flat=flat, at=own.start, start=mapping.lp_fragment_address.start, count=own.numel)
+    return OptimizerSlice(flat=flat, at=own.start, start=mapping.lp_fragment_address.start, count=own.numel)
 
 
 def _moments(engine: Any, flat: Tensor, steps: int) -> Mapping[str, Tensor]:

@@ -14,15 +14,15 @@ from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.config import PreferenceConfig
 from rlhf.trainer.losses import Metrics
 from rlhf.trainer.losses.preference import Pairs, divergence, dpo, implicit_reward, ipo, kto
+from rlhf.trainer.metric_accumulator import MetricAccumulator
 from rlhf.trainer.pair_rank import PairRank
 from rlhf.trainer.pairs import sides
 from rlhf.trainer.rank import Rank
 from rlhf.trainer.settings import PairTerms
-from rlhf.trainer.tally import Tally
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Replies:
+class ReplyLogprobs:
     """Whole replies, each column `float64 [S]`: log-probs under policy and reference summed over the reply's tokens,
     and how many those are. What decides is a small difference of sums of hundreds of nats."""
 
@@ -30,8 +30,8 @@ class Replies:
     reference: Tensor
     tokens: Tensor
 
-    def at(self, places: Tensor) -> Replies:
-        return Replies(self.policy[places], self.reference[places], self.tokens[places])
+    def at(self, places: Tensor) -> ReplyLogprobs:
+        return ReplyLogprobs(self.policy[places], self.reference[places], self.tokens[places])
 
 
 class PreferenceRank(PairRank, Rank):
@@ -39,35 +39,37 @@ class PreferenceRank(PairRank, Rank):
 
     def diverge(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
         """The mean over replies of their log-ratio, policy over reference, without gradient."""
-        tally = Tally()
+        accumulator = MetricAccumulator()
         for minibatch in minibatches:
             for microbatch in minibatch.microbatches:
-                with zero.scoring(self.engine):
+                with zero.forward_only(self.engine):
                     replies = self._replies(microbatch)
-                tally.see(divergence(replies.policy, replies.reference))
-        return tally.answer()
+                accumulator.see(divergence(replies.policy, replies.reference))
+        return accumulator.answer()
 
-    def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, tally: Tally) -> Iterator[Tensor]:
+    def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, accumulator: MetricAccumulator) -> Iterator[Tensor]:
         config = self.settings.trainer.preference
         for microbatch in minibatch.microbatches:
             chosen, rejected = (self._tensor(places) for places in sides(microbatch))
             replies = self._replies(microbatch)
             losses = pair_losses(config, replies.at(chosen), replies.at(rejected), terms.baseline)
-            tally.see(pair_metrics(config, replies.at(chosen), replies.at(rejected), losses.detach()))
+            accumulator.see(preference_metrics(config, replies.at(chosen), replies.at(rejected), losses.detach()))
             yield (losses.sum() / (minibatch.samples / 2)).float()
 
-    def _replies(self, microbatch: MicroBatch) -> Replies:
-        strand = self._tensor(microbatch.sequences)
+    def _replies(self, microbatch: MicroBatch) -> ReplyLogprobs:
+        sequence = self._tensor(microbatch.sequences)
 
         def summed(values: Tensor) -> Tensor:
-            return values.new_zeros(len(microbatch.samples), dtype=torch.float64).index_add(0, strand, values.double())
+            return values.new_zeros(len(microbatch.samples), dtype=torch.float64).index_add(
+                0, sequence, values.double()
+            )
 
         reference = self._scored_by_reference(microbatch)
         logprobs, _ = self._forward(self.engine, microbatch)
-        return Replies(summed(logprobs), summed(reference), summed(torch.ones_like(reference)))
+        return ReplyLogprobs(summed(logprobs), summed(reference), summed(torch.ones_like(reference)))
 
 
-def pair_losses(config: PreferenceConfig, chosen: Replies, rejected: Replies, baseline: float) -> Tensor:
+def pair_losses(config: PreferenceConfig, chosen: ReplyLogprobs, rejected: ReplyLogprobs, baseline: float) -> Tensor:
     """The loss of every pair, `[pairs]`; with `kto`, the mean of those of its two replies."""
     pairs = Pairs(chosen.policy, rejected.policy, chosen.reference, rejected.reference)
     if config.loss == "dpo":
@@ -89,7 +91,9 @@ def pair_losses(config: PreferenceConfig, chosen: Replies, rejected: Replies, ba
     return (both[0] + both[1]) / 2
 
 
-def pair_metrics(config: PreferenceConfig, chosen: Replies, rejected: Replies, losses: Tensor) -> Metrics:
+def preference_metrics(
+    config: PreferenceConfig, chosen: ReplyLogprobs, rejected: ReplyLogprobs, losses: Tensor
+) -> Metrics:
     """Means over pairs: how often the implicit reward of the chosen reply is higher (a tie counts half), by how much,
     and both rewards. `ipo` compares by the token, and so are its rewards."""
     if config.loss == "ipo":
@@ -107,5 +111,5 @@ def pair_metrics(config: PreferenceConfig, chosen: Replies, rejected: Replies, l
     )
 
 
-def _by_the_token(replies: Replies) -> Replies:
-    return Replies(replies.policy / replies.tokens, replies.reference / replies.tokens, replies.tokens)
+def _by_the_token(replies: ReplyLogprobs) -> ReplyLogprobs:
+    return ReplyLogprobs(replies.policy / replies.tokens, replies.reference / replies.tokens, replies.tokens)

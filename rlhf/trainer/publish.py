@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import PublishError, WorkerDied
-from rlhf.trainer.agreement import Limits, measured
+from rlhf.trainer.agreement import LogprobTolerance, measured
 from rlhf.trainer.canary import DRILL_FACTOR, Canary, Scores, Start, difference, disagreement, staleness
 from rlhf.transfer.protocols import PublishTarget, WeightSource
 from rlhf.types import PolicyVersion, Routing
@@ -28,7 +28,7 @@ GRACE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Told:
+class CanaryAnswer:
     """What an engine said of the canary's sequences: log-probs and, where it says them, the experts of their tokens."""
 
     logprobs: Scores
@@ -72,7 +72,9 @@ class Publisher:
         await self._ask_learner("restore", self._source.restore())
         return await self.publish()
 
-    async def _transaction(self, prove: Callable[[ByEngine, ByEngine, Limits], Coroutine[Any, Any, None]]) -> None:
+    async def _transaction(
+        self, prove: Callable[[ByEngine, ByEngine, LogprobTolerance], Coroutine[Any, Any, None]]
+    ) -> None:
         manifest = await self._ask_learner("prepare", self._source.manifest())
         await self._all("prepare", lambda target: target.prepare(manifest))
         moving = {target.name: target.receive(manifest) for target in self._targets}
@@ -86,7 +88,7 @@ class Publisher:
         await prove(learner, {name: told.logprobs for name, told in engines.items()}, limits)
         await self._all("resume", lambda target: target.resume())
 
-    async def _prove(self, learner: ByEngine, engines: ByEngine, limits: Limits) -> None:
+    async def _prove(self, learner: ByEngine, engines: ByEngine, limits: LogprobTolerance) -> None:
         start = self._start or Start(learner=dict(learner), engines=dict(engines))
         for name, engine in engines.items():
             self._refuse(name, staleness(engine, start.engines[name], learner[name], start.learner[name], limits))
@@ -97,7 +99,7 @@ class Publisher:
         differences = [difference(engine, learner[name]) for name, engine in engines.items()]
         self.canary_difference = max(differences, default=0.0)
 
-    async def _prove_drill(self, learner: ByEngine, engines: ByEngine, limits: Limits) -> None:
+    async def _prove_drill(self, learner: ByEngine, engines: ByEngine, limits: LogprobTolerance) -> None:
         # What was measured was measured on the perturbed weights.
         limits = limits.times(DRILL_FACTOR) if self._canary.limits else limits
         for name, engine in engines.items():
@@ -110,14 +112,14 @@ class Publisher:
         replies = await self._all("canary", lambda target: target.extend(prompt, tokens))
         for name, reply in replies.items():
             whole = np.concatenate([prompt, reply.token_ids])
-            learner = await self._ask_learner("canary", self._source.score(whole, reply.routing))
+            learner = await self._ask_learner("canary", self._source.token_logprobs(whole, reply.routing))
             limits = self._canary.limits or await self._measured([whole], [reply.routing], last=tokens)
             fault = disagreement([reply.logprobs], [learner[-tokens:]], limits)
             self._refuse(name, fault and f"at the end of a context of {len(whole)} tokens {fault}: {AT_LENGTH}")
 
     async def _measured(
         self, sequences: Sequence[NDArray[np.int32]], routing: Sequence[Routing | None], last: int = 0
-    ) -> Limits:
+    ) -> LogprobTolerance:
         """What rounding does to the learner's log-probs of the `last` tokens of these sequences, or of all."""
         moved = [
             await self._ask_learner("canary", self._source.rounding(sequence, experts))
@@ -129,18 +131,20 @@ class Publisher:
         if fault:
             raise PublishError(engine, "canary", self._source.version, fault)
 
-    async def _asked(self, target: PublishTarget) -> Told:
-        told = [await target.score(sequence) for sequence in self._canary.sequences]
-        return Told(logprobs=[one.logprobs for one in told], routing=[one.routing for one in told])
+    async def _asked(self, target: PublishTarget) -> CanaryAnswer:
+        told = [await target.token_logprobs(sequence) for sequence in self._canary.sequences]
+        return CanaryAnswer(logprobs=[one.logprobs for one in told], routing=[one.routing for one in told])
 
-    async def _answered(self, engines: Mapping[str, Told]) -> dict[str, Scores]:
+    async def _answered(self, engines: Mapping[str, CanaryAnswer]) -> dict[str, Scores]:
         """The learner's log-probs of the canary, for each engine by the experts which that has chosen."""
         alike = not any(experts is not None for told in engines.values() for experts in told.routing)
         answers: dict[str, Scores] = {}
         for name, told in engines.items():
             known = next(iter(answers.values()), None) if alike else None
             asked = zip(self._canary.sequences, told.routing, strict=True)
-            answers[name] = known or [await self._source.score(sequence, experts) for sequence, experts in asked]
+            answers[name] = known or [
+                await self._source.token_logprobs(sequence, experts) for sequence, experts in asked
+            ]
         return answers
 
     async def _ask_learner(self, phase: str, call: Coroutine[Any, Any, Any]) -> Any:

@@ -18,8 +18,8 @@ from rlhf.models.balance import RouterBalance, balance_of
 from rlhf.models.config import LoraConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.lora import add_lora, without_adapter
-from rlhf.models.policy import Policy
-from rlhf.models.probe import check_model
+from rlhf.models.policy import PolicyModel
+from rlhf.models.probe import check_packed_forward
 from rlhf.models.rounding import rounded
 from rlhf.models.routing import RoutingReplay
 from rlhf.models.scalar import check_same_vocabulary
@@ -28,6 +28,7 @@ from rlhf.trainer.algorithm import needs_of, needs_reference
 from rlhf.trainer.answers import Disagreement, RankAnswer
 from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.critic import Critic
+from rlhf.trainer.forward_outputs import Columns, ForwardRequest, RankForwardOutputs
 from rlhf.trainer.losses import (
     Objective,
     Tokens,
@@ -37,14 +38,13 @@ from rlhf.trainer.losses import (
     policy_loss_of,
     sft_loss,
 )
+from rlhf.trainer.metric_accumulator import MetricAccumulator
 from rlhf.trainer.mismatch import MismatchGuard
 from rlhf.trainer.model_rank import ModelRank
-from rlhf.trainer.scores import Columns, RankScores, Wanted
 from rlhf.trainer.sequence_parallel import as_policy
-from rlhf.trainer.settings import LearnerSettings, Orders
-from rlhf.trainer.tally import Tally
+from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.transfer.perturbation import perturbed
-from rlhf.transfer.sender import WeightSender, sender_for, walk
+from rlhf.transfer.sender import WeightSender, gather_only, sender_for
 from rlhf.transfer.types import Manifest, Rendezvous
 from rlhf.types import PolicyVersion, Routing
 
@@ -66,7 +66,7 @@ class Rank(ModelRank):
         self._sender: WeightSender | None = None
         self._held: list[Tensor] | None = None
 
-    def score(self, microbatches: Sequence[MicroBatch], wanted: Wanted) -> RankScores:
+    def forward_outputs(self, microbatches: Sequence[MicroBatch], wanted: ForwardRequest) -> RankForwardOutputs:
         """What is `wanted` of every ACTION token, without gradients."""
         columns = Columns()
         for microbatch in microbatches:
@@ -90,10 +90,10 @@ class Rank(ModelRank):
             unknown = np.full((len(token_ids) - len(routing), *routing.shape[1:]), -1, np.int16)
             routing = np.concatenate([routing, unknown])[None]
         self._take_routing(routing)
-        with zero.scoring(self.engine):
+        with zero.forward_only(self.engine):
             logprobs, _ = self.engine(ids, positions[None], positions[:-1], positions[1:], 1.0)
-        scores: NDArray[np.float32] = logprobs.cpu().numpy()
-        return scores
+        found: NDArray[np.float32] = logprobs.cpu().numpy()
+        return found
 
     def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         """By how much another way of rounding moves `score_tokens`, `[T - 1]`."""
@@ -102,22 +102,22 @@ class Rank(ModelRank):
         moved: NDArray[np.float32] = np.abs(again - self.score_tokens(token_ids, routing))
         return moved
 
-    def update(self, minibatches: Sequence[Minibatch], orders: Orders) -> RankAnswer:
-        tally = Tally()
-        self._optimize(minibatches, orders, tally)
+    def update(self, minibatches: Sequence[Minibatch], arguments: UpdateArguments) -> RankAnswer:
+        accumulator = MetricAccumulator()
+        self._optimize(minibatches, arguments, accumulator)
         self._average_weights()
-        return tally.answer()
+        return accumulator.answer()
 
     def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
-        tally = Tally()
+        accumulator = MetricAccumulator()
         for minibatch in minibatches:
-            losses = (self._sft_loss(microbatch, minibatch, tally) for microbatch in minibatch.microbatches)
-            self._optimizer_step(losses, len(minibatch.microbatches), tally)
+            losses = (self._sft_loss(microbatch, minibatch, accumulator) for microbatch in minibatch.microbatches)
+            self._optimizer_step(losses, len(minibatch.microbatches), accumulator)
         self._average_weights()
-        return tally.answer()
+        return accumulator.answer()
 
     def manifest(self) -> Manifest:
-        return weights.manifest(self.policy, self._form)
+        return weights.publish_manifest(self.policy, self._form)
 
     def connect(self, rendezvous: Rendezvous) -> None:
         if self.rank == 0:
@@ -125,9 +125,9 @@ class Rank(ModelRank):
             self._sender.connect(rendezvous)
 
     def send(self) -> None:
-        tensors = weights.walk(self.policy, self.settings.bucket_bytes, self._form)
+        tensors = weights.published_tensors(self.policy, self.settings.bucket_bytes, self._form)
         if self._sender is None:
-            walk(tensors)
+            gather_only(tensors)
         else:
             self._sender.send(tensors, self.manifest())
 
@@ -163,23 +163,31 @@ class Rank(ModelRank):
     def _form(self) -> weights.Form:
         return "adapter" if self.settings.model.publishes_adapters else "merged"
 
-    def _optimize(self, minibatches: Sequence[Minibatch], orders: Orders, tally: Tally) -> None:
+    def _optimize(
+        self, minibatches: Sequence[Minibatch], arguments: UpdateArguments, accumulator: MetricAccumulator
+    ) -> None:
         """All optimizer steps of an update, or those until the policy has strayed too far."""
-        for epoch in range(orders.epochs):
+        for epoch in range(arguments.epochs):
             for step, minibatch in enumerate(minibatches):
                 strayed = False
-                if orders.policy_learns:
+                if arguments.policy_learns:
                     later = minibatches[1:] if epoch == step == 0 else None
-                    strayed = self._policy_step(minibatch, orders, tally, first=epoch == 0, later=later)
-                if tally.disagreement:
+                    strayed = self._policy_step(minibatch, arguments, accumulator, first=epoch == 0, later=later)
+                if accumulator.disagreement:
                     return
                 if self.critic:
-                    self.critic.step(minibatch, tally)
+                    self.critic.step(minibatch, accumulator)
                 if strayed:
                     return
 
     def _policy_step(
-        self, minibatch: Minibatch, orders: Orders, tally: Tally, *, first: bool, later: Sequence[Minibatch] | None
+        self,
+        minibatch: Minibatch,
+        arguments: UpdateArguments,
+        accumulator: MetricAccumulator,
+        *,
+        first: bool,
+        later: Sequence[Minibatch] | None,
     ) -> bool:
         """One optimizer step. Whether the policy was farther from the one that sampled than the recipe allows.
 
@@ -195,38 +203,38 @@ class Rank(ModelRank):
                 logprobs, entropies = self._forward(self.engine, microbatch)
                 if self.routing and later is not None:
                     differing, chosen = self.routing.disagreement()
-                    tally.add("moe/routing_disagreement", differing, chosen)
+                    accumulator.add("moe/routing_disagreement", differing, chosen)
                 tokens = self._tokens(microbatch, logprobs, entropies)
                 loss, metrics = policy_loss(
-                    tokens, minibatch.denominator, self.objective, kl_coefficient=orders.kl_coefficient
+                    tokens, minibatch.denominator, self.objective, kl_coefficient=arguments.kl_coefficient
                 )
-                tally.see(metrics)
+                accumulator.see(metrics)
                 distance = off_policy_metrics(logprobs, entropies, tokens.behaviour)
-                tally.see(distance)
+                accumulator.see(distance)
                 strayed.add_(distance.sums["approx_kl"])
                 if first:
-                    self._record(microbatch, tokens, tally, untouched=later is not None)
+                    self._record(microbatch, tokens, accumulator, untouched=later is not None)
                 passes.append(logprobs.detach())
-                yield loss + self._balance_loss(microbatch, minibatch, tally)
+                yield loss + self._balance_loss(microbatch, minibatch, accumulator)
 
         def objection() -> Disagreement | None:
             return None if later is None else self._objection(minibatch, passes, later)
 
-        self._optimizer_step(losses(), len(minibatch.microbatches), tally, objection)
-        return not tally.disagreement and self._too_far(strayed, minibatch.tokens)
+        self._optimizer_step(losses(), len(minibatch.microbatches), accumulator, objection)
+        return not accumulator.disagreement and self._too_far(strayed, minibatch.tokens)
 
     def _objection(
         self, minibatch: Minibatch, passes: Sequence[Tensor], later: Sequence[Minibatch]
     ) -> Disagreement | None:
         """What is wrong with log-probs of tokens that these very weights sampled: those of this minibatch's `passes`,
-        and of `later` ones where they were scored before. Collective."""
-        scored = [(micro, logprobs) for micro, logprobs in zip(minibatch.microbatches, passes, strict=True)]
+        and of `later` ones where they were computed before. Collective."""
+        passed = [(micro, logprobs) for micro, logprobs in zip(minibatch.microbatches, passes, strict=True)]
         for micro in (micro for part in later for micro in part.microbatches):
             if micro.per_token.proximal is not None:
-                scored.append((micro, self._tensor(micro.per_token.proximal)))
+                passed.append((micro, self._tensor(micro.per_token.proximal)))
         seen = [
             (logprobs, self._tensor(micro.per_token.behaviour), self._tensor(micro.per_token.current) > 0)
-            for micro, logprobs in scored
+            for micro, logprobs in passed
             if micro.per_token.current is not None
         ]
         return self.guard.verdict(seen, lambda: self._rounded(minibatch.microbatches)) if seen else None
@@ -253,13 +261,15 @@ class Rank(ModelRank):
             reference=None if columns.reference is None else self._tensor(columns.reference),
         )
 
-    def _record(self, microbatch: MicroBatch, tokens: Tokens, tally: Tally, *, untouched: bool) -> None:
-        """The learner's log-probs before the update, or where nobody scored them, in the pass of their first step."""
+    def _record(
+        self, microbatch: MicroBatch, tokens: Tokens, accumulator: MetricAccumulator, *, untouched: bool
+    ) -> None:
+        """The learner's log-probs before the update, or where nobody computed them, in the pass of their first step."""
         column = microbatch.per_token.proximal
         before = tokens.logprobs.detach() if column is None else self._tensor(column)
         if column is not None or untouched:
-            tally.see(engine_difference(before, tokens.behaviour, self.settings.trainer.correction.high))
-        tally.keep(microbatch.places, before)
+            accumulator.see(engine_difference(before, tokens.behaviour, self.settings.trainer.correction.high))
+        accumulator.keep(microbatch.places, before)
 
     def _too_far(self, divergence: Tensor, tokens: int) -> bool:
         """Whether a step's KL(behaviour, policy), over all ranks, passed the recipe's limit. Collective."""
@@ -269,18 +279,20 @@ class Rank(ModelRank):
         torch.distributed.all_reduce(divergence)
         return float(divergence) / self.settings.trainer.deepspeed.sequence_parallel / tokens > limit
 
-    def _sft_loss(self, microbatch: MicroBatch, minibatch: Minibatch, tally: Tally) -> Tensor:
+    def _sft_loss(self, microbatch: MicroBatch, minibatch: Minibatch, accumulator: MetricAccumulator) -> Tensor:
         logprobs, _ = self._forward(self.engine, microbatch)
         loss, metrics = sft_loss(logprobs, self._tensor(microbatch.per_token.weights), minibatch.denominator)
-        tally.see(metrics)
-        return loss + self._balance_loss(microbatch, minibatch, tally)
+        accumulator.see(metrics)
+        return loss + self._balance_loss(microbatch, minibatch, accumulator)
 
-    def _balance_loss(self, microbatch: MicroBatch, minibatch: Minibatch, tally: Tally) -> Tensor | float:
+    def _balance_loss(
+        self, microbatch: MicroBatch, minibatch: Minibatch, accumulator: MetricAccumulator
+    ) -> Tensor | float:
         """The micro-batch's part of the step's balance of experts, by its ACTION tokens."""
         if self.balance is None or not len(microbatch.targets):
             return 0.0
         balance = self.balance.loss(self._tensor(microbatch.position_ids))
-        tally.add("moe/balance_loss", balance.detach() * len(microbatch.targets), len(microbatch.targets))
+        accumulator.add("moe/balance_loss", balance.detach() * len(microbatch.targets), len(microbatch.targets))
         return balance * (len(microbatch.targets) / minibatch.tokens)
 
     def _scored_by_reference(self, microbatch: MicroBatch) -> Tensor:
@@ -290,7 +302,7 @@ class Rank(ModelRank):
             return self._scored(self.engine, replace(microbatch, routing=None))
 
     def _scored(self, module: nn.Module, microbatch: MicroBatch) -> Tensor:
-        with zero.scoring(self.engine):
+        with zero.forward_only(self.engine):
             return self._forward(module, microbatch)[0]
 
     def _forward(self, module: nn.Module, microbatch: MicroBatch) -> tuple[Tensor, Tensor]:
@@ -312,7 +324,7 @@ class Rank(ModelRank):
             self.routing.take(routing)
 
 
-def _load(settings: LearnerSettings, *, gradient_checkpointing: bool, lora: LoraConfig | None = None) -> Policy:
+def _load(settings: LearnerSettings, *, gradient_checkpointing: bool, lora: LoraConfig | None = None) -> PolicyModel:
     model = load_policy(
         settings.model_path,
         dtype=settings.model.dtype,
@@ -321,11 +333,11 @@ def _load(settings: LearnerSettings, *, gradient_checkpointing: bool, lora: Lora
         trust_remote_code=settings.model.trust_remote_code,
         loader=settings.model.loader,
     )
-    check_model(model, settings.model_path, device=settings.device)
+    check_packed_forward(model, settings.model_path, device=settings.device)
     return as_policy(add_lora(model, lora), settings).to(settings.device)
 
 
-def _reference(settings: LearnerSettings) -> Policy | None:
+def _reference(settings: LearnerSettings) -> PolicyModel | None:
     """A frozen policy, held whole on every rank, only when the recipe has a use for it. The start of a policy with LoRA
     needs no copy: it is the policy without its adapter."""
     free = settings.model.lora is not None and settings.trainer.reference_path is None
@@ -342,7 +354,7 @@ def _reference(settings: LearnerSettings) -> Policy | None:
     return _load(settings, gradient_checkpointing=False).requires_grad_(False).eval()
 
 
-def _balance(policy: Policy, settings: LearnerSettings) -> RouterBalance | None:
+def _balance(policy: PolicyModel, settings: LearnerSettings) -> RouterBalance | None:
     balance = balance_of(policy.model, settings.trainer.loss.balance_coefficient)
     if balance and settings.trainer.deepspeed.sequence_parallel > 1:
         raise ModelError(

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from rlhf.models.probe import check_model
+from rlhf.models.probe import check_packed_forward
 from rlhf.models.scalar import is_scalar, load_scalar
 from rlhf.trainer.batch import MicroBatch, Minibatch
 from rlhf.trainer.losses import Metrics
 from rlhf.trainer.losses.preference import bradley_terry
+from rlhf.trainer.metric_accumulator import MetricAccumulator
 from rlhf.trainer.pair_rank import PairRank
 from rlhf.trainer.pairs import sides
 from rlhf.trainer.sequence_parallel import as_scalar_head
 from rlhf.trainer.settings import LearnerSettings, PairTerms
-from rlhf.trainer.tally import Tally
 
 
 class RewardRank(PairRank):
@@ -32,21 +32,21 @@ class RewardRank(PairRank):
             trust_remote_code=model.trust_remote_code,
             fresh_head=not is_scalar(settings.model_path, trust_remote_code=model.trust_remote_code),
         )
-        check_model(loaded, settings.model_path, device=settings.device)
+        check_packed_forward(loaded, settings.model_path, device=settings.device)
         super().__init__(as_scalar_head(loaded, settings), rank, world_size, settings)
 
-    def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, tally: Tally) -> Iterator[Tensor]:
+    def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, accumulator: MetricAccumulator) -> Iterator[Tensor]:
         for microbatch in minibatch.microbatches:
             places = sides(microbatch)
             scores = self._scores(microbatch)
             chosen, rejected = (scores[self._tensor(side)] for side in places)
             margins = self._tensor(terms.margins[microbatch.samples[places[0]] // 2])
             losses = bradley_terry(chosen, rejected, margins, self.settings.trainer.reward_model.centring)
-            tally.see(pair_metrics(chosen.detach(), rejected.detach(), losses.detach()))
+            accumulator.see(ranking_metrics(chosen.detach(), rejected.detach(), losses.detach()))
             yield losses.sum() / (minibatch.samples / 2)
 
     def _scores(self, microbatch: MicroBatch) -> Tensor:
-        """The score of every strand, at its last token, `[S]`."""
+        """The score of every sequence, at its last token, `[S]`."""
         scores: Tensor = self.engine(
             self._tensor(microbatch.token_ids).long(),
             self._tensor(microbatch.position_ids).long(),
@@ -55,7 +55,7 @@ class RewardRank(PairRank):
         return scores
 
 
-def pair_metrics(chosen: Tensor, rejected: Tensor, losses: Tensor) -> Metrics:
+def ranking_metrics(chosen: Tensor, rejected: Tensor, losses: Tensor) -> Metrics:
     """Means over pairs: how often the chosen reply scores higher (a tie counts half), by how much, and how high scores
     are."""
     right = torch.sign(chosen - rejected).add(1).div(2)

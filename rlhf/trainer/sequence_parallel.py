@@ -13,7 +13,7 @@ from functools import cache
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from rlhf.models.policy import Policy
+from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import ScalarHead
 from rlhf.models.shared_rows import Team, all_columns
 from rlhf.trainer.accelerator import deepspeed_module
@@ -21,10 +21,10 @@ from rlhf.trainer.config import DeepSpeedConfig
 from rlhf.trainer.settings import LearnerSettings
 
 
-def as_policy(model: PreTrainedModel, settings: LearnerSettings) -> Policy:
+def as_policy(model: PreTrainedModel, settings: LearnerSettings) -> PolicyModel:
     """The model as a rank computes it: alone, or its columns of rows that it shares. Raises `ModelError` for a model
     whose heads cannot be dealt."""
-    return Policy(model, _team(model, settings.trainer.deepspeed))
+    return PolicyModel(model, _team(model, settings.trainer.deepspeed))
 
 
 def as_scalar_head(model: PreTrainedModel, settings: LearnerSettings) -> ScalarHead:

@@ -38,7 +38,7 @@ class LearnerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class UpdateArguments:
     """What changes from update to update: passes over the batch, the weight of the KL term, and whether the policy
     takes steps (a critic may learn alone at first)."""
 

@@ -23,14 +23,15 @@ SWITCH = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 @contextmanager
 def as_data(folder: Path) -> Iterator[None]:
-    """Inside, `torch.load` gives tensors, plain values and the classes of `known`, whoever calls it in this process.
+    """Inside, `torch.load` gives tensors, plain values and the classes of `deepspeed_classes`, whoever calls it in this
+    process.
 
     Raises `CheckpointError` for a file of `folder` that names anything else.
     """
     before = os.environ.get(SWITCH)
     os.environ[SWITCH] = "1"
     try:
-        with torch.serialization.safe_globals(known()):
+        with torch.serialization.safe_globals(deepspeed_classes()):
             yield
     except UnpicklingError as error:
         named = next((line for line in str(error).splitlines() if "GLOBAL" in line), str(error).splitlines()[0])
@@ -45,7 +46,7 @@ def as_data(folder: Path) -> Iterator[None]:
             os.environ[SWITCH] = before
 
 
-def known() -> list[Any]:
+def deepspeed_classes() -> list[Any]:
     """The classes that DeepSpeed's files name: they keep numbers, and do nothing when they are made."""
     scaler, stages, fragments = map(
         deepspeed_module, ("runtime.fp16.loss_scaler", "runtime.zero.config", "utils.tensor_fragment")

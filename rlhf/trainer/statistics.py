@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from rlhf.types import Failed, Group, PolicyVersion, Sample, Scored, Segment, Status, TokenKind, Trajectory, Unscored
+from rlhf.types import EpisodeStatus, Group, PolicyVersion, Scored, Segment, TokenKind, Trajectory
 
 REPEATED_TOKENS = 4
 """Length of the n-grams whose repetition is measured."""
@@ -59,7 +59,7 @@ def reward_statistics(groups: Sequence[Group]) -> dict[str, float]:
 def response_statistics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Length in ACTION tokens, the share that ran out of tokens, and how much the responses repeat themselves."""
     lengths = np.array([trajectory.action_tokens for trajectory in trajectories], dtype=np.float64)
-    truncated = np.array([trajectory.status is Status.TRUNCATED for trajectory in trajectories], dtype=bool)
+    truncated = np.array([trajectory.status is EpisodeStatus.TRUNCATED for trajectory in trajectories], dtype=bool)
     repetitions = [share for trajectory in trajectories if (share := repetition(trajectory)) is not None]
     return (
         {
@@ -89,7 +89,7 @@ def environment_statistics(trajectories: Sequence[Trajectory]) -> dict[str, floa
 
 def losses_by_kind(groups: Sequence[Group]) -> dict[str, float]:
     """Samples of the groups that have no number, by what broke, and those that have one because their scorer broke."""
-    kinds = Counter(kind for group in groups for sample in group.samples if (kind := _loss(sample)))
+    kinds = Counter(kind for group in groups for sample in group.samples if (kind := sample.failure_kind))
     valued = Counter(score.failure for group in groups for _, _, score in group.trainable if score.failure)
     return {f"samples/lost/{kind}": float(count) for kind, count in sorted(kinds.items())} | {
         f"samples/scorer_failed/{kind}": float(count) for kind, count in sorted(valued.items())
@@ -116,9 +116,3 @@ def _turns(segments: Sequence[Segment]) -> Iterator[list[int]]:
         tokens = segment.token_ids[places].tolist()
         starts = [0, *(np.flatnonzero(places[1:] - places[:-1] > 1) + 1).tolist(), len(tokens)]
         yield from (tokens[start:stop] for start, stop in pairwise(starts))
-
-
-def _loss(sample: Sample) -> str | None:
-    if isinstance(sample.trajectory, Failed):
-        return sample.trajectory.kind
-    return sample.score.kind if isinstance(sample.score, Unscored) else None

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlhf.cluster.worker import Worker
 from rlhf.models.config import WarmupConfig
 from rlhf.models.increments import conversation
-from rlhf.models.replies import Replies
+from rlhf.models.replies import ReplyEncoder
 from rlhf.trainer.config import OptimizerConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings
@@ -38,7 +38,7 @@ async def warm_up(
     learner = RemoteLearner(workers, trainer)
     whole = settings.model.model_copy(update={"lora": None})
     await learner.start(LearnerSettings(model_path=str(raw), model=whole, trainer=trainer, device=settings.device))
-    replies = Replies(tokenizer)
+    replies = ReplyEncoder(tokenizer)
     segments = (conversation(tokenizer, messages, replies=replies) for messages in demonstrations)
     await fine_tune(learner, segments, updates=warmup.updates, batch_size=warmup.batch_size, watch=watch)
     await learner.export(warm)

@@ -68,7 +68,7 @@ def sources(policy: HasModel, form: Form = "merged") -> list[Source]:
     return _merged(policy) if form == "merged" else _adapters(policy, scaled=True)
 
 
-def manifest(policy: HasModel, form: Form = "merged") -> Manifest:
+def publish_manifest(policy: HasModel, form: Form = "merged") -> Manifest:
     """What a publish sends, in order, by the names of the model's folder. Needs no communication."""
     shapes = (
         (source.name, torch.empty(_shape(source.weight), dtype=source.weight.dtype, device="meta"))
@@ -82,7 +82,7 @@ def manifest(policy: HasModel, form: Form = "merged") -> Manifest:
     )
 
 
-def walk(policy: HasModel, bucket_bytes: int, form: Form = "merged") -> Iterator[tuple[str, Tensor]]:
+def published_tensors(policy: HasModel, bucket_bytes: int, form: Form = "merged") -> Iterator[tuple[str, Tensor]]:
     """Every tensor of a publish, gathered bucket by bucket. A tensor is valid until the next one is asked for."""
     return _saved(policy, _walk(sources(policy, form), bucket_bytes), form)
 
@@ -113,17 +113,17 @@ def change(
 
 def snapshot(policy: HasModel) -> list[Tensor]:
     """A bitwise copy of what this rank holds of every weight."""
-    return [held(weight).detach().clone() for _, weight in held_weights(policy)]
+    return [local_part(weight).detach().clone() for _, weight in held_weights(policy)]
 
 
 def put_back(policy: HasModel, saved: Sequence[Tensor]) -> None:
     """Undo every change since `snapshot`, bit for bit."""
     with torch.no_grad():
         for (_, weight), kept in zip(held_weights(policy), saved, strict=True):
-            held(weight).copy_(kept)
+            local_part(weight).copy_(kept)
 
 
-def held(weight: Any) -> Tensor:
+def local_part(weight: Any) -> Tensor:
     """What this rank holds of a weight: its shard under ZeRO-3, else the whole."""
     part: Tensor = weight.ds_tensor if partitioned(weight) else weight
     return part

@@ -205,7 +205,7 @@ def adamw(engine: Any) -> torch.optim.Optimizer:
 
 
 @contextmanager
-def scoring(engine: Any) -> Iterator[None]:
+def forward_only(engine: Any) -> Iterator[None]:
     """Forward passes without gradients. ZeRO-3 would keep weights gathered for a backward pass that never comes, and
     whoever changed their shards afterwards would go unseen."""
     with torch.no_grad():

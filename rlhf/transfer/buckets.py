@@ -40,7 +40,7 @@ class Bucket:
         return self.slots[-1].stop
 
 
-def cut(manifest: Manifest, bucket_bytes: int) -> tuple[Bucket, ...]:
+def cut_buckets(manifest: Manifest, bucket_bytes: int) -> tuple[Bucket, ...]:
     """Cut a manifest, in order, into buckets of at most `bucket_bytes`; a tensor larger than that is a bucket alone."""
     buckets: list[Bucket] = []
     slots: list[Slot] = []
@@ -59,7 +59,7 @@ def buffers_for(buckets: Iterable[Bucket], count: int) -> tuple[Tensor, ...]:
     return tuple(torch.empty(largest, dtype=torch.uint8) for _ in range(count))
 
 
-def pack(bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> Tensor:
+def pack_bucket(bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> Tensor:
     """Copy the next tensors into `buffer` and return its filled part. Raises `TransferError` where they are not those
     of the manifest."""
     for slot in bucket.slots:
@@ -71,7 +71,7 @@ def pack(bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) 
     return buffer[: bucket.bytes]
 
 
-def unpack(bucket: Bucket, buffer: Tensor) -> Iterator[tuple[str, Tensor]]:
+def unpack_bucket(bucket: Bucket, buffer: Tensor) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a bucket as views of `buffer`: valid until it is filled again."""
     return ((slot.spec.name, _view(slot, buffer)) for slot in bucket.slots)
 

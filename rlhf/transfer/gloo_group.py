@@ -32,7 +32,7 @@ class GlooGroup:
             self._store: Any = open_store(
                 rank, rendezvous.address, rendezvous.port, rendezvous.secret, rendezvous.timeout_seconds
             )
-            self._group: Any = ProcessGroupGloo(self._store, rank, rendezvous.world_size, options(rendezvous))
+            self._group: Any = ProcessGroupGloo(self._store, rank, rendezvous.world_size, gloo_options(rendezvous))
         self._started: deque[Any] = deque()
 
     def start_broadcast(self, buffer: Tensor) -> None:
@@ -72,7 +72,7 @@ class GlooGroup:
             ) from error
 
 
-def options(rendezvous: Rendezvous) -> Any:
+def gloo_options(rendezvous: Rendezvous) -> Any:
     """gloo's, with a device on the interface that leads to the meeting: by default it is whatever the host's name
     resolves to, and so, in a run on one machine, a network that the run has no business with."""
     chosen: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]

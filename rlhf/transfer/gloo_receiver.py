@@ -11,7 +11,7 @@ from vllm.distributed.weight_transfer.base import WeightTransferEngine
 
 from rlhf.errors import TransferError
 from rlhf.transfer.adapter import AdapterReload, Layers
-from rlhf.transfer.buckets import Bucket, buffers_for, cut, digest, unpack
+from rlhf.transfer.buckets import Bucket, buffers_for, cut_buckets, digest, unpack_bucket
 from rlhf.transfer.gloo_group import GlooGroup
 from rlhf.transfer.infos import ManifestInfo, MeetingInfo
 from rlhf.transfer.reload import Reload
@@ -72,9 +72,9 @@ class GlooReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
         if self._group is None:
             raise TransferError("receive_weights came before init_transfer_engine")
         self._agree(self._group, manifest)
-        buckets = cut(manifest, self._bucket_bytes)
+        buckets = cut_buckets(manifest, self._bucket_bytes)
         for bucket, buffer in self._arrivals(self._group, buckets):
-            self.load(unpack(bucket, buffer), buffer)
+            self.load(unpack_bucket(bucket, buffer), buffer)
         self._group.meet()
 
     def _agree(self, group: GlooGroup, manifest: Manifest) -> None:

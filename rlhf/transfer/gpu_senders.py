@@ -13,8 +13,8 @@ from vllm.distributed.weight_transfer.nccl_common import uid_init_process_group
 from vllm.distributed.weight_transfer.packed_tensor import packed_ipc_producer, packed_nccl_broadcast_producer
 
 from rlhf.errors import TransferError
-from rlhf.transfer.buckets import cut
-from rlhf.transfer.handles import Chunk, HandleDesk, handle_of
+from rlhf.transfer.buckets import cut_buckets
+from rlhf.transfer.handles import Chunk, HandleExchange, handle_of
 from rlhf.transfer.init_info import NCCL_BUFFERS
 from rlhf.transfer.store import ROOT
 from rlhf.transfer.types import Manifest, Rendezvous
@@ -64,16 +64,16 @@ class NcclSender:
 class IpcSender:
     """Shares one packed buffer with `IpcReceiver`s on the same GPU, chunk by chunk. *Untested.*
 
-    CUDA maps the memory; the handles travel over a `HandleDesk`, where the engines also say that they have read.
+    CUDA maps the memory; the handles travel over a `HandleExchange`, where the engines also say that they have read.
     """
 
     def __init__(self) -> None:
-        self._desk: HandleDesk | None = None
+        self._desk: HandleExchange | None = None
         self._bucket_bytes = 0
 
     def connect(self, rendezvous: Rendezvous) -> None:
         self._bucket_bytes = rendezvous.bucket_bytes
-        self._desk = HandleDesk(ROOT, rendezvous)
+        self._desk = HandleExchange(ROOT, rendezvous)
 
     def send(self, tensors: Iterator[tuple[str, Tensor]], manifest: Manifest) -> None:
         if self._desk is None:
@@ -107,4 +107,4 @@ def _copy(item: tuple[str, Tensor]) -> Tensor:
 
 
 def _largest(manifest: Manifest) -> int:
-    return max((bucket.bytes for bucket in cut(manifest, 1)), default=1)
+    return max((bucket.bytes for bucket in cut_buckets(manifest, 1)), default=1)

@@ -1,4 +1,4 @@
-"""The desk over which CUDA IPC handles go from the learner to the engines, and receipts come back.
+"""The exchange over which CUDA IPC handles go from the learner to the engines, and receipts come back.
 
 A handle is a few hundred bytes; a signed store on the rendezvous' port carries it, as JSON of values that are checked.
 Both ends are processes of one run.
@@ -92,10 +92,10 @@ def arguments_of(handle: Handle) -> tuple[Any, ...]:
     )
 
 
-class HandleDesk:
-    """One member's end of the desk. The learner (rank 0) `offer`s chunks and waits until all others have taken each; an
-    engine's worker takes them with `chunks`. Raises `TransferError` when the other side does not come within the
-    deadline, or a stranger has written to the desk."""
+class HandleExchange:
+    """One member's end of the exchange. The learner (rank 0) `offer`s chunks and waits until all others have taken
+    each; an engine's worker takes them with `chunks`. Raises `TransferError` when the other side does not come within
+    the deadline, or a stranger has written to the exchange."""
 
     def __init__(self, rank: int, rendezvous: Rendezvous) -> None:
         self._rank, self._rendezvous, self._count = rank, rendezvous, 0

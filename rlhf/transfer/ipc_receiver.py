@@ -12,12 +12,13 @@ from vllm.distributed.weight_transfer.ipc_engine import (
 )
 
 from rlhf.errors import TransferError
-from rlhf.transfer.handles import HandleDesk, arguments_of
+from rlhf.transfer.handles import HandleExchange, arguments_of
 from rlhf.transfer.infos import ManifestInfo, MeetingInfo
 
 
 class IpcReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
-    """vLLM's `ipc` engine with a desk to fetch handles from: a publish is one call here, however many chunks it has.
+    """vLLM's `ipc` engine with a exchange to fetch handles from: a publish is one call here, however many chunks it
+    has.
 
     The manifest it is given is what the chunks repeat, piece by piece. *Untested.*
     """
@@ -28,19 +29,19 @@ class IpcReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
     def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
         super().__init__(config, vllm_config, device, model)
         self._ipc = IPCWeightTransferEngine(config, vllm_config, device, model)
-        self._desk: HandleDesk | None = None
+        self._exchange: HandleExchange | None = None
 
     def init_transfer_engine(self, init_info: MeetingInfo) -> None:
         self._ipc.init_transfer_engine(IPCWeightTransferInitInfo(packed=True))
-        self._desk = HandleDesk(init_info.first_rank + self.parallel_config.rank, init_info.rendezvous)
+        self._exchange = HandleExchange(init_info.first_rank + self.parallel_config.rank, init_info.rendezvous)
 
     def start_weight_update(self) -> None:
         self._ipc.start_weight_update()
 
     def receive_weights(self, update_info: ManifestInfo) -> None:
-        if self._desk is None:
+        if self._exchange is None:
             raise TransferError("receive_weights came before init_transfer_engine")
-        for chunk in self._desk.chunks():
+        for chunk in self._exchange.chunks():
             self._ipc.receive_weights(
                 IPCWeightTransferUpdateInfo(
                     names=chunk.names,
@@ -56,4 +57,4 @@ class IpcReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
 
     def shutdown(self) -> None:
         self._ipc.shutdown()
-        self._desk = None
+        self._exchange = None

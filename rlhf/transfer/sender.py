@@ -1,8 +1,8 @@
 """The learner's end of a publish: one class a backend, behind one protocol.
 
 All learner ranks walk the same iterator of tensors, because under ZeRO-3 each step of it is a collective: the rank
-that holds a sender does `sender.send(tensors, manifest)`, every other one `walk(tensors)`. A tensor is read before the
-next one is asked for, so an iterator may gather and free as it goes.
+that holds a sender does `sender.send(tensors, manifest)`, every other one `gather_only(tensors)`. A tensor is read
+before the next one is asked for, so an iterator may gather and free as it goes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rlhf.errors import TransferError
-from rlhf.transfer.buckets import buffers_for, cut, digest, pack
+from rlhf.transfer.buckets import buffers_for, cut_buckets, digest, pack_bucket
 from rlhf.transfer.gloo_group import GlooGroup
 from rlhf.transfer.init_info import engine_backend
 from rlhf.transfer.store import ROOT
@@ -44,7 +44,7 @@ def sender_for(backend: str) -> WeightSender:
     return NcclSender() if backend == "nccl" else IpcSender()
 
 
-def walk(tensors: Iterable[tuple[str, Tensor]]) -> None:
+def gather_only(tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Take part in gathering without sending anything."""
     deque(tensors, maxlen=0)
 
@@ -76,16 +76,16 @@ class GlooSender:
 
     def _send(self, group: GlooGroup, tensors: Iterator[tuple[str, Tensor]], manifest: Manifest) -> None:
         group.broadcast(torch.tensor(list(digest(manifest, self._bucket_bytes)), dtype=torch.uint8))
-        buckets = cut(manifest, self._bucket_bytes)
+        buckets = cut_buckets(manifest, self._bucket_bytes)
         if not self._buffers:
             self._buffers = buffers_for(buckets, 2)
         for index, bucket in enumerate(buckets):
-            packed = pack(bucket, tensors, self._buffers[index % 2])
+            packed = pack_bucket(bucket, tensors, self._buffers[index % 2])
             if index:
                 group.finish_broadcast()
             group.start_broadcast(packed)
         if buckets:
             group.finish_broadcast()
         # Steps of the iterator after its last tensor are collectives too.
-        walk(tensors)
+        gather_only(tensors)
         group.meet()

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from rlhf.models.config import LoraConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.lora import add_lora
-from rlhf.models.policy import Policy
-from rlhf.models.probe import check_model
+from rlhf.models.policy import PolicyModel
+from rlhf.models.probe import check_packed_forward
 from rlhf.types import Routing
 from tests.integration.torch_learner import TorchLearner
 
@@ -25,14 +25,14 @@ class FamilyLearner(TorchLearner):
         self.attention, self.lora = attention, lora
         self.form = lora.publish if lora else "merged"
         super().__init__(folder, "float32")
-        self.policy = Policy(self.model)
+        self.policy = PolicyModel(self.model)
 
     def loaded(self, folder: Path, dtype: str) -> PreTrainedModel:
         model = load_policy(str(folder), dtype=dtype, attention=self.attention)
-        check_model(model, folder.name)
+        check_packed_forward(model, folder.name)
         return add_lora(model, self.lora)
 
-    async def score(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+    async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         ids = torch.tensor(token_ids, dtype=torch.long)
         targets = torch.arange(1, len(ids))
         with torch.no_grad():

@@ -17,13 +17,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from rlhf.errors import ConfigError, EngineBroken, ModelError, PublishError, TransferError
 from rlhf.models.attention import decoder_of
 from rlhf.models.config import LoraConfig
-from rlhf.models.lora import fitting
-from rlhf.models.policy import Policy, hidden_states, logits_of
-from rlhf.models.probe import check_model
+from rlhf.models.lora import lora_for_model
+from rlhf.models.policy import PolicyModel, hidden_states, logits_of
+from rlhf.models.probe import check_packed_forward
 from rlhf.models.scalar import HEAD, ScalarHead, load_scalar
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer import weights
-from rlhf.trainer.canary import canary, limits_for
+from rlhf.trainer.canary import canary, tolerance_for
 from rlhf.trainer.publish import Publisher
 from tests.architectures.cells import Cell
 from tests.architectures.families import SHAPE, Family, save
@@ -72,7 +72,7 @@ def row_of() -> tuple[torch.Tensor, torch.Tensor, int]:
     return torch.cat([first, second[SHARED:], third]), positions, LENGTHS[0] + LENGTHS[1] - SHARED
 
 
-def loss_of_row(policy: Policy) -> torch.Tensor:
+def loss_of_row(policy: PolicyModel) -> torch.Tensor:
     """A sum of weighted log-probs of sequences in one row."""
     row, positions, behind = row_of()
     targets = torch.tensor([n for n in range(len(row)) if n not in (0, behind)])
@@ -97,7 +97,7 @@ def _weights(ids: torch.Tensor) -> torch.Tensor:
 
 def logits_of_row(family: Family, folder: Path) -> float:
     """The largest difference of logits, packed and alone."""
-    policy = Policy(learner_of(family, folder).policy.model)
+    policy = PolicyModel(learner_of(family, folder).policy.model)
     plain = plain_model(folder)
     row, positions, _ = row_of()
     with torch.no_grad():
@@ -159,7 +159,7 @@ async def _followed(learner: FamilyLearner, engine: ThreadedEngine) -> float:
     publisher = Publisher(
         learner,
         [engine],
-        canary=canary(SHAPE["vocab_size"] - 64, engine.worker.facts.max_context_tokens, limits_for("float32")),
+        canary=canary(SHAPE["vocab_size"] - 64, engine.worker.facts.max_context_tokens, tolerance_for("float32")),
         phase_timeout_seconds=60,
     )
     await publisher.connect()
@@ -169,7 +169,7 @@ async def _followed(learner: FamilyLearner, engine: ThreadedEngine) -> float:
     gaps = []
     for ids in sequences():
         tokens = ids.numpy().astype(np.int32)
-        gaps.append(np.abs((await engine.score(tokens)).logprobs - await learner.score(tokens)).max())
+        gaps.append(np.abs((await engine.token_logprobs(tokens)).logprobs - await learner.token_logprobs(tokens)).max())
     return float(max(gaps))
 
 
@@ -187,7 +187,7 @@ def exported(family: Family, folder: Path) -> float:
 def numbers_of_row(family: Family, folder: Path) -> float:
     """The largest difference of a critic's numbers, packed and alone."""
     model = load_scalar(str(folder), attention=family.attention, fresh_head=True)
-    check_model(model, folder.name)
+    check_packed_forward(model, folder.name)
     head = model.get_submodule(HEAD)
     torch.manual_seed(0)
     torch.nn.init.normal_(head.weight, std=head.weight.shape[1] ** -0.5)
@@ -200,7 +200,7 @@ def numbers_of_row(family: Family, folder: Path) -> float:
 
 def with_lora(publish: str) -> Measure:
     def of(family: Family, folder: Path) -> float:
-        lora = fitting(LoraConfig.model_validate({"rank": 4, "alpha": 6, "publish": publish}), str(folder))
+        lora = lora_for_model(LoraConfig.model_validate({"rank": 4, "alpha": 6, "publish": publish}), str(folder))
         return engine_after_update(family, folder, lora)
 
     return of

@@ -1,4 +1,4 @@
-"""No program is scored above what it earns, on any rung, as any user."""
+"""No program is scored above what it earns, on any level, as any user."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rlhf.reward.code import CodeScorer
 from rlhf.reward.code_config import CodeRewardConfig
 from rlhf.reward.hostile_programs import hostile_programs
 from rlhf.sandbox.pool import Queue, Sandbox
-from rlhf.sandbox.program import Runner
+from rlhf.sandbox.program import ProgramRunner
 from tests.attacks.hack import Hack
 from tests.attacks.reward_hacks import hacks
 from tests.attacks.sandboxes import SandboxOf
-from tests.sandbox.conftest import RUNGS, USERS, readable_python
+from tests.sandbox.conftest import LEVELS, USERS, readable_python
 
 pytestmark = pytest.mark.engine
 CONFIG = CodeRewardConfig(timeout_seconds=4.0, memory_mb=128)
@@ -25,7 +25,7 @@ SLOW = ("loops for ever", "loops when asked", "answers too many items")
 QUICK = {name: hack for name, hack in CORPUS.items() if name not in SLOW}
 
 
-async def above(runner: Runner, corpus: Mapping[str, Hack]) -> dict[str, object]:
+async def above(runner: ProgramRunner, corpus: Mapping[str, Hack]) -> dict[str, object]:
     """The hacks of `corpus` that are scored above what they earn, or that have no number."""
     scorer = CodeScorer(CONFIG, runner)
     await scorer.start()
@@ -46,7 +46,7 @@ async def test_no_program_is_scored_above_what_it_earns() -> None:
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("user", USERS)
-async def test_no_program_is_scored_above_what_it_earns_on_any_rung_as_any_user(rung: str, user: str) -> None:
-    assert await above(SandboxOf(rung, user, readable_python()), CORPUS) == {}
+async def test_no_program_is_scored_above_what_it_earns_on_any_level_as_any_user(level: str, user: str) -> None:
+    assert await above(SandboxOf(level, user, readable_python()), CORPUS) == {}

@@ -11,7 +11,7 @@ from benchmarks.learner.figures import Figure, missed, result, table
 from benchmarks.learner.model import PROMPT_TOKENS, SAMPLES, batch
 from benchmarks.learner.packing import packed, padded, useful_share
 from rlhf.models.config import TinyModelConfig
-from rlhf.models.policy import Policy
+from rlhf.models.policy import PolicyModel
 from rlhf.models.tiny import byte_tokenizer, tiny_model
 from rlhf.trainer.batch import MicroBatch
 
@@ -34,12 +34,14 @@ def test_what_is_out_of_its_bounds_is_named() -> None:
 
 def test_packing_and_padding_compute_the_same_log_probs() -> None:
     whole = batch(REPLIES)
-    policy = Policy(tiny_model(TinyModelConfig(hidden_size=64, intermediate_size=64, layers=1), byte_tokenizer(), 0))
+    policy = PolicyModel(
+        tiny_model(TinyModelConfig(hidden_size=64, intermediate_size=64, layers=1), byte_tokenizer(), 0)
+    )
     one, other = (in_order(policy, cut(whole), whole.tokens) for cut in (packed, padded))
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
 
 
-def in_order(policy: Policy, microbatches: list[MicroBatch], tokens: int) -> np.ndarray:
+def in_order(policy: PolicyModel, microbatches: list[MicroBatch], tokens: int) -> np.ndarray:
     flat = np.full(tokens, np.nan)
     for micro in microbatches:
         flat[micro.places] = logprobs_of(policy, micro)
@@ -47,7 +49,7 @@ def in_order(policy: Policy, microbatches: list[MicroBatch], tokens: int) -> np.
 
 
 @torch.no_grad()
-def logprobs_of(policy: Policy, micro: MicroBatch) -> Tensor:
+def logprobs_of(policy: PolicyModel, micro: MicroBatch) -> Tensor:
     ids, positions = torch.tensor(micro.token_ids).long(), torch.tensor(micro.position_ids).long()
     logprobs, _ = policy(ids, positions, torch.tensor(micro.sources), torch.tensor(micro.targets), 1.0)
     return logprobs
@@ -56,13 +58,13 @@ def logprobs_of(policy: Policy, micro: MicroBatch) -> Tensor:
 def test_a_prompt_that_is_computed_twice_is_no_useful_token() -> None:
     useful = 2 * PROMPT_TOKENS + sum(REPLIES)
     whole = batch(REPLIES)
-    assert len({strand.context.tobytes() for strand in whole.strands}) == len(REPLIES) / SAMPLES
+    assert len({sequence.context.tobytes() for sequence in whole.sequences}) == len(REPLIES) / SAMPLES
     assert useful_share(whole) == useful / sum(micro.tokens for micro in packed(whole, ranks=2))
 
 
 def test_samples_of_one_prompt_each_share_nothing() -> None:
     whole = batch(REPLIES, shared_prompts=False)
-    assert len({strand.context.tobytes() for strand in whole.strands}) == len(REPLIES)
+    assert len({sequence.context.tobytes() for sequence in whole.sequences}) == len(REPLIES)
 
 
 def test_the_peak_counts_what_is_held_at_once() -> None:

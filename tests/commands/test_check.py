@@ -64,9 +64,9 @@ def test_the_size_of_pickled_weights_is_not_guessed(rlhf: Command, recipe: Path,
 
 def test_checking_imports_neither_torch_nor_ray_nor_vllm(recipe: Path, model_folder: Path):
     program = (
-        "import sys; from pathlib import Path; from rlhf.commands.check import check\n"
-        "check(Path(sys.argv[1]), [])\n"
-        "check(Path(sys.argv[1]), ['model.tiny=null', f'model.path={sys.argv[2]}'])\n"
+        "import sys; from pathlib import Path; from rlhf.commands.check import run_check\n"
+        "run_check(Path(sys.argv[1]), [])\n"
+        "run_check(Path(sys.argv[1]), ['model.tiny=null', f'model.path={sys.argv[2]}'])\n"
         "sys.exit(', '.join({'torch', 'ray', 'vllm', 'deepspeed', 'transformers', 'datasets'} & set(sys.modules)))"
     )
     ended = subprocess.run(

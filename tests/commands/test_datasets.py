@@ -1,4 +1,4 @@
-"""Recipes with several datasets: described by `rlhf check`, and refused in one line where their parts disagree."""
+"""Recipes with several datasets: described by `rlhf run_check`, and refused in one line where their parts disagree."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.check import check
+from rlhf.commands.check import run_check
 from rlhf.errors import UserError
 
 SAMPLED = ("data.eval.hard.samples=4", "data.eval.hard.temperature=1")
@@ -27,13 +27,13 @@ def sets(recipe: Path, rows: Path) -> Path:
 
 def refusal(recipe: Path, *overrides: str) -> str:
     with pytest.raises(UserError) as caught:
-        check(recipe, overrides)
+        run_check(recipe, overrides)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_every_dataset_is_described(sets: Path, rows: Path, capsys: pytest.CaptureFixture[str]):
-    assert check(sets, SAMPLED) == 0
+    assert run_check(sets, SAMPLED) == 0
     described = capsys.readouterr().out
     for part in (
         f"training data  {rows}, split train, weight 2",
@@ -49,10 +49,10 @@ def test_every_dataset_is_looked_at(sets: Path):
 
 def test_a_vote_over_whole_replies_is_for_rewards_that_compare_whole_replies(sets: Path):
     voted = (*SAMPLED, "data.eval.hard.majority_at=[4]")
-    assert check(sets, voted) == 0
+    assert run_check(sets, voted) == 0
     error = refusal(sets, *voted, "reward.kind=math")
     assert "data.eval.hard.majority_at needs vote_after with reward.kind: math" in error
-    assert check(sets, (*voted, "reward.kind=math", "data.eval.hard.vote_after='####'")) == 0
+    assert run_check(sets, (*voted, "reward.kind=math", "data.eval.hard.vote_after='####'")) == 0
 
 
 def test_an_evaluation_with_longer_replies_than_the_model_takes_names_the_set(sets: Path):

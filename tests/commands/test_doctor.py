@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from rlhf.commands import doctor
-from rlhf.commands.doctor import Finding, Level, report
+from rlhf.commands.doctor import Diagnosis, Level, report
 from rlhf.sandbox.groups import Parents
-from rlhf.sandbox.isolation import Isolation, Rung
-from rlhf.sandbox.ladder import Ladder
+from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation
+from rlhf.sandbox.levels import ChosenIsolation
 from rlhf.sandbox.python import Interpreter
 
 
 def test_a_package_that_is_missing_makes_training_impossible(monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr(doctor, "NEEDED", ("a-package-that-nobody-made",))
-    assert doctor.doctor() == 1
+    assert doctor.run_doctor() == 1
     assert "FAIL  a-package-that-nobody-made" in capsys.readouterr().out
 
 
@@ -40,21 +40,21 @@ def test_a_folder_too_long_for_rays_sockets_is_found(monkeypatch: pytest.MonkeyP
 
 
 def test_advice_stands_below_what_is_wrong_and_nowhere_else():
-    assert "\n" not in report(Finding("disk", Level.OK, "80 GiB", "make room"), colour=False)
-    assert report(Finding("disk", Level.WARN, "1 GiB", "make room"), colour=False).endswith("→ make room")
-    assert "\033[33m" in report(Finding("disk", Level.WARN, "1 GiB", "make room"), colour=True)
+    assert "\n" not in report(Diagnosis("disk", Level.OK, "80 GiB", "make room"), colour=False)
+    assert report(Diagnosis("disk", Level.WARN, "1 GiB", "make room"), colour=False).endswith("→ make room")
+    assert "\033[33m" in report(Diagnosis("disk", Level.WARN, "1 GiB", "make room"), colour=True)
 
 
 def test_limits_that_hold_by_measuring_alone_are_named(monkeypatch: pytest.MonkeyPatch):
-    measured = Isolation(rung=Rung.LANDLOCK, python=Interpreter(path="/usr/bin/python3", folders=()))
-    held = replace(measured, rung=Rung.BUBBLEWRAP, groups=Parents(version=2, folders=("/sys/fs/cgroup/x",)))
-    over = ((Rung.BUBBLEWRAP, "bwrap is not installed"),)
-    for ladder, levels in (
-        (Ladder(isolation=held), [Level.OK, Level.OK]),
-        (Ladder(isolation=measured, passed_over=over, ungrouped="no cgroup v2"), [Level.WARN, Level.WARN]),
+    measured = SandboxIsolation(level=IsolationLevel.LANDLOCK, python=Interpreter(path="/usr/bin/python3", folders=()))
+    held = replace(measured, level=IsolationLevel.BUBBLEWRAP, groups=Parents(version=2, folders=("/sys/fs/cgroup/x",)))
+    over = ((IsolationLevel.BUBBLEWRAP, "bwrap is not installed"),)
+    for chosen, levels in (
+        (ChosenIsolation(isolation=held), [Level.OK, Level.OK]),
+        (ChosenIsolation(isolation=measured, passed_over=over, ungrouped="no cgroup v2"), [Level.WARN, Level.WARN]),
     ):
-        monkeypatch.setattr("rlhf.commands.doctor.choose", lambda ladder=ladder: ladder)
-        found = list(doctor.sandbox())
+        monkeypatch.setattr("rlhf.commands.doctor.choose", lambda chosen=chosen: chosen)
+        found = list(doctor.sandbox_isolation())
         assert [finding.level for finding in found] == levels
     assert found[0].advice == "not bubblewrap: bwrap is not installed"
     assert "memory best effort, measured every 0.04 s" in found[1].seen

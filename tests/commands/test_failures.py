@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf.commands.failures import telling
+from rlhf.commands.failures import reporting_failures
 from rlhf.errors import ModelError, WorkerDied
 
 
@@ -12,7 +12,7 @@ def ending_with(error: Exception) -> int:
     def main() -> int:
         raise error
 
-    return telling(main)()
+    return reporting_failures(main)()
 
 
 def test_what_the_user_can_put_right_is_told_and_is_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,4 +31,4 @@ def test_a_programming_error_is_not_hidden() -> None:
 
 
 def test_an_end_without_failure_keeps_its_code() -> None:
-    assert telling(lambda: 3)() == 3
+    assert reporting_failures(lambda: 3)() == 3

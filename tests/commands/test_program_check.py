@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf.commands.program_check import program_check, rows_of, said_of
-from rlhf.commands.reward_check import reward_check
+from rlhf.commands.reward_check import run_reward_check
 from rlhf.errors import DataError
 from rlhf.reward.code_config import CodeRewardConfig
 from rlhf.reward.code_needs import needs_trust
@@ -54,7 +54,7 @@ def test_the_kind_code_is_attacked_with_programs(
 ) -> None:
     few = {"answers None": hostile_programs()["answers None"]}
     monkeypatch.setattr("rlhf.commands.program_check.hostile_programs", lambda: few)
-    assert reward_check("code") == 0
+    assert run_reward_check("code") == 0
     assert "tests of row 1: 3, apart from the code" in capfd.readouterr().out
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rlhf.commands.score import Tally, judged
+from rlhf.commands.score import ScoreTotals, scored_row
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
-from rlhf.reward.server import ServerSettings, reward_app
+from rlhf.reward.server import RewardServerSettings, reward_app
 from rlhf.types import Scored, Unscored
 from tests.commands.conftest import Command
 from tests.servers import running
@@ -16,12 +16,12 @@ from tests.servers import running
 
 def test_rows_that_were_scored_before_lose_the_earlier_verdict():
     row = {"response": "4", "reward": 1.0, "error": "old"}
-    assert judged(row, Unscored(kind="timeout", detail="killed")) == {"response": "4", "error": "timeout: killed"}
-    assert judged(row, Scored(value=0.5)) == {"response": "4", "reward": 0.5}
+    assert scored_row(row, Unscored(kind="timeout", detail="killed")) == {"response": "4", "error": "timeout: killed"}
+    assert scored_row(row, Scored(value=0.5)) == {"response": "4", "reward": 0.5}
 
 
 def test_a_reply_without_a_number_is_no_part_of_the_mean():
-    tally = Tally()
+    tally = ScoreTotals()
     assert tally.summary(1.0) == "0 rows: no reward, 0 errors, 0 rows/s"
     for score in (Scored(value=0.5), Unscored(kind="timeout"), Scored(value=1.0)):
         tally.add(score)
@@ -50,7 +50,7 @@ def test_a_reward_model_is_not_asked_about_texts(rlhf: Command, recipe: Path, tm
 def test_a_reward_server_is_sent_what_was_asked(rlhf: Command, recipe: Path, tmp_path: Path):
     replies = tmp_path / "replies.jsonl"
     replies.write_text(json.dumps({"question": "1 + 1?", "answer": "2", "response": "2"}) + "\n")
-    exact = reward_app(make_reward(RewardConfig()), ServerSettings(name="exact"))
+    exact = reward_app(make_reward(RewardConfig()), RewardServerSettings(name="exact"))
     with running(exact) as url:
         keys = ("reward.kind=remote", f"reward.remote.url={url}", "reward.remote.shape=slime")
         ended = rlhf(

@@ -7,7 +7,7 @@ import signal
 import httpx
 import pytest
 
-from rlhf.commands.serve_reward import serve_reward
+from rlhf.commands.serve_reward import run_serve_reward
 from rlhf.errors import ConfigError, UserError
 from tests.commanded import commanded
 from tests.pace import scaled
@@ -34,10 +34,10 @@ def test_a_function_of_ones_own_that_hangs_is_an_error_and_no_number() -> None:
 def test_another_address_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     for host in ("0.0.0.0", "192.0.2.1", "example.org", "::"):
         with pytest.raises(ConfigError, match="there is no token"):
-            serve_reward("exact", host=host)
+            run_serve_reward("exact", host=host)
     monkeypatch.setenv("EMPTY_TOKEN", " ")
     with pytest.raises(ConfigError, match="EMPTY_TOKEN names a token and is empty"):
-        serve_reward("exact", host="0.0.0.0", token_env="EMPTY_TOKEN")
+        run_serve_reward("exact", host="0.0.0.0", token_env="EMPTY_TOKEN")
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_another_address_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_reward_that_cannot_be_served_is_one_line(reward: str, overrides: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        serve_reward(reward, overrides)
+        run_serve_reward(reward, overrides)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rlhf.controller import rl as training
-from rlhf.controller.rl import explained
+from rlhf.controller.rl import explain_start_failure
 from rlhf.errors import ModelError, RlhfError, WorkerFailed
 from tests.pace import scaled
 
@@ -27,10 +27,10 @@ async def learner(ends: RlhfError | None) -> None:
     [(REFUSED, REFUSED), (None, FAILED), (WorkerFailed("learner-0", "start", "RuntimeError: another"), FAILED)],
 )
 async def test_a_model_that_the_learner_refuses_is_why_the_engine_failed(ends: RlhfError | None, told: RlhfError):
-    assert await explained(FAILED, asyncio.ensure_future(learner(ends))) is told
+    assert await explain_start_failure(FAILED, asyncio.ensure_future(learner(ends))) is told
 
 
 async def test_a_learner_that_hangs_does_not_keep_the_engines_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(training, "EXPLAINED_SECONDS", 0.01)
     async with asyncio.timeout(scaled(10)):
-        assert await explained(FAILED, asyncio.get_running_loop().create_future()) is FAILED
+        assert await explain_start_failure(FAILED, asyncio.get_running_loop().create_future()) is FAILED

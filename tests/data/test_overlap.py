@@ -9,7 +9,7 @@ import pytest
 
 from rlhf.data.config import DataConfig
 from rlhf.data.overlap import check_overlap, questions_of, questions_of_pairs
-from rlhf.data.preference import Pair
+from rlhf.data.preference import PreferencePair
 from rlhf.data.tasks import load_sets
 from rlhf.errors import DataError
 from rlhf.types import Message
@@ -64,5 +64,8 @@ def test_a_set_that_is_meant_to_be_trained_on_is_told(tmp_path: Path) -> None:
 
 def test_pairs_are_compared_by_what_they_reply_to() -> None:
     asked = (Message(role="user", content="a"),)
-    one, other = Pair(prompt=asked, chosen="x", rejected="y"), Pair(prompt=asked, chosen="z", rejected="y")
+    one, other = (
+        PreferencePair(prompt=asked, chosen="x", rejected="y"),
+        PreferencePair(prompt=asked, chosen="z", rejected="y"),
+    )
     assert questions_of_pairs([one]) == questions_of_pairs([other]) == ["a"]

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf.config import build
 from rlhf.data.config import DatasetConfig, SortingConfig
-from rlhf.data.preference import Pair, Useless, pair_from_row
+from rlhf.data.preference import PreferencePair, Useless, pair_from_row
 from rlhf.data.preference_sorting import faults, pairs
 from rlhf.data.sorting import fold_of
 from rlhf.data.sources import load_pairs, load_tasks
@@ -28,7 +28,7 @@ def config(path: str = "pairs.jsonl", **values: Any) -> DatasetConfig:
     return build(DatasetConfig, {"path": path, **COLUMNS, **values})
 
 
-def pair(row: dict[str, Any], **values: Any) -> Pair | Useless:
+def pair(row: dict[str, Any], **values: Any) -> PreferencePair | Useless:
     return pair_from_row(config(**values), row, "pairs.jsonl, row 7")
 
 
@@ -56,20 +56,20 @@ FORMS = {
 
 @pytest.mark.parametrize("row", FORMS.values(), ids=FORMS)
 def test_every_form_gives_the_same_pair(row: dict[str, Any]) -> None:
-    assert pair(row) == Pair(prompt=ASKED, chosen="4", rejected="5")
+    assert pair(row) == PreferencePair(prompt=ASKED, chosen="4", rejected="5")
 
 
 @pytest.mark.parametrize("row", FORMS.values(), ids=FORMS)
 def test_system_prompt_and_suffix_dress_the_prompt_of_every_form(row: dict[str, Any]) -> None:
     made = pair(row, system_prompt="Be brief.", prompt_suffix=" Now.")
-    assert isinstance(made, Pair)
+    assert isinstance(made, PreferencePair)
     assert made.prompt == (Message(role="system", content="Be brief."), Message(role="user", content="2 + 2? Now."))
 
 
 def test_a_transcript_of_several_turns_has_all_but_the_last_reply_as_its_prompt() -> None:
     beginning = "\n\nHuman: Hello\n\nAssistant: Hi!\n\nHuman: Human: is a word, isn't it?"
     made = pair({"chosen": f"{beginning}\n\nAssistant: It is.", "rejected": f"{beginning}\n\nAssistant: Ask: no."})
-    assert isinstance(made, Pair)
+    assert isinstance(made, PreferencePair)
     assert [message.role for message in made.prompt] == ["user", "assistant", "user"]
     assert made.prompt[-1].content == "Human: is a word, isn't it?"
     assert (made.chosen, made.rejected) == ("It is.", "Ask: no.")
@@ -108,7 +108,7 @@ def test_a_row_that_cannot_be_read_is_one_line_with_its_number(row: dict[str, An
 def test_a_margin_is_a_number_or_an_error() -> None:
     row = {"question": "2 + 2?", "chosen": "4", "rejected": "5"}
     made = pair(row | {"gap": 2}, margin_column="gap")
-    assert isinstance(made, Pair)
+    assert isinstance(made, PreferencePair)
     assert made.margin == 2.0
     for wrong in ("much", True, float("nan")):
         with pytest.raises(DataError, match="row 7: column 'gap' must be a number"):
@@ -130,7 +130,7 @@ def written(path: Path, *rows: dict[str, Any]) -> DatasetConfig:
 def test_a_file_gives_its_pairs_and_counts_what_it_drops(tmp_path: Path, name: str) -> None:
     same = FORMS["texts beside a prompt"] | {"rejected": "4"}
     found = load_pairs(written(tmp_path / name, FORMS["texts beside a prompt"], same, same))
-    assert found.pairs == (Pair(prompt=ASKED, chosen="4", rejected="5"),)
+    assert found.pairs == (PreferencePair(prompt=ASKED, chosen="4", rejected="5"),)
     assert found.dropped == {Useless.SAME: 2}
     assert found.describe() == "2 of 3 pairs dropped: 2 where both replies are the same"
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlhf.deploy.slurm.job import Job, Part
+from rlhf.deploy.slurm.job import NodeGroup, SlurmJob
 from rlhf.deploy.slurm.render import render
 
 GOLDENS = Path(__file__).parent / "goldens"
 
 
-def job(main: Part, servers: Part | None = None, *, time: str | None = "1-00:00:00") -> Job:
+def job(main: NodeGroup, servers: NodeGroup | None = None, *, time: str | None = "1-00:00:00") -> SlurmJob:
     """A job in folders that no machine has."""
-    return Job(
+    return SlurmJob(
         name="gsm8k_grpo",
         recipe="recipes/gsm8k_grpo.yaml",
         overrides=("trainer.updates=200", "run.name=it's a run"),
@@ -27,14 +27,14 @@ def job(main: Part, servers: Part | None = None, *, time: str | None = "1-00:00:
     )
 
 
-def jobs() -> dict[str, Job]:
+def jobs() -> dict[str, SlurmJob]:
     """By the name of the golden file."""
     found = {}
     for nodes in (1, 2, 32):
-        gpus = Part(nodes=nodes, gpus=8, partition="gpu")
+        gpus = NodeGroup(nodes=nodes, gpus=8, partition="gpu")
         found[f"{nodes}_nodes"] = job(gpus)
-        found[f"{nodes}_nodes_heterogeneous"] = job(gpus, Part(nodes=max(1, nodes // 8), cpus=32, partition="cpu"))
-    found["2_nodes_without_gpus"] = job(Part(nodes=2, cpus=4), time=None)
+        found[f"{nodes}_nodes_heterogeneous"] = job(gpus, NodeGroup(nodes=max(1, nodes // 8), cpus=32, partition="cpu"))
+    found["2_nodes_without_gpus"] = job(NodeGroup(nodes=2, cpus=4), time=None)
     return found
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.deploy.slurm.job import Part, check_job
+from rlhf.deploy.slurm.job import NodeGroup, check_job
 from rlhf.deploy.slurm.times import seconds_of
 from rlhf.errors import UserError
 from tests.deploy.rendered import job
@@ -47,16 +47,16 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         ({"account": "a b"}, "--account 'a b' is no name"),
         ({"account": "-x"}, "--account '-x' is no name"),
         ({"name": "a\n#SBATCH --wrap"}, "is no name"),
-        ({"main": Part(nodes=1, partition="gpu;rm")}, "--partition"),
-        ({"servers": Part(nodes=1, partition='"')}, "--cpu-partition"),
+        ({"main": NodeGroup(nodes=1, partition="gpu;rm")}, "--partition"),
+        ({"servers": NodeGroup(nodes=1, partition='"')}, "--cpu-partition"),
         ({"run_dir": Path("/shared/%j")}, "has a character"),
         ({"time": "5", "warn_seconds": 300}, "not longer than the 300 s"),
     ],
 )
 def test_a_job_that_slurm_would_misread_is_refused(changed: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        check_job(replace(job(Part(nodes=1)), **changed))
+        check_job(replace(job(NodeGroup(nodes=1)), **changed))
 
 
 def test_a_job_with_nothing_wrong_is_taken() -> None:
-    check_job(job(Part(nodes=2, gpus=8, partition="gpu"), Part(nodes=1, partition="cpu")))
+    check_job(job(NodeGroup(nodes=2, gpus=8, partition="gpu"), NodeGroup(nodes=1, partition="cpu")))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.deploy.slurm.job import Part
+from rlhf.deploy.slurm.job import NodeGroup
 from rlhf.deploy.slurm.render import render
 from tests.deploy.rendered import GOLDENS, golden, job, jobs
 from tests.pace import scaled
@@ -38,7 +38,7 @@ def test_scripts_and_goldens_are_clean_for_shellcheck() -> None:
 
 def test_words_of_a_recipe_reach_the_command_as_they_are() -> None:
     """The array of the script, as bash reads it."""
-    lines = render(job(Part(nodes=1))).split("\n")
+    lines = render(job(NodeGroup(nodes=1))).split("\n")
     at = next(n for n, line in enumerate(lines) if line.startswith("recipe=("))
     end = next(n for n in range(at, len(lines)) if lines[n].endswith(")"))
     program = "\n".join(lines[at : end + 1]) + '\nprintf "%s\\n" "${recipe[@]}"'
@@ -49,6 +49,6 @@ def test_words_of_a_recipe_reach_the_command_as_they_are() -> None:
 
 
 def test_no_secret_is_in_a_script() -> None:
-    script = render(job(Part(nodes=2)))
+    script = render(job(NodeGroup(nodes=2)))
     assert "RAY_AUTH_TOKEN=$(head -c 32 /dev/urandom" in script
     assert "--token" not in script

@@ -11,10 +11,10 @@ import pytest
 
 from rlhf.deploy.head_watch import ended_cleanly
 from rlhf.deploy.joining import joining
-from rlhf.deploy.rendezvous import Rendezvous, is_there, publish, read, wait_for
+from rlhf.deploy.rendezvous import HeadAddress, is_there, publish, read_head_address, wait_for
 from rlhf.errors import DeadlinePassed, RendezvousError, UserError
 
-HEAD = Rendezvous(run="run-1", address="10.0.0.1:40123", interface="eth0", host="n1")
+HEAD = HeadAddress(run="run-1", address="10.0.0.1:40123", interface="eth0", host="n1")
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_what_is_published_is_read(file: Path) -> None:
-    assert read(file, "run-1") is None
+    assert read_head_address(file, "run-1") is None
     publish(file, HEAD)
-    assert read(file, "run-1") == HEAD
+    assert read_head_address(file, "run-1") == HEAD
     assert [path.name for path in file.parent.iterdir()] == [file.name], "nothing half written is left beside it"
 
 
@@ -40,7 +40,7 @@ def test_a_damaged_file_is_refused(file: Path, text: str) -> None:
     file.parent.mkdir()
     file.write_text(text)
     with pytest.raises(RendezvousError, match="is not a rendezvous file"):
-        read(file, "run-1")
+        read_head_address(file, "run-1")
 
 
 def test_waiting_ends_when_the_head_is_there(file: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_head_that_takes_its_file_away_has_ended_cleanly(file: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [replace(HEAD, address="10.0.0.2:40999"), replace(HEAD, run="run-2")])
-def test_a_head_whose_place_another_has_taken_has_ended(file: Path, after: Rendezvous) -> None:
+def test_a_head_whose_place_another_has_taken_has_ended(file: Path, after: HeadAddress) -> None:
     publish(file, after)
     assert ended_cleanly(file, HEAD)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.deploy.slurm.job import Part
+from rlhf.deploy.slurm.job import NodeGroup
 from rlhf.deploy.slurm.render import render
 from tests.deploy.rendered import job
 from tests.pace import scaled
@@ -50,7 +50,7 @@ class Script:
             (folder / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
             (folder / name).chmod(0o755)
         (folder / "train").write_text(training)
-        ours = replace(job(Part(nodes=2, cpus=1)), run_dir=self.run, folder=folder, rlhf=folder / "rlhf")
+        ours = replace(job(NodeGroup(nodes=2, cpus=1)), run_dir=self.run, folder=folder, rlhf=folder / "rlhf")
         told = {"FAKES": str(folder), "RUN": str(self.run), "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
         path = f"{folder}{os.pathsep}{os.environ['PATH']}"
         self.process = subprocess.Popen(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.environment.command import OPENENV_SERVER
-from rlhf.env.check.report import Verdict, check_server
+from rlhf.env.check.report import CheckOutcome, check_server
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.client.servers import RemoteEnvironments
 from rlhf.env.hosting.isolation import Deadlines
@@ -113,8 +113,8 @@ async def test_its_server_passes_every_check_that_applies_to_it():
     with stock(max_sessions=4) as url:
         found = {one.name: one.verdict async for one in check_server(Address(url=url))}
     without_extras = {"timeout", "idempotent retry"}
-    assert {name for name, verdict in found.items() if verdict is Verdict.NOT_APPLICABLE} == without_extras
-    assert Verdict.FAIL not in found.values()
+    assert {name for name, verdict in found.items() if verdict is CheckOutcome.NOT_APPLICABLE} == without_extras
+    assert CheckOutcome.FAIL not in found.values()
 
 
 @pytest.mark.parametrize("version", ["mcp1", "mcp2"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlhf.data.config import SortingConfig
-from rlhf.data.sorting import tasks
+from rlhf.data.sorting import sorting_tasks
 from rlhf.models.chat import prompt_ids
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import load_policy, load_tokenizer
@@ -28,7 +28,7 @@ def talker(folder: Path, share: float) -> Path:
     """A model that has learnt to say the first of two tokens with probability `share`, whatever it is asked."""
     path = save_tiny(SMALL, 0, folder)
     model, tokenizer = load_policy(str(path)), load_tokenizer(str(path))
-    prompts = np.array([prompt_ids(tokenizer, task.messages) for task in tasks(TASK)])
+    prompts = np.array([prompt_ids(tokenizer, task.messages) for task in sorting_tasks(TASK)])
     optimizer, rng = torch.optim.AdamW(model.parameters(), lr=1e-2), np.random.default_rng(0)
     for _ in range(60):
         said = np.where(rng.random((16, TOKENS)) < share, 50, 51)

@@ -16,7 +16,7 @@ from rlhf.controller.instrumentation import ObservedBuffer, ObservedLearner, Obs
 from rlhf.protocols import Environments
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.group import GroupRollout
-from rlhf.rollout.turns import Rules, WithEnvironment
+from rlhf.rollout.turns import TurnRules, WithEnvironment
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
 from rlhf.runs.tracing import Clock
@@ -85,7 +85,7 @@ async def run_to_the_end(environments: Environments, folder: Path, updates: int,
     """`updates` updates of `GROUPS` groups, one update stale."""
     place, buffer, learner = RunFolder.create(folder), _buffer(updates), WholeLearner()
     ledger, clock = Ledger(place, GROUP), Clock()
-    rules = Rules(environment=environments.spec.name, max_turns=turns, timeout_seconds=30)
+    rules = TurnRules(environment=environments.spec.name, max_turns=turns, timeout_seconds=30)
     rollout = GroupRollout(
         engine=FakeEngine(), renderer=FakeRenderer(), reward=EnvironmentReward(), sampling=Sampling(), group_size=GROUP,
         max_context_tokens=64, run_seed=0, play=WithEnvironment(environments=environments, rules=rules),

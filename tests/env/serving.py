@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from rlhf.env.hosting.isolation import Deadlines, Factory, ThreadIsolation
 from rlhf.env.hosting.processes import ProcessIsolation
-from rlhf.env.server.app import ServerSettings, build_app, uvicorn_config
+from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config
 from tests.pace import scaled
 
 HERE = "tests.env.environments:"
@@ -35,7 +35,7 @@ def served(
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1024)
-        chosen = ServerSettings(port=listener.getsockname()[1], **settings)
+        chosen = EnvironmentServerSettings(port=listener.getsockname()[1], **settings)
         server = Running(Factory(name=module + name, arguments=arguments or {}), isolation, chosen, listener)
         server.start()
         try:
@@ -47,7 +47,9 @@ def served(
 class Running:
     """A server's event loop in a thread."""
 
-    def __init__(self, factory: Factory, isolation: str, settings: ServerSettings, listener: socket.socket) -> None:
+    def __init__(
+        self, factory: Factory, isolation: str, settings: EnvironmentServerSettings, listener: socket.socket
+    ) -> None:
         self._factory, self._isolation, self._settings, self._listener = factory, isolation, settings, listener
         self._server: uvicorn.Server | None = None
         self._error: BaseException | None = None
@@ -78,7 +80,9 @@ class Running:
         isolation = kind(self._factory, self._settings.deadlines)
         await isolation.start()
         try:
-            self._server = uvicorn.Server(uvicorn_config(build_app(isolation, self._settings), self._settings))
+            self._server = uvicorn.Server(
+                environment_uvicorn_config(build_app(isolation, self._settings), self._settings)
+            )
             await self._server.serve(sockets=[self._listener])
         finally:
             await isolation.stop()

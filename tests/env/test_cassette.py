@@ -15,7 +15,7 @@ from rlhf.controller.environments import started_environments
 from rlhf.env.cassette import RecordedEnvironments, ReplayedEnvironments
 from rlhf.env.config import EnvironmentConfig
 from rlhf.errors import CassetteError, EnvironmentFailed
-from rlhf.rollout.seat import Seat
+from rlhf.rollout.timed_environment import TimedEnvironment
 from rlhf.runs.records import EpisodeRecord
 from rlhf.types import Message, Observation, Task, ToolCall
 from tests.env.fated import RETURN, met
@@ -107,7 +107,7 @@ async def silent_episode(path: Path, seconds: float) -> Observation | None:
     cassette = RecordedEnvironments(ScriptedEnvironments(lambda session: Silent(says("go"))), path)
     environment = await cassette.open("s")
     try:
-        seat = Seat(environment, "silent", seconds)
+        seat = TimedEnvironment(environment, "silent", seconds)
         await seat.reset(TASK, seed=1)
         return await seat.step(Message(role="assistant", content="a"))
     finally:
@@ -116,7 +116,7 @@ async def silent_episode(path: Path, seconds: float) -> Observation | None:
 
 async def test_an_episode_that_its_deadline_cut_off_is_cut_off_again_without_waiting(tmp_path: Path) -> None:
     assert await silent_episode(tmp_path / "c", seconds=0.1) is None
-    again = Seat(await ReplayedEnvironments(tmp_path / "c").open("s"), "silent", 3600)
+    again = TimedEnvironment(await ReplayedEnvironments(tmp_path / "c").open("s"), "silent", 3600)
     await again.reset(TASK, seed=1)
     assert await again.step(Message(role="assistant", content="a")) is None
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf.env.check.checks import CHECKS, interleaved, seeds
 from rlhf.env.check.probe import example
-from rlhf.env.check.report import Finding, Verdict, check_server
+from rlhf.env.check.report import CheckOutcome, CheckResult, check_server
 from rlhf.env.client.remote import Address
 from rlhf.errors import UserError
 from rlhf.types import Message, Observation, Task
@@ -32,7 +32,7 @@ class Dice(Guess):
         return Observation(messages=said(str(Dice.rolled)), terminated=Dice.rolled > 5)
 
 
-async def findings(url: str) -> dict[str, Finding]:
+async def findings(url: str) -> dict[str, CheckResult]:
     return {one.name: one async for one in check_server(Address(url=url))}
 
 
@@ -41,13 +41,13 @@ async def test_our_server_conforms_in_every_check(isolation: str):
     with served("Guess", isolation=isolation, max_sessions=25) as url:
         found = await findings(url)
     assert set(found) == set(CHECKS)
-    assert {one.verdict for one in found.values()} == {Verdict.PASS}, found
+    assert {one.verdict for one in found.values()} == {CheckOutcome.PASS}, found
 
 
 async def test_a_tool_environment_conforms_too():
     with served("Adder") as url:
         found = await findings(url)
-    assert [one.name for one in found.values() if one.verdict is not Verdict.PASS] == ["capacity"], found
+    assert [one.name for one in found.values() if one.verdict is not CheckOutcome.PASS] == ["capacity"], found
 
 
 async def test_an_environment_that_forgets_its_seed_or_shares_state_is_found_out():
@@ -55,8 +55,8 @@ async def test_an_environment_that_forgets_its_seed_or_shares_state_is_found_out
         found = await findings(url)
     for check in (seeds, interleaved):
         name = next(name for name, one in CHECKS.items() if one is check)
-        assert found[name].verdict is Verdict.FAIL
-    assert found["idempotent retry"].verdict is Verdict.PASS
+        assert found[name].verdict is CheckOutcome.FAIL
+    assert found["idempotent retry"].verdict is CheckOutcome.PASS
 
 
 async def test_where_no_server_is_the_command_says_so():

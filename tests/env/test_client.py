@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlhf.env.client.pool import EnvironmentPool, Exchange
+from rlhf.env.client.pool import EnvironmentPool, StepQueue
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.client.servers import RemoteEnvironments
 from rlhf.env.hosting.isolation import Deadlines
@@ -224,7 +224,7 @@ async def test_a_pool_of_different_environments_is_refused(nonce: str):
 
 async def test_answers_are_received_as_they_are_ready():
     with served("Moody") as url:
-        environments, exchange = await connected(url), Exchange()
+        environments, exchange = await connected(url), StepQueue()
         sessions = {name: await environments.open(name) for name in ("slow", "quick", "broken")}
         for name, session in sessions.items():
             exchange.send_reset(name, session, task("fine"), seed=0)

@@ -1,4 +1,4 @@
-"""The circuit and the gate, on a clock of their own."""
+"""The circuit and the limiter, on a clock of their own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from rlhf.errors import HttpFailed
+from rlhf.http.adaptive_limiter import AdaptiveLimiter
 from rlhf.http.circuit import Circuit
-from rlhf.http.gate import Gate
 from tests.pace import scaled
 
 
@@ -79,45 +79,45 @@ def test_a_trial_that_was_given_up_lets_another_one_try(circuit: Circuit, clock:
 
 
 def test_the_limit_halves_when_the_server_is_busy_and_grows_back_slowly() -> None:
-    gate = Gate(8)
+    limiter = AdaptiveLimiter(8)
     for _ in range(2):
-        gate.busy(gate.halvings)
-    assert gate.limit == 2
+        limiter.busy(limiter.halvings)
+    assert limiter.limit == 2
     for _ in range(2 + 3):
-        gate.answered()
-    assert gate.limit == 4
+        limiter.answered()
+    assert limiter.limit == 4
     for _ in range(100):
-        gate.answered()
-    assert gate.limit == 8
+        limiter.answered()
+    assert limiter.limit == 8
     for _ in range(9):
-        gate.busy(gate.halvings)
-    assert gate.limit == 1
+        limiter.busy(limiter.halvings)
+    assert limiter.limit == 1
 
 
 def test_calls_that_were_turned_away_together_halve_the_limit_once() -> None:
-    gate = Gate(8)
-    together = gate.halvings
+    limiter = AdaptiveLimiter(8)
+    together = limiter.halvings
     for _ in range(5):
-        gate.busy(together)
-    assert gate.limit == 4
+        limiter.busy(together)
+    assert limiter.limit == 4
 
 
 def test_a_stated_capacity_is_a_ceiling_for_good() -> None:
-    gate = Gate(8)
-    gate.narrow(3)
+    limiter = AdaptiveLimiter(8)
+    limiter.narrow(3)
     for _ in range(100):
-        gate.answered()
-    assert gate.limit == gate.most == 3
-    gate.narrow(5)
-    assert gate.most == 3
+        limiter.answered()
+    assert limiter.limit == limiter.most == 3
+    limiter.narrow(5)
+    assert limiter.most == 3
 
 
 async def test_whoever_gives_up_waiting_leaves_no_gap_and_keeps_no_place() -> None:
-    gate = Gate(1)
+    limiter = AdaptiveLimiter(1)
     order: list[str] = []
 
     async def visit(name: str) -> None:
-        async with gate:
+        async with limiter:
             order.append(name)
             await asyncio.sleep(0.01)
 
@@ -130,11 +130,11 @@ async def test_whoever_gives_up_waiting_leaves_no_gap_and_keeps_no_place() -> No
 
 
 async def test_a_place_given_to_one_that_is_gone_goes_to_the_next() -> None:
-    gate = Gate(1)
-    await gate.__aenter__()
-    leaving, staying = (asyncio.create_task(gate.__aenter__()) for _ in range(2))
+    limiter = AdaptiveLimiter(1)
+    await limiter.__aenter__()
+    leaving, staying = (asyncio.create_task(limiter.__aenter__()) for _ in range(2))
     await asyncio.sleep(0)
-    await gate.__aexit__(None, None, None)
+    await limiter.__aexit__(None, None, None)
     leaving.cancel()
     await asyncio.wait_for(staying, scaled(5))
     assert leaving.cancelled()

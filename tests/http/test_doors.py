@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from rlhf.http.binding import Access
 from rlhf.http.doors import Doors
-from rlhf.http.limits import Limits
+from rlhf.http.limits import HttpLimits
 from rlhf.http.serving import behind_doors
 from tests.servers import running
 
@@ -30,7 +30,7 @@ APP = Starlette(routes=[Route(path, length, methods=["GET", "POST"]) for path in
 
 
 def doors(names: tuple[str, ...] = (), host: str = "127.0.0.1", waiting: int = 10_000, **rules: Any) -> Doors:
-    access = Access(names=names, limits=Limits(body_bytes=MOST, waiting_bytes=waiting))
+    access = Access(names=names, limits=HttpLimits(body_bytes=MOST, waiting_bytes=waiting))
     return behind_doors(APP, lambda status, why: {"status": status, "why": why}, access, host=host, **rules)
 
 

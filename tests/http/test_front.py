@@ -20,10 +20,10 @@ from websockets.asyncio.client import connect
 
 from rlhf.commands.reached import access_of, check_reach
 from rlhf.env.hosting.isolation import Deadlines, Factory, ThreadIsolation
-from rlhf.env.server.app import ServerSettings, build_app, uvicorn_config
+from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config
 from rlhf.errors import ConfigError
-from rlhf.http.binding import Access, check_tls, host_name, names_of
-from rlhf.http.limits import Limits, limits_from
+from rlhf.http.binding import Access, check_tls, name_in_header, server_names
+from rlhf.http.limits import HttpLimits, limits_from
 from rlhf.http.listening import listening
 from rlhf.http.serving import behind_doors, serving
 
@@ -66,8 +66,8 @@ async def test_with_a_certificate_a_server_speaks_tls_and_nothing_else(tls: Acce
 async def test_a_websocket_goes_through_tls_too(tls: Access) -> None:
     isolation = ThreadIsolation(Factory(name="tests.env.environments:Guess", arguments={}), Deadlines())
     await isolation.start()
-    settings = ServerSettings(port=0, token="secret", access=tls)
-    async with listening(uvicorn_config(build_app(isolation, settings), settings)) as url:
+    settings = EnvironmentServerSettings(port=0, token="secret", access=tls)
+    async with listening(environment_uvicorn_config(build_app(isolation, settings), settings)) as url:
         known, bearer = ssl.create_default_context(cafile=tls.certificate), {"Authorization": "Bearer secret"}
         where = f"{url.replace('https', 'wss')}/ws"
         async with connect(where, ssl=known, proxy=None, additional_headers=bearer) as socket:
@@ -105,14 +105,14 @@ def test_beyond_loopback_plain_text_is_warned_of_and_no_token_is_refused(
 
 
 def test_a_limit_is_set_by_its_name() -> None:
-    access = access_of(["a.example"], None, None, ["connections=7", "head_seconds=0.5"], Limits(body_bytes=9))
-    assert access == Access(names=("a.example",), limits=Limits(body_bytes=9, connections=7, head_seconds=0.5))
+    access = access_of(["a.example"], None, None, ["connections=7", "head_seconds=0.5"], HttpLimits(body_bytes=9))
+    assert access == Access(names=("a.example",), limits=HttpLimits(body_bytes=9, connections=7, head_seconds=0.5))
 
 
 @pytest.mark.parametrize("text", ["connection=7", "connections", "connections=0", "idle_seconds=nan"])
 def test_a_limit_that_is_none_is_refused_in_a_line(text: str) -> None:
     with pytest.raises(ConfigError, match=f"--limit '{text}'"):
-        limits_from([text], Limits())
+        limits_from([text], HttpLimits())
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,10 @@ def test_a_limit_that_is_none_is_refused_in_a_line(text: str) -> None:
     [("A.example:80", "a.example"), ("[::1]:8000", "::1"), ("a.example.", "a.example"), ("a:b", None), ("a@b", None)],
 )
 def test_a_host_header_is_a_name_and_perhaps_a_port(header: str, name: str | None) -> None:
-    assert host_name(header) == name
+    assert name_in_header(header) == name
 
 
 def test_beyond_loopback_a_server_also_has_the_name_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlhf.http.binding.gethostname", lambda: "Node1.cluster")
-    assert names_of("0.0.0.0", ["x"]) == {"0.0.0.0", "node1.cluster", "node1", "x"}
-    assert names_of("127.0.0.1", ["x"]) == {"x"}
+    assert server_names("0.0.0.0", ["x"]) == {"0.0.0.0", "node1.cluster", "node1", "x"}
+    assert server_names("127.0.0.1", ["x"]) == {"x"}

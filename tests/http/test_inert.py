@@ -17,7 +17,7 @@ import pytest
 from rlhf.commands.env_check import print_findings
 from rlhf.commands.failures import tell
 from rlhf.deploy import hosts
-from rlhf.env.check.report import Finding, Verdict
+from rlhf.env.check.report import CheckOutcome, CheckResult
 from rlhf.env.client.remote import Address
 from rlhf.env.encoding import dumps
 from rlhf.errors import EnvironmentFailed, RlhfError
@@ -96,7 +96,7 @@ def test_plain_lines_and_logs_of_hosts_are_inert(name: str, capsys: pytest.Captu
     view = PlainView(stream)
     view.message(HOSTILE[name])
     view.phase(HOSTILE[name])
-    hosts.say(HOSTILE[name])
+    hosts.print_node_line(HOSTILE[name])
     assert is_inert(stream.getvalue())
     assert is_inert(capsys.readouterr().out)
 
@@ -136,7 +136,7 @@ async def test_what_a_checked_server_says_is_inert(
 ) -> None:
     async def findings(address: Address, action: object) -> object:
         for text in HOSTILE.values():
-            yield Finding(verdict=Verdict.FAIL, name="answers", detail=text)
+            yield CheckResult(verdict=CheckOutcome.FAIL, name="answers", detail=text)
 
     monkeypatch.setattr("rlhf.commands.env_check.check_server", findings)
     await print_findings(Address(url="http://x"), None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlhf.trainer.worker import LearnerWorker
+from rlhf.trainer.learner_worker import LearnerWorker
 from tests.warm.calls import WarmCalls
 
 _worker = LearnerWorker()

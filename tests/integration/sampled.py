@@ -11,13 +11,13 @@ import torch
 from rlhf.models.config import LoraConfig, ModelConfig, TinyModelConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.tiny import save_tiny
-from rlhf.rollout.vllm.settings import Finished, Request
-from rlhf.trainer.canary import canary, limits_for
+from rlhf.rollout.vllm.settings import Finished, GenerateRequest
+from rlhf.trainer.canary import canary, tolerance_for
 from rlhf.trainer.config import DeepSpeedConfig, OptimizerConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.publish import Publisher
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.types import Group, Sample, Scored, Segment, Status, Task, Ticket, TokenKind, Trajectory, Updated
+from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Task, Ticket, TokenKind, Trajectory, Updated
 from tests.integration.learner_ranks import ProcessWorker
 from tests.integration.torch_learner import ThreadedEngine
 
@@ -75,7 +75,7 @@ class Sampled:
         for index in range(len(prompts)):
             prompts[index] = prompts[index - index % SAMPLES]
         requests = [
-            Request(str(n), prompt, temperature=temperature, max_tokens=REPLY_TOKENS, seed=1000 * version + n)
+            GenerateRequest(str(n), prompt, temperature=temperature, max_tokens=REPLY_TOKENS, seed=1000 * version + n)
             for n, prompt in enumerate(prompts)
         ]
         self.engine.worker.submit(requests)
@@ -118,7 +118,9 @@ async def started(
     learner = RemoteLearner(workers, config, plays=True)
     model = ModelConfig(path=str(folder), dtype=dtype, attention=attention, lora=lora)
     await learner.start(LearnerSettings(model_path=str(folder), model=model, trainer=config, temperature=temperature))
-    publisher = Publisher(learner, [engine], canary=canary(256, CONTEXT, limits_for(dtype)), phase_timeout_seconds=120)
+    publisher = Publisher(
+        learner, [engine], canary=canary(256, CONTEXT, tolerance_for(dtype)), phase_timeout_seconds=120
+    )
     await publisher.connect()
     await publisher.drill()
     return Sampled(engine, learner, publisher)
@@ -133,5 +135,5 @@ def _sample(prompt: np.ndarray, reply: Finished, reward: float) -> Sample:
         logprobs=np.concatenate([before, reply.logprobs]).astype(np.float32),
         versions=np.concatenate([before - 1, reply.versions]).astype(np.int32),
     )
-    trajectory = Trajectory(task=Task(id="", messages=()), segments=(segment,), status=Status.TERMINATED)
+    trajectory = Trajectory(task=Task(id="", messages=()), segments=(segment,), status=EpisodeStatus.TERMINATED)
     return Sample(trajectory=trajectory, score=Scored(value=reward))

@@ -23,7 +23,7 @@ from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.rank import Rank
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.types import Group, Sample, Scored, Segment, Status, Trajectory, Updated
+from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Trajectory, Updated
 from tests.integration.learner_ranks import ProcessWorker, rank_processes
 from tests.pace import scaled
 from tests.trainer.made import made_groups, with_one_prompt
@@ -129,7 +129,9 @@ def made() -> list[Group]:
             replace(
                 sample,
                 score=Scored(value=float(rng.normal())),
-                trajectory=replace(sample.trajectory, status=rng.choice([Status.TERMINATED, Status.TRUNCATED])),
+                trajectory=replace(
+                    sample.trajectory, status=rng.choice([EpisodeStatus.TERMINATED, EpisodeStatus.TRUNCATED])
+                ),
             )
             for sample in group.samples
         ]

@@ -20,7 +20,7 @@ from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import byte_tokenizer, save_tiny
 from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.rollout.vllm.settings import UNPUBLISHED, Finished, Refused, Request
+from rlhf.rollout.vllm.settings import UNPUBLISHED, Finished, GenerateRequest, RefusedRequest
 from rlhf.transfer.types import Manifest
 from rlhf.types import FinishReason
 from tests.pace import scaled
@@ -46,11 +46,11 @@ class Served:
     worker: EngineWorker
     model: PreTrainedModel
 
-    def answer(self, *requests: Request) -> list[Finished]:
+    def answer(self, *requests: GenerateRequest) -> list[Finished]:
         self.worker.submit(requests)
         return self.wait_for(requests)
 
-    def wait_for(self, requests: tuple[Request, ...]) -> list[Finished]:
+    def wait_for(self, requests: tuple[GenerateRequest, ...]) -> list[Finished]:
         replies = collect(self.worker, len(requests))
         assert all(isinstance(reply, Finished) for reply in replies.values()), replies
         return [replies[request.id] for request in requests]
@@ -68,8 +68,8 @@ class Served:
         assert np.abs(expected.numpy() - reply.logprobs).max() < TOLERANCE / min(temperature, 1.0)
 
 
-def collect(worker: EngineWorker, count: int) -> dict[str, Finished | Refused]:
-    replies: dict[str, Finished | Refused] = {}
+def collect(worker: EngineWorker, count: int) -> dict[str, Finished | RefusedRequest]:
+    replies: dict[str, Finished | RefusedRequest] = {}
     deadline = time.monotonic() + scaled(60)
     while len(replies) < count and time.monotonic() < deadline:
         replies |= {reply.id: reply for reply in worker.collect(1.0)}
@@ -80,8 +80,10 @@ def tokens(seed: int, length: int = 9) -> np.ndarray:
     return np.random.default_rng(seed).integers(60, 250, length).astype(np.int32)
 
 
-def request(name: str, *, seed: int = 0, temperature: float = 1.0, max_tokens: int = 12, length: int = 9) -> Request:
-    return Request(name, tokens(seed, length), temperature, max_tokens, seed)
+def request(
+    name: str, *, seed: int = 0, temperature: float = 1.0, max_tokens: int = 12, length: int = 9
+) -> GenerateRequest:
+    return GenerateRequest(name, tokens(seed, length), temperature, max_tokens, seed)
 
 
 def served(folder: Path, architecture: str, tied: bool) -> Served:
@@ -126,7 +128,7 @@ def test_scores_are_those_of_a_forward_pass(any_shape: Served) -> None:
     ids = tokens(5, 60)
     expected = any_shape.logprobs(ids)[:-1].gather(-1, torch.tensor(ids[1:, None].astype(np.int64)))[:, 0]
     for _ in range(2):
-        assert np.abs(any_shape.worker.score(ids).logprobs - expected.numpy()).max() < TOLERANCE
+        assert np.abs(any_shape.worker.token_logprobs(ids).logprobs - expected.numpy()).max() < TOLERANCE
 
 
 def test_greedy_is_the_argmax_of_every_step(any_shape: Served) -> None:
@@ -169,10 +171,10 @@ def test_a_prompt_that_is_too_long_is_refused_at_once_and_others_are_answered(en
     too_long, fine = request("long", length=128), request("fine")
     engine.worker.submit([too_long, fine])
     replies = collect(engine.worker, 2)
-    assert replies["long"] == Refused("long", "a prompt of 128 tokens leaves no room in a context of 128")
+    assert replies["long"] == RefusedRequest("long", "a prompt of 128 tokens leaves no room in a context of 128")
     assert isinstance(replies["fine"], Finished)
     with pytest.raises(ValueError, match="engine-0 cannot score: a prompt of 128 tokens"):
-        engine.worker.score(tokens(0, 128))
+        engine.worker.token_logprobs(tokens(0, 128))
 
 
 def test_a_reply_that_is_cut_off_comes_back_with_what_was_said_and_is_the_beginning_of_the_whole(
@@ -229,12 +231,12 @@ def test_a_pause_keeps_every_request_and_every_token(engine: Served) -> None:
 
 def test_a_canary_is_answered_in_the_pause_while_requests_wait_and_each_token_has_its_version(engine: Served) -> None:
     ids, requests = tokens(9, 30), tuple(request(f"r{n}", seed=n, max_tokens=80) for n in range(4))
-    before = engine.worker.score(ids).logprobs
+    before = engine.worker.token_logprobs(ids).logprobs
     engine.worker.submit(requests)
     time.sleep(0.02)
     engine.worker.prepare(Manifest(tensors=()))
     engine.worker.commit(5)
-    assert np.array_equal(engine.worker.score(ids).logprobs, before)
+    assert np.array_equal(engine.worker.token_logprobs(ids).logprobs, before)
     assert engine.worker.collect(0.2) == []
     engine.worker.resume()
     for reply in engine.wait_for(requests):
@@ -264,7 +266,7 @@ def test_a_reply_ends_with_a_text_and_its_last_token_is_the_one_that_makes_it(
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), byte_tokenizer()
     prompt, said, place = next(pairs_said(model, tokenizer))
     worker = make_engine(stop=(tokenizer.decode(said[place : place + 2]),))
-    worker.submit([Request("said", prompt, 0, len(said), 0), Request("cut", prompt, 0, place + 1, 0)])
+    worker.submit([GenerateRequest("said", prompt, 0, len(said), 0), GenerateRequest("cut", prompt, 0, place + 1, 0)])
     replies = collect(worker, 2)
     assert [replies[name].reason for name in ("said", "cut")] == [FinishReason.STOP, FinishReason.LENGTH]
     assert replies["said"].token_ids.tolist() == said[: place + 2]
@@ -300,10 +302,10 @@ def test_a_phase_that_fails_leaves_an_engine_that_serves_no_more(make_engine: Ca
     worker.submit([request("under-way", max_tokens=200)])
     with pytest.raises(EngineBroken, match=r"engine-1 is broken .* receive failed with RuntimeError"):
         worker.receive({"names": []})
-    assert collect(worker, 1)["under-way"] == Refused("under-way", worker._cause, broken=True)
+    assert collect(worker, 1)["under-way"] == RefusedRequest("under-way", worker._cause, broken=True)
     worker.submit([request("later")])
-    assert collect(worker, 1)["later"] == Refused("later", worker._cause, broken=True)
-    for ask in (worker.resume, lambda: worker.commit(1), lambda: worker.score(tokens(0))):
+    assert collect(worker, 1)["later"] == RefusedRequest("later", worker._cause, broken=True)
+    for ask in (worker.resume, lambda: worker.commit(1), lambda: worker.token_logprobs(tokens(0))):
         with pytest.raises(EngineBroken, match="receive failed"):
             ask()
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from rlhf.cluster.host import Host
+from rlhf.cluster.host import WorkerHost
 from rlhf.cluster.local import LocalWorker
 from rlhf.errors import WorkerFailed
 from rlhf.models.config import TinyModelConfig
@@ -78,7 +78,7 @@ async def joined(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     architecture, tied = request.param
     config = TinyModelConfig(architecture=architecture, hidden_size=64, heads=2, tie_word_embeddings=tied)
     save_tiny(config, 0, tmp_path)
-    worker = LocalWorker("engine-0", Host("rlhf.rollout.vllm.engine_worker:EngineWorker", 8))
+    worker = LocalWorker("engine-0", WorkerHost("rlhf.rollout.vllm.engine_worker:EngineWorker", 8))
     settings = {"model": str(tmp_path), "kv_cache_megabytes": 16, "weight_transfer": "gloo"}
     await worker.construct({"name": "engine-0", "settings": settings}, 60)
     engine = RemoteEngine(worker)
@@ -104,14 +104,14 @@ async def test_tokens_before_and_after_a_publish_have_the_logprobs_of_their_vers
     asks = [ask(engine, prompt, seed) for seed, prompt in enumerate(prompts)]
     await asyncio.sleep(0.1)
     old = [learner.logprobs(prompt) for prompt in prompts]
-    assert np.abs((await engine.score(prompts[0])).logprobs - old[0]).max() < TOLERANCE
+    assert np.abs((await engine.token_logprobs(prompts[0])).logprobs - old[0]).max() < TOLERANCE
 
     before = Learner(type(learner.model)(learner.model.config), learner.sender)
     before.model.load_state_dict(learner.model.state_dict())
     learner.change(seed=2)
     await publish(learner, engine, 2)
     assert not any(task.done() for task in asks)
-    assert np.abs((await engine.score(prompts[0])).logprobs - learner.logprobs(prompts[0])).max() < TOLERANCE
+    assert np.abs((await engine.token_logprobs(prompts[0])).logprobs - learner.logprobs(prompts[0])).max() < TOLERANCE
     await engine.resume()
 
     for prompt, completion in zip(prompts, await asyncio.gather(*asks), strict=True):

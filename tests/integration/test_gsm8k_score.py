@@ -1,4 +1,4 @@
-"""`rlhf score` on real GSM8K rows: the dataset's own solutions are right, other rows' solutions are wrong."""
+"""`rlhf run_score` on real GSM8K rows: the dataset's own solutions are right, other rows' solutions are wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rlhf.commands.score import score
+from rlhf.commands.score import run_score
 from rlhf.errors import ConfigError, DataError
 from tests.pace import scaled
 
@@ -43,7 +43,7 @@ def write(path: Path, rows: list[Row]) -> Path:
 
 def scored(rows: list[Row], folder: Path, *overrides: str) -> list[Row]:
     output = folder / "scored.jsonl"
-    assert score(RECIPE, write(folder / "rows.jsonl", rows), list(overrides), output) == 0
+    assert run_score(RECIPE, write(folder / "rows.jsonl", rows), list(overrides), output) == 0
     return [json.loads(line) for line in output.read_text().splitlines()]
 
 
@@ -86,19 +86,19 @@ def test_a_row_that_cannot_be_scored_is_named_before_anything_is_written(
 ) -> None:
     rows = write(tmp_path / "rows.jsonl", [{"answer": "#### 1", "response": "#### 1"}, row])
     with pytest.raises(DataError, match=message) as caught:
-        score(RECIPE, rows, [], tmp_path / "scored.jsonl")
+        run_score(RECIPE, rows, [], tmp_path / "scored.jsonl")
     assert caught.value.exit_code == 2
     assert not (tmp_path / "scored.jsonl").exists()
 
 
 def test_missing_files_and_columns_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
-        score(RECIPE, tmp_path / "nowhere.jsonl", [], None)
+        run_score(RECIPE, tmp_path / "nowhere.jsonl", [], None)
     rows = write(tmp_path / "rows.jsonl", [{"answer": "#### 1", "response": "1"}])
     with pytest.raises(DataError, match="no folder"):
-        score(RECIPE, rows, [], tmp_path / "nowhere" / "scored.jsonl")
+        run_score(RECIPE, rows, [], tmp_path / "nowhere" / "scored.jsonl")
     with pytest.raises(ConfigError, match=r"data\.train\.answer_column is null"):
-        score(RECIPE, rows, ["data.train.answer_column=null"], None)
+        run_score(RECIPE, rows, ["data.train.answer_column=null"], None)
 
 
 def test_scoring_needs_no_heavy_library() -> None:

@@ -19,13 +19,13 @@ from rlhf.runs.durable import sizes
 from rlhf.trainer import weights, zero
 from rlhf.trainer.batch import build_minibatches
 from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, PublishConfig, TrainerConfig
+from rlhf.trainer.forward_outputs import ForwardRequest, gather_forward_outputs
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.rank import Rank
-from rlhf.trainer.scores import Wanted, gathered_scores
-from rlhf.trainer.settings import LearnerSettings, Orders
+from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.trainer.sft import fine_tune
 from rlhf.trainer.warmup import warm_up
-from rlhf.transfer.buckets import cut, digest, unpack
+from rlhf.transfer.buckets import cut_buckets, digest, unpack_bucket
 from rlhf.transfer.gloo_group import GlooGroup
 from rlhf.transfer.types import Manifest, Rendezvous
 from rlhf.types import Message
@@ -87,7 +87,7 @@ def gradient_of(rank: Rank, minibatches: Any) -> np.ndarray:
 
     zero.step = reading_step
     try:
-        rank.update(minibatches, Orders())
+        rank.update(minibatches, UpdateArguments())
     finally:
         zero.step = real_step
     return seen[0]
@@ -278,14 +278,14 @@ def test_a_drill_leaves_no_trace(
     undisturbed = look(workers, whole_weights)
     learner = start(workers, folder, trainer(ranks, stage), dtype)
     train(learner, 1)
-    before, scores = look(workers, whole_weights), asyncio.run(learner.score(CANARY))
+    before, scores = look(workers, whole_weights), asyncio.run(learner.token_logprobs(CANARY))
     asyncio.run(learner.perturb())
     moved = look(workers, whole_weights)
     assert not any(torch.equal(moved[name], before[name]) for name in before)
-    assert np.abs(asyncio.run(learner.score(CANARY)) - scores).max() > 1
+    assert np.abs(asyncio.run(learner.token_logprobs(CANARY)) - scores).max() > 1
     asyncio.run(learner.restore())
     assert same(look(workers, whole_weights), before)
-    np.testing.assert_array_equal(asyncio.run(learner.score(CANARY)), scores)
+    np.testing.assert_array_equal(asyncio.run(learner.token_logprobs(CANARY)), scores)
     train(learner, 1)
     assert same(look(workers, whole_weights), undisturbed)
 
@@ -304,7 +304,7 @@ def test_the_exported_folder_is_the_trained_policy(
         expected, _ = chosen_logprobs(model(ids[None]).logits[0, :-1], ids[1:])
     # In bfloat16 a logit is rounded to 2^-9 of itself, and how depends on how many rows are multiplied at once.
     tolerance = 1e-6 if dtype == "float32" else 5e-3
-    np.testing.assert_allclose(asyncio.run(learner.score(CANARY)), expected, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(asyncio.run(learner.token_logprobs(CANARY)), expected, rtol=0, atol=tolerance)
     assert same(dict(model.named_parameters()), look(workers, whole_weights))
     assert load_tokenizer(str(tmp_path)).chat_template == load_tokenizer(folder).chat_template
 
@@ -336,10 +336,10 @@ def received(rendezvous: Rendezvous, manifest: Manifest) -> dict[str, torch.Tens
     digested = torch.empty(len(digest(manifest, rendezvous.bucket_bytes)), dtype=torch.uint8)
     group.broadcast(digested)
     found: dict[str, torch.Tensor] = {}
-    for bucket in cut(manifest, rendezvous.bucket_bytes):
+    for bucket in cut_buckets(manifest, rendezvous.bucket_bytes):
         buffer = torch.empty(bucket.bytes, dtype=torch.uint8)
         group.broadcast(buffer)
-        found |= {name: tensor.clone() for name, tensor in unpack(bucket, buffer)}
+        found |= {name: tensor.clone() for name, tensor in unpack_bucket(bucket, buffer)}
     group.meet()
     return found
 
@@ -413,12 +413,14 @@ def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[Proce
         calls = zip(pair, parts, strict=True)
         return await asyncio.gather(
             *(
-                worker.call("score", part[0].microbatches, Wanted(proximal=True), timeout_seconds=scaled(60))
+                worker.call(
+                    "forward_outputs", part[0].microbatches, ForwardRequest(proximal=True), timeout_seconds=scaled(60)
+                )
                 for worker, part in calls
             )
         )
 
-    scores = gathered_scores(asyncio.run(scored()), batch.tokens, len(batch.samples))
+    scores = gather_forward_outputs(asyncio.run(scored()), batch.tokens, len(batch.samples))
     assert scores.proximal is not None
     found = batch.per_sample(scores.proximal)
     for sample, logprobs in zip(asyncio.run(learner.update(GROUPS)).samples, found, strict=True):

@@ -123,8 +123,8 @@ async def test_engine_and_folder_compute_what_the_learner_does_after_every_publi
         await learner.update(GROUPS)
         assert await publisher.publish() == version
         assert publisher.canary_difference <= tolerance
-    scores = await learner.score(CANARY)
-    assert np.abs((await served.engine.score(CANARY)).logprobs - scores).max() <= tolerance
+    scores = await learner.token_logprobs(CANARY)
+    assert np.abs((await served.engine.token_logprobs(CANARY)).logprobs - scores).max() <= tolerance
     assert np.abs(folder_scores(served.folder) - scores).max() > 10 * tolerance, "something was learnt"
     await learner.save(tmp_path)
     np.testing.assert_allclose(folder_scores(tmp_path / "huggingface"), scores, rtol=0, atol=2e-6)

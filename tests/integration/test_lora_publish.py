@@ -19,8 +19,8 @@ from rlhf.models.config import LoraConfig, TinyModelConfig
 from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.rollout.vllm.settings import Finished, Request
-from rlhf.trainer.canary import canary, difference, limits_for
+from rlhf.rollout.vllm.settings import Finished, GenerateRequest
+from rlhf.trainer.canary import canary, difference, tolerance_for
 from rlhf.trainer.publish import Publisher
 from rlhf.transfer.types import Manifest
 from tests.integration.torch_learner import LINEAR, ROUNDING, ThreadedEngine, TorchLearner
@@ -84,7 +84,7 @@ def started(case: Case, folder: Path) -> Iterator[tuple[LoraLearner, ThreadedEng
 
 async def joined(learner: LoraLearner, engine: ThreadedEngine) -> Publisher:
     publisher = Publisher(
-        learner, [engine], canary=canary(256, 256, limits_for(learner.dtype)), phase_timeout_seconds=60
+        learner, [engine], canary=canary(256, 256, tolerance_for(learner.dtype)), phase_timeout_seconds=60
     )
     await publisher.connect()
     return publisher
@@ -100,10 +100,10 @@ async def follows_every_publish(case: Case, folder: Path) -> None:
             assert await publisher.publish() == version
             assert publisher.canary_difference <= tolerance
         tokens = np.arange(3, 40, dtype=np.int32)
-        served = (await engine.score(tokens)).logprobs
+        served = (await engine.token_logprobs(tokens)).logprobs
         with without_adapter(learner):
-            base = await learner.score(tokens)
-        assert difference([served], [await learner.score(tokens)]) <= tolerance
+            base = await learner.token_logprobs(tokens)
+        assert difference([served], [await learner.token_logprobs(tokens)]) <= tolerance
         assert difference([served], [base]) > 2 * tolerance, "the adapter does something"
 
 
@@ -124,7 +124,7 @@ async def test_requests_in_flight_go_on_with_the_new_adapter_and_each_token_says
         learner.update(0.05)
         await publisher.publish()
         prompt = np.arange(60, 70, dtype=np.int32)
-        engine.worker.submit([Request("asked", prompt, temperature=1.0, max_tokens=200, seed=1)])
+        engine.worker.submit([GenerateRequest("asked", prompt, temperature=1.0, max_tokens=200, seed=1)])
         await asyncio.sleep(0.1)
         old = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
         learner.update(0.05)
@@ -132,9 +132,9 @@ async def test_requests_in_flight_go_on_with_the_new_adapter_and_each_token_says
         reply = await finished(engine)
         assert set(reply.versions.tolist()) == {1, 2}
         whole = np.concatenate([prompt, reply.token_ids])
-        new_scores = (await learner.score(whole))[len(prompt) - 1 :]
+        new_scores = (await learner.token_logprobs(whole))[len(prompt) - 1 :]
         learner.model.load_state_dict(old)
-        old_scores = (await learner.score(whole))[len(prompt) - 1 :]
+        old_scores = (await learner.token_logprobs(whole))[len(prompt) - 1 :]
         assert_sampled_by(reply, {1: old_scores, 2: new_scores})
 
 

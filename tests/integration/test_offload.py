@@ -60,7 +60,7 @@ def test_offloaded_state_is_trained_published_and_saved_like_any_other(
     workers = ranks_of(request, ranks)
     config = trainer(ranks, stage)
     train(plain := start(workers, folder, config, dtype), 3)
-    expected, scores = look(workers, whole_weights), asyncio.run(plain.score(CANARY))
+    expected, scores = look(workers, whole_weights), asyncio.run(plain.token_logprobs(CANARY))
     assert look(workers, what_is_offloaded) == [(False, False)]
     learner = start(workers, folder, offloaded(config, parameters), dtype)
     assert look(workers, what_is_offloaded) == [(True, parameters == "cpu")]
@@ -70,7 +70,7 @@ def test_offloaded_state_is_trained_published_and_saved_like_any_other(
     asyncio.run(learner.save(tmp_path))
     train(learner, 2)
     assert same(look(workers, whole_weights), expected)
-    np.testing.assert_array_equal(asyncio.run(learner.score(CANARY)), scores)
+    np.testing.assert_array_equal(asyncio.run(learner.token_logprobs(CANARY)), scores)
     resumed = start(workers, folder, offloaded(config, parameters), dtype)
     asyncio.run(resumed.load(tmp_path))
     train(resumed, 2)

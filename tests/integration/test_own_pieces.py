@@ -78,8 +78,8 @@ def test_a_loss_of_one_s_own_may_add_its_own_kl_and_entropy_terms(worker: Proces
 @pytest.mark.engine
 def test_a_model_of_one_s_own_is_the_one_that_is_trained(worker: ProcessWorker, folder: str) -> None:
     tokens = np.arange(3, 20, dtype=np.int32)
-    plain = asyncio.run(learner_with(worker, folder).score(tokens))
-    doubled = asyncio.run(learner_with(worker, folder, loader=f"{OWN}:doubled_embedding").score(tokens))
+    plain = asyncio.run(learner_with(worker, folder).token_logprobs(tokens))
+    doubled = asyncio.run(learner_with(worker, folder, loader=f"{OWN}:doubled_embedding").token_logprobs(tokens))
     assert np.abs(plain - doubled).max() > 1e-3
 
 

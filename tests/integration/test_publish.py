@@ -18,7 +18,7 @@ from rlhf.errors import PublishError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer.canary import canary, limits_for
+from rlhf.trainer.canary import canary, tolerance_for
 from rlhf.trainer.publish import Publisher
 from tests.integration.sampled import HOT, hot_folder
 from tests.integration.torch_learner import ROUNDING, ThreadedEngine, TorchLearner
@@ -63,7 +63,7 @@ class Pair:
         publisher = Publisher(
             learner,
             [self.engine],
-            canary=canary(256, context, limits_for(self.dtype)),
+            canary=canary(256, context, tolerance_for(self.dtype)),
             phase_timeout_seconds=30,
         )
         await publisher.connect()

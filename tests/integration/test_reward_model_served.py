@@ -16,7 +16,7 @@ from rlhf.models.tiny import byte_tokenizer, save_tiny
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.local_model import LocalModelReward
 from rlhf.reward.reward import make_reward
-from rlhf.reward.server import ServerSettings, reward_app
+from rlhf.reward.server import RewardServerSettings, reward_app
 from rlhf.types import Scored
 from tests.commanded import commanded
 from tests.pace import scaled
@@ -50,7 +50,7 @@ async def test_every_shape_gives_the_models_own_score(folder: Path) -> None:
     (direct,) = await reward(TASK, replies("42"))
     assert isinstance(direct, Scored)
     assert direct.value == expected
-    with running(reward_app(reward, ServerSettings(name="model", reads_tokens=True))) as url:
+    with running(reward_app(reward, RewardServerSettings(name="model", reads_tokens=True))) as url:
         async with httpx.AsyncClient(timeout=scaled(30)) as client:
             answers = [
                 (await client.post(url + "/classify", json={"input": given, "use_activation": False})).json()

@@ -10,11 +10,11 @@ from pydantic import TypeAdapter
 
 from rlhf.reward.bodies import BODIES
 from rlhf.reward.config import RemoteConfig
-from rlhf.reward.wire import SHAPES, Asked, scores
+from rlhf.reward.wire import SHAPES, GroupRequest, scores
 
 pytestmark = pytest.mark.engine
 
-ASKED = Asked(prompt="6*7=", responses=("42", "41"), label="42", token_ids=([5, 6], [5, 7]))
+ASKED = GroupRequest(prompt="6*7=", responses=("42", "41"), label="42", token_ids=([5, 6], [5, 7]))
 MODELS = {
     "vllm_classify": "classify.protocol:Classification",
     "vllm_pooling": "pooling.protocol:Pooling",

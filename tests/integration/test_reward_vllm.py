@@ -23,9 +23,9 @@ from rlhf.reward.asking import segment_of
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.local_model import LocalModelReward
 from rlhf.reward.reward import make_reward
-from rlhf.reward.server import ServerSettings, reward_app
+from rlhf.reward.server import RewardServerSettings, reward_app
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.types import Scored, Status, Trajectory
+from rlhf.types import EpisodeStatus, Scored, Trajectory
 from tests.integration.test_reward_model_served import folder  # noqa: F401 - a fixture
 from tests.pace import scaled
 from tests.reward.asked import TASK
@@ -107,7 +107,7 @@ async def test_a_real_vllm_scores_as_the_model_does_without_a_sigmoid(
     scores = await reward(
         TASK,
         [
-            Trajectory(task=TASK, segments=(segment_of(ids),), status=Status.TERMINATED, response=reply)
+            Trajectory(task=TASK, segments=(segment_of(ids),), status=EpisodeStatus.TERMINATED, response=reply)
             for reply, ids in zip(REPLIES, encoded, strict=True)
         ],
     )
@@ -123,7 +123,7 @@ async def test_we_answer_in_vllms_shapes_with_vllms_numbers(url: str, folder: Pa
     pairs = {"model": "rm", "text_1": prompt, "text_2": list(REPLIES), "use_activation": False}
     reward = LocalModelReward(build(RewardConfig, {"kind": "model", "model": str(folder)}), str(folder))
     await reward.start()
-    with running(reward_app(reward, ServerSettings(name="model", reads_tokens=True))) as ours:
+    with running(reward_app(reward, RewardServerSettings(name="model", reads_tokens=True))) as ours:
         for path, body in (("/classify", whole), ("/pooling", whole), ("/score", pairs)):
             theirs, our = (httpx.post(server + path, json=body, timeout=scaled(60)).json() for server in (url, ours))
             assert shape(our) == shape(theirs)
@@ -146,7 +146,7 @@ def shape(answer: Any) -> Any:
 async def test_a_model_that_vllm_does_not_serve_is_rejected_and_has_no_number(url: str) -> None:
     remote = {"url": url, "shape": "vllm_classify", "model": "another"}
     reward = make_reward(build(RewardConfig, {"kind": "remote", "remote": remote}))
-    (score,) = await reward(TASK, [Trajectory(task=TASK, segments=(), status=Status.TERMINATED, response="42")])
+    (score,) = await reward(TASK, [Trajectory(task=TASK, segments=(), status=EpisodeStatus.TERMINATED, response="42")])
     await reward.close()
     assert not isinstance(score, Scored)
     assert score.kind == "rejected"

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from rlhf.models.config import RoutingMode, TinyModelConfig
 from rlhf.models.loading import load_policy
-from rlhf.models.policy import Policy
+from rlhf.models.policy import PolicyModel
 from rlhf.models.routing import REPLAYED, RoutingReplay
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.rollout.vllm.settings import Finished, Request
+from rlhf.rollout.vllm.settings import Finished, GenerateRequest
 from tests.architectures.families import FAMILIES, save
 from tests.integration.torch_learner import ThreadedEngine
 
@@ -45,7 +45,7 @@ def engine(folder: Path) -> Iterator[ThreadedEngine]:
 
 def replies(engine: ThreadedEngine, prompts: list[np.ndarray]) -> list[Finished]:
     """All asked at once; in the order of the prompts."""
-    engine.worker.submit([Request(str(n), prompt, 1.0, REPLY, n) for n, prompt in enumerate(prompts)])
+    engine.worker.submit([GenerateRequest(str(n), prompt, 1.0, REPLY, n) for n, prompt in enumerate(prompts)])
     told: dict[str, Any] = {}
     while len(told) < len(prompts):
         for reply in engine.worker.collect(30):
@@ -82,7 +82,7 @@ def noisy_router(engine: ThreadedEngine, size: float) -> Iterator[None]:
 def gap(folder: Path, told: list[tuple[np.ndarray, Finished]], mode: RoutingMode) -> tuple[float, float, float]:
     """Largest and mean difference of log-probs between engine and learner, and how often they choose otherwise."""
     model = load_policy(str(folder))
-    policy, routing = Policy(model), RoutingReplay(model, mode)
+    policy, routing = PolicyModel(model), RoutingReplay(model, mode)
     distances, differing, chosen = [], 0.0, 0
     for prompt, reply in told:
         ids = torch.tensor(np.concatenate([prompt, reply.token_ids]), dtype=torch.long)[None]
@@ -131,7 +131,7 @@ def test_a_prompt_from_the_cache_keeps_the_experts_that_it_was_computed_with(eng
 
 
 def test_a_reply_cut_off_in_mid_sentence_brings_its_experts(engine: ThreadedEngine) -> None:
-    engine.worker.submit([Request("long", PROMPTS[0], 1.0, 150, 0)])
+    engine.worker.submit([GenerateRequest("long", PROMPTS[0], 1.0, 150, 0)])
     engine.worker.cut_off(["long"])
     (said,) = engine.worker.collect(30)
     assert isinstance(said, Finished)

@@ -155,7 +155,7 @@ def test_what_a_team_learnt_is_published_exported_and_resumed(
 ) -> None:
     learner = begin(pair, folder, sharing(trainer(2, 3)))
     updates(learner, 1)
-    weights, scores = look(pair, whole_weights), asyncio.run(learner.score(CANARY))
+    weights, scores = look(pair, whole_weights), asyncio.run(learner.token_logprobs(CANARY))
     assert same(asyncio.run(publish_to_this_process(learner)), weights)
     asyncio.run(learner.save(tmp_path))
     model = load_policy(str(tmp_path / "huggingface"))
@@ -165,7 +165,7 @@ def test_what_a_team_learnt_is_published_exported_and_resumed(
     continued = look(pair, whole_weights)
     resumed = begin(pair, folder, sharing(trainer(2, 3)))
     asyncio.run(resumed.load(tmp_path))
-    np.testing.assert_array_equal(asyncio.run(resumed.score(CANARY)), scores)
+    np.testing.assert_array_equal(asyncio.run(resumed.token_logprobs(CANARY)), scores)
     updates(resumed, 1)
     assert same(look(pair, whole_weights), continued)
 

@@ -20,7 +20,7 @@ from rlhf.transfer.init_info import init_info, update_info
 from rlhf.transfer.perturbation import perturbed
 from rlhf.transfer.sender import GlooSender
 from rlhf.transfer.types import Manifest, Rendezvous
-from rlhf.types import Completion, PolicyVersion, Routing, TokenScores
+from rlhf.types import Completion, PolicyVersion, Routing, TokenLogprobs
 from tests.transfer.meeting import rendezvous
 
 BUCKET_BYTES = 2**16
@@ -57,12 +57,14 @@ class TorchLearner:
         await asyncio.to_thread(self.sender.connect, rendezvous)
 
     async def manifest(self) -> Manifest:
-        return weights.manifest(self, self.form)
+        return weights.publish_manifest(self, self.form)
 
     async def send(self) -> None:
-        await asyncio.to_thread(self.sender.send, weights.walk(self, BUCKET_BYTES, self.form), await self.manifest())
+        await asyncio.to_thread(
+            self.sender.send, weights.published_tensors(self, BUCKET_BYTES, self.form), await self.manifest()
+        )
 
-    async def score(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+    async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         ids = torch.tensor(token_ids, dtype=torch.long)[None]
         with torch.no_grad():
             logprobs = self.model(ids).logits.float().log_softmax(-1)
@@ -70,8 +72,8 @@ class TorchLearner:
 
     async def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         with rounded(self.model):
-            again = await self.score(token_ids)
-        return np.abs(again - await self.score(token_ids))
+            again = await self.token_logprobs(token_ids)
+        return np.abs(again - await self.token_logprobs(token_ids))
 
     async def perturb(self) -> None:
         self._saved = weights.snapshot(self)
@@ -123,7 +125,7 @@ class ThreadedEngine:
     async def commit(self, version: PolicyVersion) -> None:
         await asyncio.to_thread(self.worker.commit, version)
 
-    async def score(self, token_ids: NDArray[np.int32]) -> TokenScores:
+    async def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
         return await asyncio.to_thread(self.worker.score, token_ids)
 
     async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:

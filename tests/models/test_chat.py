@@ -1,5 +1,5 @@
 from rlhf.models.chat import demonstration
-from rlhf.models.replies import Replies
+from rlhf.models.replies import ReplyEncoder
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.types import Message
 
@@ -7,7 +7,7 @@ from rlhf.types import Message
 def test_a_demonstration_trains_the_response_and_its_end_and_nothing_else() -> None:
     tokenizer = byte_tokenizer()
     segment = demonstration(
-        tokenizer, [Message(role="user", content="52431")], "12345", replies=Replies(tokenizer).token_ids
+        tokenizer, [Message(role="user", content="52431")], "12345", replies=ReplyEncoder(tokenizer).token_ids
     )
     actions = segment.token_ids[segment.action_mask]
     assert tokenizer.decode(actions.tolist()) == "12345<|im_end|>"

@@ -14,7 +14,7 @@ from rlhf.errors import ModelError
 from rlhf.models.balance import balance_of, tokens_of
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import load_policy
-from rlhf.models.policy import Policy
+from rlhf.models.policy import PolicyModel
 from rlhf.models.routing import RoutingReplay
 from rlhf.models.tiny import save_tiny
 from tests.architectures.families import FAMILIES, save
@@ -39,7 +39,7 @@ def drawn(seed: int = 0) -> np.ndarray:
 
 def logprobs(model: PreTrainedModel) -> Tensor:
     places = torch.arange(1, TOKENS)
-    scored: Tensor = Policy(model)(IDS, POSITIONS, places - 1, places, 1.0)[0]
+    scored: Tensor = PolicyModel(model)(IDS, POSITIONS, places - 1, places, 1.0)[0]
     return scored
 
 
@@ -144,7 +144,7 @@ def test_the_balance_of_packed_rows_is_that_of_their_tokens(folder: str) -> None
     filled = torch.nn.functional.pad(IDS, (0, 7)), torch.nn.functional.pad(POSITIONS, (0, 7))
     for ids, positions in ((IDS, POSITIONS), filled):
         places = torch.arange(1, TOKENS)
-        Policy(model)(ids, positions, places - 1, places, 1.0)
+        PolicyModel(model)(ids, positions, places - 1, places, 1.0)
         torch.testing.assert_close(balance.loss(positions), 0.5 * theirs)
 
 

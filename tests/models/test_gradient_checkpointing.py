@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import load_policy
-from rlhf.models.policy import Policy
+from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import ScalarHead, load_scalar
 from rlhf.models.tiny import save_tiny
 from rlhf.trainer.batch import MicroBatch, build_minibatches
@@ -56,7 +56,7 @@ def attended(module: Any) -> list[int]:
 
 
 def policy(folder: str, checkpointing: bool) -> nn.Module:
-    return Policy(load_policy(folder, gradient_checkpointing=checkpointing))
+    return PolicyModel(load_policy(folder, gradient_checkpointing=checkpointing))
 
 
 def scalar_head(folder: str, checkpointing: bool) -> nn.Module:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rlhf.errors import ModelError
-from rlhf.models.chat import prompt_ids, with_tools
+from rlhf.models.chat import arguments_with_tools, prompt_ids
 from rlhf.models.increments import Increments, conversation
-from rlhf.models.replies import Replies
+from rlhf.models.replies import ReplyEncoder
 from rlhf.types import Message, TokenKind, Tool
 from tests.models.templates import (
     APPENDING,
@@ -30,7 +30,7 @@ HEARD = {"user": [USER], "tool": [TOOL], "two tools": [TOOL, TOOL], "tool and us
 def test_prompt_reply_and_increment_are_what_the_template_renders_for_the_whole(
     template: str, heard: list[Message]
 ) -> None:
-    tokenizer, arguments = tokenizer_with(template), with_tools({}, TOOLS)
+    tokenizer, arguments = tokenizer_with(template), arguments_with_tools({}, TOOLS)
     asked, reply = [Message(role="user", content="1+2?")], "I say 3"
     grown = prompt_ids(tokenizer, asked, arguments)
     grown += [*tokenizer.encode(reply, add_special_tokens=False), tokenizer.eos_token_id]
@@ -78,7 +78,9 @@ def test_a_role_that_the_template_refuses_is_named() -> None:
 def test_a_demonstration_of_several_replies_is_rendered_as_the_template_does(template: str) -> None:
     tokenizer = tokenizer_with(template)
     said = [Message(role="user", content="1+2?"), Message(role="assistant", content="call"), TOOL]
-    segment = conversation(tokenizer, [*said, Message(role="assistant", content="3"), USER], replies=Replies(tokenizer))
+    segment = conversation(
+        tokenizer, [*said, Message(role="assistant", content="3"), USER], replies=ReplyEncoder(tokenizer)
+    )
     assert segment.token_ids.tolist() == [*prompt_ids(tokenizer, said), *tokenizer.encode("3<|im_end|>")]
     replies = segment.token_ids[segment.kinds == TokenKind.ACTION]
     assert tokenizer.decode(replies) == "call<|im_end|>3<|im_end|>"
@@ -86,4 +88,4 @@ def test_a_demonstration_of_several_replies_is_rendered_as_the_template_does(tem
 
 def test_a_demonstration_without_a_reply_is_refused() -> None:
     with pytest.raises(ModelError, match="needs an assistant message to imitate"):
-        conversation(tokenizer := tokenizer_with(APPENDING["chatml"]), [USER], replies=Replies(tokenizer))
+        conversation(tokenizer := tokenizer_with(APPENDING["chatml"]), [USER], replies=ReplyEncoder(tokenizer))

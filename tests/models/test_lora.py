@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from rlhf.errors import ModelError
 from rlhf.models.config import LoraConfig, TinyModelConfig
 from rlhf.models.loading import load_policy
-from rlhf.models.lora import add_lora, fitting, low_ranks, save_adapter, without_adapter
-from rlhf.models.policy import Policy
+from rlhf.models.lora import add_lora, lora_for_model, low_ranks, save_adapter, without_adapter
+from rlhf.models.policy import PolicyModel
 from rlhf.models.tiny import save_tiny
 from rlhf.trainer import weights
 from tests.architectures.families import FAMILIES, save
@@ -30,9 +30,9 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(save_tiny(config, 0, tmp_path / "model"))
 
 
-def adapted(folder: str, lora: LoraConfig = LORA, *, learnt: bool = True) -> Policy:
+def adapted(folder: str, lora: LoraConfig = LORA, *, learnt: bool = True) -> PolicyModel:
     """A policy whose adapters are as far as training might bring them."""
-    policy = Policy(add_lora(load_policy(folder), lora))
+    policy = PolicyModel(add_lora(load_policy(folder), lora))
     if learnt:
         generator = torch.Generator().manual_seed(1)
         for low in low_ranks(policy.model).values():
@@ -90,19 +90,19 @@ def test_without_its_adapter_a_policy_is_its_base_and_learns_on_afterwards(folde
 
 
 def test_a_policy_without_adapters_has_no_free_reference(folder: str) -> None:
-    with pytest.raises(ModelError, match="no adapter"), without_adapter(Policy(load_policy(folder))):
+    with pytest.raises(ModelError, match="no adapter"), without_adapter(PolicyModel(load_policy(folder))):
         pass
 
 
 def test_merged_tensors_have_the_names_and_shapes_of_the_models_own_folder(folder: str) -> None:
-    assert weights.manifest(adapted(folder)) == weights.manifest(Policy(load_policy(folder)))
+    assert weights.publish_manifest(adapted(folder)) == weights.publish_manifest(PolicyModel(load_policy(folder)))
 
 
 def test_an_adapter_alone_is_sent_scaled_and_kept_unscaled(folder: str) -> None:
     policy = adapted(folder)
-    sent = {name: tensor.clone() for name, tensor in weights.walk(policy, 1 << 14, "adapter")}
+    sent = {name: tensor.clone() for name, tensor in weights.published_tensors(policy, 1 << 14, "adapter")}
     kept = weights.whole_adapter(policy, 1 << 14, keep=True)
-    assert [spec.name for spec in weights.manifest(policy, "adapter").tensors] == list(sent) == list(kept)
+    assert [spec.name for spec in weights.publish_manifest(policy, "adapter").tensors] == list(sent) == list(kept)
     for name, low in low_ranks(policy.model).items():
         layer = name.removesuffix(".weight")
         assert torch.equal(sent[f"{layer}.lora_A.weight"], low.a)
@@ -113,7 +113,10 @@ def test_an_adapter_alone_is_sent_scaled_and_kept_unscaled(folder: str) -> None:
 @pytest.mark.parametrize("form", ["merged", "adapter"])
 def test_the_size_of_a_bucket_changes_no_tensor(folder: str, form: weights.Form) -> None:
     policy = adapted(folder)
-    one, many = ({name: tensor.clone() for name, tensor in weights.walk(policy, size, form)} for size in (1 << 30, 1))
+    one, many = (
+        {name: tensor.clone() for name, tensor in weights.published_tensors(policy, size, form)}
+        for size in (1 << 30, 1)
+    )
     assert one.keys() == many.keys()
     assert all(torch.equal(one[name], many[name]) for name in one)
 
@@ -121,16 +124,16 @@ def test_the_size_of_a_bucket_changes_no_tensor(folder: str, form: weights.Form)
 @pytest.mark.parametrize("form", ["merged", "adapter"])
 def test_a_drill_moves_every_tensor_that_is_published_and_leaves_no_trace(folder: str, form: weights.Form) -> None:
     policy = adapted(folder)
-    before = {name: tensor.clone() for name, tensor in weights.walk(policy, 1 << 14, form)}
+    before = {name: tensor.clone() for name, tensor in weights.published_tensors(policy, 1 << 14, form)}
     held = weights.snapshot(policy)
     weights.change(policy, 1 << 14, lambda name, tensor: tensor + 1, form)
-    moved = dict(weights.walk(policy, 1 << 14, form))
+    moved = dict(weights.published_tensors(policy, 1 << 14, form))
     assert not any(torch.equal(moved[name], before[name]) for name in before)
     if form == "adapter":
         with without_adapter(policy):
             assert torch.equal(logits(policy.model), logits(load_policy(folder))), "the base is not published"
     weights.put_back(policy, held)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in weights.walk(policy, 1 << 14, form))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights.published_tensors(policy, 1 << 14, form))
 
 
 @pytest.mark.parametrize("target", ["lm_head", "embed_tokens", "q_prjo", "norm"])
@@ -140,12 +143,12 @@ def test_what_cannot_have_an_adapter_is_refused_in_a_line_that_names_what_can(fo
 
 
 def test_without_targets_all_linear_layers_of_the_family_get_adapters_but_the_head(folder: str) -> None:
-    fitted = fitting(LoraConfig(), folder)
+    fitted = lora_for_model(LoraConfig(), folder)
     assert fitted is not None
     assert fitted.target_modules == ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
     assert low_ranks(adapted(folder, LoraConfig()).model).keys() == low_ranks(adapted(folder, fitted).model).keys()
-    assert fitting(LoraConfig(target_modules=("q_proj",)), folder) == LoraConfig(target_modules=("q_proj",))
-    assert fitting(None, folder) is None
+    assert lora_for_model(LoraConfig(target_modules=("q_proj",)), folder) == LoraConfig(target_modules=("q_proj",))
+    assert lora_for_model(None, folder) is None
 
 
 def test_a_layer_that_is_called_as_the_experts_are_gets_an_adapter_and_they_do_not(tmp_path: Path) -> None:
@@ -163,16 +166,16 @@ def kept(delta: dict[str, Tensor], published: dict[str, Tensor]) -> float:
 def test_merged_in_bfloat16_a_small_change_is_lost_and_as_an_adapter_it_is_not(tmp_path: Path) -> None:
     """Why recipes publish adapters in 16 bits: a step of 1e-5 beside weights of 0.02."""
     folder = str(save_tiny(TinyModelConfig(hidden_size=64, intermediate_size=96), 0, tmp_path / "model"))
-    policy = Policy(add_lora(load_policy(folder, dtype="bfloat16"), LORA))
-    base = {name: tensor.float() for name, tensor in weights.walk(policy, 1 << 20)}
+    policy = PolicyModel(add_lora(load_policy(folder, dtype="bfloat16"), LORA))
+    base = {name: tensor.float() for name, tensor in weights.published_tensors(policy, 1 << 20)}
     for low in low_ranks(policy.model).values():
         nn.init.normal_(low.b, std=3e-5, generator=torch.Generator().manual_seed(1))
     delta = {
         name: low.scaling * low.b.detach().float() @ low.a.detach().float()
         for name, low in low_ranks(policy.model).items()
     }
-    merged = {name: tensor.float() - base[name] for name, tensor in weights.walk(policy, 1 << 20)}
-    sent = {name: tensor.float() for name, tensor in weights.walk(policy, 1 << 20, "adapter")}
+    merged = {name: tensor.float() - base[name] for name, tensor in weights.published_tensors(policy, 1 << 20)}
+    sent = {name: tensor.float() for name, tensor in weights.published_tensors(policy, 1 << 20, "adapter")}
     layers = {name: name.removesuffix(".weight") for name in delta}
     beside = {name: sent[f"{at}.lora_B.weight"] @ sent[f"{at}.lora_A.weight"] for name, at in layers.items()}
     assert kept(delta, merged) < 0.5

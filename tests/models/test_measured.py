@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.models.measured import Measurements, Verdict, measurements
+from rlhf.models.measured import FamilySupport, Measurements, measurements
 
 TABLE = Measurements(
     date="2026-01-02",
     versions={"vllm": "1", "torch": "2"},
     families={
-        "a": Verdict(verdict="right", reason=""),
-        "b": Verdict(verdict="refused", reason="it has a state"),
+        "a": FamilySupport(verdict="right", reason=""),
+        "b": FamilySupport(verdict="refused", reason="it has a state"),
     },
 )
 WHEN = "(measured 2026-01-02 with vllm 1, torch 2)"

@@ -11,7 +11,7 @@ from rlhf.models import head as head_module
 from rlhf.models import policy as policy_module
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import load_policy
-from rlhf.models.policy import Policy, chosen_logprobs
+from rlhf.models.policy import PolicyModel, chosen_logprobs
 from rlhf.models.tiny import save_tiny
 from rlhf.trainer.batch import MicroBatch, build_minibatches
 from tests.trainer.made import made_batch, made_groups, with_one_prompt
@@ -24,8 +24,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(params=["sdpa", "eager"])
-def policy(folder: str, request: pytest.FixtureRequest) -> Policy:
-    return Policy(load_policy(folder, attention=request.param))
+def policy(folder: str, request: pytest.FixtureRequest) -> PolicyModel:
+    return PolicyModel(load_policy(folder, attention=request.param))
 
 
 def microbatches(row_tokens: int, tokens: int) -> Iterator[MicroBatch]:
@@ -35,7 +35,7 @@ def microbatches(row_tokens: int, tokens: int) -> Iterator[MicroBatch]:
     return iter(steps[0].microbatches)
 
 
-def forward(policy: Policy, micro: MicroBatch) -> torch.Tensor:
+def forward(policy: PolicyModel, micro: MicroBatch) -> torch.Tensor:
     logprobs, _ = policy(
         torch.tensor(micro.token_ids).long(),
         torch.tensor(micro.position_ids).long(),
@@ -46,7 +46,7 @@ def forward(policy: Policy, micro: MicroBatch) -> torch.Tensor:
     return logprobs
 
 
-def computed(policy: Policy, row_tokens: int, tokens: int) -> tuple[np.ndarray, torch.Tensor]:
+def computed(policy: PolicyModel, row_tokens: int, tokens: int) -> tuple[np.ndarray, torch.Tensor]:
     """Log-probs of all action tokens in the batch's order, and the gradient of their weighted sum."""
     policy.zero_grad()
     flat = np.zeros(sum(s.trajectory.action_tokens for g in made_groups() for s in g.samples))
@@ -57,7 +57,7 @@ def computed(policy: Policy, row_tokens: int, tokens: int) -> tuple[np.ndarray, 
     return flat, torch.cat([p.grad.double().flatten() for p in policy.parameters()])
 
 
-def one_by_one(policy: Policy) -> np.ndarray:
+def one_by_one(policy: PolicyModel) -> np.ndarray:
     """Each sequence alone through the plain Hugging Face forward pass."""
     values = []
     for sample in (s for g in made_groups() for s in g.samples):
@@ -70,7 +70,7 @@ def one_by_one(policy: Policy) -> np.ndarray:
     return np.concatenate(values)
 
 
-def test_packed_log_probs_equal_those_of_each_sequence_alone(policy: Policy) -> None:
+def test_packed_log_probs_equal_those_of_each_sequence_alone(policy: PolicyModel) -> None:
     packed, _ = computed(policy, row_tokens=128, tokens=512)
     np.testing.assert_allclose(packed, one_by_one(policy), rtol=0, atol=1e-5)
 
@@ -95,20 +95,20 @@ def with_a_boolean_mask_for_eager_attention(model: PreTrainedModel, token_ids: T
 def test_what_silently_joins_sequences_would_be_seen(
     folder: str, wrong: Callable[[PreTrainedModel, Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy = Policy(load_policy(folder))
+    policy = PolicyModel(load_policy(folder))
     expected = one_by_one(policy)
     monkeypatch.setattr(policy_module, "hidden_states", wrong)
     joined, _ = computed(policy, row_tokens=128, tokens=512)
     assert float(np.abs(joined - expected).max()) > 1e-3
 
 
-def test_packed_gradients_equal_those_of_each_sequence_alone(policy: Policy) -> None:
+def test_packed_gradients_equal_those_of_each_sequence_alone(policy: PolicyModel) -> None:
     _, packed = computed(policy, row_tokens=128, tokens=512)
     _, alone = computed(policy, row_tokens=1, tokens=1)
     assert float((packed - alone).norm() / alone.norm()) <= 1e-6
 
 
-def test_a_sequence_does_not_see_its_neighbours_in_the_row(policy: Policy) -> None:
+def test_a_sequence_does_not_see_its_neighbours_in_the_row(policy: PolicyModel) -> None:
     micro = next(microbatches(row_tokens=128, tokens=512))
     changed_ids = micro.token_ids.copy()
     starts = np.flatnonzero(micro.position_ids[0] == 0)
@@ -121,7 +121,7 @@ def test_a_sequence_does_not_see_its_neighbours_in_the_row(policy: Policy) -> No
 
 
 def test_large_vocabularies_go_in_chunks_with_the_same_gradient(
-    policy: Policy, monkeypatch: pytest.MonkeyPatch
+    policy: PolicyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, whole_gradient = computed(policy, row_tokens=128, tokens=512)
     monkeypatch.setattr(head_module, "LOGITS_AT_ONCE", 288 * 5)
@@ -132,12 +132,12 @@ def test_large_vocabularies_go_in_chunks_with_the_same_gradient(
 
 
 def test_gradient_checkpointing_changes_nothing(folder: str) -> None:
-    _, plain = computed(Policy(load_policy(folder)), 128, 512)
-    _, recomputed = computed(Policy(load_policy(folder, gradient_checkpointing=True)), 128, 512)
+    _, plain = computed(PolicyModel(load_policy(folder)), 128, 512)
+    _, recomputed = computed(PolicyModel(load_policy(folder, gradient_checkpointing=True)), 128, 512)
     assert float((plain - recomputed).norm() / plain.norm()) <= 1e-6
 
 
-def test_a_padding_micro_batch_reaches_every_weight_with_zero(policy: Policy) -> None:
+def test_a_padding_micro_batch_reaches_every_weight_with_zero(policy: PolicyModel) -> None:
     groups = made_groups(1, 1)
     batch = made_batch(groups)
     padding = build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=512)[1][0].microbatches[0]
@@ -147,7 +147,7 @@ def test_a_padding_micro_batch_reaches_every_weight_with_zero(policy: Policy) ->
     assert all(p.grad is not None and not p.grad.any() for p in policy.parameters())
 
 
-def test_samples_that_share_their_prompt_are_as_if_each_were_alone(policy: Policy) -> None:
+def test_samples_that_share_their_prompt_are_as_if_each_were_alone(policy: PolicyModel) -> None:
     groups = [with_one_prompt(group) for group in made_groups()]
     batch = made_batch(groups)
     results = []

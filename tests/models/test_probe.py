@@ -23,7 +23,7 @@ from rlhf.models import policy as policy_module
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.masks import row_mask
-from rlhf.models.probe import check_model
+from rlhf.models.probe import check_packed_forward
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import save_tiny
 from tests.models.families import CASES, family_model
@@ -39,8 +39,8 @@ SHAPE: dict[str, Any] = {
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_models_that_are_trained_here_pass(architecture: Any, attention: str, dtype: str, tmp_path: Path) -> None:
     folder = str(save_tiny(TinyModelConfig(architecture=architecture, hidden_size=64), 0, tmp_path))
-    check_model(load_policy(folder, attention=attention, dtype=dtype), folder)
-    check_model(load_scalar(folder, attention=attention, dtype=dtype, fresh_head=True), folder)
+    check_packed_forward(load_policy(folder, attention=attention, dtype=dtype), folder)
+    check_packed_forward(load_scalar(folder, attention=attention, dtype=dtype, fresh_head=True), folder)
 
 
 def test_logits_that_are_not_made_as_is_known_here_are_refused() -> None:
@@ -55,14 +55,14 @@ def test_logits_that_are_not_made_as_is_known_here_are_refused() -> None:
 
     scaled.forward = forward  # type: ignore[method-assign]
     with pytest.raises(ModelError, match=r"model\.path=scaled: logits of the head alone are off by"):
-        check_model(scaled, "scaled")
+        check_packed_forward(scaled, "scaled")
 
 
 def test_what_a_model_raises_that_takes_no_rows_is_a_refusal_by_name() -> None:
     config = AutoConfig.for_model("bloom", vocab_size=64, hidden_size=32, n_layer=1, n_head=2)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with pytest.raises(ModelError, match=r"model\.path=bloom: BloomForCausalLM does not take packed sequences \("):
-        check_model(model, "bloom")
+        check_packed_forward(model, "bloom")
 
 
 def test_a_model_whose_tokens_see_their_neighbours_in_the_row_is_refused() -> None:
@@ -76,13 +76,13 @@ def test_a_model_whose_tokens_see_their_neighbours_in_the_row_is_refused() -> No
 
     mixing.forward = carrying
     with pytest.raises(ModelError, match=r"of packed sequences \(.*\) are off by"):
-        check_model(model, "recurrent")
+        check_packed_forward(model, "recurrent")
 
 
 @pytest.mark.parametrize(("family", "attention"), CASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_other_families_pass_with_their_windows(family: str, attention: str, dtype: torch.dtype) -> None:
-    check_model(family_model(family, attention).to(dtype), family)
+    check_packed_forward(family_model(family, attention).to(dtype), family)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -98,7 +98,7 @@ def test_a_model_that_is_left_to_infer_its_mask_and_does_not_is_refused(
 
     monkeypatch.setattr(policy_module, "packed_masks", nothing_without_branches)
     with pytest.raises(ModelError, match=r"of packed sequences \(one after the other\) are off by"):
-        check_model(family_model(family, attention).to(dtype), family)
+        check_packed_forward(family_model(family, attention).to(dtype), family)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -115,7 +115,7 @@ def test_a_window_that_is_not_kept_in_rows_is_refused(
     monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", without_window)
     monkeypatch.setattr(masks_module, "row_mask", lambda places, dtype, window: row_mask(places, dtype))
     with pytest.raises(ModelError, match=r"longer than the attention window of 12 tokens \(.*\) are off by"):
-        check_model(family_model(family, attention).to(dtype), family)
+        check_packed_forward(family_model(family, attention).to(dtype), family)
 
 
 @pytest.mark.parametrize("neighbours", [False, True])
@@ -129,11 +129,11 @@ def test_in_16_bits_the_probe_tells_rounding_of_large_logits_from_a_neighbour_th
     with torch.no_grad():
         head.mul_(30 / model(ids).logits.abs().max())
     if not neighbours:
-        check_model(model, "hot")
+        check_packed_forward(model, "hot")
         return
     causal = torch.full((64, 64), torch.finfo(torch.bfloat16).min, dtype=torch.bfloat16).triu(1)
     monkeypatch.setattr(
         policy_module, "packed_masks", lambda model, places: causal[: places.shape[1], : places.shape[1]][None, None]
     )
     with pytest.raises(ModelError, match="of packed sequences"):
-        check_model(model, "hot")
+        check_packed_forward(model, "hot")

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.errors import ModelError
-from rlhf.models.policy import Policy
-from rlhf.models.probe import check_model
+from rlhf.models.policy import PolicyModel
+from rlhf.models.probe import check_packed_forward
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -38,7 +38,7 @@ def largest_gap(model: PreTrainedModel) -> float:
     positions = torch.cat([torch.arange(n) for n in LENGTHS])[None]
     targets = torch.tensor([n for n in range(row.shape[1]) if positions[0, n] > 0])
     with torch.no_grad():
-        packed, _ = Policy(model)(row, positions, targets - 1, targets, 1.0)
+        packed, _ = PolicyModel(model)(row, positions, targets - 1, targets, 1.0)
         alone = [model(ids[None], use_cache=False).logits[0, :-1].log_softmax(-1) for ids in sequences]
     expected = torch.cat([one.gather(-1, ids[1:, None])[:, 0] for one, ids in zip(alone, sequences, strict=True)])
     return float((packed - expected).abs().max())
@@ -49,7 +49,7 @@ def largest_gap(model: PreTrainedModel) -> float:
 def test_the_probe_takes_the_models_that_compute_in_rows_what_they_compute_alone(family: str, attention: str) -> None:
     model = made(family, attention)
     try:
-        check_model(model, family)
+        check_packed_forward(model, family)
     except ModelError:
         assert largest_gap(model) > 1e-2, "refused, and nothing is wrong with it"
     else:

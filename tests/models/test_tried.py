@@ -11,9 +11,9 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import ModelError
-from rlhf.models.chat import NONE, as_chat, comparison, demonstration, prompt_ids, prompt_text, with_tools
+from rlhf.models.chat import NONE, arguments_with_tools, as_chat, comparison, demonstration, prompt_ids, prompt_text
 from rlhf.models.increments import conversation
-from rlhf.models.replies import Replies
+from rlhf.models.replies import ReplyEncoder
 from rlhf.rollout.tool_calls import tool_format
 from rlhf.types import Message, Segment, Tool, ToolCall
 from tests.models.tried import (
@@ -103,7 +103,7 @@ def test_a_prompt_has_the_beginning_that_the_template_writes_and_no_second_one(v
 @EVERY
 def test_a_demonstration_is_the_prompt_and_what_the_template_writes_for_the_reply(vocabulary: str, wire: Wire) -> None:
     tokenizer = made(vocabulary, wire)
-    prompt, reply = parts(demonstration(tokenizer, [ASKED], SAID.content, replies=Replies(tokenizer).token_ids))
+    prompt, reply = parts(demonstration(tokenizer, [ASKED], SAID.content, replies=ReplyEncoder(tokenizer).token_ids))
     renderer = renderer_of(tokenizer, wire)
     assert prompt == renderer.prompt([ASKED]).token_ids.tolist()
     assert reply[-1] == renderer.stop_token_ids[0]
@@ -119,7 +119,7 @@ def test_a_demonstration_is_the_prompt_and_what_the_template_writes_for_the_repl
 @EVERY
 def test_two_replies_to_one_prompt_are_each_as_a_demonstration(vocabulary: str, wire: Wire) -> None:
     tokenizer = made(vocabulary, wire)
-    replies = Replies(tokenizer).token_ids
+    replies = ReplyEncoder(tokenizer).token_ids
     both = comparison(tokenizer, [ASKED], "four", "42", replies=replies)
     alone = [demonstration(tokenizer, [ASKED], one, replies=replies) for one in ("four", "42")]
     assert [one.token_ids.tolist() for one in both] == [one.token_ids.tolist() for one in alone]
@@ -128,7 +128,7 @@ def test_two_replies_to_one_prompt_are_each_as_a_demonstration(vocabulary: str, 
 @where("thinking", "kept", "forgotten", "forgotten, begun by the header")
 def test_a_reply_that_thinks_is_not_given_a_second_thought(vocabulary: str, wire: Wire) -> None:
     tokenizer = made(vocabulary, wire)
-    prompt, reply = parts(demonstration(tokenizer, [ASKED], THOUGHT.content, replies=Replies(tokenizer).token_ids))
+    prompt, reply = parts(demonstration(tokenizer, [ASKED], THOUGHT.content, replies=ReplyEncoder(tokenizer).token_ids))
     said = tokenizer.decode([*prompt, *reply])
     assert said.count("<think>") == said.count("</think>") == 1
 
@@ -143,7 +143,7 @@ def test_an_episode_with_a_user_grows_to_what_the_template_renders_whole(vocabul
 
 @where("tool", "appended")
 def test_an_episode_with_tools_grows_to_what_the_template_renders_whole(vocabulary: str, wire: Wire) -> None:
-    tokenizer, offered = made(vocabulary, wire), with_tools(NONE, [ADD])
+    tokenizer, offered = made(vocabulary, wire), arguments_with_tools(NONE, [ADD])
     prompt, grown = episode(tokenizer, wire, [ASKED], HEARD, ADD)
     assert_same(tokenizer, grown, prompt_ids(tokenizer, [ASKED, SAID, HEARD], offered), prompt)
 
@@ -152,7 +152,7 @@ def test_an_episode_with_tools_grows_to_what_the_template_renders_whole(vocabula
 def test_a_demonstration_of_two_replies_is_what_the_template_renders_whole(vocabulary: str, wire: Wire) -> None:
     tokenizer = made(vocabulary, wire)
     said = [ASKED, SAID, AGAIN, Message(role="assistant", content="42")]
-    segment = conversation(tokenizer, said, replies=Replies(tokenizer)).token_ids.tolist()
+    segment = conversation(tokenizer, said, replies=ReplyEncoder(tokenizer)).token_ids.tolist()
     whole = read(tokenizer, prompt_text(tokenizer, said, ENDED))
     assert_same(tokenizer, segment, up_to_last(segment[-1], whole), prompt_ids(tokenizer, [ASKED]))
 
@@ -181,7 +181,7 @@ def test_a_system_message_that_the_template_refuses_is_told_with_the_roles(vocab
 
 @where("calls", "hermes", "llama3_json")
 def test_a_call_as_the_template_writes_it_is_read_as_that_call(vocabulary: str, wire: Wire) -> None:
-    tokenizer, offered = made(vocabulary, wire), with_tools(NONE, [ADD])
+    tokenizer, offered = made(vocabulary, wire), arguments_with_tools(NONE, [ADD])
     call = ToolCall(id="call_0", name="add", arguments={"x": 2})
     calling = Message(role="assistant", content="", tool_calls=(call,))
     whole = read(tokenizer, tokenizer.apply_chat_template([as_chat(one) for one in (ASKED, calling)], tokenize=False))
@@ -207,25 +207,25 @@ def test_rewards_read_the_spaces_that_were_sampled(vocabulary: str) -> None:
     tokenizer = tokenizer_of(vocabulary, BY_NAME["chatml"])
     tokenizer.clean_up_tokenization_spaces = True
     renderer = renderer_of(tokenizer, BY_NAME["chatml"])
-    said = np.array(Replies(tokenizer).token_ids("two , four ."), np.int32)
+    said = np.array(ReplyEncoder(tokenizer).token_ids("two , four ."), np.int32)
     assert renderer.text(said) == renderer.marked_text(said) == "two , four ."
 
 
 def test_spaces_that_a_demonstration_brings_itself_are_not_doubled() -> None:
     tokenizer = made("tiktoken", BY_NAME["llama2"])
-    replies = Replies(tokenizer)
+    replies = ReplyEncoder(tokenizer)
     assert replies.token_ids(" four ") == replies.token_ids("four") == read(tokenizer, " four </s>")
 
 
 def test_a_channel_that_a_demonstration_brings_itself_is_not_doubled() -> None:
     tokenizer = made("tiktoken", BY_NAME["gpt_oss"])
     own = "<|channel|>analysis<|message|>two<|end|><|start|>assistant<|channel|>final<|message|>four"
-    assert Replies(tokenizer).token_ids(own) == read(tokenizer, f"{own}<|return|>")
+    assert ReplyEncoder(tokenizer).token_ids(own) == read(tokenizer, f"{own}<|return|>")
 
 
 def test_told_not_to_think_a_demonstration_follows_the_empty_thought_of_its_header() -> None:
     tokenizer, arguments = made("byte-level BPE", BY_NAME["qwen3"]), {"enable_thinking": False}
-    segment = demonstration(tokenizer, [ASKED], "four", arguments, replies=Replies(tokenizer, arguments).token_ids)
+    segment = demonstration(tokenizer, [ASKED], "four", arguments, replies=ReplyEncoder(tokenizer, arguments).token_ids)
     whole = prompt_text(tokenizer, [ASKED, SAID], {**arguments, **ENDED})
     assert tokenizer.decode(segment.token_ids) == whole.removesuffix("\n")
 
@@ -241,5 +241,5 @@ def episode(
     """The prompt, and the context after a reply as demonstrations teach it and what was heard then."""
     renderer = renderer_of(tokenizer, wire, *tools)
     prompt = renderer.prompt(opening).token_ids.tolist()
-    said = Replies(tokenizer, with_tools(NONE, tools)).token_ids(SAID.content, last=False)
+    said = ReplyEncoder(tokenizer, arguments_with_tools(NONE, tools)).token_ids(SAID.content, last=False)
     return prompt, [*prompt, *said, *renderer.increment([heard], said[-1]).tolist()]

@@ -13,7 +13,7 @@ from rlhf.errors import ModelError
 from rlhf.models.chat import demonstration
 from rlhf.models.increments import conversation
 from rlhf.models.loading import declared_ends
-from rlhf.models.replies import Replies
+from rlhf.models.replies import ReplyEncoder
 from rlhf.models.tiny import CHAT_TEMPLATE, byte_tokenizer
 from rlhf.models.turn_end import end_of_reply, turn_end
 from rlhf.rollout.renderer import ChatRenderer
@@ -58,7 +58,7 @@ def test_a_turn_ends_where_its_template_ends_it_and_at_the_end_of_sequence(templ
 )
 def test_demonstrations_end_as_sampled_replies_do(template: str, eos: str, end: int) -> None:
     tokenizer = tokenizer_like(template, eos=eos)
-    replies = Replies(tokenizer)
+    replies = ReplyEncoder(tokenizer)
     assert replies.end == end_of_reply(tokenizer) == end
     segment = demonstration(tokenizer, ASKED, "two", replies=replies.token_ids)
     assert segment.token_ids[-1] == end

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import ModelError
 from rlhf.models.chat import prompt_text
-from rlhf.models.replies import Replies
+from rlhf.models.replies import ReplyEncoder
 from rlhf.models.turn_end import mark_text
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.types import Message, Tool
@@ -98,7 +98,7 @@ def code(text: str) -> str:
 
 def _around(tokenizer: PreTrainedTokenizerBase) -> str:
     """What the template writes before a reply, an ellipsis for the reply, and what it writes after it."""
-    around = Replies(tokenizer).around
+    around = ReplyEncoder(tokenizer).around
     sides = [("a space" if one == " " else code(one)) if one else "" for one in (around.before, around.after)]
     return " … ".join(sides).strip() if any(sides) else "nothing"
 

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from rlhf.cluster.heartbeat import LOST_SECONDS
-from rlhf.deploy.ssh.hosts_file import Host
-from rlhf.deploy.ssh.orders import Orders
+from rlhf.deploy.ssh.hosts_file import SshHost
 from rlhf.deploy.ssh.remote import SILENCE_SECONDS
-from rlhf.deploy.ssh.session import Session, connection
+from rlhf.deploy.ssh.remote_command import RemoteCommand
+from rlhf.deploy.ssh.session import SshSession, connection
 from tests.end_to_end.running import QUICKSTART, ROOT, command, environment
 from tests.end_to_end.test_clean_ends import MARK, marked, until
 from tests.network.sshd import Sshd, private_sshd
@@ -43,13 +43,13 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
         yield server
 
 
-async def sleeping(sshd: Sshd, folder: Path) -> Session:
+async def sleeping(sshd: Sshd, folder: Path) -> SshSession:
     """A session in which a command sleeps, with this folder's mark."""
-    words = connection(Host(name="first"), folder, user=None, config=sshd.config)
+    words = connection(SshHost(name="first"), folder, user=None, config=sshd.config)
     said: list[str] = []
-    session = await Session.open(Host(name="first"), words, said.append, said.append)
+    session = await SshSession.open(SshHost(name="first"), words, said.append, said.append)
     await session.ready()
-    session.order(Orders(command=SLEEP, folder=folder, environment={MARK: str(folder)}))
+    session.order(RemoteCommand(command=SLEEP, folder=folder, environment={MARK: str(folder)}))
     for _ in range(200):
         await asyncio.sleep(0.1)
         if "sleeps" in said:

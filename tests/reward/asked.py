@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rlhf.reward.live import LiveReward
-from rlhf.types import Message, Scored, Status, Task, Trajectory, Unscored
+from rlhf.types import EpisodeStatus, Message, Scored, Task, Trajectory, Unscored
 
 TASK = Task(id="t", messages=(Message(role="user", content="What is 6 times 7?"),), answer="42")
 
 
 def replies(*texts: str, task: Task = TASK) -> list[Trajectory]:
-    return [Trajectory(task=task, segments=(), status=Status.TERMINATED, response=text) for text in texts]
+    return [Trajectory(task=task, segments=(), status=EpisodeStatus.TERMINATED, response=text) for text in texts]
 
 
 async def scored(reward: LiveReward, *texts: str, task: Task = TASK) -> list[Scored | Unscored]:

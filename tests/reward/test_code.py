@@ -10,13 +10,13 @@ import pytest
 from rlhf.config import build
 from rlhf.reward.code import CodeScorer, make_code_scorer
 from rlhf.reward.code_config import CodeRewardConfig
-from rlhf.reward.code_tests import Asserts, Pair, TestsError, read_tests
+from rlhf.reward.code_tests import Asserts, InputOutput, TestsError, read_tests
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.failure import CAUSED_BY_REPLIES, FailuresValued
 from rlhf.reward.reward import make_reward
-from rlhf.sandbox.ladder import Ladder, choose
+from rlhf.sandbox.levels import ChosenIsolation, choose
 from rlhf.sandbox.pool import Queue, Sandbox
-from rlhf.sandbox.program import Program, Run, SandboxBroken
+from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken
 from rlhf.types import Scored, Unscored
 
 CONFIG = CodeRewardConfig(timeout_seconds=4, memory_mb=256)
@@ -30,13 +30,13 @@ ADD = "def add(a, b):\n    return a + b"
 
 
 @pytest.fixture(scope="module")
-def ladder() -> Ladder:
+def chosen() -> ChosenIsolation:
     return choose()
 
 
 @pytest.fixture
-async def scorer(ladder: Ladder) -> AsyncIterator[CodeScorer]:
-    scorer = CodeScorer(CONFIG, Sandbox(queue=Queue(runs=2), ladder=ladder))
+async def scorer(chosen: ChosenIsolation) -> AsyncIterator[CodeScorer]:
+    scorer = CodeScorer(CONFIG, Sandbox(queue=Queue(runs=2), chosen=chosen))
     yield scorer
     await scorer.close()
 
@@ -166,11 +166,11 @@ WITH_OBJECTS = {
 
 
 @pytest.mark.engine
-async def test_tests_use_what_the_code_defines_by_values_and_only_the_rest_needs_trust(ladder: Ladder) -> None:
+async def test_tests_use_what_the_code_defines_by_values_and_only_the_rest_needs_trust(chosen: ChosenIsolation) -> None:
     tests = [*BY_VALUES, *WITH_OBJECTS]
     worth = {}
     for kind in ("values", "trusting"):
-        scorer = CodeScorer(CONFIG.model_copy(update={"tests": kind}), Sandbox(queue=Queue(runs=2), ladder=ladder))
+        scorer = CodeScorer(CONFIG.model_copy(update={"tests": kind}), Sandbox(queue=Queue(runs=2), chosen=chosen))
         worth[kind] = [outcome.passed for outcome in await scorer._outcomes(SOLUTION, Asserts(texts=tuple(tests)))]
         await scorer.close()
     assert [test for test, passed in zip(tests, worth["values"], strict=True) if passed] == BY_VALUES
@@ -185,10 +185,10 @@ async def test_a_test_that_needs_an_object_says_so(scorer: CodeScorer) -> None:
 
 
 @pytest.mark.engine
-async def test_every_number_says_how_it_came_about_and_whom_it_trusts(ladder: Ladder) -> None:
+async def test_every_number_says_how_it_came_about_and_whom_it_trusts(chosen: ChosenIsolation) -> None:
     told = []
     for kind in ("values", "trusting"):
-        scorer = CodeScorer(CONFIG.model_copy(update={"tests": kind}), Sandbox(queue=Queue(runs=1), ladder=ladder))
+        scorer = CodeScorer(CONFIG.model_copy(update={"tests": kind}), Sandbox(queue=Queue(runs=1), chosen=chosen))
         scored = await scorer.score("def add(a, b): return 7", {"tests": TESTS})
         assert isinstance(scored, Scored)
         told.append(scored.detail)
@@ -200,8 +200,10 @@ async def test_every_number_says_how_it_came_about_and_whom_it_trusts(ladder: La
 
 
 @pytest.mark.engine
-async def test_code_that_breaks_the_sandbox_has_the_lowest_and_a_sandbox_that_breaks_has_none(ladder: Ladder) -> None:
-    runner = Fragile(Sandbox(queue=Queue(runs=1), ladder=ladder))
+async def test_code_that_breaks_the_sandbox_has_the_lowest_and_a_sandbox_that_breaks_has_none(
+    chosen: ChosenIsolation,
+) -> None:
+    runner = Fragile(Sandbox(queue=Queue(runs=1), chosen=chosen))
     broken = make_reward(build(RewardConfig, {"kind": "code"}))
     assert isinstance(broken, FailuresValued)
     scorer = CodeScorer(CONFIG, runner)
@@ -221,7 +223,7 @@ class Fragile:
 
     async def start(self) -> None: ...
 
-    async def run(self, program: Program) -> Run:
+    async def run(self, program: Program) -> ProgramResult:
         if b"break it" in program.stdin or self.breaks_once:
             self.breaks_once = False
             raise SandboxBroken("File name too long")
@@ -255,7 +257,7 @@ class Broken:
 
     async def start(self) -> None: ...
 
-    async def run(self, program: Program) -> Run:
+    async def run(self, program: Program) -> ProgramResult:
         raise SandboxBroken("out of order")
 
     async def close(self) -> None: ...
@@ -284,7 +286,7 @@ def test_text_is_split_into_one_test_an_assert_and_its_set_up_stays_with_it() ->
 
 
 def test_pairs_are_read_in_the_forms_of_common_datasets() -> None:
-    wanted = [Pair(stdin="1", stdout="2")]
+    wanted = [InputOutput(stdin="1", stdout="2")]
     for value in (
         [{"input": "1", "output": "2"}],
         '{"inputs": ["1"], "outputs": ["2"]}',

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from rlhf.config import build
-from rlhf.reward.combine import CombinedReward, Part, combined
+from rlhf.reward.combine import CombinedReward, WeightedReward, combined
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.reward.reward import make_reward
@@ -39,7 +39,9 @@ def numbers(*values: float) -> Fixed:
 
 
 async def test_the_value_is_the_weighted_sum_and_the_parts_are_before_weighting() -> None:
-    reward = CombinedReward({"a": Part(weight=2, reward=numbers(1, 0)), "b": Part(weight=-0.5, reward=numbers(3, 4))})
+    reward = CombinedReward(
+        {"a": WeightedReward(weight=2, reward=numbers(1, 0)), "b": WeightedReward(weight=-0.5, reward=numbers(3, 4))}
+    )
     assert await scored(reward, "x", "y") == [
         Scored(value=0.5, parts={"a": 1, "b": 3}),
         Scored(value=-2, parts={"a": 0, "b": 4}),
@@ -50,7 +52,10 @@ async def test_one_unscored_part_leaves_the_whole_unscored_with_its_name_and_tou
     broken = Fixed(Scored(value=1), Unscored(kind="timeout", detail="killed after 10 s"))
     for weight in (1.0, 0.0):
         reward = CombinedReward(
-            {"exact": Part(weight=1, reward=numbers(1, 1)), "judge": Part(weight=weight, reward=broken)}
+            {
+                "exact": WeightedReward(weight=1, reward=numbers(1, 1)),
+                "judge": WeightedReward(weight=weight, reward=broken),
+            }
         )
         first, second = await scored(reward, "x", "y")
         assert isinstance(first, Scored)
@@ -73,14 +78,20 @@ def test_a_sum_that_overflows_is_no_number(other: float) -> None:
 
 @pytest.mark.parametrize("weight", [1.0, -2.0, 0.0])
 async def test_the_turns_of_an_environment_are_paid_with_the_weight_of_its_part(weight: float) -> None:
-    parts = {"game": Part(weight=weight, reward=EnvironmentReward()), "form": Part(weight=1, reward=numbers(0.25))}
+    parts = {
+        "game": WeightedReward(weight=weight, reward=EnvironmentReward()),
+        "form": WeightedReward(weight=1, reward=numbers(0.25)),
+    }
     [score] = await CombinedReward(parts)(TASK, [trajectory(0.5, 1.0)])
     values = {"game": 1.5, "form": 0.25}
     assert score == Scored(value=weight * 1.5 + 0.25, parts=values, turn_weight=weight)
 
 
 async def test_parts_that_are_only_recorded_leave_an_environment_alone_the_judge() -> None:
-    parts = {"game": Part(weight=2, reward=EnvironmentReward()), "form": Part(weight=0, reward=numbers(0.25))}
+    parts = {
+        "game": WeightedReward(weight=2, reward=EnvironmentReward()),
+        "form": WeightedReward(weight=0, reward=numbers(0.25)),
+    }
     [score] = await CombinedReward(parts)(TASK, [trajectory(0.5, 1.0)])
     assert isinstance(score, Scored)
     assert (score.value, score.turn_weight, score.only_turns) == (3.0, 2.0, True)
@@ -88,7 +99,7 @@ async def test_parts_that_are_only_recorded_leave_an_environment_alone_the_judge
 
 async def test_all_parts_are_started_and_closed() -> None:
     parts = [numbers(1), numbers(2)]
-    reward = CombinedReward({str(n): Part(weight=1, reward=part) for n, part in enumerate(parts)})
+    reward = CombinedReward({str(n): WeightedReward(weight=1, reward=part) for n, part in enumerate(parts)})
     await reward.start()
     assert all(part.running for part in parts)
     await reward.close()

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from rlhf.reward.environment import EnvironmentReward
-from rlhf.types import Scored, Segment, Status, Task, Trajectory, Turn, Unscored
+from rlhf.types import EpisodeStatus, Scored, Segment, Task, Trajectory, Turn, Unscored
 
 TASK = Task(id="t", messages=())
 
 
-def trajectory(*rewards: float | None, status: Status = Status.TERMINATED) -> Trajectory:
+def trajectory(*rewards: float | None, status: EpisodeStatus = EpisodeStatus.TERMINATED) -> Trajectory:
     """An episode of a segment a turn."""
     segments = [
         Segment(
@@ -28,9 +28,9 @@ async def test_the_rewards_of_all_turns_and_segments_are_added_up_and_named() ->
     assert score == Scored(value=1.5, parts={"environment": 1.5}, turn_weight=1.0, only_turns=True)
 
 
-@pytest.mark.parametrize(("status", "kind"), [(Status.TERMINATED, Unscored), (Status.TRUNCATED, Scored)])
+@pytest.mark.parametrize(("status", "kind"), [(EpisodeStatus.TERMINATED, Unscored), (EpisodeStatus.TRUNCATED, Scored)])
 async def test_an_end_without_any_reward_has_no_number_and_a_cut_before_any_has_earned_nothing(
-    status: Status, kind: type
+    status: EpisodeStatus, kind: type
 ) -> None:
     [score] = await EnvironmentReward()(TASK, [trajectory(None, None, status=status)])
     assert isinstance(score, kind)

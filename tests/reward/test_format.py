@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf.reward.format import form
+from rlhf.reward.format import tagged_blocks
 
 TAGS = ("think", "answer")
 
@@ -14,7 +14,7 @@ TAGS = ("think", "answer")
     ["<think>a</think><answer>b</answer>", " <think>a < b </think>\n\n<answer>\n<b>b</b></answer>\n"],
 )
 def test_blocks_in_order_with_only_whitespace_beside_them_have_the_form(response: str) -> None:
-    assert form(response, {"tags": TAGS}) == 1.0
+    assert tagged_blocks(response, {"tags": TAGS}) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_blocks_in_order_with_only_whitespace_beside_them_have_the_form(response
     ],
 )
 def test_everything_else_has_not(response: str) -> None:
-    assert form(response, {"tags": TAGS}) == 0.0
+    assert tagged_blocks(response, {"tags": TAGS}) == 0.0

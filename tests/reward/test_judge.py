@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 
 from rlhf.config import build
 from rlhf.reward.config import RewardConfig
-from rlhf.reward.judge import shares
+from rlhf.reward.judge import mean_comparisons
 from rlhf.reward.live import LiveReward
 from rlhf.reward.reward import make_reward
 from rlhf.types import Scored, Unscored
@@ -113,8 +113,8 @@ async def test_a_reply_alone_cannot_be_compared() -> None:
 
 def test_only_those_whose_comparison_was_lost_have_no_number() -> None:
     lost = Unscored(kind="timeout")
-    assert shares(3, {(0, 1): lost, (0, 2): 1.0, (1, 2): 0.0}) == [lost, lost, 0.5]
-    assert shares(3, {(0, 1): 1.0, (0, 2): 0.5, (1, 2): 0.0}) == [0.75, 0.0, 0.75]
+    assert mean_comparisons(3, {(0, 1): lost, (0, 2): 1.0, (1, 2): 0.0}) == [lost, lost, 0.5]
+    assert mean_comparisons(3, {(0, 1): 1.0, (0, 2): 0.5, (1, 2): 0.0}) == [0.75, 0.0, 0.75]
 
 
 @pytest.mark.parametrize("mode", ["pointwise", "pairwise"])

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.data.programs import VERBS, Habit, Problem, asserts_of, written
+from rlhf.data.programs import VERBS, Habit, ProgramProblem, asserts_of, written
 from rlhf.recipe.loading import load_recipe
 from rlhf.reward.code import CodeScorer, make_code_scorer
 from rlhf.types import Scored
 
 pytestmark = pytest.mark.engine
 RECIPE = Path(__file__).parents[2] / "recipes" / "code_sandbox.yaml"
-PROBLEMS = [Problem(verb=verb, numbers=(7, 2, 9, 4)) for verb in VERBS]
+PROBLEMS = [ProgramProblem(verb=verb, numbers=(7, 2, 9, 4)) for verb in VERBS]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from rlhf.errors import ConfigError, DeadlinePassed, WorkerDied, WorkerFailed
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.model import ModelReward
 from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings, batches, padded
-from rlhf.types import Scored, Segment, Status, Task, TokenKind, Trajectory, Unscored
+from rlhf.types import EpisodeStatus, Scored, Segment, Task, TokenKind, Trajectory, Unscored
 from tests.pace import scaled
 from tests.trainer.made import made_segment
 
@@ -47,7 +47,7 @@ class FakeWorker:
 def trajectory(last: int, length: int = 10, actions: int = 3) -> Trajectory:
     segment = made_segment(np.random.default_rng(0), length - actions, actions)
     segment.token_ids[-1] = last
-    return Trajectory(task=TASK, segments=(segment,), status=Status.TERMINATED)
+    return Trajectory(task=TASK, segments=(segment,), status=EpisodeStatus.TERMINATED)
 
 
 async def started(*workers: FakeWorker, tokens_per_batch: int = 1000) -> ModelReward:
@@ -125,7 +125,7 @@ async def test_a_response_that_is_all_tool_output_is_empty() -> None:
     kinds = np.where(segment.action_mask, TokenKind.ENV, segment.kinds).astype(np.int8)
     tool = Segment(token_ids=segment.token_ids, kinds=kinds, logprobs=segment.logprobs, versions=segment.versions)
     (score,) = await (await started(FakeWorker()))(
-        TASK, [Trajectory(task=TASK, segments=(tool,), status=Status.TERMINATED)]
+        TASK, [Trajectory(task=TASK, segments=(tool,), status=EpisodeStatus.TERMINATED)]
     )
     assert score == Unscored(kind="empty", detail="the policy said nothing")
 
@@ -133,7 +133,7 @@ async def test_a_response_that_is_all_tool_output_is_empty() -> None:
 async def test_the_last_segment_is_what_is_scored() -> None:
     first, last = trajectory(1).segments[0], trajectory(2).segments[0]
     (score,) = await (await started(FakeWorker()))(
-        TASK, [Trajectory(task=TASK, segments=(first, last), status=Status.TERMINATED)]
+        TASK, [Trajectory(task=TASK, segments=(first, last), status=EpisodeStatus.TERMINATED)]
     )
     assert score == Scored(value=2.0, parts={"model": 2.0})
 

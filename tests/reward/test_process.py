@@ -149,13 +149,13 @@ def test_workers_die_with_a_parent_that_is_killed() -> None:
 
 
 def test_a_worker_imports_nothing_but_the_standard_library() -> None:
-    script = "import rlhf.reward.worker, sys; print(*{'numpy', 'torch', 'pydantic'} & set(sys.modules))"
+    script = "import rlhf.reward.scorer_process, sys; print(*{'numpy', 'torch', 'pydantic'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "\n"
 
 
 def workers() -> list[psutil.Process]:
     """This process's scorers; other tests may have left it other children."""
-    return [child for child in psutil.Process().children() if "rlhf.reward.worker" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "rlhf.reward.scorer_process" in child.cmdline()]
 
 
 def gone(pid: int, seconds: float = 5.0) -> bool:

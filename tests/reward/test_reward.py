@@ -8,14 +8,14 @@ from rlhf.config import build
 from rlhf.errors import ConfigError
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
-from rlhf.types import Scored, Status, Task, Trajectory, Unscored
+from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored
 from tests.pace import scaled
 
 TASK = Task(id="t", messages=(), answer="42", row={"answer": "no: #### 42", "bonus": 2})
 
 
 def replies(*texts: str, task: Task = TASK) -> list[Trajectory]:
-    return [Trajectory(task=task, segments=(), status=Status.TERMINATED, response=text) for text in texts]
+    return [Trajectory(task=task, segments=(), status=EpisodeStatus.TERMINATED, response=text) for text in texts]
 
 
 async def scored(config: RewardConfig, *texts: str, task: Task = TASK) -> list[Scored | Unscored]:

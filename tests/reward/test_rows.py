@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.reward.rows import TAG, line_of, read_line
+from rlhf.reward.rows import TAG, read_line, row_line
 
 UTC = datetime.UTC
 VALUES: list[Any] = [
@@ -23,25 +23,25 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_value_comes_out_as_it_went_in(value: Any) -> None:
-    response, row = read_line(line_of("r\ud800", {"column": value}))
+    response, row = read_line(row_line("r\ud800", {"column": value}))
     assert (response, row["column"], type(row["column"])) == ("r\ud800", value, type(value))
 
 
 @pytest.mark.parametrize("value", [np.arange(6).reshape(2, 3), np.float32(0.5), np.array([True]), np.zeros((0, 2))])
 def test_an_array_of_numbers_does_too(value: Any) -> None:
-    _, row = read_line(line_of("", {"column": value}))
+    _, row = read_line(row_line("", {"column": value}))
     assert np.array_equal(row["column"], value)
     assert row["column"].dtype == value.dtype
 
 
 def test_an_infinity_in_a_row_is_one_in_the_worker() -> None:
-    assert read_line(line_of("", {"x": float("inf")}))[1] == {"x": float("inf")}
+    assert read_line(row_line("", {"x": float("inf")}))[1] == {"x": float("inf")}
 
 
 @pytest.mark.parametrize("value", [object(), lambda: 1, np.array([object()]), [1, {"a": range(3)}]])
 def test_what_is_no_data_is_refused_by_the_name_of_its_column(value: Any) -> None:
     with pytest.raises(TypeError, match="column 'image': a scorer's row holds"):
-        line_of("", {"image": value})
+        row_line("", {"image": value})
 
 
 def test_a_pickle_is_no_request() -> None:

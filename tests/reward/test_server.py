@@ -12,10 +12,10 @@ import pytest
 
 from rlhf.config import build
 from rlhf.http.binding import Access
-from rlhf.http.limits import Limits
+from rlhf.http.limits import HttpLimits
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
-from rlhf.reward.server import ServerSettings, reward_app
+from rlhf.reward.server import RewardServerSettings, reward_app
 from rlhf.types import Scored, Task, Trajectory, Unscored
 from tests.pace import scaled
 from tests.reward.asked import scored
@@ -50,8 +50,8 @@ class Measuring:
         ]
 
 
-SMALL = Access(limits=Limits(body_bytes=10_000))
-SETTINGS = ServerSettings(name="measuring", capacity=2, waiting=2, timeout_seconds=5, access=SMALL)
+SMALL = Access(limits=HttpLimits(body_bytes=10_000))
+SETTINGS = RewardServerSettings(name="measuring", capacity=2, waiting=2, timeout_seconds=5, access=SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def test_replies_to_one_question_are_a_group() -> None:
 
 
 def test_the_end_of_turn_is_cut_from_a_reply() -> None:
-    settings = ServerSettings(name="exact", stop_texts=("<|im_end|>",))
+    settings = RewardServerSettings(name="exact", stop_texts=("<|im_end|>",))
     with running(reward_app(make_reward(RewardConfig(kind="exact")), settings)) as url:
         body = {"query": ["6*7=42<|im_end|>", "6*7=<|im_end|>42"], "prompts": ["6*7="] * 2, "labels": ["42"] * 2}
         assert post(url, "/get_reward", body).json()["rewards"] == [1.0, 0.0]
@@ -204,7 +204,7 @@ async def test_no_more_is_scored_at_once_than_the_capacity_and_more_than_can_wai
 
 
 def test_an_answer_comes_before_its_deadline_or_is_an_error() -> None:
-    settings = ServerSettings(name="slow", timeout_seconds=0.05)
+    settings = RewardServerSettings(name="slow", timeout_seconds=0.05)
     with running(reward_app(Measuring(), settings)) as url:
         answer = post(url, "/", {"response": "wait"})
     assert answer.status_code == 504

@@ -10,7 +10,7 @@ from rlhf.errors import RlhfError
 from rlhf.reward.code import CodeScorer
 from rlhf.reward.code_config import CodeRewardConfig
 from rlhf.sandbox.in_turn import InTurn
-from rlhf.sandbox.program import Ending, Program, Run, SandboxBusy
+from rlhf.sandbox.program import Program, ProgramResult, SandboxBusy, TerminationReason
 from rlhf.types import Scored
 
 PAIRS = {"tests": [{"input": str(number), "output": "1"} for number in range(12)]}
@@ -25,7 +25,7 @@ class Place:
 
     async def start(self) -> None: ...
 
-    async def run(self, program: Program) -> Run:
+    async def run(self, program: Program) -> ProgramResult:
         if self.running:
             self.refused += 1
             raise SandboxBusy("1 programs run already")
@@ -36,8 +36,10 @@ class Place:
         hangs = "hang" in program.code
         seconds = program.wall_seconds if hangs else 0.25
         self.seconds.append(seconds)
-        ending, code = (Ending.TIME, None) if hangs else (Ending.EXITED, 0)
-        return Run(ending=ending, return_code=code, stdout="1", stderr="", seconds=seconds, detail="killed" * hangs)
+        ending, code = (TerminationReason.TIME, None) if hangs else (TerminationReason.EXITED, 0)
+        return ProgramResult(
+            ending=ending, return_code=code, stdout="1", stderr="", seconds=seconds, detail="killed" * hangs
+        )
 
     async def close(self) -> None: ...
 
@@ -79,7 +81,7 @@ async def test_no_more_is_asked_for_at_once_than_was_said() -> None:
 
 
 class Full(Place):
-    async def run(self, program: Program) -> Run:
+    async def run(self, program: Program) -> ProgramResult:
         self.refused += 1
         raise SandboxBusy("full")
 

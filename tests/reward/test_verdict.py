@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf.reward.config import JudgeConfig
-from rlhf.reward.verdict import choice_of, mark_of, pairwise_chat, pointwise_chat, words_of
+from rlhf.reward.verdict import mark_of, pairwise_chat, parse_choice, pointwise_chat, words_of
 from rlhf.types import Unscored
 
 CONFIG = JudgeConfig(url="http://h", model="m", rubric="Only {correctness} counts.")
@@ -52,12 +52,12 @@ def test_marks_are_brought_to_between_0_and_1() -> None:
     ],
 )
 def test_the_last_choice_counts(text: str, worth: float) -> None:
-    assert choice_of(text) == worth
+    assert parse_choice(text) == worth
 
 
 @pytest.mark.parametrize("text", ["", "A", "Verdict: C", "Verdict: a fine reply", "Verdict: A good point was made"])
 def test_what_is_no_choice_is_no_number(text: str) -> None:
-    assert isinstance(choice_of(text), Unscored)
+    assert isinstance(parse_choice(text), Unscored)
 
 
 def test_a_reply_cannot_leave_its_tags() -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rlhf.reward.config import RemoteConfig
-from rlhf.reward.wire import SHAPES, Asked, asked_of, number, prompt_text, scores
-from rlhf.types import Message, Segment, Status, Task, Trajectory, Unscored
+from rlhf.reward.wire import SHAPES, GroupRequest, asked_of, parse_number, scores, task_text
+from rlhf.types import EpisodeStatus, Message, Segment, Task, Trajectory, Unscored
 
-ASKED = Asked(prompt="6*7=", responses=("42", "41"), label="42", token_ids=([5, 6], [5, 7]))
+ASKED = GroupRequest(prompt="6*7=", responses=("42", "41"), label="42", token_ids=([5, 6], [5, 7]))
 
 
 def sent(shape: str, **config: Any) -> list[tuple[str, Any]]:
@@ -104,13 +104,13 @@ def test_a_failure_that_our_server_names_keeps_its_name() -> None:
 
 
 def test_a_number_is_a_number() -> None:
-    assert [number(value) for value in (0, 1, -2.5, 10**15)] == [0.0, 1.0, -2.5, 1e15]
+    assert [parse_number(value) for value in (0, 1, -2.5, 10**15)] == [0.0, 1.0, -2.5, 1e15]
 
 
 def test_a_single_message_is_its_text_and_a_chat_names_its_roles() -> None:
     system, user = Message(role="system", content="Be brief."), Message(role="user", content="6*7?")
-    assert prompt_text(Task(id="t", messages=(user,))) == "6*7?"
-    assert prompt_text(Task(id="t", messages=(system, user))) == "system: Be brief.\n\nuser: 6*7?"
+    assert task_text(Task(id="t", messages=(user,))) == "6*7?"
+    assert task_text(Task(id="t", messages=(system, user))) == "system: Be brief.\n\nuser: 6*7?"
 
 
 def test_the_tokens_are_those_of_the_last_context() -> None:
@@ -124,7 +124,7 @@ def test_the_tokens_are_those_of_the_last_context() -> None:
         )
 
     task = Task(id="t", messages=(), answer="42")
-    one = Trajectory(task=task, segments=(segment(1, 2), segment(3, 4)), status=Status.TERMINATED, response="r")
+    one = Trajectory(task=task, segments=(segment(1, 2), segment(3, 4)), status=EpisodeStatus.TERMINATED, response="r")
     asked = asked_of(task, [one])
     assert asked.token_ids == ([3, 4],)
     assert (asked.label, asked.responses) == ("42", ("r",))

@@ -9,10 +9,10 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
-from rlhf.rollout.episode import Policy
+from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.tool_calls import hermes
-from rlhf.rollout.turns import Rules, play
+from rlhf.rollout.turns import TurnRules, play
 from rlhf.types import (
     Completion,
     EnvironmentSpec,
@@ -101,19 +101,19 @@ class ScriptedEnvironments:
         return self.opened[session]
 
 
-def rules(**changes: object) -> Rules:
+def rules(**changes: object) -> TurnRules:
     settings = {"environment": "scripted", "max_turns": 4, "timeout_seconds": 5.0, "read": hermes} | changes
-    return Rules(**settings)
+    return TurnRules(**settings)
 
 
-def policy(engine: ScriptedEngine, tokenizer: PreTrainedTokenizerBase, **changes: object) -> Policy:
+def policy(engine: ScriptedEngine, tokenizer: PreTrainedTokenizerBase, **changes: object) -> PolicyClient:
     settings = {"sampling": Sampling(max_tokens=64), "max_context_tokens": 2048} | changes
     renderer = ChatRenderer(tokenizer, tools=(ADD,))
-    return Policy(engine=engine, renderer=renderer, session="s", seed_of=lambda turn: 100 + turn, **settings)
+    return PolicyClient(engine=engine, renderer=renderer, session="s", seed_of=lambda turn: 100 + turn, **settings)
 
 
 async def play_alone(
-    task: Task, its: Policy, environment: Environment, *, seed: int, rules: Rules
+    task: Task, its: PolicyClient, environment: Environment, *, seed: int, rules: TurnRules
 ) -> Trajectory | Failed:
     """The episode of an environment with one role."""
     [outcome] = await play(task, its, environment, seed=seed, rules=rules)

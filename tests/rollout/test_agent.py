@@ -14,7 +14,19 @@ from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.rollout.group import GroupRollout, lost_to_environment
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.seeds import request_seed
-from rlhf.types import Failed, Group, Message, Sample, Sampling, Scored, Status, Task, Ticket, Trajectory, Unscored
+from rlhf.types import (
+    EpisodeStatus,
+    Failed,
+    Group,
+    Message,
+    Sample,
+    Sampling,
+    Scored,
+    Task,
+    Ticket,
+    Trajectory,
+    Unscored,
+)
 from tests.rollout.endpoint import agents
 from tests.rollout.endpoint.asking import check
 from tests.rollout.endpoint.serving import TOKENIZER, scripted
@@ -138,7 +150,7 @@ async def test_an_agent_that_does_not_end_in_time_is_cut_off_with_all_that_was_s
         agents.RELEASE.clear()
     assert isinstance(group, Group)
     [(_, trajectory, score)] = group.trainable
-    assert (trajectory.status, trajectory.out_of_time) == (Status.TRUNCATED, True)
+    assert (trajectory.status, trajectory.out_of_time) == (EpisodeStatus.TRUNCATED, True)
     assert [message.content for message in trajectory.conversation] == ["go", "yes", "sure?", "yes"]
     assert score.value == 0.0, "it was given no reward"
 

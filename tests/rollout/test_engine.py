@@ -11,14 +11,14 @@ import pytest
 
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, WorkerDied
 from rlhf.rollout.engine import RemoteEngine
-from rlhf.rollout.vllm.settings import Finished, Refused, Request
+from rlhf.rollout.vllm.settings import Finished, GenerateRequest, RefusedRequest
 from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
 from rlhf.types import Completion, FinishReason, Prompt, Sampling
 
-Reply = Finished | Refused
+Reply = Finished | RefusedRequest
 
 
-def echo(request: Request) -> Reply:
+def echo(request: GenerateRequest) -> Reply:
     length = len(request.token_ids)
     return Finished(
         request.id, request.token_ids, np.zeros(length, np.float32), np.full(length, 7, np.int32), FinishReason.STOP
@@ -30,7 +30,7 @@ class FakeWorker:
 
     name = "engine-0"
 
-    def __init__(self, answer: Callable[[Request], Reply | None] = echo) -> None:
+    def __init__(self, answer: Callable[[GenerateRequest], Reply | None] = echo) -> None:
         self.answer = answer
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.replies: asyncio.Queue[Reply] = asyncio.Queue()
@@ -90,7 +90,7 @@ async def test_nothing_is_asked_of_the_worker_when_nobody_waits() -> None:
 
 
 async def test_a_refused_request_names_engine_session_and_reason_and_harms_no_other() -> None:
-    engine = RemoteEngine(FakeWorker(lambda r: Refused(r.id, "too long") if r.token_ids[0] == 1 else echo(r)))
+    engine = RemoteEngine(FakeWorker(lambda r: RefusedRequest(r.id, "too long") if r.token_ids[0] == 1 else echo(r)))
     refused, answered = ask(engine, 1, session="train-3-0"), ask(engine, 2)
     with pytest.raises(GenerateFailed, match="engine-0 could not answer session train-3-0: too long"):
         await refused
@@ -98,7 +98,7 @@ async def test_a_refused_request_names_engine_session_and_reason_and_harms_no_ot
 
 
 async def test_a_broken_engine_is_another_error_than_a_bad_request() -> None:
-    engine = RemoteEngine(FakeWorker(lambda request: Refused(request.id, "a step failed", broken=True)))
+    engine = RemoteEngine(FakeWorker(lambda request: RefusedRequest(request.id, "a step failed", broken=True)))
     with pytest.raises(EngineBroken, match="engine-0 is broken and serves no more: a step failed"):
         await ask(engine, 1)
 
@@ -113,7 +113,7 @@ class SlowWorker(FakeWorker):
     async def call(self, method: str, *args: Any, timeout_seconds: float, **kwargs: Any) -> Any:
         if method == "cut_off":
             for request_id in args[0]:
-                request = Request(request_id, np.full(self._said, 5, np.int32), 1, 1, 0)
+                request = GenerateRequest(request_id, np.full(self._said, 5, np.int32), 1, 1, 0)
                 self.replies.put_nowait(echo(request)._replace(reason=FinishReason.TIME))
         return await super().call(method, *args, timeout_seconds=timeout_seconds, **kwargs)
 
@@ -186,8 +186,8 @@ async def test_a_reply_in_the_tick_of_its_cancellation_harms_no_other() -> None:
     waiting, other = ask(engine, 1, session="gone"), ask(engine, 2, session="other")
     await asyncio.sleep(0.01)
     waiting.cancel()  # its future ends now, and its request is given up one tick later
-    engine._settle(echo(Request("gone/0", np.ones(1, np.int32), 1, 1, 0)))
-    worker.replies.put_nowait(echo(Request("other/1", np.array([2], np.int32), 1, 1, 0)))
+    engine._settle(echo(GenerateRequest("gone/0", np.ones(1, np.int32), 1, 1, 0)))
+    worker.replies.put_nowait(echo(GenerateRequest("other/1", np.array([2], np.int32), 1, 1, 0)))
     assert (await other).token_ids.tolist() == [2]
     assert waiting.cancelled()
 
@@ -198,7 +198,7 @@ async def test_a_worker_that_died_fails_all_that_wait_and_all_that_come() -> Non
     waiting = [ask(engine, token) for token in range(3)]
     await asyncio.sleep(0.01)
     worker.dead = WorkerDied("engine-0", "killed by SIGKILL")
-    worker.replies.put_nowait(echo(Request("unknown", np.zeros(1, np.int32), 1, 1, 0)))
+    worker.replies.put_nowait(echo(GenerateRequest("unknown", np.zeros(1, np.int32), 1, 1, 0)))
     for task in waiting:
         with pytest.raises(WorkerDied, match="engine-0 died"):
             await task

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import EnvironmentFailed
 from rlhf.models.tiny import byte_tokenizer
-from rlhf.types import Failed, Message, Observation, Sampling, Status, Task, TokenKind, Trajectory
+from rlhf.types import EpisodeStatus, Failed, Message, Observation, Sampling, Task, TokenKind, Trajectory
 from tests.models.templates import FORGETS_THINKING, NO_SYSTEM_LATER, tokenizer_with
 from tests.rollout.playing import TASK, ScriptedEngine, ScriptedEnvironment, play_alone, policy, rules, says
 
@@ -64,7 +64,7 @@ async def test_a_tool_is_called_its_answer_read_and_the_end_rewarded(tokenizer: 
     assert tokenizer.decode(segment.token_ids[first.start : first.stop]) == f"{CALL}<|im_end|>"
     assert segment.kinds[first.stop] == TokenKind.ENV, "the newline after a reply is the template's"
     assert segment.versions[second.start : second.stop].tolist() == [1, 1]
-    assert (trajectory.status, trajectory.response, trajectory.malformed_calls) == (Status.TERMINATED, "2", 0)
+    assert (trajectory.status, trajectory.response, trajectory.malformed_calls) == (EpisodeStatus.TERMINATED, "2", 0)
     assert [message.role for message in trajectory.conversation] == ["user", "assistant", "tool", "assistant"]
     assert environment.seeds == [9]
     assert environment.heard[0].tool_calls[0].arguments == {"x": 1}
@@ -99,7 +99,7 @@ async def test_a_reply_cut_by_its_budget_ends_the_episode_truncated(tokenizer: P
     environment = ScriptedEnvironment(says("go"), says("more", reward=0.5))
     trajectory = await played(tokenizer, ["one", "longer than that"], environment, sampling=Sampling(max_tokens=4))
     assert isinstance(trajectory, Trajectory)
-    assert trajectory.status is Status.TRUNCATED
+    assert trajectory.status is EpisodeStatus.TRUNCATED
     first, last = trajectory.segments[0].turns
     assert (first.reward, first.truncated) == (0.5, False)
     assert (last.reward, last.truncated, last.stop - last.start) == (None, True, 4)
@@ -113,7 +113,7 @@ async def test_a_conversation_that_fills_the_context_ends_truncated_with_its_rew
     trajectory = await played(tokenizer, ["one"], environment, context=120)
     assert isinstance(trajectory, Trajectory)
     [turn] = trajectory.segments[0].turns
-    assert (trajectory.status, turn.reward, turn.truncated) == (Status.TRUNCATED, 0.5, True)
+    assert (trajectory.status, turn.reward, turn.truncated) == (EpisodeStatus.TRUNCATED, 0.5, True)
     assert len(trajectory.segments[0].token_ids) <= 120
 
 
@@ -130,7 +130,7 @@ async def test_the_last_turn_of_the_budget_truncates_and_keeps_its_reward(tokeni
     trajectory = await played(tokenizer, ["one", "two"], environment, max_turns=2)
     assert isinstance(trajectory, Trajectory)
     [segment] = trajectory.segments
-    assert trajectory.status is Status.TRUNCATED
+    assert trajectory.status is EpisodeStatus.TRUNCATED
     assert [(turn.reward, turn.truncated) for turn in segment.turns] == [(1.0, False), (2.0, True)]
     assert tokenizer.decode(segment.token_ids[segment.turns[-1].stop :]).startswith("\n<|im_start|>user\nstill more"), (
         "a critic values what the episode was cut off at"
@@ -146,8 +146,8 @@ async def test_a_cut_by_the_environment_is_truncated_and_an_end_is_not(tokenizer
     )
     assert isinstance(cut, Trajectory)
     assert isinstance(both, Trajectory)
-    assert (cut.status, cut.segments[0].turns[-1].truncated) == (Status.TRUNCATED, True)
-    assert (both.status, both.segments[0].turns[-1].truncated) == (Status.TERMINATED, False)
+    assert (cut.status, cut.segments[0].turns[-1].truncated) == (EpisodeStatus.TRUNCATED, True)
+    assert (both.status, both.segments[0].turns[-1].truncated) == (EpisodeStatus.TERMINATED, False)
 
 
 async def test_a_question_that_fills_the_context_is_failed(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -205,7 +205,7 @@ async def test_an_episode_that_has_waited_too_long_for_its_environment_is_cut_of
 
     trajectory = await played(tokenizer, ["again"] * 20, Slow(says("go")), timeout_seconds=0.5, max_turns=20)
     assert isinstance(trajectory, Trajectory)
-    assert (trajectory.status, trajectory.out_of_time) == (Status.TRUNCATED, True)
+    assert (trajectory.status, trajectory.out_of_time) == (EpisodeStatus.TRUNCATED, True)
     [segment] = trajectory.segments
     assert [turn.truncated for turn in segment.turns] == [False, False, True], "two answers came in time"
     assert tokenizer.decode(segment.token_ids).endswith("again<|im_end|>")

@@ -9,7 +9,7 @@ import pytest
 from rlhf.data.config import EvaluationSetConfig
 from rlhf.rollout.evaluation import EvaluationFailed, EvaluationSet, Evaluator, evaluate_set, problem_metrics
 from rlhf.rollout.group import GroupRollout
-from rlhf.types import Group, Sample, Sampling, Scored, Status, Task, Ticket, Trajectory, Unscored
+from rlhf.types import EpisodeStatus, Group, Sample, Sampling, Scored, Task, Ticket, Trajectory, Unscored
 from tests.fakes import FakeEngine, FakeRenderer, FakeReward
 
 TASKS = [Task(id=f"t{n}", messages=(), answer=str(n % 2)) for n in range(4)]
@@ -30,7 +30,7 @@ def problem(*replies: tuple[str, float | None]) -> Group:
     task = TASKS[0]
     samples = [
         Sample(
-            trajectory=Trajectory(task=task, segments=(), status=Status.TERMINATED, response=response),
+            trajectory=Trajectory(task=task, segments=(), status=EpisodeStatus.TERMINATED, response=response),
             score=Unscored(kind="timeout") if reward is None else Scored(value=reward),
         )
         for response, reward in replies

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf.errors import DeadlinePassed, GenerateFailed
 from rlhf.rollout.group import GroupRollout
-from rlhf.types import Failed, Filtered, Group, Sampling, Status, Ticket, TokenKind, Trajectory
+from rlhf.types import EpisodeStatus, Failed, Filtered, Group, Sampling, Ticket, TokenKind, Trajectory
 from tests.fakes import TASK, FakeEngine, FakeRenderer, FakeReward
 
 TICKET = Ticket(ordinal=5, version=3)
@@ -30,7 +30,7 @@ async def test_a_trajectory_holds_prompt_and_reply_token_by_token() -> None:
     assert segment.logprobs.tolist() == [0, 0, 0, -0.5, -0.5]
     assert segment.versions.tolist() == [-1, -1, -1, 0, 0]
     assert (segment.turns[0].start, segment.turns[0].stop, segment.turns[0].terminated) == (3, 5, True)
-    assert trajectory.status is Status.TERMINATED
+    assert trajectory.status is EpisodeStatus.TERMINATED
     assert trajectory.engine == "fake"
 
 
@@ -49,7 +49,7 @@ async def test_the_samples_of_a_group_have_seeds_of_their_own_that_a_replay_has_
 async def test_a_reply_that_fills_its_budget_is_truncated_not_terminated() -> None:
     group = await rollout(FakeEngine(), FakeReward(0, 1, 0), sampling=Sampling(max_tokens=1))(TASK, TICKET)
     assert isinstance(group, Group)
-    assert {sample.trajectory.status for sample in group.samples} == {Status.TRUNCATED}
+    assert {sample.trajectory.status for sample in group.samples} == {EpisodeStatus.TRUNCATED}
 
 
 async def test_a_reply_gets_no_more_tokens_than_the_context_has_left() -> None:

@@ -6,7 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.models.chat import demonstration
-from rlhf.models.replies import Replies
+from rlhf.models.replies import ReplyEncoder
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.types import Message, Task
@@ -33,7 +33,7 @@ def test_the_arguments_reach_the_prompt(thinking: PreTrainedTokenizerBase) -> No
 
 def test_a_demonstration_has_the_prompt_that_an_episode_has(thinking: PreTrainedTokenizerBase) -> None:
     segment = demonstration(
-        thinking, MESSAGES, "2", WITHOUT_THINKING, replies=Replies(thinking, WITHOUT_THINKING).token_ids
+        thinking, MESSAGES, "2", WITHOUT_THINKING, replies=ReplyEncoder(thinking, WITHOUT_THINKING).token_ids
     )
     prompt = ChatRenderer(thinking, WITHOUT_THINKING).prompt(MESSAGES).token_ids
     assert segment.token_ids[~segment.action_mask].tolist() == prompt.tolist()

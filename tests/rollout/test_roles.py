@@ -15,9 +15,10 @@ from rlhf.rollout.turns import WithEnvironment, play
 from rlhf.trainer.batch import build_batch
 from rlhf.trainer.config import OverlongConfig
 from rlhf.trainer.episodes import episodes_of
-from rlhf.trainer.scores import Scores
+from rlhf.trainer.forward_outputs import ForwardOutputs
 from rlhf.trainer.statistics import reward_statistics
 from rlhf.types import (
+    EpisodeStatus,
     Failed,
     Filtered,
     Group,
@@ -25,7 +26,6 @@ from rlhf.types import (
     Observation,
     Sampling,
     Scored,
-    Status,
     Task,
     Ticket,
     Trajectory,
@@ -75,7 +75,7 @@ async def test_each_role_has_a_trajectory_of_what_it_saw_and_said(tokenizer: Pre
     assert [turn.reward for turn in o.segments[0].turns] == [-1.0]
     assert x.segments[0].turns[-1].terminated
     assert o.segments[0].turns[-1].terminated, "the end of the game is the end for both"
-    assert (x.role, o.role, x.status, o.status) == ("x", "o", Status.TERMINATED, Status.TERMINATED)
+    assert (x.role, o.role, x.status, o.status) == ("x", "o", EpisodeStatus.TERMINATED, EpisodeStatus.TERMINATED)
     assert [seed for _, _, seed, _ in said.asked] == [100, 101, 102], "no two replies share their draws"
     assert [message.content for message in o.conversation] == ["to o", "b"]
 
@@ -113,7 +113,7 @@ async def test_a_cut_episode_is_truncated_for_every_role(tokenizer: PreTrainedTo
     x, o = await play(TASK, its, ScriptedEnvironment(*turns), seed=0, rules=rules(roles=BOTH, max_turns=2))
     for one in (x, o):
         assert isinstance(one, Trajectory)
-        assert one.status is Status.TRUNCATED
+        assert one.status is EpisodeStatus.TRUNCATED
         assert [turn.truncated for turn in one.segments[0].turns] == [False, True]
 
 
@@ -175,7 +175,9 @@ async def test_self_play_gives_a_sample_for_every_role_and_a_baseline_for_each(
     assert roles == [*ROLES] * 4
     assert all(first == -second for first, second in zip(rewards[::2], rewards[1::2], strict=True)), "zero-sum"
     batch = build_batch([group])
-    episodes = episodes_of([group], Scores(), batch.per_token.behaviour, overlong=OverlongConfig(), max_tokens=8)
+    episodes = episodes_of(
+        [group], ForwardOutputs(), batch.per_token.behaviour, overlong=OverlongConfig(), max_tokens=8
+    )
     assert episodes.groups.tolist() == [0, 1] * 4, "compared with its own role only"
     assert episodes.outcomes.tolist() == rewards
     told = reward_statistics([group])

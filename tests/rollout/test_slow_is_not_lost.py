@@ -15,12 +15,12 @@ import numpy as np
 
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.group import GroupRollout
-from rlhf.rollout.vllm.settings import Finished, Request
+from rlhf.rollout.vllm.settings import Finished, GenerateRequest
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.loop import Loop
 from rlhf.trainer.statistics import batch_statistics
 from rlhf.transfer.types import Manifest
-from rlhf.types import FinishReason, Group, Sampling, Status, Updated
+from rlhf.types import EpisodeStatus, FinishReason, Group, Sampling, Updated
 from tests.fakes import FakeLearner, FakeRenderer, FakeReward, FakeTasks
 from tests.trainer.test_loop import Boundary
 
@@ -39,7 +39,7 @@ class TickingWorker:
     def __init__(self) -> None:
         self.said: dict[str, int] = {}
         self._rng = np.random.default_rng(0)
-        self._began: dict[str, tuple[Request, int, float]] = {}
+        self._began: dict[str, tuple[GenerateRequest, int, float]] = {}
         self._outbox: list[Finished] = []
         self._paused_at: float | None = None
         self._paused_seconds = 0.0
@@ -51,7 +51,7 @@ class TickingWorker:
     async def call(self, method: str, *args: Any, timeout_seconds: float) -> Any:
         return await getattr(self, f"_{method}")(*args)
 
-    async def _submit(self, requests: Sequence[Request]) -> None:
+    async def _submit(self, requests: Sequence[GenerateRequest]) -> None:
         for request in requests:
             tokens = 2 + int(self._rng.exponential(MEAN_TOKENS))
             self._began[request.id] = (request, tokens, self._now)
@@ -135,7 +135,7 @@ async def test_the_lengths_that_are_trained_are_those_at_the_cut() -> None:
     assert kolmogorov_smirnov(lengths, said) == 0.0, "every episode that was begun is trained with what it had said"
     assert buffer.lost_samples == 0
     slow = [trajectory for trajectory in trained if trajectory.out_of_time]
-    assert {trajectory.status for trajectory in slow} == {Status.TRUNCATED}
+    assert {trajectory.status for trajectory in slow} == {EpisodeStatus.TRUNCATED}
     assert 0.02 < len(slow) / len(trained) < 0.3, "pauses of publishes are not charged"
     assert min(trajectory.action_tokens for trajectory in slow) > 0.9 * BUDGET_SECONDS * TOKENS_A_SECOND
     assert batch_statistics(learner.trained, version=0)["response/out_of_time"] == len(slow) / len(trained)

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf.env.encoding import call_data, dumps
 from rlhf.errors import ConfigError
-from rlhf.rollout.tool_calls import hermes, llama3_json, plain, tool_format
+from rlhf.rollout.tool_calls import hermes, llama3_json, plain_text, tool_format
 from rlhf.runs.jsonl import JsonlWriter, read_jsonl
 
 CALL = '{"name": "calculator", "arguments": {"expression": "1+2"}}'
@@ -105,7 +105,7 @@ def test_a_llama3_reply_that_begins_like_a_call_and_is_none_is_malformed() -> No
 
 def test_a_format_is_found_by_name_or_imported() -> None:
     assert tool_format("hermes") is hermes
-    assert tool_format("none") is plain
+    assert tool_format("none") is plain_text
     assert tool_format("rlhf.rollout.tool_calls:llama3_json") is llama3_json
     with pytest.raises(ConfigError, match=r"environment\.tool_format is nowhere:format, which cannot be imported"):
         tool_format("nowhere:format")

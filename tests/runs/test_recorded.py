@@ -20,13 +20,13 @@ from rlhf.runs.records import (
     records_of_update,
 )
 from rlhf.types import (
+    EpisodeStatus,
     Failed,
     Filtered,
     Group,
     Sample,
     Scored,
     Segment,
-    Status,
     Ticket,
     TokenKind,
     TrainedSample,
@@ -56,7 +56,7 @@ def with_turns(group: Group) -> Group:
             )
         )
     first = group.samples[0]
-    trajectory = replace(first.trajectory, segments=tuple(segments), status=Status.TRUNCATED)
+    trajectory = replace(first.trajectory, segments=tuple(segments), status=EpisodeStatus.TRUNCATED)
     score = replace(first.score, turn_weight=0.5, only_turns=True)
     return replace(group, samples=(replace(first, trajectory=trajectory, score=score), *group.samples[1:]))
 

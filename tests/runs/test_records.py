@@ -23,6 +23,7 @@ from rlhf.runs.records import (
     short_floats,
 )
 from rlhf.types import (
+    EpisodeStatus,
     Failed,
     Filtered,
     Group,
@@ -30,7 +31,6 @@ from rlhf.types import (
     Sample,
     Scored,
     Segment,
-    Status,
     Task,
     Ticket,
     Timings,
@@ -61,7 +61,7 @@ def trajectory(*segments: Segment) -> Trajectory:
     return Trajectory(
         task=TASK,
         segments=segments or (segment([PROMPT, ACTION, ACTION]),),
-        status=Status.TERMINATED,
+        status=EpisodeStatus.TERMINATED,
         response="123",
         timings=Timings(generate_seconds=0.25),
         engine="engine-1",

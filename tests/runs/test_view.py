@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from rlhf.runs.live import BARS, LiveView, curve, make_view
-from rlhf.runs.view import EvaluationLine, PlainView, UpdateLine, duration, evaluation_line, plain_line
+from rlhf.runs.view import EvaluationLine, PlainView, UpdateLine, duration, format_evaluation, plain_line
 
 LINE = UpdateLine(
     update=3, updates=60, reward=0.5, staleness=0.25, seconds=1.5, phase_seconds={"generate": 1.0, "train": 0.5},
@@ -47,9 +47,9 @@ def test_what_has_no_number_is_a_dash():
 
 def test_every_evaluation_set_is_one_line_with_what_was_asked_for():
     line = EvaluationLine(update=3, reward=0.25, problems=256)
-    assert evaluation_line(line) == "evaluation after update 3  reward 0.250  problems 256"
+    assert format_evaluation(line) == "evaluation after update 3  reward 0.250  problems 256"
     named = replace(line, name="hard", metrics={"pass@8": 0.5, "maj@8": 0.375})
-    assert evaluation_line(named) == (
+    assert format_evaluation(named) == (
         "evaluation after update 3  hard  reward 0.250  pass@8 0.500  maj@8 0.375  problems 256"
     )
 

@@ -1,4 +1,4 @@
-"""A cage: one rung, entered as one user, and whatever it leaves behind."""
+"""A jail: one level, entered as one user, and whatever it leaves behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 AS_ROOT = os.geteuid() == 0
 USERS = ["root", "nobody"] if AS_ROOT else ["this user"]
-RUNGS = ["bubblewrap", "landlock"]
+LEVELS = ["bubblewrap", "landlock"]
 MIB = 1024 * 1024
 LIMITS = {"wall_seconds": 10.0, "memory_bytes": 128 * MIB, "disk_bytes": 8 * MIB, "processes": 16, "files": 500}
 
@@ -36,10 +36,10 @@ def readable_python() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cage:
-    """Runs code on a rung as a user. `marker` in a command line tells what the code started from everything else."""
+class Jail:
+    """Runs code on a level as a user. `marker` in a command line tells what the code started from everything else."""
 
-    rung: str
+    level: str
     user: str
     scratch: Path
     marker: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -61,7 +61,7 @@ class Cage:
         `entered` is told the process that runs it, before it does."""
         runner = self.begin()
         entered(runner.pid)
-        asked = {"rung": self.rung, "code": code, "python": readable_python(), "limits": LIMITS | limits}
+        asked = {"level": self.level, "code": code, "python": readable_python(), "limits": LIMITS | limits}
         told, complaint = runner.communicate(
             json.dumps(asked | {"fetch": fetch, "bounded": bounded}), timeout=scaled(100)
         )
@@ -70,7 +70,7 @@ class Cage:
         return answer
 
     def begin(self) -> subprocess.Popen[str]:
-        """A process of the cage's user that runs what it is asked to on standard input."""
+        """A process of the jail's user that runs what it is asked to on standard input."""
         return subprocess.Popen(
             [readable_python(), "-m", "tests.sandbox.one_run"],
             stdin=subprocess.PIPE,
@@ -98,14 +98,14 @@ def user(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=RUNGS)
-def cage(request: pytest.FixtureRequest, user: str) -> Iterator[Cage]:
+@pytest.fixture(params=LEVELS)
+def jail(request: pytest.FixtureRequest, user: str) -> Iterator[Jail]:
     scratch = Path(tempfile.mkdtemp(prefix="rlhf-test-"))
     scratch.chmod(0o711)
     if user == "nobody":
         os.chown(scratch, NOBODY, NOBODY)
-    cage = Cage(rung=request.param, user=user, scratch=scratch)
-    yield cage
-    left = cage.left_behind()
+    jail = Jail(level=request.param, user=user, scratch=scratch)
+    yield jail
+    left = jail.left_behind()
     shutil.rmtree(scratch)
     assert left == []

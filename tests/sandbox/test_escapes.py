@@ -1,6 +1,6 @@
-"""What code tries in order to get out is denied: on every rung, as root and as nobody, and nothing stays behind.
+"""What code tries in order to get out is denied: on every level, as root and as nobody, and nothing stays behind.
 
-Every attack is bounded in count and in time. The fixture `cage` checks after each one that no process and no file of
+Every attack is bounded in count and in time. The fixture `jail` checks after each one that no process and no file of
 it is left.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox.conftest import LIMITS, ROOT, Cage, readable_python
+from tests.sandbox.conftest import LIMITS, ROOT, Jail, readable_python
 
 pytestmark = pytest.mark.engine
 
@@ -37,10 +37,10 @@ def syscall(number, *arguments):
 """
 
 
-def outcomes(cage: Cage, attempts: dict[str, str], setup: str = "", **limits: float) -> dict[str, str]:
+def outcomes(jail: Jail, attempts: dict[str, str], setup: str = "", **limits: float) -> dict[str, str]:
     """What became of each attempt, an expression of Python."""
     lines = [f"attempt({name!r}, lambda: {expression})" for name, expression in attempts.items()]
-    seen = cage.run("\n".join([TRY, setup, *lines]), **limits)
+    seen = jail.run("\n".join([TRY, setup, *lines]), **limits)
     told = dict(line.split(" ", 1) for line in seen["stdout"].splitlines())
     assert told.keys() == attempts.keys(), seen
     return told
@@ -62,9 +62,9 @@ def outside() -> Iterator[Path]:
 
 
 @pytest.fixture
-def bystander(cage: Cage) -> Iterator[int]:
-    """A process that the cage's user owns, and that must not notice anything."""
-    process = cage.bystander()
+def bystander(jail: Jail) -> Iterator[int]:
+    """A process that the jail's user owns, and that must not notice anything."""
+    process = jail.bystander()
     yield process.pid
     noticed = process.poll()
     process.kill()
@@ -72,7 +72,7 @@ def bystander(cage: Cage) -> Iterator[int]:
     assert noticed is None
 
 
-def test_files_outside_are_neither_read_nor_written(cage: Cage, outside: Path) -> None:
+def test_files_outside_are_neither_read_nor_written(jail: Jail, outside: Path) -> None:
     attempts = {
         "shadow": "open('/etc/shadow').read()",
         "passwd": "open('/etc/passwd').read()",
@@ -88,18 +88,18 @@ def test_files_outside_are_neither_read_nor_written(cage: Cage, outside: Path) -
         "list /": "[os.listdir(p) for p in ('/root', '/home', '/var')]",
         "source": f"open({str(ROOT / 'README.md')!r}).read()",
     }
-    assert outcomes(cage, {name.replace(" ", "_"): what for name, what in attempts.items()}) == {
+    assert outcomes(jail, {name.replace(" ", "_"): what for name, what in attempts.items()}) == {
         name.replace(" ", "_"): "denied" for name in attempts
     }
     assert outside.read_text() == "untouched"
     assert [path.name for path in outside.parent.iterdir()] == ["file"]
 
 
-def test_attributes_of_files_outside_stay_as_they_are(cage: Cage, outside: Path) -> None:
-    if cage.user == "nobody":
+def test_attributes_of_files_outside_stay_as_they_are(jail: Jail, outside: Path) -> None:
+    if jail.user == "nobody":
         os.chown(outside, 65534, 65534)
     before = outside.stat()
-    cage.run(
+    jail.run(
         TRY + f"attempt('mode', lambda: os.chmod({str(outside)!r}, 0))\n"
         f"attempt('time', lambda: os.utime({str(outside)!r}, (0, 0)))\n"
         f"attempt('extra', lambda: os.setxattr({str(outside)!r}, 'user.x', b'1'))\n"
@@ -109,7 +109,7 @@ def test_attributes_of_files_outside_stay_as_they_are(cage: Cage, outside: Path)
     assert os.listxattr(outside) == []
 
 
-def test_the_system_is_read_only(cage: Cage) -> None:
+def test_the_system_is_read_only(jail: Jail) -> None:
     attempts = {
         "usr": "open('/usr/lib/evil', 'w')",
         "bin": "open('/usr/bin/env', 'r+')",
@@ -121,17 +121,17 @@ def test_the_system_is_read_only(cage: Cage) -> None:
         "remount": "syscall(165, b'none', b'/', None, 32 | 4096, None)",
         "device": "os.mknod('disk', 0o060666, os.makedev(8, 0))",
     }
-    assert outcomes(cage, attempts) == all_denied(attempts)
+    assert outcomes(jail, attempts) == all_denied(attempts)
 
 
-def test_links_that_are_fetched_lead_nowhere(cage: Cage, outside: Path) -> None:
+def test_links_that_are_fetched_lead_nowhere(jail: Jail, outside: Path) -> None:
     code = (
         f"import os; os.symlink({str(outside)!r}, 'a'); os.symlink('/etc/shadow', 'b'); os.mkfifo('c'); os.mkdir('d')"
     )
-    assert cage.run(code, fetch=("a", "b", "c", "d"))["fetched"] == []
+    assert jail.run(code, fetch=("a", "b", "c", "d"))["fetched"] == []
 
 
-def test_other_processes_are_not_seen(cage: Cage, bystander: int) -> None:
+def test_other_processes_are_not_seen(jail: Jail, bystander: int) -> None:
     attempts = {
         "environ": f"open('/proc/{bystander}/environ').read()",
         "cmdline": f"open('/proc/{bystander}/cmdline').read()",
@@ -143,10 +143,10 @@ def test_other_processes_are_not_seen(cage: Cage, bystander: int) -> None:
         "kernel": "open('/proc/sys/kernel/core_pattern', 'w')",
         "sysrq": "open('/proc/sysrq-trigger', 'w').write('h')",
     }
-    assert outcomes(cage, attempts) == all_denied(attempts)
+    assert outcomes(jail, attempts) == all_denied(attempts)
 
 
-def test_other_processes_are_not_touched(cage: Cage, bystander: int) -> None:
+def test_other_processes_are_not_touched(jail: Jail, bystander: int) -> None:
     attempts = {
         "kill": f"os.kill({bystander}, {signal.SIGKILL:d})",
         "probe": f"os.kill({bystander}, 0)",
@@ -159,15 +159,15 @@ def test_other_processes_are_not_touched(cage: Cage, bystander: int) -> None:
         "affinity": f"os.sched_setaffinity({bystander}, [0])",
         "steal_file": f"syscall(438, os.pidfd_open({bystander}), 0, 0)",
     }
-    assert outcomes(cage, attempts) == all_denied(attempts)
+    assert outcomes(jail, attempts) == all_denied(attempts)
 
 
-def test_signals_to_everyone_reach_the_run_alone(cage: Cage, bystander: int) -> None:
-    seen = cage.run("import os, signal\nos.kill(-1, signal.SIGKILL)\nprint('still here')")
+def test_signals_to_everyone_reach_the_run_alone(jail: Jail, bystander: int) -> None:
+    seen = jail.run("import os, signal\nos.kill(-1, signal.SIGKILL)\nprint('still here')")
     assert seen["ending"] == "exited"
 
 
-def test_the_warden_is_not_touched(cage: Cage) -> None:
+def test_the_supervisor_is_not_touched(jail: Jail) -> None:
     attempts = {
         "ptrace": "syscall(101, 16, os.getppid(), 0, 0)",
         "limits": "__import__('resource').prlimit(os.getppid(), 7, (0, 0))",
@@ -175,10 +175,10 @@ def test_the_warden_is_not_touched(cage: Cage) -> None:
     }
     setup = "import signal\nfor name in ('SIGKILL', 'SIGSTOP', 'SIGSEGV', 'SIGINT', 'SIGTERM'):\n"
     setup += "    try: os.kill(os.getppid(), getattr(signal, name))\n    except PermissionError: pass\n"
-    assert outcomes(cage, attempts, setup) == all_denied(attempts)
+    assert outcomes(jail, attempts, setup) == all_denied(attempts)
 
 
-def test_there_is_no_network_not_even_loopback(cage: Cage) -> None:
+def test_there_is_no_network_not_even_loopback(jail: Jail) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
         local.bind("\0rlhf-escape-test")
         local.listen()
@@ -195,12 +195,12 @@ def test_there_is_no_network_not_even_loopback(cage: Cage) -> None:
             "names": "socket.getaddrinfo('example.org', 80)",
             "ring": "syscall(425, 8, ctypes.create_string_buffer(120))",
         }
-        assert outcomes(cage, attempts, "import socket") == all_denied(attempts)
+        assert outcomes(jail, attempts, "import socket") == all_denied(attempts)
 
 
-def test_no_new_powers_are_gained(cage: Cage) -> None:
+def test_no_new_powers_are_gained(jail: Jail) -> None:
     attempts = {
-        "root": "os.setresuid(0, 0, 0) or (os.getuid() == 0 and cage_is_root())",
+        "root": "os.setresuid(0, 0, 0) or (os.getuid() == 0 and jail_is_root())",
         "namespace": "syscall(272, 0x10000000)",
         "clone_namespace": "syscall(56, 0x10000000 | 17, 0, 0, 0, 0)",
         "mount": "syscall(165, b'none', b'/tmp', b'tmpfs', 0, None)",
@@ -214,8 +214,8 @@ def test_no_new_powers_are_gained(cage: Cage) -> None:
         "clock": "__import__('time').clock_settime(0, 0)",
         "hostname": "__import__('socket').sethostname('evil')",
     }
-    assert outcomes(cage, attempts) == all_denied(attempts)
-    assert cage.run("import os; print(os.getuid(), os.getgid(), os.getgroups())")["stdout"].split()[0] != "0"
+    assert outcomes(jail, attempts) == all_denied(attempts)
+    assert jail.run("import os; print(os.getuid(), os.getgid(), os.getgroups())")["stdout"].split()[0] != "0"
 
 
 FORK_BOMB = """
@@ -235,17 +235,17 @@ print("forked", count)
 """
 
 
-def test_a_fork_bomb_stops_at_its_limit(cage: Cage) -> None:
-    seen = cage.run(FORK_BOMB)
+def test_a_fork_bomb_stops_at_its_limit(jail: Jail) -> None:
+    seen = jail.run(FORK_BOMB)
     assert seen["stdout"].startswith("refused after") or "processes" in seen["detail"], seen
     assert "forked" not in seen["stdout"]
 
 
-def test_a_tree_that_forks_without_end_is_gone_with_the_run(cage: Cage) -> None:
+def test_a_tree_that_forks_without_end_is_gone_with_the_run(jail: Jail) -> None:
     code = f"""
 import os, sys, time
 if len(sys.argv) == 1:
-    os.execv(sys.executable, [sys.executable, __file__, {cage.marker!r}])
+    os.execv(sys.executable, [sys.executable, __file__, {jail.marker!r}])
 end = time.monotonic() + 15  # were it not killed
 def hop():
     while time.monotonic() < end:
@@ -261,13 +261,13 @@ for _ in range(3):
         os._exit(0)
 time.sleep(1)
 """
-    assert cage.run(code)["ending"] in ("exited", "excess")
-    assert cage.left_behind() == []
+    assert jail.run(code)["ending"] in ("exited", "excess")
+    assert jail.left_behind() == []
 
 
-def daemon(cage: Cage) -> str:
+def daemon(jail: Jail) -> str:
     """Code that leaves a process behind: in a session of its own, without a parent, deaf to polite signals."""
-    sleeper = f"import time; time.sleep(60)  # {cage.marker}"
+    sleeper = f"import time; time.sleep(60)  # {jail.marker}"
     return f"""
 import os, signal, sys
 if os.fork() == 0:
@@ -282,21 +282,21 @@ print("left")
 """
 
 
-def test_a_daemon_does_not_outlive_its_parent(cage: Cage) -> None:
-    assert cage.run(daemon(cage))["stdout"] == "left\n"
-    assert cage.left_behind() == []
+def test_a_daemon_does_not_outlive_its_parent(jail: Jail) -> None:
+    assert jail.run(daemon(jail))["stdout"] == "left\n"
+    assert jail.left_behind() == []
 
 
-def test_nothing_outlives_a_sandbox_that_is_killed(cage: Cage) -> None:
-    runner = cage.begin()
+def test_nothing_outlives_a_sandbox_that_is_killed(jail: Jail) -> None:
+    runner = jail.begin()
     assert runner.stdin
-    asked = {"rung": cage.rung, "python": readable_python(), "limits": LIMITS, "fetch": [], "bounded": True}
-    runner.stdin.write(json.dumps(asked | {"code": daemon(cage) + "\nimport time; time.sleep(8)"}))
+    asked = {"level": jail.level, "python": readable_python(), "limits": LIMITS, "fetch": [], "bounded": True}
+    runner.stdin.write(json.dumps(asked | {"code": daemon(jail) + "\nimport time; time.sleep(8)"}))
     runner.stdin.close()
-    wait_until(lambda: any(cage.marker in line for line in cage.left_behind()), "the daemon")
+    wait_until(lambda: any(jail.marker in line for line in jail.left_behind()), "the daemon")
     runner.kill()
     runner.wait(10)
-    wait_until(lambda: cage.left_behind() == [], "the end of all")
+    wait_until(lambda: jail.left_behind() == [], "the end of all")
 
 
 def wait_until(true: Callable[[], bool], awaited: str) -> None:
@@ -306,12 +306,12 @@ def wait_until(true: Callable[[], bool], awaited: str) -> None:
         time.sleep(0.05)
 
 
-def test_memory_is_bounded_for_one_process(cage: Cage) -> None:
+def test_memory_is_bounded_for_one_process(jail: Jail) -> None:
     attempts = {"ask": "len(bytearray(256 << 20))", "map": "len(__import__('mmap').mmap(-1, 256 << 20))"}
-    assert outcomes(cage, attempts) == all_denied(attempts)
+    assert outcomes(jail, attempts) == all_denied(attempts)
 
 
-def test_memory_is_bounded_for_all_processes_together(cage: Cage) -> None:
+def test_memory_is_bounded_for_all_processes_together(jail: Jail) -> None:
     code = """
 import os, time
 for _ in range(4):
@@ -321,7 +321,7 @@ for _ in range(4):
         os._exit(0)
 time.sleep(8)
 """
-    seen = cage.run(code)
+    seen = jail.run(code)
     assert (seen["ending"], seen["detail"]) == ("excess", "killed for using more than 128 MiB of memory")
 
 
@@ -339,30 +339,30 @@ DISK = {
 
 
 @pytest.mark.parametrize("way", DISK)
-def test_the_disk_cannot_be_filled(cage: Cage, way: str) -> None:
-    seen = cage.run(
+def test_the_disk_cannot_be_filled(jail: Jail, way: str) -> None:
+    seen = jail.run(
         f"import os, signal, time\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n{DISK[way]}\nprint('filled')"
     )
     assert "filled" not in seen["stdout"]
     assert seen["ending"] == "excess" or "OSError" in seen["stderr"], seen
 
 
-def test_folders_without_rights_are_removed_all_the_same(cage: Cage) -> None:
+def test_folders_without_rights_are_removed_all_the_same(jail: Jail) -> None:
     assert (
-        cage.run("import os; os.makedirs('a/b'); open('a/b/c', 'w'); os.chmod('a/b', 0); os.chmod('a', 0)")[
+        jail.run("import os; os.makedirs('a/b'); open('a/b/c', 'w'); os.chmod('a/b', 0); os.chmod('a', 0)")[
             "return_code"
         ]
         == 0
     )
 
 
-def test_endless_output_is_cut_and_ends_with_the_run(cage: Cage) -> None:
-    seen = cage.run("while True: print('x' * 1000)", wall_seconds=1.0, output_bytes=10_000)
+def test_endless_output_is_cut_and_ends_with_the_run(jail: Jail) -> None:
+    seen = jail.run("while True: print('x' * 1000)", wall_seconds=1.0, output_bytes=10_000)
     assert seen["ending"] == "time"
     assert len(seen["stdout"]) < 10_200
     assert seen["stdout"].endswith("bytes after the first 10000]\n")
 
 
-def test_the_environment_is_empty_of_secrets(cage: Cage) -> None:
-    told = set(cage.run("import os; print(' '.join(os.environ))")["stdout"].split())
+def test_the_environment_is_empty_of_secrets(jail: Jail) -> None:
+    told = set(jail.run("import os; print(' '.join(os.environ))")["stdout"].split())
     assert told <= {"PATH", "LANG", "LC_CTYPE", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "HOME", "TMPDIR", "PWD"}

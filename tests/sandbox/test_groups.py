@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rlhf.sandbox import groups
-from rlhf.sandbox.groups import RUN, NoGroups, Parents, find, folder_of, mounted, own_groups
-from rlhf.sandbox.limits import MIB, Limits
+from rlhf.sandbox.groups import RUN, NoGroups, Parents, cgroup_folder, find_parents, mounted, own_groups
+from rlhf.sandbox.limits import MIB, SandboxLimits
 
 V1 = "9:name=systemd:/\n8:pids:/\n4:memory:/jobs/one\n2:cpu,cpuacct:/\n0::/\n"
 MOUNTS = (
@@ -28,18 +28,18 @@ def test_the_own_groups_and_where_they_are_seen_are_read() -> None:
     own, mounts = own_groups(V1), mounted(MOUNTS)
     assert (own["memory"], own["cpuacct"], own[""]) == ("/jobs/one", "/", "/")
     assert mounts["cpuacct"] == ("/sys/fs/cgroup/cpu", "/")
-    assert folder_of("memory", own, mounts)[0] == Path("/sys/fs/cgroup/memory/jobs/one")
-    assert folder_of("", own, mounts)[0] == Path("/sys/fs/cgroup/unified")
+    assert cgroup_folder("memory", own, mounts)[0] == Path("/sys/fs/cgroup/memory/jobs/one")
+    assert cgroup_folder("", own, mounts)[0] == Path("/sys/fs/cgroup/unified")
 
 
 def test_a_group_that_is_seen_from_below_is_found_and_one_outside_is_not() -> None:
     mounts = mounted("41 31 0:38 /slice/pod /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n")
-    assert folder_of("", {"": "/slice/pod/a"}, mounts)[0] == Path("/sys/fs/cgroup/a")
+    assert cgroup_folder("", {"": "/slice/pod/a"}, mounts)[0] == Path("/sys/fs/cgroup/a")
     for outside in ("/slice/other", "/../../else"):
         with pytest.raises(NoGroups, match="outside what is mounted"):
-            folder_of("", {"": outside}, mounts)
+            cgroup_folder("", {"": outside}, mounts)
     with pytest.raises(NoGroups, match="no cgroup v2"):
-        folder_of("", {"memory": "/"}, mounts)
+        cgroup_folder("", {"memory": "/"}, mounts)
 
 
 def tree(tmp_path: Path, controllers: dict[str, str]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
@@ -77,7 +77,7 @@ def test_controllers_that_are_not_there_are_named(tmp_path: Path) -> None:
 
 
 def test_both_dialects_bound_memory_with_swap_and_processes() -> None:
-    limits = Limits(memory_bytes=64 * MIB, processes=7)
+    limits = SandboxLimits(memory_bytes=64 * MIB, processes=7)
     assert [setting[:2] for setting in groups._settings(2, limits)] == [
         ("memory.max", "67108864"),
         ("memory.swap.max", "0"),
@@ -116,7 +116,7 @@ def test_the_first_dialect_has_a_folder_for_the_processor_where_it_may_be_writte
 def parents() -> Parents | None:
     """Where this machine lets this user make groups."""
     try:
-        return find()
+        return find_parents()
     except NoGroups:
         return None
 
@@ -127,7 +127,7 @@ ENTER = "import os, sys, time; [os.write(int(n), b'0') for n in sys.argv[1:]]; p
 def test_what_has_entered_a_group_ends_with_it_and_the_group_is_gone() -> None:
     if (where := parents()) is None:
         return
-    with groups.group(where, Limits()) as group:
+    with groups.group(where, SandboxLimits()) as group:
         names = list(map(str, group.entrances))
         inside = subprocess.Popen(
             [sys.executable, "-c", ENTER, *names], pass_fds=group.entrances, stdout=subprocess.PIPE
@@ -150,8 +150,8 @@ def test_a_group_whose_service_died_is_swept_and_one_whose_service_lives_is_not(
     left = [Path(folder, f"{RUN}left-{os.getpid()}") for folder in where.folders]
     for folder in left:
         folder.mkdir()
-    with groups.group(where, Limits()) as group:
-        find()
+    with groups.group(where, SandboxLimits()) as group:
+        find_parents()
         assert not any(folder.exists() for folder in left)
         assert os.write(group.entrances[0], b"") == 0  # it is there
 
@@ -164,7 +164,7 @@ def test_groups_of_a_run_that_is_over_do_not_stay() -> None:
     if (where := parents()) is None:
         return
     began = time.monotonic()
-    with groups.group(where, Limits()) as group:
+    with groups.group(where, SandboxLimits()) as group:
         assert group.entrances
     assert time.monotonic() - began < 5
     with pytest.raises(OSError, match="Bad file descriptor"):

@@ -1,4 +1,4 @@
-"""What honest programs use works in every cage: closing more than attacks need would cost replies their reward."""
+"""What honest programs use works in every jail: closing more than attacks need would cost replies their reward."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.sandbox.conftest import Cage
+from tests.sandbox.conftest import Jail
 
 pytestmark = pytest.mark.engine
 BEGIN = """
@@ -49,10 +49,10 @@ def mapped():
             view[:2] = b'ok'
         return file.read(2).decode()
 def alarmed():
-    signal.signal(signal.SIGALRM, lambda *_: seen.update(rung=True))
+    signal.signal(signal.SIGALRM, lambda *_: seen.update(level=True))
     signal.setitimer(signal.ITIMER_REAL, 0.01)
     time.sleep(0.1)
-    return seen.pop('rung')
+    return seen.pop('level')
 def archived():
     os.makedirs('folder/sub', exist_ok=True)
     open('folder/sub/file', 'w').write('x')
@@ -83,8 +83,8 @@ HONEST = {
 }
 
 
-def test_what_honest_programs_use_works(cage: Cage) -> None:
+def test_what_honest_programs_use_works(jail: Jail) -> None:
     lines = [f"attempt({name!r}, lambda: {what})" for name, (what, _) in HONEST.items()]
-    seen = cage.run("\n".join([BEGIN, *lines, "print(json.dumps(seen))"]), wall_seconds=30.0)
+    seen = jail.run("\n".join([BEGIN, *lines, "print(json.dumps(seen))"]), wall_seconds=30.0)
     assert seen["ending"] == "exited", seen
     assert json.loads(seen["stdout"]) == {name: expected for name, (_, expected) in HONEST.items()}

@@ -1,4 +1,4 @@
-"""Programs and their limits, on the strongest rung of this machine; and the queue before them."""
+"""Programs and their limits, on the strongest level of this machine; and the queue before them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf.sandbox.isolation import Rung
-from rlhf.sandbox.ladder import choose
-from rlhf.sandbox.limits import MIB, Limits
+from rlhf.sandbox.isolation import IsolationLevel
+from rlhf.sandbox.levels import choose
+from rlhf.sandbox.limits import MIB, SandboxLimits
 from rlhf.sandbox.pool import Queue, Sandbox
-from rlhf.sandbox.program import Ending, Program, SandboxBroken, SandboxBusy, SandboxUnavailable
+from rlhf.sandbox.program import Program, SandboxBroken, SandboxBusy, SandboxUnavailable, TerminationReason
 from rlhf.sandbox.python import Interpreter
-from rlhf.sandbox.run import run
+from rlhf.sandbox.run import run_program
 
 pytestmark = pytest.mark.engine
-LIMITS = Limits(wall_seconds=20, memory_bytes=128 * MIB, disk_bytes=8 * MIB, processes=16)
+LIMITS = SandboxLimits(wall_seconds=20, memory_bytes=128 * MIB, disk_bytes=8 * MIB, processes=16)
 
 
 class Hidden(Interpreter):
@@ -40,7 +40,7 @@ async def test_a_program_reads_its_input_and_files_and_hands_files_back(sandbox:
     code = "import helper, sys\nopen('out/answer', 'wb').write(helper.twice(sys.stdin.read()).encode())\nprint('done')"
     files = {"helper.py": b"def twice(text): return text * 2", "out/empty": b""}
     run = await sandbox.run(Program(code=code, stdin=b"ab", files=files, fetch=("out/answer", "out/none")))
-    assert (run.ending, run.return_code, run.stdout, run.stderr) == (Ending.EXITED, 0, "done\n", "")
+    assert (run.ending, run.return_code, run.stdout, run.stderr) == (TerminationReason.EXITED, 0, "done\n", "")
     assert run.files == {"out/answer": b"abab"}
 
 
@@ -54,13 +54,13 @@ async def test_an_exit_code_a_signal_and_an_exception_are_told(sandbox: Sandbox)
 
 async def test_an_endless_loop_ends_when_its_time_is_over_and_its_output_is_kept(sandbox: Sandbox) -> None:
     run = await sandbox.run(Program(code="print('begun')\nwhile True: pass", wall_seconds=1.0))
-    assert (run.ending, run.return_code, run.stdout) == (Ending.TIME, None, "begun\n")
+    assert (run.ending, run.return_code, run.stdout) == (TerminationReason.TIME, None, "begun\n")
     assert run.detail == "killed after 1 s"
 
 
 async def test_what_a_program_asks_for_is_bounded_by_what_the_sandbox_gives() -> None:
-    asked = Limits(wall_seconds=1, memory_bytes=MIB).within(wall_seconds=60, memory_bytes=2 * MIB)
-    assert asked == Limits(wall_seconds=1, memory_bytes=MIB)
+    asked = SandboxLimits(wall_seconds=1, memory_bytes=MIB).within(wall_seconds=60, memory_bytes=2 * MIB)
+    assert asked == SandboxLimits(wall_seconds=1, memory_bytes=MIB)
 
 
 async def test_input_larger_than_a_pipe_arrives_and_input_that_nobody_reads_does_not_block(sandbox: Sandbox) -> None:
@@ -73,13 +73,13 @@ async def test_input_larger_than_a_pipe_arrives_and_input_that_nobody_reads_does
 @pytest.mark.parametrize("path", ["/etc/cron.d/evil", "../evil", "a/../../evil", ""])
 async def test_files_outside_the_folder_are_refused(sandbox: Sandbox, path: str) -> None:
     run = await sandbox.run(Program(code="print('ran')", files={path: b"x"}))
-    assert (run.ending, run.stdout) == (Ending.REFUSED, "")
+    assert (run.ending, run.stdout) == (TerminationReason.REFUSED, "")
     assert "give a relative one" in run.detail
 
 
 async def test_files_that_do_not_fit_are_refused(sandbox: Sandbox) -> None:
     run = await sandbox.run(Program(code="print('ran')", files={"large": bytes(9 * MIB)}))
-    assert run.ending is Ending.REFUSED
+    assert run.ending is TerminationReason.REFUSED
     assert "files cannot be written" in run.detail
 
 
@@ -87,13 +87,13 @@ async def test_a_program_that_cannot_begin_in_its_memory_is_refused_and_none_is_
     sandbox: Sandbox,
 ) -> None:
     small = await sandbox.run(Program(code="print('ran')", memory_bytes=4096))
-    assert small.ending in (Ending.REFUSED, Ending.EXCESS)  # the kernel may be first
+    assert small.ending in (TerminationReason.REFUSED, TerminationReason.EXCESS)  # the kernel may be first
     deep = await sandbox.run(Program(code="print('ran')", files={"a/" * 3000 + "x": b""}))
-    assert deep.ending is Ending.REFUSED
-    isolation = sandbox.ladder.isolation
+    assert deep.ending is TerminationReason.REFUSED
+    isolation = sandbox.chosen.isolation
     python = Hidden(path=isolation.python.path, folders=())
     with pytest.raises(SandboxBroken, match="the code could not be started"):
-        run(Program(code="1"), LIMITS, replace(isolation, rung=Rung.LANDLOCK, python=python))
+        run_program(Program(code="1"), LIMITS, replace(isolation, level=IsolationLevel.LANDLOCK, python=python))
 
 
 async def test_two_runs_share_nothing(sandbox: Sandbox) -> None:
@@ -130,11 +130,11 @@ async def test_a_sandbox_that_cannot_start_a_program_says_so_and_gives_no_run(
 def test_no_isolation_means_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(SandboxUnavailable, match=r"no isolation works on this machine.*bwrap is not installed"):
-        choose(rungs=(Rung.BUBBLEWRAP,))
+        choose(levels=(IsolationLevel.BUBBLEWRAP,))
 
 
 def test_resource_limits_alone_are_taken_only_when_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    ladder = choose(rungs=(Rung.BUBBLEWRAP,), allow_rlimits=True)
-    assert ladder.isolation.rung is Rung.RLIMITS
-    assert "not bubblewrap" in str(ladder)
+    chosen = choose(levels=(IsolationLevel.BUBBLEWRAP,), allow_rlimits=True)
+    assert chosen.isolation.level is IsolationLevel.RLIMITS
+    assert "not bubblewrap" in str(chosen)

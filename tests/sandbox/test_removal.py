@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.sandbox.removal import NEW_SECONDS, held, remove, sweep
+from rlhf.sandbox.removal import NEW_SECONDS, folder_lock, remove, sweep
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_only_what_nobody_holds_and_belongs_to_the_service_is_swept(tmp_path: Pa
         (tmp_path / name / "file").write_text("x")
         if name != "run-new":
             os.utime(tmp_path / name, (old, old))
-    with held(str(tmp_path / "run-held")):
+    with folder_lock(str(tmp_path / "run-held")):
         sweep(str(tmp_path), "run-", {os.geteuid() + 1})
         assert len(list(tmp_path.iterdir())) == 4
         sweep(str(tmp_path), "run-", {os.geteuid()})
@@ -84,6 +84,6 @@ def test_only_what_nobody_holds_and_belongs_to_the_service_is_swept(tmp_path: Pa
 
 
 def test_a_folder_keeps_its_rights_until_it_is_removed(folder: Path) -> None:
-    with held(str(folder)), pytest.raises(BlockingIOError), held(str(folder)):
+    with folder_lock(str(folder)), pytest.raises(BlockingIOError), folder_lock(str(folder)):
         pass
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700

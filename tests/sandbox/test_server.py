@@ -16,16 +16,17 @@ import pytest
 from rlhf.reward.code import make_code_scorer
 from rlhf.reward.code_config import CodeRewardConfig
 from rlhf.sandbox.client import RemoteSandbox
-from rlhf.sandbox.program import Ending, Program, SandboxBroken
+from rlhf.sandbox.program import Program, SandboxBroken, TerminationReason
 from rlhf.types import Scored
 from tests.pace import scaled
 
 pytestmark = pytest.mark.engine
 TOKEN = "a-token"
 SERVE = (
-    "import typer; from rlhf.commands.failures import telling; from rlhf.commands.serve_sandbox import sandbox; "
+    "import typer; from rlhf.commands.failures import reporting_failures; "
+    "from rlhf.commands.serve_sandbox import sandbox; "
     "import sys; app = typer.Typer(); app.command()(sandbox); "
-    "sys.exit(telling(lambda: app(standalone_mode=False) or 0)())"
+    "sys.exit(reporting_failures(lambda: app(standalone_mode=False) or 0)())"
 )
 
 
@@ -148,9 +149,9 @@ async def test_our_client_gives_the_same_run_as_a_sandbox_here(url: str) -> None
     remote = RemoteSandbox(url, TOKEN)
     await remote.start()
     run = await remote.run(Program(code="import sys; print(sys.stdin.read()); sys.exit(2)", stdin=b"in"))
-    assert (run.ending, run.return_code, run.stdout) == (Ending.EXITED, 2, "in\n")
+    assert (run.ending, run.return_code, run.stdout) == (TerminationReason.EXITED, 2, "in\n")
     slow = await remote.run(Program(code="while True: pass", wall_seconds=0.5))
-    assert slow.ending is Ending.TIME
+    assert slow.ending is TerminationReason.TIME
     await remote.close()
 
 

@@ -7,7 +7,7 @@ import pytest
 from rlhf.sandbox.program import Program
 from rlhf.sandbox.wire import RunCodeRequest, program_of, request_of
 from tests.attacks.sandboxes import SandboxOf
-from tests.sandbox.conftest import RUNGS, USERS, readable_python
+from tests.sandbox.conftest import LEVELS, USERS, readable_python
 
 PARTED = """
 import os, sys, time
@@ -42,12 +42,12 @@ if os.fork() == 0:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("user", USERS)
 async def test_the_users_of_a_program_cannot_touch_one_another_and_nothing_of_either_stays(
-    rung: str, user: str
+    level: str, user: str
 ) -> None:
-    sandbox = SandboxOf(rung, user, readable_python())
+    sandbox = SandboxOf(level, user, readable_python())
     run = await sandbox.run(Program(code=PARTED, two_users=True, memory_bytes=128 << 20))
     assert (run.return_code, run.stderr) == (0, "")
     if user == "root":

@@ -10,8 +10,8 @@ from rlhf.trainer.batch import Batch
 from rlhf.trainer.batch import build_batch as bare_batch
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit import with_advantages
-from rlhf.trainer.scores import Scores
-from rlhf.types import Group, Sample, Scored, Segment, Status, Task, Ticket, TokenKind, Trajectory, Unscored
+from rlhf.trainer.forward_outputs import ForwardOutputs
+from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Task, Ticket, TokenKind, Trajectory, Unscored
 
 
 def made_segment(rng: np.random.Generator, prompt: int, actions: int, logprob: float = -5.5) -> Segment:
@@ -35,7 +35,7 @@ def made_groups(count: int = 6, size: int = 4, *, seed: int = 0, longest_prompt:
         samples = []
         for _ in range(size):
             segment = made_segment(rng, prompt, int(rng.integers(1, 12)))
-            trajectory = Trajectory(task=task, segments=(segment,), status=Status.TERMINATED)
+            trajectory = Trajectory(task=task, segments=(segment,), status=EpisodeStatus.TERMINATED)
             samples.append(Sample(trajectory=trajectory, score=Scored(value=float(rng.integers(0, 2)))))
         groups.append(Group(ticket=Ticket(ordinal=ordinal, version=0), task=task, samples=tuple(samples)))
     return groups
@@ -66,5 +66,5 @@ def _with_prompt(sample: Sample, prompt: np.ndarray) -> Sample:
 def made_batch(groups: list[Group], aggregation: str = "token_mean") -> Batch:
     """A batch with group-relative advantages."""
     config = TrainerConfig(loss={"aggregation": aggregation})
-    batch, _ = with_advantages(bare_batch(groups, aggregation=aggregation), groups, Scores(), config, 0.0, 16)
+    batch, _ = with_advantages(bare_batch(groups, aggregation=aggregation), groups, ForwardOutputs(), config, 0.0, 16)
     return batch

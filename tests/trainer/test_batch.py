@@ -6,7 +6,7 @@ import pytest
 
 from rlhf.errors import NotFinite
 from rlhf.trainer.batch import Minibatch, build_batch, build_minibatches
-from rlhf.types import Group, Sample, Scored, Segment, Status, Task, Ticket, TokenKind, Trajectory
+from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Task, Ticket, TokenKind, Trajectory
 from tests.trainer.made import made_batch, made_groups, made_segment, without_score
 
 
@@ -16,7 +16,7 @@ def all_places(parts: list[tuple[Minibatch, ...]]) -> list[int]:
 
 def one_trajectory(*segments: Segment) -> Group:
     task = Task(id="0", messages=())
-    trajectory = Trajectory(task=task, segments=segments, status=Status.TERMINATED)
+    trajectory = Trajectory(task=task, segments=segments, status=EpisodeStatus.TERMINATED)
     return Group(
         ticket=Ticket(ordinal=0, version=0),
         task=task,
@@ -65,7 +65,7 @@ def test_a_token_carries_the_experts_that_were_chosen_for_it() -> None:
     assert micro.routing is not None
     experts = np.where(np.isin(micro.token_ids, known.token_ids), micro.token_ids, -1)
     np.testing.assert_array_equal(micro.routing[:, :, 0, 0], experts)
-    assert made_batch(made_groups()).strands[0].routing is None
+    assert made_batch(made_groups()).sequences[0].routing is None
 
 
 def test_a_token_carries_its_own_sample_s_numbers() -> None:
@@ -108,7 +108,7 @@ def test_environment_tokens_between_turns_are_context_and_not_trained() -> None:
     kinds = np.array([0, 0, 0, 1, 1, 2, 2, 1, 1], np.int8)
     segment = Segment(token_ids=plain.token_ids, kinds=kinds, logprobs=plain.logprobs, versions=plain.versions)
     batch = made_batch([one_trajectory(segment)])
-    assert batch.strands[0].actions.tolist() == [3, 4, 7, 8]
+    assert batch.sequences[0].actions.tolist() == [3, 4, 7, 8]
     np.testing.assert_array_equal(batch.per_token.behaviour, plain.logprobs[[3, 4, 7, 8]])
 
 

@@ -10,8 +10,8 @@ import torch
 
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import byte_tokenizer, tiny_model
-from rlhf.trainer.agreement import EXACT, Limits, every, measured
-from rlhf.trainer.canary import canary, difference, disagreement, limits_for, staleness
+from rlhf.trainer.agreement import EXACT, LogprobTolerance, measured, uniform_tolerance
+from rlhf.trainer.canary import canary, difference, disagreement, staleness, tolerance_for
 
 START = [np.zeros(3, np.float32), np.zeros(3, np.float32)]
 
@@ -46,19 +46,19 @@ def test_the_long_prompt_and_its_reply_fill_the_context(context: int, reply: int
 def test_one_log_prob_that_is_off_is_a_disagreement() -> None:
     told = "differ from the learner's by 0.2, on average 0.0333; allowed are 0.1 and 0.1"
     for sign in (1, -1):
-        assert disagreement(moved(sign * 0.09), START, every(0.1)) is None
-        assert told in str(disagreement(moved(sign * 0.2), START, every(0.1)))
+        assert disagreement(moved(sign * 0.09), START, uniform_tolerance(0.1)) is None
+        assert told in str(disagreement(moved(sign * 0.2), START, uniform_tolerance(0.1)))
 
 
 def test_what_is_just_the_limit_is_within_it() -> None:
-    limits = every(0.25)
+    limits = uniform_tolerance(0.25)
     assert disagreement(moved(0.25), START, limits) is None
     assert staleness(START, START, moved(0.75), START, limits) is None
     assert staleness(moved(0.25), START, moved(1.0), START, limits)
 
 
 def test_limits_that_were_measured_allow_a_rare_large_difference_and_no_larger_mean() -> None:
-    limits = Limits(mean=0.1, high=0.5, share=0.01)
+    limits = LogprobTolerance(mean=0.1, high=0.5, share=0.01)
     start, gaps = [np.zeros(1000, np.float32)], np.full(1000, 0.05, np.float32)
     assert disagreement([gaps], start, limits) is None
     gaps[:10] = 3
@@ -70,7 +70,9 @@ def test_limits_that_were_measured_allow_a_rare_large_difference_and_no_larger_m
 
 def test_what_is_measured_allows_four_times_as_much_and_never_less_than_float32() -> None:
     rounding = np.linspace(0, 1, 1001, dtype=np.float32)
-    assert measured(rounding) == Limits(mean=pytest.approx(2.0), high=pytest.approx(3.96), share=pytest.approx(0.01))
+    assert measured(rounding) == LogprobTolerance(
+        mean=pytest.approx(2.0), high=pytest.approx(3.96), share=pytest.approx(0.01)
+    )
     exact = measured(np.zeros(10, np.float32))
     assert (exact.mean, exact.high) == (EXACT.mean, EXACT.high)
 
@@ -79,26 +81,26 @@ def test_what_is_measured_allows_four_times_as_much_and_never_less_than_float32(
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_not_a_number_agrees_with_nothing(broken: float) -> None:
     assert difference(moved(broken), moved(broken)) == float("inf")
-    assert disagreement(moved(broken), moved(broken), every(0.1))
+    assert disagreement(moved(broken), moved(broken), uniform_tolerance(0.1))
 
 
 def test_an_engine_that_stays_while_the_learner_moves_is_stale() -> None:
     for sign in (1, -1):
-        assert staleness(START, START, moved(sign * 0.31), START, every(0.1))
-        assert staleness(moved(sign * 0.05), START, moved(sign * 0.31), START, every(0.1))
-        assert staleness(moved(sign * 0.31), START, moved(sign * 0.31), START, every(0.1)) is None
-    told = str(staleness(moved(0.05), START, moved(0.4), START, every(0.1)))
+        assert staleness(START, START, moved(sign * 0.31), START, uniform_tolerance(0.1))
+        assert staleness(moved(sign * 0.05), START, moved(sign * 0.31), START, uniform_tolerance(0.1))
+        assert staleness(moved(sign * 0.31), START, moved(sign * 0.31), START, uniform_tolerance(0.1)) is None
+    told = str(staleness(moved(0.05), START, moved(0.4), START, uniform_tolerance(0.1)))
     assert "the learner's canary log-probs moved by 0.4, its own by 0.05" in told
 
 
 def test_a_learner_that_hardly_moved_makes_no_engine_stale() -> None:
-    assert staleness(START, START, moved(0.29), START, every(0.1)) is None
+    assert staleness(START, START, moved(0.29), START, uniform_tolerance(0.1)) is None
 
 
 def test_limits_are_fixed_in_float32_or_by_the_recipe_and_else_measured() -> None:
-    assert limits_for("float32") == EXACT
-    assert limits_for("bfloat16") is limits_for("float16") is None
-    assert limits_for("bfloat16", 0.2) == limits_for("float32", 0.2) == every(0.2)
+    assert tolerance_for("float32") == EXACT
+    assert tolerance_for("bfloat16") is tolerance_for("float16") is None
+    assert tolerance_for("bfloat16", 0.2) == tolerance_for("float32", 0.2) == uniform_tolerance(0.2)
 
 
 @cache

@@ -14,10 +14,10 @@ from rlhf.errors import NotFinite
 from rlhf.trainer.algorithm import ESTIMATORS
 from rlhf.trainer.batch import build_batch, build_minibatches
 from rlhf.trainer.config import OverlongConfig, TrainerConfig
-from rlhf.trainer.credit import wanted_scores, with_advantages
+from rlhf.trainer.credit import forward_request_of, with_advantages
 from rlhf.trainer.episodes import Episodes, episodes_of, overlong_penalty_of
-from rlhf.trainer.scores import Scores
-from rlhf.types import Group, Sample, Scored, Segment, Status, Task, Ticket, TokenKind, Trajectory, Turn
+from rlhf.trainer.forward_outputs import ForwardOutputs
+from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Task, Ticket, TokenKind, Trajectory, Turn
 from tests.trainer.made import without_score
 
 P, A, E = TokenKind.PROMPT, TokenKind.ACTION, TokenKind.ENV
@@ -36,7 +36,7 @@ def segment(kinds: Sequence[TokenKind], *turns: Turn) -> Segment:
     )
 
 
-def episode(value: float, *segments: Segment, status: Status = Status.TERMINATED) -> Sample:
+def episode(value: float, *segments: Segment, status: EpisodeStatus = EpisodeStatus.TERMINATED) -> Sample:
     task = Task(id="t", messages=())
     return Sample(trajectory=Trajectory(task=task, segments=segments, status=status), score=Scored(value=value))
 
@@ -63,11 +63,11 @@ def config_of(estimator: str) -> TrainerConfig:
     return TrainerConfig(**config)
 
 
-def made_scores(groups: Sequence[Group]) -> Scores:
+def made_scores(groups: Sequence[Group]) -> ForwardOutputs:
     """What ranks might say: numbers that depend on a token's place among the ACTION tokens alone."""
     lengths = [trajectory.action_tokens for group in groups for _, trajectory, _ in group.trainable]
     places = np.concatenate([np.arange(n) for n in lengths]).astype(np.float32)
-    return Scores(
+    return ForwardOutputs(
         proximal=-1 - places / 7,
         reference=-1.2 - places / 11,
         values=np.sin(places),
@@ -75,7 +75,7 @@ def made_scores(groups: Sequence[Group]) -> Scores:
     )
 
 
-def advantages_of(estimator: str, groups: Sequence[Group], scores: Scores | None = None) -> list[np.ndarray]:
+def advantages_of(estimator: str, groups: Sequence[Group], scores: ForwardOutputs | None = None) -> list[np.ndarray]:
     config = config_of(estimator)
     scores = made_scores(groups) if scores is None else scores
     batch, _ = with_advantages(build_batch(groups), groups, scores, config, config.kl.coefficient, 16)
@@ -115,7 +115,7 @@ def test_a_reward_that_is_no_number_ends_the_update_by_name(estimator: str, valu
 def test_one_survivor_has_nothing_to_be_compared_with(estimator: str) -> None:
     config = TrainerConfig(advantage={"estimator": estimator})
     groups = [group_of(episode(3.0, segment([P, A, A])))]
-    batch, _ = with_advantages(build_batch(groups), groups, Scores(), config, 0.0, 16)
+    batch, _ = with_advantages(build_batch(groups), groups, ForwardOutputs(), config, 0.0, 16)
     assert not batch.per_token.advantages.any()
 
 
@@ -124,7 +124,7 @@ def test_a_group_without_survivors_is_no_part_of_the_batch() -> None:
         without_score(group_of(episode(0, segment([P, A]))), 0),
         group_of(episode(1, segment([P, A])), episode(0, segment([P, A]))),
     ]
-    batch, _ = with_advantages(build_batch(groups), groups, Scores(), TrainerConfig(), 0.0, 16)
+    batch, _ = with_advantages(build_batch(groups), groups, ForwardOutputs(), TrainerConfig(), 0.0, 16)
     assert batch.samples == ((0, 0), (0, 1))
     (steps,) = build_minibatches(batch, minibatches=2, ranks=1, tokens_per_microbatch=64)
     assert len(steps) == 1
@@ -148,15 +148,15 @@ def test_an_episode_without_an_action_is_compared_with_and_trains_nothing(
 def test_a_batch_without_any_action_has_no_step(estimator: str) -> None:
     groups = [group_of(episode(1.0, segment([P, E])), episode(0.0, segment([P, E])))]
     config = config_of(estimator)
-    batch, _ = with_advantages(build_batch(groups), groups, Scores(), config, config.kl.coefficient, 16)
+    batch, _ = with_advantages(build_batch(groups), groups, ForwardOutputs(), config, config.kl.coefficient, 16)
     assert build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=64) == [()]
 
 
 def test_only_episodes_cut_off_and_rewarded_by_their_turns_alone_bootstrap() -> None:
     """The outcome of a reply that was cut off is paid at the cut: its value behind that would be paid twice."""
     paid = segment([P, A, A], Turn(start=1, stop=3, reward=0.1))
-    ended, cut_off = episode(0.1, paid), episode(0.1, paid, status=Status.TRUNCATED)
-    judged = episode(0.0, segment([P, A, A]), status=Status.TRUNCATED)
+    ended, cut_off = episode(0.1, paid), episode(0.1, paid, status=EpisodeStatus.TRUNCATED)
+    judged = episode(0.0, segment([P, A, A]), status=EpisodeStatus.TRUNCATED)
     both = replace(cut_off, score=Scored(value=1.1, turn_weight=1.0))
     found = episodes([group_of(by_turns(ended), judged, both, by_turns(cut_off))])
     assert found.bootstrap is not None
@@ -166,7 +166,7 @@ def test_only_episodes_cut_off_and_rewarded_by_their_turns_alone_bootstrap() -> 
 @pytest.mark.parametrize("nothing", [None, 0.0])
 def test_a_bootstrap_does_not_depend_on_how_an_environment_writes_that_it_gave_nothing(nothing: float | None) -> None:
     silent = segment([P, A, E, A], Turn(start=1, stop=2, reward=nothing), Turn(start=3, stop=4, reward=nothing))
-    found = episodes([group_of(by_turns(episode(0.0, silent, status=Status.TRUNCATED)))])
+    found = episodes([group_of(by_turns(episode(0.0, silent, status=EpisodeStatus.TRUNCATED)))])
     assert found.bootstrap is not None
     assert found.bootstrap.tolist() == [0.5]
 
@@ -190,7 +190,7 @@ def test_turns_are_counted_over_as_many_contexts_as_an_episode_has() -> None:
 
 def test_groups_without_an_episode_to_train_are_no_rows() -> None:
     groups = [without_score(group_of(episode(0, segment([P, A]))), 0)]
-    found = episodes_of(groups, Scores(), np.zeros(0, np.float32), overlong=OverlongConfig(), max_tokens=16)
+    found = episodes_of(groups, ForwardOutputs(), np.zeros(0, np.float32), overlong=OverlongConfig(), max_tokens=16)
     assert found.mask.shape == found.rewards.shape == (0, 0)
     assert (found.lengths.dtype, found.groups.dtype) == (np.int64, np.int64)
 
@@ -242,11 +242,11 @@ def test_kl_in_the_reward_is_priced_by_the_recipe_s_estimator(
 
 
 def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_the_recipe_says() -> None:
-    long = episode(1.0, segment([P, *[A] * 8]), status=Status.TRUNCATED)
+    long = episode(1.0, segment([P, *[A] * 8]), status=EpisodeStatus.TRUNCATED)
     groups = [group_of(episode(1.0, segment([P, A, A])), long)]
     config = TrainerConfig(overlong=OverlongConfig(buffer_tokens=4, factor=0.5, mask_truncated=True))
     batch = build_batch(groups, mask_truncated=True)
-    filled, _ = with_advantages(batch, groups, Scores(), config, 0.0, 8)
+    filled, _ = with_advantages(batch, groups, ForwardOutputs(), config, 0.0, 8)
     short, cut_off = filled.per_sample(filled.per_token.advantages)
     assert short[0] == pytest.approx(-cut_off[0])
     assert short[0] > 0
@@ -276,12 +276,12 @@ def test_the_denominator_is_that_of_the_aggregation(aggregation: str, denominato
 
 
 def test_the_ranks_are_asked_only_for_what_the_recipe_reads() -> None:
-    assert not wanted_scores(TrainerConfig()).anything
-    assert not wanted_scores(TrainerConfig(old_logprobs="recomputed")).anything
-    assert wanted_scores(TrainerConfig(old_logprobs="recomputed", epochs=2)).proximal
-    assert wanted_scores(TrainerConfig(kl={"coefficient": 0.1})).reference
-    assert not wanted_scores(TrainerConfig(kl={"coefficient": 0.1})).proximal
-    priced = wanted_scores(TrainerConfig(kl={"coefficient": 0.1, "place": "reward"}))
+    assert not forward_request_of(TrainerConfig()).anything
+    assert not forward_request_of(TrainerConfig(old_logprobs="recomputed")).anything
+    assert forward_request_of(TrainerConfig(old_logprobs="recomputed", epochs=2)).proximal
+    assert forward_request_of(TrainerConfig(kl={"coefficient": 0.1})).reference
+    assert not forward_request_of(TrainerConfig(kl={"coefficient": 0.1})).proximal
+    priced = forward_request_of(TrainerConfig(kl={"coefficient": 0.1, "place": "reward"}))
     assert priced.proximal
     assert priced.reference
-    assert wanted_scores(TrainerConfig(advantage={"estimator": "gae"}, critic={})).values
+    assert forward_request_of(TrainerConfig(advantage={"estimator": "gae"}, critic={})).values

@@ -12,8 +12,8 @@ import pytest
 
 from rlhf.trainer.batch import Batch, build_batch
 from rlhf.trainer.config import TrainerConfig
-from rlhf.trainer.credit import wanted_scores, with_advantages
-from rlhf.trainer.scores import Scores
+from rlhf.trainer.credit import forward_request_of, with_advantages
+from rlhf.trainer.forward_outputs import ForwardOutputs
 from rlhf.types import Group, Sample, Trajectory, Unscored
 from tests.trainer.test_credit import A, P, episode, episodes, group_of, made_scores, segment
 
@@ -21,17 +21,17 @@ PLAIN = {"normalize_by_std": False}
 
 
 def test_recomputed_log_probs_are_asked_for_where_an_update_has_several_steps() -> None:
-    assert wanted_scores(TrainerConfig(old_logprobs="recomputed", minibatches=2)).proximal
-    assert wanted_scores(TrainerConfig(old_logprobs="recomputed", epochs=2)).proximal
-    assert not wanted_scores(TrainerConfig(old_logprobs="recomputed")).proximal
-    assert not wanted_scores(TrainerConfig(minibatches=2, epochs=2)).anything
+    assert forward_request_of(TrainerConfig(old_logprobs="recomputed", minibatches=2)).proximal
+    assert forward_request_of(TrainerConfig(old_logprobs="recomputed", epochs=2)).proximal
+    assert not forward_request_of(TrainerConfig(old_logprobs="recomputed")).proximal
+    assert not forward_request_of(TrainerConfig(minibatches=2, epochs=2)).anything
 
 
 def two_episodes() -> list[Group]:
     return [group_of(episode(2.0, segment([P, A, A])), episode(1.0, segment([P, A])))]
 
 
-def credited(**config: Any) -> tuple[Batch, dict[str, float], Scores]:
+def credited(**config: Any) -> tuple[Batch, dict[str, float], ForwardOutputs]:
     groups = two_episodes()
     scores = made_scores(groups)
     trainer = TrainerConfig(**config)
@@ -73,7 +73,7 @@ def test_equal_returns_leave_nothing_to_explain() -> None:
 
 def test_without_a_critic_there_are_no_targets_and_nothing_to_say_of_values() -> None:
     groups = two_episodes()
-    batch, metrics = with_advantages(build_batch(groups), groups, Scores(), TrainerConfig(), 0.0, 16)
+    batch, metrics = with_advantages(build_batch(groups), groups, ForwardOutputs(), TrainerConfig(), 0.0, 16)
     assert batch.per_token.returns is None
     assert metrics == {}
 
@@ -96,7 +96,7 @@ def test_the_divergence_that_is_steered_is_shown_and_else_the_plain_one(
 
 def test_without_log_probs_of_a_reference_no_divergence_is_shown() -> None:
     groups = two_episodes()
-    scores = Scores(proximal=made_scores(groups).proximal)
+    scores = ForwardOutputs(proximal=made_scores(groups).proximal)
     assert with_advantages(build_batch(groups), groups, scores, TrainerConfig(), 0.0, 16)[1] == {}
 
 

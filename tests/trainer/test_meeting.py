@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlhf.trainer import zero
-from rlhf.trainer.worker import LearnerWorker
+from rlhf.trainer.learner_worker import LearnerWorker
 from rlhf.transfer.types import Meeting
 from tests.warm.calls import WarmCalls
 

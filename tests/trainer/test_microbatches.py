@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlhf.trainer.batch import Batch, MicroBatch, Minibatch, build_minibatches
-from rlhf.types import Group, Sample, Scored, Segment, Status, Task, Ticket, Trajectory
+from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Task, Ticket, Trajectory
 from tests.trainer.made import made_batch, made_groups, made_segment, with_one_prompt
 
 
@@ -18,7 +18,10 @@ def several_segments(count: int = 4) -> list[Group]:
         task = Task(id=str(ordinal), messages=())
         parts = [(made_segment(rng, 3, 0), made_segment(rng, 4, 2), made_segment(rng, 5, 3)) for _ in range(2)]
         rewritten = [
-            Sample(trajectory=Trajectory(task=task, segments=segments, status=Status.TERMINATED), score=Scored(value=1))
+            Sample(
+                trajectory=Trajectory(task=task, segments=segments, status=EpisodeStatus.TERMINATED),
+                score=Scored(value=1),
+            )
             for segments in parts
         ]
         samples = (*group.samples, *rewritten)
@@ -55,15 +58,15 @@ def microbatches(batch: Batch) -> tuple[MicroBatch, ...]:
     return minibatch.microbatches
 
 
-def test_every_strand_is_there_once_with_its_sample_its_last_token_and_its_actions(
+def test_every_sequence_is_there_once_with_its_sample_its_last_token_and_its_actions(
     groups: list[Group], batch: Batch, microbatches: tuple[MicroBatch, ...]
 ) -> None:
     expected = sorted((n, int(s.token_ids[-1]), s.token_ids[s.action_mask].tolist()) for n, s in segments_of(groups))
     found = []
     for micro in microbatches:
         ids = micro.token_ids.ravel()
-        for strand, (sample, end) in enumerate(zip(micro.samples, micro.ends, strict=True)):
-            found.append((int(sample), int(ids[end]), ids[micro.targets[micro.sequences == strand]].tolist()))
+        for sequence, (sample, end) in enumerate(zip(micro.samples, micro.ends, strict=True)):
+            found.append((int(sample), int(ids[end]), ids[micro.targets[micro.sequences == sequence]].tolist()))
         assert micro.tokens == micro.token_ids.size == ids.size
     assert sorted(found) == expected
     assert batch.tokens == sum(len(actions) for _, _, actions in expected)

@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.distributed
 
-from rlhf.trainer.agreement import EXACT, Limits
+from rlhf.trainer.agreement import EXACT, LogprobTolerance
 from rlhf.trainer.answers import Disagreement
 from rlhf.trainer.batch import Batch, build_batch
-from rlhf.trainer.disagreement import ALL, LONG, SOME, explained
+from rlhf.trainer.disagreement import ALL, LONG, SOME, explain_disagreement
 from rlhf.trainer.mismatch import Columns, MismatchGuard
 from rlhf.types import Group
 from tests.trainer.made import made_groups
@@ -102,28 +102,28 @@ def batch_of(groups: list[Group]) -> Batch:
 def told(batch: Batch, wrong: np.ndarray, by: float = 2.0) -> str:
     logprobs = batch.per_token.behaviour + np.where(wrong, by, 0).astype(np.float32)
     found = Disagreement(tokens=batch.tokens, mean=by * wrong.mean(), share=float(wrong.mean()), limits=EXACT)
-    return explained(batch, logprobs.astype(np.float32), found, 3)
+    return explain_disagreement(batch, logprobs.astype(np.float32), found, 3)
 
 
 def test_the_line_names_the_worst_episode_its_positions_and_the_lengths() -> None:
     batch = batch_of(made_groups())
-    strand = batch.strands[5]
+    sequence = batch.sequences[5]
     wrong = np.zeros(batch.tokens, bool)
-    wrong[strand.place : strand.place + len(strand.actions)] = True
+    wrong[sequence.place : sequence.place + len(sequence.actions)] = True
     line = told(batch, wrong)
-    ordinal, sample = batch.samples[batch.strand_samples[5]]
-    first, last = strand.actions[0], strand.actions[-1]
+    ordinal, sample = batch.samples[batch.sequence_samples[5]]
+    first, last = sequence.actions[0], sequence.actions[-1]
     assert "tokens that version 3 sampled" in line
     assert f"most, 2, in sample {sample} of group {ordinal}, at positions {first}-{last} of its" in line
-    assert f"1 sequences of {len(strand.token_ids)} to {len(strand.token_ids)} tokens are off, 23 of" in line
+    assert f"1 sequences of {len(sequence.token_ids)} to {len(sequence.token_ids)} tokens are off, 23 of" in line
     assert "\n" not in line
 
 
 def test_the_line_says_what_the_pattern_looks_like() -> None:
     batch = batch_of(made_groups())
     length = np.zeros(batch.tokens)
-    for strand in batch.strands:
-        length[strand.place : strand.place + len(strand.actions)] = len(strand.token_ids)
+    for sequence in batch.sequences:
+        length[sequence.place : sequence.place + len(sequence.actions)] = len(sequence.token_ids)
     assert ALL in told(batch, length > 0)
     assert LONG in told(batch, length > 25)
     assert SOME in told(batch, np.isin(length, [length.min(), length.max()]))
@@ -131,8 +131,8 @@ def test_the_line_says_what_the_pattern_looks_like() -> None:
 
 def test_a_mean_that_is_too_large_without_large_differences_is_told_too() -> None:
     batch = batch_of(made_groups())
-    found = Disagreement(tokens=batch.tokens, mean=0.2, share=0, limits=Limits(mean=0.1, high=9, share=0.01))
-    assert ALL in explained(batch, batch.per_token.behaviour + np.float32(0.2), found, 0)
+    found = Disagreement(tokens=batch.tokens, mean=0.2, share=0, limits=LogprobTolerance(mean=0.1, high=9, share=0.01))
+    assert ALL in explain_disagreement(batch, batch.per_token.behaviour + np.float32(0.2), found, 0)
 
 
 def test_a_batch_knows_which_of_its_tokens_the_current_version_sampled() -> None:

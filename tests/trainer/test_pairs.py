@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from rlhf.models.chat import comparison
-from rlhf.models.replies import Replies
+from rlhf.models.replies import ReplyEncoder
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.trainer.batch import build_minibatches
 from rlhf.trainer.pairs import PairOfSegments, mismatched, pair_batch
-from rlhf.trainer.reward_rank import pair_metrics
+from rlhf.trainer.reward_rank import ranking_metrics
 from rlhf.types import Message
 
 
@@ -23,7 +23,7 @@ def made_pairs(count: int = 12) -> list[PairOfSegments]:
     for n in range(count):
         prompt = [Message(role="user", content="?" * (4 + n // 3))]
         replies = ["".join(rng.choice(list("abcdef"), int(rng.integers(1, 40)))) for _ in range(2)]
-        chosen, rejected = comparison(tokenizer, prompt, *replies, replies=Replies(tokenizer).token_ids)
+        chosen, rejected = comparison(tokenizer, prompt, *replies, replies=ReplyEncoder(tokenizer).token_ids)
         pairs.append(PairOfSegments(chosen=chosen, rejected=rejected, margin=float(n)))
     return pairs
 
@@ -63,7 +63,7 @@ def test_a_pairs_prompt_is_rendered_and_computed_once() -> None:
 
 def test_accuracy_counts_a_tie_half() -> None:
     chosen, rejected = torch.tensor([1.0, 0.0, -1.0]), torch.tensor([0.0, 0.0, 1.0])
-    metrics = pair_metrics(chosen, rejected, torch.ones(3))
+    metrics = ranking_metrics(chosen, rejected, torch.ones(3))
     assert metrics.count == 3
     assert float(metrics.sums["accuracy"]) == 1.5
     assert float(metrics.sums["score_difference"]) == -1.0

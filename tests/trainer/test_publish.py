@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from rlhf.errors import PublishError, WorkerDied
-from rlhf.trainer.agreement import Limits, every
+from rlhf.trainer.agreement import LogprobTolerance, uniform_tolerance
 from rlhf.trainer.canary import Canary
 from rlhf.trainer.publish import Publisher
 from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
-from rlhf.types import Completion, FinishReason, TokenScores
+from rlhf.types import Completion, FinishReason, TokenLogprobs
 from tests.pace import scaled
 
 DEADLINE = 0.15
-LIMITS = every(0.1)
+LIMITS = uniform_tolerance(0.1)
 PHASES = ("connect", "prepare", "receive", "commit", "canary", "resume")
 MANIFEST = Manifest(tensors=(TensorSpec(name="w", dtype="float32", shape=(1,)),))
 
@@ -62,7 +62,7 @@ class FakeLearner:
         await self.wire.happens("learner", "send")
         self.wire.weight.set_result(self.weight)
 
-    async def score(self, token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
+    async def token_logprobs(self, token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
         """An engine's experts are told apart by a number."""
         chosen = 0.0 if routing is None else float(routing[0, 0, 0])
         return np.full(len(token_ids) - 1, self.weight + chosen, np.float32)
@@ -107,9 +107,9 @@ class FakeEngine:
         await self.wire.happens(self.name, "commit")
         self.version = version
 
-    async def score(self, token_ids: np.ndarray) -> TokenScores:
+    async def token_logprobs(self, token_ids: np.ndarray) -> TokenLogprobs:
         await self.wire.happens(self.name, "canary")
-        return TokenScores(self.logprobs(len(token_ids) - 1), self.routing)
+        return TokenLogprobs(self.logprobs(len(token_ids) - 1), self.routing)
 
     async def extend(self, token_ids: np.ndarray, tokens: int) -> Completion:
         self.lengths.append(len(token_ids) + tokens)
@@ -133,7 +133,7 @@ class FakeEngine:
 class Stage:
     """A learner, two engines and the publisher between them."""
 
-    def __init__(self, limits: Limits | None = LIMITS) -> None:
+    def __init__(self, limits: LogprobTolerance | None = LIMITS) -> None:
         self.wire = Wire()
         self.learner = FakeLearner(self.wire)
         self.engines = [FakeEngine(self.wire, "engine-0", transfer_ranks=2), FakeEngine(self.wire, "engine-1")]
@@ -235,8 +235,8 @@ async def test_without_fixed_limits_what_rounding_explains_is_measured_at_every_
     stage.learner.update(weight)
     score = stage.engines[0].score
 
-    async def otherwise_rounded(token_ids: np.ndarray) -> TokenScores:
-        return TokenScores((await score(token_ids)).logprobs + np.float32(gap * weight))
+    async def otherwise_rounded(token_ids: np.ndarray) -> TokenLogprobs:
+        return TokenLogprobs((await score(token_ids)).logprobs + np.float32(gap * weight))
 
     stage.engines[0].score = otherwise_rounded
     with pytest.raises(PublishError, match="allowed are") if refused else nullcontext():

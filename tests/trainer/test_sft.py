@@ -30,7 +30,7 @@ async def test_every_step_takes_the_next_demonstrations_in_order() -> None:
         seen.append((update, metrics["nll"]))
 
     last = await fine_tune(learner, given, updates=3, batch_size=2, watch=watch)
-    taken = [strand.token_ids for batch in learner.batches for strand in batch.strands]
+    taken = [sequence.token_ids for batch in learner.batches for sequence in batch.sequences]
     assert all(a is segment.token_ids for a, segment in zip(taken, given, strict=True))
     assert seen == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
     assert last == {"nll": 1 / 3}

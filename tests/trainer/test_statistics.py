@@ -9,13 +9,13 @@ import pytest
 
 from rlhf.trainer.statistics import batch_statistics, repetition, response_statistics
 from rlhf.types import (
+    EpisodeStatus,
     Failed,
     Group,
     Message,
     Sample,
     Scored,
     Segment,
-    Status,
     Task,
     Ticket,
     TokenKind,
@@ -38,7 +38,7 @@ def segment(*tokens: tuple[TokenKind, int], version: int = 0) -> Segment:
     )
 
 
-def reply(*token_ids: int, status: Status = Status.TERMINATED, version: int = 0) -> Trajectory:
+def reply(*token_ids: int, status: EpisodeStatus = EpisodeStatus.TERMINATED, version: int = 0) -> Trajectory:
     tokens = [(PROMPT, 9), (PROMPT, 9), *((ACTION, token) for token in token_ids)]
     return Trajectory(task=TASK, segments=(segment(*tokens, version=version),), status=status)
 
@@ -68,7 +68,7 @@ def test_rewards_lengths_and_staleness_are_of_the_samples_that_are_trained() -> 
 
 
 def test_truncated_episodes_are_counted_and_their_length_is_told_apart() -> None:
-    cut = reply(1, 2, 3, 4, 5, 6, status=Status.TRUNCATED)
+    cut = reply(1, 2, 3, 4, 5, 6, status=EpisodeStatus.TRUNCATED)
     statistics = response_statistics([reply(1), reply(1, 2), cut, cut])
     assert statistics["response/truncated"] == 0.5
     assert statistics["response/truncated_tokens_mean"] == 6.0
@@ -133,7 +133,7 @@ def test_n_grams_lie_within_one_turn_and_are_compared_over_the_whole_episode() -
         [(ACTION, n) for n in (1, 2, 3, 4)],
     )
     joined = Trajectory(
-        task=TASK, segments=(segment((PROMPT, 1), *turns[0], *turns[1], *turns[2]),), status=Status.TERMINATED
+        task=TASK, segments=(segment((PROMPT, 1), *turns[0], *turns[1], *turns[2]),), status=EpisodeStatus.TERMINATED
     )
     parted = replace(joined, segments=(segment((PROMPT, 1), *turns[0]), segment((PROMPT, 1), *turns[2])))
     assert repetition(joined) == repetition(parted) == 0.5

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from rlhf.models.loading import load_policy
-from rlhf.models.policy import Policy
+from rlhf.models.policy import PolicyModel
 from rlhf.trainer import weights
 from tests.architectures.families import FAMILIES, save
 
@@ -17,19 +17,19 @@ BY_NAME = {family.name: family for family in FAMILIES}
 BUCKET_BYTES = 1 << 14
 
 
-def policy_of(name: str, folder: Path) -> Policy:
+def policy_of(name: str, folder: Path) -> PolicyModel:
     save(BY_NAME[name], folder)
-    return Policy(load_policy(str(folder)))
+    return PolicyModel(load_policy(str(folder)))
 
 
 @pytest.mark.parametrize("name", ["llama", "llama-tied", "qwen3_moe", "gpt_neox"])
 def test_a_publish_sends_the_tensors_of_the_folder_by_its_names(tmp_path: Path, name: str) -> None:
     policy = policy_of(name, tmp_path)
-    sent = {key: tensor.clone() for key, tensor in weights.walk(policy, BUCKET_BYTES)}
+    sent = {key: tensor.clone() for key, tensor in weights.published_tensors(policy, BUCKET_BYTES)}
     held = load_file(tmp_path / "model.safetensors")
     assert sent.keys() == held.keys()
     assert all(torch.equal(tensor, held[key]) for key, tensor in sent.items())
-    manifest = weights.manifest(policy)
+    manifest = weights.publish_manifest(policy)
     assert [(spec.name, spec.shape) for spec in manifest.tensors] == [(key, tuple(t.shape)) for key, t in sent.items()]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf.errors import TransferError
-from rlhf.transfer.buckets import ALIGNMENT, buffers_for, cut, digest, pack, unpack
+from rlhf.transfer.buckets import ALIGNMENT, buffers_for, cut_buckets, digest, pack_bucket, unpack_bucket
 from rlhf.transfer.init_info import manifest_of, update_info
 from rlhf.transfer.types import Manifest, TensorSpec
 
@@ -33,13 +33,13 @@ def tensors_of(manifest: Manifest) -> dict[str, torch.Tensor]:
 def test_every_tensor_comes_out_as_it_went_in(manifest: Manifest, bucket_bytes: int) -> None:
     sent = tensors_of(manifest)
     source = iter(sent.items())
-    buckets = cut(manifest, bucket_bytes)
+    buckets = cut_buckets(manifest, bucket_bytes)
     (buffer,) = buffers_for(buckets, 1)
     received = {}
     for bucket in buckets:
-        packed = pack(bucket, source, buffer)
+        packed = pack_bucket(bucket, source, buffer)
         assert packed.numel() == bucket.bytes
-        received |= {name: tensor.clone() for name, tensor in unpack(bucket, buffer)}
+        received |= {name: tensor.clone() for name, tensor in unpack_bucket(bucket, buffer)}
     assert list(received) == list(sent)
     assert all(
         torch.equal(received[name], tensor) and received[name].dtype == tensor.dtype for name, tensor in sent.items()
@@ -49,7 +49,7 @@ def test_every_tensor_comes_out_as_it_went_in(manifest: Manifest, bucket_bytes: 
 @settings(max_examples=100, deadline=None)
 @given(manifest=MANIFESTS, bucket_bytes=st.integers(1, 2000))
 def test_a_bucket_is_within_its_bound_or_one_tensor(manifest: Manifest, bucket_bytes: int) -> None:
-    for bucket in cut(manifest, bucket_bytes):
+    for bucket in cut_buckets(manifest, bucket_bytes):
         assert bucket.bytes <= bucket_bytes or len(bucket.slots) == 1
         assert all(slot.start % ALIGNMENT == 0 for slot in bucket.slots)
         assert all(before.stop <= after.start for before, after in zip(bucket.slots, bucket.slots[1:], strict=False))
@@ -59,16 +59,16 @@ def test_the_number_of_buckets_follows_bytes_and_not_tensors() -> None:
     few = Manifest(tensors=(TensorSpec(name="all", dtype="float32", shape=(64, 1024)),))
     many = Manifest(tensors=tuple(TensorSpec(name=f"{i}", dtype="float32", shape=(64,)) for i in range(1024)))
     assert math.prod(few.tensors[0].shape) == 64 * len(many.tensors)
-    assert len(cut(few, 2**20)) == len(cut(many, 2**20)) == 1
+    assert len(cut_buckets(few, 2**20)) == len(cut_buckets(many, 2**20)) == 1
 
 
 def test_a_transposed_tensor_is_packed_by_its_values() -> None:
     manifest = Manifest(tensors=(TensorSpec(name="w", dtype="float32", shape=(3, 2)),))
-    (bucket,) = cut(manifest, 100)
+    (bucket,) = cut_buckets(manifest, 100)
     (buffer,) = buffers_for([bucket], 1)
     weight = torch.arange(6.0).view(2, 3).T
-    pack(bucket, iter([("w", weight)]), buffer)
-    assert torch.equal(dict(unpack(bucket, buffer))["w"], weight)
+    pack_bucket(bucket, iter([("w", weight)]), buffer)
+    assert torch.equal(dict(unpack_bucket(bucket, buffer))["w"], weight)
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ def test_a_transposed_tensor_is_packed_by_its_values() -> None:
 )
 def test_tensors_that_are_not_the_manifests_are_refused(tensors: list, complaint: str) -> None:
     manifest = Manifest(tensors=(TensorSpec(name="w", dtype="float32", shape=(2,)),))
-    (bucket,) = cut(manifest, 100)
+    (bucket,) = cut_buckets(manifest, 100)
     with pytest.raises(TransferError, match=complaint):
-        pack(bucket, iter(tensors), *buffers_for([bucket], 1))
+        pack_bucket(bucket, iter(tensors), *buffers_for([bucket], 1))
 
 
 def test_an_unknown_dtype_is_refused_by_name() -> None:
     with pytest.raises(TransferError, match="float31"):
-        cut(Manifest(tensors=(TensorSpec(name="w", dtype="float31", shape=(2,)),)), 100)
+        cut_buckets(Manifest(tensors=(TensorSpec(name="w", dtype="float31", shape=(2,)),)), 100)
 
 
 @given(manifest=MANIFESTS)

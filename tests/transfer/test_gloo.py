@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rlhf.errors import TransferError
-from rlhf.transfer.buckets import buffers_for, cut, unpack
+from rlhf.transfer.buckets import buffers_for, cut_buckets, unpack_bucket
 from rlhf.transfer.gloo_group import GlooGroup
-from rlhf.transfer.sender import GlooSender, sender_for, walk
+from rlhf.transfer.sender import GlooSender, gather_only, sender_for
 from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
 from tests.pace import scaled
 from tests.transfer.meeting import at_once, rendezvous, results
@@ -34,11 +34,11 @@ def tensors(seed: int) -> dict[str, torch.Tensor]:
 def receive(group: GlooGroup, meeting: Rendezvous) -> dict[str, torch.Tensor]:
     group.broadcast(torch.empty(32, dtype=torch.uint8))
     received = {}
-    buckets = cut(manifest(), meeting.bucket_bytes)
+    buckets = cut_buckets(manifest(), meeting.bucket_bytes)
     (buffer,) = buffers_for(buckets, 1)
     for bucket in buckets:
         group.broadcast(buffer[: bucket.bytes])
-        received |= {name: tensor.clone() for name, tensor in unpack(bucket, buffer)}
+        received |= {name: tensor.clone() for name, tensor in unpack_bucket(bucket, buffer)}
     group.meet()
     return received
 
@@ -82,7 +82,7 @@ def test_a_tensor_may_be_overwritten_when_the_next_is_asked_for() -> None:
 
 def test_ranks_without_a_sender_take_the_same_steps() -> None:
     steps = []
-    walk((steps.append(name) or name, tensor) for name, tensor in tensors(0).items())
+    gather_only((steps.append(name) or name, tensor) for name, tensor in tensors(0).items())
     assert steps == list(SHAPES)
 
 

@@ -1,4 +1,4 @@
-"""The desk over which handles of shared memory travel."""
+"""The exchange over which handles of shared memory travel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlhf.errors import TransferError
-from rlhf.transfer.handles import Chunk, HandleDesk, arguments_of, handle_of
+from rlhf.transfer.handles import Chunk, HandleExchange, arguments_of, handle_of
 from rlhf.transfer.types import Rendezvous
 from tests.transfer.meeting import at_once, rendezvous, results
 
@@ -30,12 +30,12 @@ def chunk(*names: str) -> Chunk:
     )
 
 
-def desks(meeting: Rendezvous) -> list[HandleDesk]:
-    return results(at_once(*[lambda r=r: HandleDesk(r, meeting) for r in range(meeting.world_size)]))
+def exchanges(meeting: Rendezvous) -> list[HandleExchange]:
+    return results(at_once(*[lambda r=r: HandleExchange(r, meeting) for r in range(meeting.world_size)]))
 
 
 def test_every_engine_takes_every_update_of_every_publish() -> None:
-    learner, *engines = desks(rendezvous(3, backend="ipc"))
+    learner, *engines = exchanges(rendezvous(3, backend="ipc"))
 
     def offer() -> None:
         for number in range(3):
@@ -48,7 +48,7 @@ def test_every_engine_takes_every_update_of_every_publish() -> None:
 
 
 def test_an_update_is_taken_only_when_all_have_loaded_it() -> None:
-    learner, *engines = desks(rendezvous(2, backend="ipc", timeout_seconds=20))
+    learner, *engines = exchanges(rendezvous(2, backend="ipc", timeout_seconds=20))
     loaded: list[float] = []
 
     def load() -> None:
@@ -68,7 +68,7 @@ def test_an_update_is_taken_only_when_all_have_loaded_it() -> None:
 
 @pytest.mark.waits
 def test_an_engine_that_does_not_take_is_given_up_in_time() -> None:
-    learner, _ = desks(rendezvous(2, backend="ipc", timeout_seconds=1))
+    learner, _ = exchanges(rendezvous(2, backend="ipc", timeout_seconds=1))
     with pytest.raises(TransferError, match="did not come within 1 s"):
         learner.offer(chunk())
 

@@ -17,7 +17,7 @@ from torch.distributed import TCPStore
 
 from rlhf.errors import TransferError
 from rlhf.transfer.gloo_group import GlooGroup
-from rlhf.transfer.handles import HandleDesk
+from rlhf.transfer.handles import HandleExchange
 from rlhf.transfer.store import open_store
 from rlhf.transfer.types import Rendezvous
 from tests.transfer.meeting import SECRET, at_once, rendezvous, results
@@ -54,7 +54,7 @@ class Bomb:
 
 def test_a_pickle_of_a_stranger_is_refused_and_never_opened(tmp_path: Path) -> None:
     meeting = rendezvous(2, backend="ipc")
-    learner, engine = results(at_once(*[lambda r=r: HandleDesk(r, meeting) for r in range(2)]))
+    learner, engine = results(at_once(*[lambda r=r: HandleExchange(r, meeting) for r in range(2)]))
     rogue = stranger(meeting)
     for key in ("0/offer", "0/update"):
         rogue.set(key, pickle.dumps(Bomb(tmp_path / "trace")))  # type: ignore[arg-type]

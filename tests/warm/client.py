@@ -31,7 +31,7 @@ START_SECONDS, END_SECONDS = scaled(120), scaled(20)
 PACKET_BYTES = 1 << 16
 IMPORTS = (
     "tests.older_processor:pretend",
-    "rlhf.trainer.worker:import_ranks",
+    "rlhf.trainer.learner_worker:import_ranks",
     "rlhf.rollout.vllm.engine_worker:import_engine",
     "tests.warm.imports:import_commands",
 )

@@ -16,7 +16,7 @@ SOCKET = "RLHF_FORK_SERVER"
 """The environment variable with the path of the server's socket."""
 
 
-def main() -> None:
+def ray_worker_main() -> None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     request = {
         "arguments": sys.argv[1:],
@@ -39,4 +39,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ray_worker_main()

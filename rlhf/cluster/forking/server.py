@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from rlhf.cluster.host import named
+from rlhf.cluster.host import resolve_name
 
 PACKET_BYTES = 1 << 20
 TICK_SECONDS = 1.0
@@ -36,7 +36,7 @@ REQUEST_SECONDS = 5.0
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def main(path: str, owner: int, imports: Sequence[str]) -> None:
+def fork_server_main(path: str, owner: int, imports: Sequence[str]) -> None:
     """Listen, import, and then fork until the owner ends."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -50,7 +50,7 @@ def main(path: str, owner: int, imports: Sequence[str]) -> None:
     gc.collect()
     gc.freeze()  # no collection of a child touches, and so copies, what all of them share
     try:
-        Server(listening, owner, set_by_imports).run()
+        ForkRequests(listening, owner, set_by_imports).run()
     finally:
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.NoSuchProcess):
@@ -61,11 +61,11 @@ def _import_all(imports: Sequence[str]) -> None:
     """Ray's core reads its environment once, when it is imported, and that is each child's own."""
     sys.modules["ray"] = None  # type: ignore[assignment]
     for function in imports:
-        named(function)()
+        resolve_name(function)()
     del sys.modules["ray"]
 
 
-class Server:
+class ForkRequests:
     """Answers requests one by one, and tells who asked for a process how it ended."""
 
     def __init__(self, listening: socket.socket, owner: int, set_by_imports: dict[str, str]) -> None:
@@ -195,4 +195,4 @@ def _run(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
+    fork_server_main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

@@ -28,7 +28,7 @@ QUANTITY = re.compile(r"[1-9][0-9]*(Mi|Gi|Ti|M|G|T)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class KubernetesJob:
     """What Kubernetes has to give: `nodes` pods of the same size, a volume that all of them mount, and a Secret."""
 
     name: str
@@ -43,7 +43,7 @@ class Job:
     retries: int
 
 
-def load_for(job: Job, recipe: Path, overrides: Sequence[str]) -> LoadedRecipe:
+def load_for(job: KubernetesJob, recipe: Path, overrides: Sequence[str]) -> LoadedRecipe:
     """The recipe as the pods will read it: what it writes is on the shared volume. Raises `ConfigError`."""
     shared = [f"model.cache_dir={job.workspace}/models", f"cluster.nodes={job.nodes}"]
     loaded = load_recipe(recipe, [*shared, *overrides])
@@ -51,12 +51,12 @@ def load_for(job: Job, recipe: Path, overrides: Sequence[str]) -> LoadedRecipe:
     return load_recipe(recipe, [*shared, *overrides, f"run.dir={run}"])
 
 
-def manifest(loaded: LoadedRecipe, job: Job) -> str:
+def kubernetes_manifest(loaded: LoadedRecipe, job: KubernetesJob) -> str:
     """The ConfigMap with the recipe and the RayJob that trains it, as YAML.
 
     Raises `ConfigError` for what Kubernetes would refuse, and `PlacementError` for nodes that are too few or too small.
     """
-    check(job)
+    check_kubernetes_job(job)
     entrypoint = ["rlhf", "train", f"{RECIPE_FOLDER}/recipe.yaml", "--address", "auto", "--resume"]
     return Template(template()).substitute(
         name=job.name,
@@ -79,7 +79,7 @@ def manifest(loaded: LoadedRecipe, job: Job) -> str:
     )
 
 
-def check(job: Job) -> None:
+def check_kubernetes_job(job: KubernetesJob) -> None:
     """Names and quantities that Kubernetes takes. Raises `ConfigError`."""
     for option, name in (("--name", job.name), ("--claim", job.claim), ("--secret", job.secret)):
         if not DNS_NAME.fullmatch(name):
@@ -90,7 +90,7 @@ def check(job: Job) -> None:
         raise ConfigError(f"--workspace {job.workspace!r} must be an absolute path of letters, digits and ./_-")
 
 
-def placed(loaded: LoadedRecipe, job: Job) -> Plan:
+def placed(loaded: LoadedRecipe, job: KubernetesJob) -> Plan:
     """The placement that the run will have on these nodes. Raises `PlacementError`."""
     nodes = [Resources(node=f"node-{index}", cpus=job.cpus, gpus=job.gpus) for index in range(job.nodes)]
     return plan(roles_of(loaded.recipe), nodes)

@@ -16,7 +16,7 @@ UNWRITABLE = re.compile(r'[%"\\\n]')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class NodeGroup:
     """Machines of one kind. `cpus` None is whole nodes; `partition` None is the cluster's default."""
 
     nodes: int
@@ -26,7 +26,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class SlurmJob:
     """One run of a recipe. `main` are the machines of learners and engines, `servers` those without GPUs, for the
     servers of environments and rewards. `folder` is where relative paths begin, and `rlhf` the command on the nodes.
     `warn_seconds` before the time limit the run is told to save; `join_seconds` is the deadline for all nodes to be
@@ -38,15 +38,15 @@ class Job:
     run_dir: Path
     folder: Path
     rlhf: Path
-    main: Part
-    servers: Part | None = None
+    main: NodeGroup
+    servers: NodeGroup | None = None
     time: str | None = None
     account: str | None = None
     warn_seconds: int = 300
     join_seconds: int = 300
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[NodeGroup, ...]:
         return (self.main, self.servers) if self.servers else (self.main,)
 
     @property
@@ -58,7 +58,7 @@ class Job:
         return self.run_dir / "logs"
 
 
-def check_job(job: Job) -> None:
+def check_job(job: SlurmJob) -> None:
     """What SLURM would misread, or take and never run. Raises `UserError`."""
     words = {"--job-name": job.name, "--account": job.account}
     words |= {"--partition": job.main.partition, "--cpu-partition": job.servers.partition if job.servers else None}

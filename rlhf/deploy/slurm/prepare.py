@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf.deploy.slurm.job import Job, Part
+from rlhf.deploy.slurm.job import NodeGroup, SlurmJob
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.preflight import preflight
@@ -21,19 +21,19 @@ def job_of(
     recipe: Path,
     overrides: Sequence[str],
     *,
-    main: Part,
-    servers: Part | None,
+    main: NodeGroup,
+    servers: NodeGroup | None,
     name: str | None,
     time: str | None,
     account: str | None,
     warn_seconds: int,
-) -> Job:
+) -> SlurmJob:
     """The job of a recipe, checked as `rlhf check` does. Raises `UserError`."""
     checked = located(load_recipe(recipe, [*overrides, ELSEWHERE])).recipe
     if checked.cluster.kind != "ray":
         raise ConfigError(f"cluster.kind is {checked.cluster.kind}, which stays in one process; use cluster.kind=ray")
     preflight(checked)
-    return Job(
+    return SlurmJob(
         name=name or checked.name,
         recipe=str(recipe),
         overrides=tuple(overrides),

@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterator
 from pathlib import Path
 
-from rlhf.deploy.slurm.job import Job, Part
+from rlhf.deploy.slurm.job import NodeGroup, SlurmJob
 from rlhf.errors import UserError
 
 TEMPLATES = Path(__file__).parents[3] / "scripts" / "slurm"
@@ -20,11 +20,11 @@ class Template(string.Template):
     delimiter = "@@"
 
 
-def render(job: Job) -> str:
+def render(job: SlurmJob) -> str:
     """The whole script."""
-    return fill(
+    return fill_template(
         "job.sbatch",
-        title=f"{job.name} on {count(job)}",
+        title=f"{job.name} on {describe_nodes(job)}",
         directives="\n".join(directives(job)),
         rlhf=shlex.quote(str(job.rlhf)),
         recipe=LIST_INDENT.join(shlex.quote(word) for word in (job.recipe, *job.overrides)),
@@ -43,7 +43,7 @@ def write_script(path: Path, script: str) -> None:
         raise UserError(f"cannot write {path} ({error.strerror}); give --output another file") from None
 
 
-def count(job: Job) -> str:
+def describe_nodes(job: SlurmJob) -> str:
     """`2 nodes with 8 GPUs each, and 4 nodes for servers`."""
     gpus = f" with {job.main.gpus} GPUs each" if job.main.gpus else ""
     servers = f", and {nodes(job.servers.nodes)} for servers" if job.servers else ""
@@ -54,7 +54,7 @@ def nodes(number: int) -> str:
     return f"{number} node{'' if number == 1 else 's'}"
 
 
-def directives(job: Job) -> Iterator[str]:
+def directives(job: SlurmJob) -> Iterator[str]:
     """The `#SBATCH` lines with their reasons."""
     yield f"#SBATCH --job-name={job.name}"
     yield f'#SBATCH --chdir="{job.folder}"'
@@ -71,7 +71,7 @@ def directives(job: Job) -> Iterator[str]:
         yield from component(job, job.servers)
 
 
-def component(job: Job, part: Part) -> Iterator[str]:
+def component(job: SlurmJob, part: NodeGroup) -> Iterator[str]:
     """The machines of one kind."""
     yield f"#SBATCH --nodes={part.nodes}"
     yield "#SBATCH --ntasks-per-node=1"
@@ -88,17 +88,17 @@ def component(job: Job, part: Part) -> Iterator[str]:
             yield f"#SBATCH --{option}={value}"
 
 
-def steps(job: Job) -> Iterator[str]:
+def steps(job: SlurmJob) -> Iterator[str]:
     """What starts the nodes of the cluster: the head, those that join it, those without GPUs."""
     options = ("--het-group=0 " if job.servers else "") + (f"--gpus-per-node={job.main.gpus} " if job.main.gpus else "")
-    yield fill("head.sh.part", options=options)
+    yield fill_template("head.sh.part", options=options)
     if job.main.nodes > 1:
-        yield fill("workers.sh.part", options=options, nodes=str(job.main.nodes - 1))
+        yield fill_template("workers.sh.part", options=options, nodes=str(job.main.nodes - 1))
     if job.servers:
-        yield fill("servers.sh.part", options="--het-group=1 ", nodes=str(job.servers.nodes))
+        yield fill_template("servers.sh.part", options="--het-group=1 ", nodes=str(job.servers.nodes))
 
 
-def fill(name: str, **values: str) -> str:
+def fill_template(name: str, **values: str) -> str:
     """A template with its values. Raises `UserError` where the templates are not beside the package."""
     try:
         text = (TEMPLATES / name).read_text()

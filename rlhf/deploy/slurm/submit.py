@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 
-from rlhf.deploy.slurm.job import Job, Part
+from rlhf.deploy.slurm.job import NodeGroup, SlurmJob
 from rlhf.errors import UserError
 from rlhf.runs.durable import private_folder
 
@@ -14,7 +14,7 @@ ANSWER_SECONDS = 60.0
 """SLURM's own tools wait for a controller that is down for a few times ten seconds."""
 
 
-def submit_job(job: Job, script: str) -> str:
+def submit_job(job: SlurmJob, script: str) -> str:
     """Submit, and say in a few lines which job it is and how to follow and to end it. Raises `UserError`."""
     if shutil.which("sbatch") is None:
         raise UserError(
@@ -25,7 +25,7 @@ def submit_job(job: Job, script: str) -> str:
         check_part(part, there)
     private_folder(job.run_dir)
     job.logs.mkdir(exist_ok=True)  # SLURM makes no folders for its output
-    number = ask(["sbatch", "--parsable"], script).strip().partition(";")[0]
+    number = run_slurm_command(["sbatch", "--parsable"], script).strip().partition(";")[0]
     return (
         f"job {number}: {job.nodes} node{'' if job.nodes == 1 else 's'}\n"
         f"follow it    tail -F {job.logs}/slurm-{number}.out\n"
@@ -38,14 +38,14 @@ def submit_job(job: Job, script: str) -> str:
 def partitions() -> dict[str, int]:
     """Nodes of every partition, by name; the default one goes by the empty name too."""
     nodes: dict[str, int] = {}
-    for line in ask(["sinfo", "--noheader", "--format=%P %D"]).splitlines():
+    for line in run_slurm_command(["sinfo", "--noheader", "--format=%P %D"]).splitlines():
         name, _, number = line.strip().rpartition(" ")
         for key in (name.rstrip("*"), *([""] if name.endswith("*") else [])):
             nodes[key] = nodes.get(key, 0) + int(number)
     return nodes
 
 
-def check_part(part: Part, there: dict[str, int]) -> None:
+def check_part(part: NodeGroup, there: dict[str, int]) -> None:
     """The partition exists and has so many nodes. Raises `UserError`."""
     named = part.partition or ""
     if named not in there:
@@ -57,7 +57,7 @@ def check_part(part: Part, there: dict[str, int]) -> None:
         raise UserError(f"{part.nodes} nodes asked, but {where} has {there[named]}")
 
 
-def ask(words: Sequence[str], given: str = "") -> str:
+def run_slurm_command(words: Sequence[str], given: str = "") -> str:
     """What a command of SLURM prints. Raises `UserError` with its own words when it fails, or does not answer."""
     try:
         done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=ANSWER_SECONDS)

@@ -14,7 +14,7 @@ LOCAL = "localhost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class SshHost:
     """A host as ssh knows it, and its cores and GPUs for the run; None is what it has."""
 
     name: str
@@ -27,7 +27,7 @@ class Host:
         return self.name == LOCAL
 
 
-def read_hosts(path: Path, cpus: int | None = None, gpus: int | None = None) -> tuple[Host, ...]:
+def read_hosts(path: Path, cpus: int | None = None, gpus: int | None = None) -> tuple[SshHost, ...]:
     """The hosts of a file; `cpus` and `gpus` are for those lines that do not say. Raises `ConfigError`."""
     try:
         lines = path.read_text().splitlines()
@@ -43,7 +43,7 @@ def read_hosts(path: Path, cpus: int | None = None, gpus: int | None = None) -> 
     return hosts
 
 
-def _host(words: list[str], where: str, cpus: int | None, gpus: int | None) -> Host:
+def _host(words: list[str], where: str, cpus: int | None, gpus: int | None) -> SshHost:
     name, *given = words
     if not NAME.fullmatch(name):
         raise ConfigError(f"{where}: {name!r} is no host; write node1 or user@node1, then cpus=N gpus=N if need be")
@@ -53,4 +53,4 @@ def _host(words: list[str], where: str, cpus: int | None, gpus: int | None) -> H
         if key not in amounts or not value.isdecimal() or (key == "cpus" and int(value) < 1):
             raise ConfigError(f"{where}: {word!r} is not understood; after the host come cpus=N and gpus=N")
         amounts[key] = int(value)
-    return Host(name=name, cpus=amounts["cpus"], gpus=amounts["gpus"])
+    return SshHost(name=name, cpus=amounts["cpus"], gpus=amounts["gpus"])

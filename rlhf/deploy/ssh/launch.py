@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rlhf.cluster.plan import Resources, plan
-from rlhf.deploy.ssh.hosts_file import Host
-from rlhf.deploy.ssh.orders import Orders, node_command, train_command, variables
-from rlhf.deploy.ssh.session import Print, Session, connection
+from rlhf.deploy.ssh.hosts_file import SshHost
+from rlhf.deploy.ssh.remote_command import RemoteCommand, node_command, train_command, variables
+from rlhf.deploy.ssh.session import Print, SshSession, connection
 from rlhf.errors import DeadlinePassed, HostError, NodeFailed
 from rlhf.http.inert import inert
 from rlhf.recipe.schema import Recipe
@@ -33,12 +33,12 @@ class Launch:
 
     recipe: Recipe
     words: Sequence[str]
-    hosts: tuple[Host, ...]
+    hosts: tuple[SshHost, ...]
     user: str | None
     ssh_config: Path | None
     interface: str | None = None
 
-    def connection(self, host: Host, shared: Path) -> list[str]:
+    def connection(self, host: SshHost, shared: Path) -> list[str]:
         return connection(host, shared, user=self.user, config=self.ssh_config)
 
 
@@ -46,15 +46,15 @@ class Launch:
 class Started:
     """The connections: one a host for its node, and the head's second one, for the training."""
 
-    nodes: tuple[Session, ...]
-    training: Session
+    nodes: tuple[SshSession, ...]
+    training: SshSession
 
     @property
-    def all(self) -> tuple[Session, ...]:
+    def all(self) -> tuple[SshSession, ...]:
         return (*self.nodes, self.training)
 
 
-async def run(launch: Launch) -> int:
+async def run_on_hosts(launch: Launch) -> int:
     """Train on all hosts; the exit code of the training, 130 when it was told to stop. SIGUSR1 is passed on to it.
 
     Before anything has started it raises a group of `HostError` where hosts cannot be used, and `PlacementError` where
@@ -68,7 +68,7 @@ async def run(launch: Launch) -> int:
     shared = Path(tempfile.mkdtemp(prefix=f".{folder.name}-launch-", dir=folder.parent))
     try:
         with (shared / HOSTS_LOG).open("a", buffering=1) as log:
-            async with connected(launch, shared, log) as started:
+            async with connected_hosts(launch, shared, log) as started:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, started.training.save)
                 return await conducted(launch, started, shared, stop)
     finally:
@@ -76,15 +76,15 @@ async def run(launch: Launch) -> int:
 
 
 @asynccontextmanager
-async def connected(launch: Launch, shared: Path, log: TextIO) -> AsyncIterator[Started]:
+async def connected_hosts(launch: Launch, shared: Path, log: TextIO) -> AsyncIterator[Started]:
     """A connection to every host; on leaving, the training ends first and the nodes after it, whatever happened."""
-    opened: list[Session] = []
+    opened: list[SshSession] = []
     try:
         for host in launch.hosts:
-            told = telling(host, log)
-            opened.append(await Session.open(host, launch.connection(host, shared), told, told))
+            told = line_logger(host, log)
+            opened.append(await SshSession.open(host, launch.connection(host, shared), told, told))
         words = launch.connection(launch.hosts[0], shared)
-        opened.append(await Session.open(launch.hosts[0], words, say, complain))
+        opened.append(await SshSession.open(launch.hosts[0], words, print_line, complain))
         yield Started(nodes=tuple(opened[:-1]), training=opened[-1])
     finally:
         await end(opened[len(launch.hosts) :])
@@ -103,14 +103,16 @@ async def conducted(launch: Launch, started: Started, shared: Path, stop: asynci
     environment, here, file = variables(launch.recipe.name), Path.cwd(), shared / RENDEZVOUS
     for index, session in enumerate(started.nodes):
         command = node_command(file, session.host, head=index == 0, interface=launch.interface)
-        session.order(Orders(command=command, folder=here, environment=environment))
+        session.order(RemoteCommand(command=command, folder=here, environment=environment))
     started.training.order(
-        Orders(command=train_command(launch.words, len(launch.hosts), file), folder=here, environment=environment)
+        RemoteCommand(
+            command=train_command(launch.words, len(launch.hosts), file), folder=here, environment=environment
+        )
     )
     return await first_end(started, stopping)
 
 
-async def all_ready(sessions: Sequence[Session]) -> list[Resources]:
+async def all_ready(sessions: Sequence[SshSession]) -> list[Resources]:
     """What every host has. Raises a group of `HostError`: what cannot be used is put right together."""
     answers = await asyncio.gather(*(ready_or_not(session) for session in sessions))
     if refused := [answer for answer in answers if isinstance(answer, HostError)]:
@@ -118,7 +120,7 @@ async def all_ready(sessions: Sequence[Session]) -> list[Resources]:
     return [answer for answer in answers if isinstance(answer, Resources)]
 
 
-async def ready_or_not(session: Session) -> Resources | HostError:
+async def ready_or_not(session: SshSession) -> Resources | HostError:
     try:
         return await session.ready()
     except HostError as error:
@@ -148,7 +150,7 @@ async def first_end(started: Started, stopping: asyncio.Future[Any]) -> int:
             one.cancel()
 
 
-async def end(sessions: Sequence[Session]) -> None:
+async def end(sessions: Sequence[SshSession]) -> None:
     """End what runs there, and name the hosts that did not confirm it."""
     ended = await asyncio.gather(*(session.end(END_SECONDS) for session in sessions), return_exceptions=True)
     for late in ended:
@@ -156,7 +158,7 @@ async def end(sessions: Sequence[Session]) -> None:
             complain(f"warning: {late}; it ends by itself when it misses this launcher")
 
 
-def telling(host: Host, log: TextIO) -> Print:
+def line_logger(host: SshHost, log: TextIO) -> Print:
     """Writes lines to the log with the host before them."""
 
     def tell(line: str) -> None:
@@ -165,7 +167,7 @@ def telling(host: Host, log: TextIO) -> Print:
     return tell
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     print(inert(line), flush=True)
 
 

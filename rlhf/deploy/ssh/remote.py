@@ -68,17 +68,17 @@ class Launcher:
                 save()
 
 
-def main(shared: str) -> int:
+def remote_main(shared: str) -> int:
     """Say what is here, then run the orders. `shared` is a folder that every host must see."""
     machine = this_machine()
     facts = {"cpus": machine.cpus, "gpus": machine.gpus, "host": socket.gethostname(), "sees": Path(shared).is_dir()}
     print(READY + json.dumps(facts), flush=True)
     launcher = Launcher(sys.stdin.fileno())
     orders = launcher.orders()
-    return 0 if orders is None else run(orders, launcher)
+    return 0 if orders is None else run_remote_command(orders, launcher)
 
 
-def run(orders: Mapping[str, Any], launcher: Launcher) -> int:
+def run_remote_command(orders: Mapping[str, Any], launcher: Launcher) -> int:
     """Run the command until it ends or the launcher leaves; its exit code, 128 + n for signal n."""
     child = subprocess.Popen(
         orders["command"], cwd=orders["folder"], env={**os.environ, **orders["environment"]},
@@ -127,4 +127,4 @@ def _thread(target: Any, *arguments: Any) -> threading.Thread:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(remote_main(sys.argv[1]))

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.cluster.plan import Resources
-from rlhf.deploy.ssh.hosts_file import Host
-from rlhf.deploy.ssh.orders import Orders
+from rlhf.deploy.ssh.hosts_file import SshHost
 from rlhf.deploy.ssh.remote import READY, SAVE
+from rlhf.deploy.ssh.remote_command import RemoteCommand
 from rlhf.errors import DeadlinePassed, HostError
 
 CONNECT_SECONDS = 10
@@ -35,7 +35,7 @@ LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 Print = Callable[[str], None]
 
 
-def connection(host: Host, shared: Path, *, user: str | None, config: Path | None) -> list[str]:
+def connection(host: SshHost, shared: Path, *, user: str | None, config: Path | None) -> list[str]:
     """The words that start the far end on a host: no question is asked, a dead connection is noticed, and none is
     shared with what else this person runs, who may end it."""
     path = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
@@ -64,10 +64,10 @@ async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
         yield waiting.removesuffix(b"\r").decode(errors="replace")
 
 
-class Session:
+class SshSession:
     """A started connection. `end` closes it: the far end then ends its command."""
 
-    def __init__(self, host: Host, process: asyncio.subprocess.Process, tell: Print, complain: Print) -> None:
+    def __init__(self, host: SshHost, process: asyncio.subprocess.Process, tell: Print, complain: Print) -> None:
         self.host = host
         self._process, self._tell, self._complain = process, tell, complain
         self._last: deque[str] = deque(maxlen=LAST_LINES)
@@ -75,7 +75,7 @@ class Session:
         self._work = [asyncio.ensure_future(work) for work in (self._read_output(), self._read_errors(), self._beat())]
 
     @classmethod
-    async def open(cls, host: Host, words: Sequence[str], tell: Print, complain: Print) -> Session:
+    async def open(cls, host: SshHost, words: Sequence[str], tell: Print, complain: Print) -> SshSession:
         """Start the connection, outside this terminal's group: Ctrl-C is for the launcher, which ends all in order.
 
         Raises `HostError` where there is no ssh.
@@ -108,7 +108,7 @@ class Session:
             gpus=facts["gpus"] if gpus is None else float(gpus),
         )
 
-    def order(self, orders: Orders) -> None:
+    def order(self, orders: RemoteCommand) -> None:
         """Start the command."""
         self._send(orders.line())
 

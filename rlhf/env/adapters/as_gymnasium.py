@@ -21,7 +21,7 @@ Env: Any = imported("gymnasium").Env
 Text: Any = imported("gymnasium.spaces").Text
 
 
-class AnyText(Text):  # type: ignore[misc]
+class UnrestrictedText(Text):  # type: ignore[misc]
     """Text of any characters up to a length. The alphabet is only what samples are drawn from."""
 
     def __init__(self, max_length: int) -> None:
@@ -45,7 +45,7 @@ class GymnasiumEnv(Env):  # type: ignore[misc]
     ) -> None:
         if not tasks:
             raise ConfigError("a Gymnasium environment needs at least one task")
-        self.observation_space, self.action_space = AnyText(max_length), AnyText(max_length)
+        self.observation_space, self.action_space = UnrestrictedText(max_length), UnrestrictedText(max_length)
         self._create, self._tasks, self._environment = create, tasks, create()
         if len(self._environment.spec.roles) != 1:
             self._environment.close()

@@ -32,13 +32,13 @@ class GemEnvironment:
         with self._own.drawing():
             self._game = self._library.make(self._id, **self._options)
             seen, info = self._game.reset(seed=seed % 2**32)
-        return Observation(messages=asked(task, as_text(seen, info)), info=records(info))
+        return Observation(messages=asked(task, observation_with_suffix(seen, info)), info=records(info))
 
     def step(self, action: Message) -> Observation:
         with self._own.drawing():
             seen, reward, terminated, truncated, info = self._game.step(action.content)
         return Observation(
-            messages=(Message(role="user", content=as_text(seen, info)),),
+            messages=(Message(role="user", content=observation_with_suffix(seen, info)),),
             reward=float(reward),
             terminated=bool(terminated),
             truncated=bool(truncated),
@@ -49,6 +49,6 @@ class GemEnvironment:
         """Nothing is held."""
 
 
-def as_text(seen: str, info: Mapping[str, Any]) -> str:
+def observation_with_suffix(seen: str, info: Mapping[str, Any]) -> str:
     """An observation and what GEM's chat wrapper puts after it."""
     return "\n".join(filter(None, (str(seen), str(info.get("suffix", "")))))

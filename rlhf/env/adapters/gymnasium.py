@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from rlhf.config import load_piece
 from rlhf.env.adapters.imports import imported
-from rlhf.env.adapters.spaces import AnyText, Choices, choices, digits, readable, records, shown
+from rlhf.env.adapters.spaces import Choices, TextActions, digits, discrete_choices, readable, records, value_text
 from rlhf.env.asking import asked
 from rlhf.errors import ConfigError
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
@@ -37,7 +37,7 @@ class GymnasiumEnvironment:
         misunderstood_limit: int = 3,
         reward_scale: float = 1.0,
     ) -> None:
-        self._game = made(id, options or {})
+        self._game = make_gymnasium(id, options or {})
         self._actions = action_reader(self._game.action_space, actions)
         self._text = observation_writer(self._game.observation_space, bins, text)
         self._patience, self._scale = misunderstood_limit, reward_scale
@@ -46,7 +46,7 @@ class GymnasiumEnvironment:
     @property
     def action_names(self) -> tuple[str, ...]:
         """What may be answered, of a Discrete space. Raises `ConfigError` for another."""
-        if isinstance(self._actions, AnyText):
+        if isinstance(self._actions, TextActions):
             raise ConfigError(f"the actions of {self.spec.name} are any text: they have no names")
         return self._actions.names
 
@@ -83,7 +83,7 @@ def _said(text: str) -> Message:
     return Message(role="user", content=text)
 
 
-def made(id: str, options: Mapping[str, Any]) -> Any:
+def make_gymnasium(id: str, options: Mapping[str, Any]) -> Any:
     """The environment, with the time limit of its registration. Raises `ConfigError`."""
     gymnasium = imported("gymnasium")
     try:
@@ -92,13 +92,13 @@ def made(id: str, options: Mapping[str, Any]) -> Any:
         raise ConfigError(f"gymnasium cannot make {id} with {dict(options)}: {error}") from error
 
 
-def action_reader(space: Any, names: Sequence[str] | None) -> Choices | AnyText:
+def action_reader(space: Any, names: Sequence[str] | None) -> Choices | TextActions:
     """How a reply becomes an action. Raises `ConfigError` for a space without words."""
     spaces = imported("gymnasium.spaces")
     if isinstance(space, spaces.Discrete):
-        return choices(space, names)
+        return discrete_choices(space, names)
     if isinstance(space, spaces.Text):
-        return AnyText(space=space)
+        return TextActions(space=space)
     raise ConfigError(f"actions of {space} cannot be said: use an environment with a Discrete or a Text action space")
 
 
@@ -114,4 +114,4 @@ def observation_writer(space: Any, bins: Sequence[Sequence[float]] | None, text:
         raise ConfigError(
             f"observations of {space} are no short text: name a function that writes one, text=module:function"
         )
-    return shown
+    return value_text

@@ -56,7 +56,7 @@ class McpToolsEnvironment:
         except TimeoutError:
             raise DeadlinePassed(f"the MCP server {self._url}", self._seconds) from None
         except ExceptionGroup as several:  # the client's way to say that its connection is gone
-            cause = first_of(several)
+            cause = first_failure(several)
             raise EnvironmentFailed("mcp", "lost", f"{self._url}: {type(cause).__name__}: {cause}") from cause
 
     async def _listed(self) -> list[Tool]:
@@ -86,14 +86,14 @@ class McpToolsEnvironment:
         if call.name not in offered:
             text = f"error: there is no tool {call.name!r}; there are: {', '.join(offered)}"
         else:
-            text = as_text(await client.call_tool(call.name, dict(call.arguments), meta={EPISODE: self._episode}))
+            text = result_text(await client.call_tool(call.name, dict(call.arguments), meta={EPISODE: self._episode}))
         return Message(role="tool", content=text, tool_call_id=call.id)
 
 
-def first_of(several: BaseExceptionGroup[Any]) -> BaseException:
+def first_failure(several: BaseExceptionGroup[Any]) -> BaseException:
     """The first failure of a group, however deep."""
     first = several.exceptions[0]
-    return first_of(first) if isinstance(first, BaseExceptionGroup) else first
+    return first_failure(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def as_tool(listed: Any) -> Tool:
@@ -101,7 +101,7 @@ def as_tool(listed: Any) -> Tool:
     return Tool(name=listed.name, description=listed.description or "", parameters=listed.input_schema)
 
 
-def as_text(result: Any) -> str:
+def result_text(result: Any) -> str:
     """The text of a result; what is no text is named by its kind."""
     parts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
     text = "\n".join(parts) or json.dumps(result.structured_content)

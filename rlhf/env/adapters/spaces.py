@@ -18,7 +18,7 @@ MOST_NUMBERS = 64
 
 
 def readable(space: Any) -> bool:
-    """Whether `shown` makes a short text of its values: no picture, and no endless list."""
+    """Whether `value_text` makes a short text of its values: no picture, and no endless list."""
     if isinstance(space.shape, tuple):
         return int(np.prod(space.shape)) <= MOST_NUMBERS
     return all(readable(part) for part in _parts(space))
@@ -29,14 +29,14 @@ def _parts(space: Any) -> Sequence[Any]:
     return tuple(inner.values()) if isinstance(inner, Mapping) else tuple(inner)
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """An observation as short text: numbers with at most three decimals, in order, a space between."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        return " ".join(f"{key}: {shown(part)}" for key, part in value.items())
+        return " ".join(f"{key}: {value_text(part)}" for key, part in value.items())
     if isinstance(value, tuple | list):
-        return " ".join(shown(part) for part in value)
+        return " ".join(value_text(part) for part in value)
     return " ".join(_number(entry) for entry in np.asarray(value).ravel().tolist())
 
 
@@ -96,7 +96,7 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnyText:
+class TextActions:
     """Actions of a Text space: the whole reply, where the space has it."""
 
     space: Any
@@ -110,7 +110,7 @@ class AnyText:
         return text if self.space.contains(text) else None
 
 
-def choices(space: Any, names: Sequence[str] | None) -> Choices:
+def discrete_choices(space: Any, names: Sequence[str] | None) -> Choices:
     """Names for a Discrete space, by default the numbers of its actions. Raises `ConfigError`."""
     count, first = int(space.n), int(space.start)
     given = tuple(names) if names is not None else tuple(str(first + index) for index in range(count))

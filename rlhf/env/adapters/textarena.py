@@ -78,8 +78,8 @@ class TextArenaEnvironment:
             with self._own.drawing():
                 seat, shown = self._game.get_observation()
             if seat in self._roles:
-                return seat, as_text(shown, seat)
-            reply = self._others[seat](as_text(shown, seat))
+                return seat, player_view(shown, seat)
+            reply = self._others[seat](player_view(shown, seat))
             with self._own.drawing():
                 done, _ = self._game.step(reply)
         return None, ""
@@ -117,7 +117,7 @@ def roles(players: int, only: int | None) -> dict[int, str]:
     return {only: "agent"} if only is not None else {seat: f"player_{seat}" for seat in range(players)}
 
 
-def as_text(shown: str | Sequence[tuple[int, str, Any]], seat: int) -> str:
+def player_view(shown: str | Sequence[tuple[int, str, Any]], seat: int) -> str:
     """What a seat is shown. The `-raw` games give messages since its last turn; its own words it has said itself."""
     if isinstance(shown, str):
         return shown

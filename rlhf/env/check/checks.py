@@ -71,11 +71,11 @@ async def interleaved(target: Target) -> str:
     alone = [await trace(target, 1), await trace(target, 2)]
     async with target.conversation() as one, target.conversation() as two:
         first = [await one.reset(1)]
-        second = [plain(await reset_or_skip(two, 2))]
+        second = [without_metadata(await reset_or_skip(two, 2))]
         for said, talk in ((first, one), (second, two)) * 2:
             if not said[-1]["done"]:
-                said.append(plain(await talk.step()))
-    if [[plain(one) for one in first], second] != alone:
+                said.append(without_metadata(await talk.step()))
+    if [[without_metadata(one) for one in first], second] != alone:
         raise Failing("two sessions at once differ from the same two alone")
     return "two sessions do not meet"
 
@@ -166,7 +166,7 @@ def only_with_extras(target: Target) -> None:
         raise NotApplicable("an extra of ours that this server does not announce")
 
 
-def plain(said: Json) -> Json:
+def without_metadata(said: Json) -> Json:
     """An answer without its metadata, where servers put times and names."""
     observation = {key: value for key, value in said["observation"].items() if key not in ("metadata", "episode_id")}
     return {"observation": observation, "reward": said.get("reward"), "done": said["done"]}
@@ -175,9 +175,9 @@ def plain(said: Json) -> Json:
 async def trace(target: Target, seed: int) -> list[Json]:
     """A reset and two steps, as far as the episode goes."""
     async with target.conversation() as talk:
-        said = [plain(await talk.reset(seed))]
+        said = [without_metadata(await talk.reset(seed))]
         while len(said) < 3 and not said[-1]["done"]:
-            said.append(plain(await talk.step()))
+            said.append(without_metadata(await talk.step()))
     return said
 
 

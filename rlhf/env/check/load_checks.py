@@ -29,7 +29,7 @@ async def cancel(target: Target) -> str:
 async def leak(target: Target) -> str:
     before = await target.active() if target.extras else 0
     async with contextlib.AsyncExitStack() as stack:
-        talks = await fill(stack, target, KILLED_CLIENTS)
+        talks = await open_sessions(stack, target, KILLED_CLIENTS)
         for talk in talks:
             talk.kill()
         seconds = await freed(target, before, len(talks))
@@ -40,7 +40,7 @@ async def capacity(target: Target) -> str:
     if (places := target.extras.get("max_sessions", 0)) > LARGEST_CAPACITY:
         raise NotApplicable(f"{places} places; start it with at most {LARGEST_CAPACITY} to have them filled")
     async with contextlib.AsyncExitStack() as stack:
-        talks = await fill(stack, target, LARGEST_CAPACITY + 1)
+        talks = await open_sessions(stack, target, LARGEST_CAPACITY + 1)
         if len(talks) > LARGEST_CAPACITY:
             raise NotApplicable(f"more than {LARGEST_CAPACITY} sessions were taken")
         async with target.conversation() as one_too_many:
@@ -53,7 +53,7 @@ async def capacity(target: Target) -> str:
     return f"{len(talks)} places, the next is refused with {said['code']}, and places come back"
 
 
-async def fill(stack: contextlib.AsyncExitStack, target: Target, most: int) -> list[Conversation]:
+async def open_sessions(stack: contextlib.AsyncExitStack, target: Target, most: int) -> list[Conversation]:
     """Sessions that were reset: `most` of them, or as many as the server takes."""
     talks: list[Conversation] = []
     while len(talks) < most:
@@ -80,4 +80,4 @@ async def is_free(target: Target, before: int, places: int) -> bool:
     if target.extras:
         return await target.active() <= before
     async with contextlib.AsyncExitStack() as stack:
-        return len(await fill(stack, target, places)) == places
+        return len(await open_sessions(stack, target, places)) == places

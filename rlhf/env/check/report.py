@@ -20,22 +20,22 @@ from rlhf.errors import UserError
 CHECK_SECONDS = 300.0
 
 
-class Verdict(StrEnum):
+class CheckOutcome(StrEnum):
     PASS = "pass"
     FAIL = "FAIL"
     NOT_APPLICABLE = "n/a"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckResult:
     """What one check came to."""
 
     name: str
-    verdict: Verdict
+    verdict: CheckOutcome
     detail: str
 
 
-async def check_server(address: Address, action: Json | None = None) -> AsyncIterator[Finding]:
+async def check_server(address: Address, action: Json | None = None) -> AsyncIterator[CheckResult]:
     """The findings, as they come. `action` is one that the environment takes; without it, one is made of its schema.
 
     Raises `UserError` when there is no server.
@@ -45,7 +45,7 @@ async def check_server(address: Address, action: Json | None = None) -> AsyncIte
     ) as http:
         target = await find_target(address, http, action)
         for name, check in CHECKS.items():
-            yield await find(name, check, target)
+            yield await run_one_check(name, check, target)
 
 
 async def find_target(address: Address, http: httpx.AsyncClient, action: Json | None) -> Target:
@@ -59,13 +59,13 @@ async def find_target(address: Address, http: httpx.AsyncClient, action: Json | 
     return Target(address=address, http=http, metadata=metadata, action=chosen, extras=known)
 
 
-async def find(name: str, check: Check, target: Target) -> Finding:
+async def run_one_check(name: str, check: Check, target: Target) -> CheckResult:
     try:
         async with asyncio.timeout(CHECK_SECONDS):
-            return Finding(name=name, verdict=Verdict.PASS, detail=await check(target))
+            return CheckResult(name=name, verdict=CheckOutcome.PASS, detail=await check(target))
     except NotApplicable as reason:
-        return Finding(name=name, verdict=Verdict.NOT_APPLICABLE, detail=str(reason))
+        return CheckResult(name=name, verdict=CheckOutcome.NOT_APPLICABLE, detail=str(reason))
     except Failing as problem:
-        return Finding(name=name, verdict=Verdict.FAIL, detail=str(problem))
+        return CheckResult(name=name, verdict=CheckOutcome.FAIL, detail=str(problem))
     except TimeoutError:
-        return Finding(name=name, verdict=Verdict.FAIL, detail=f"not over after {CHECK_SECONDS:g} s")
+        return CheckResult(name=name, verdict=CheckOutcome.FAIL, detail=f"not over after {CHECK_SECONDS:g} s")

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rlhf.env.answers import NAME_LENGTH, TEXT_LENGTH, StockAnswer, read
+from rlhf.env.answers import NAME_LENGTH, TEXT_LENGTH, StockAnswer, validate_answer
 from rlhf.env.client.schemas import action_schema, problem_of
 from rlhf.env.encoding import action_data, observation_from, spec_from, task_data
 from rlhf.env.wire import EXTRAS_VERSION, Json
-from rlhf.http.foreign import Unreadable, read_json
+from rlhf.http.foreign import InvalidJson, read_json
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 SHOWN = 4000
@@ -75,7 +75,7 @@ class Stock:
 
     def observation(self, answer: Json) -> Observation:
         """Raises `Undecodable`."""
-        said = read(StockAnswer, answer, "observation")
+        said = validate_answer(StockAnswer, answer, "observation")
         metadata = said.metadata or {}
         truncated = said.done and metadata.get("truncated") is True and metadata.get("terminated") is not True
         return Observation(
@@ -114,7 +114,7 @@ def written_action(text: str, schema: Mapping[str, Any]) -> Json:
     try:
         action = read_json(text)
         problem = problem_of(action, text, schema)
-    except Unreadable as error:
+    except InvalidJson as error:
         action, problem = None, str(error)
     if problem is not None:
         wanted = json.dumps(schema.get("properties", {}))[:SHOWN]

@@ -21,7 +21,7 @@ ASIDE_SECONDS = 2.0
 
 
 @dataclass(slots=True)
-class Server:
+class PooledServer:
     """One server with what the pool knows of it."""
 
     environments: RemoteEnvironments
@@ -41,7 +41,7 @@ class EnvironmentPool:
         if different := [one for one in servers if one.spec != self.spec]:
             urls = f"{servers[0].address.url} and {different[0].address.url}"
             raise ConfigError(f"{urls} serve different environments; a pool is of servers of one")
-        self._servers, self._open_seconds = [Server(one) for one in servers], open_seconds
+        self._servers, self._open_seconds = [PooledServer(one) for one in servers], open_seconds
 
     @classmethod
     async def connect(cls, addresses: Sequence[Address], patience: Patience | None = None) -> EnvironmentPool:
@@ -68,7 +68,7 @@ class EnvironmentPool:
             waited = f"{session}: no place on any server within {self._open_seconds:g} s: {last}"
             raise EnvironmentFailed(self.spec.name, kind, waited) from None
 
-    async def _place(self, server: Server) -> Environment:
+    async def _place(self, server: PooledServer) -> Environment:
         server.sessions += 1  # counted while it opens, so that many that open at once spread
         with ExitStack() as failing:
             failing.callback(server.release)
@@ -76,7 +76,7 @@ class EnvironmentPool:
             failing.pop_all()
         return opened
 
-    def _choose(self) -> Server:
+    def _choose(self) -> PooledServer:
         """The emptiest of those that are not set aside; when all are, the one whose time is up first."""
         now = time.monotonic()
         ready = [server for server in self._servers if server.aside_until <= now]
@@ -85,7 +85,7 @@ class EnvironmentPool:
         return min(self._servers, key=lambda server: server.aside_until)
 
 
-class Exchange:
+class StepQueue:
     """Send and receive in the manner of EnvPool: actions go out as they come, answers come in as they are ready.
 
     A session has one request out at a time. What breaks is received like an observation.

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
-from rlhf.env.answers import ErrorAnswer, Undecodable, read
+from rlhf.env.answers import ErrorAnswer, Undecodable, validate_answer
 from rlhf.env.client.dialect import Dialect, NotAnAction
 from rlhf.env.encoding import dumps
 from rlhf.env.hosting.isolation import Deadlines
 from rlhf.env.wire import Code, Json
 from rlhf.errors import EnvironmentFailed
-from rlhf.http.foreign import Unreadable, read_json
+from rlhf.http.foreign import InvalidJson, read_json
 from rlhf.types import Message, Observation, Task
 
 MESSAGE_BYTES = 64 * 2**20
@@ -157,7 +157,7 @@ class RemoteEnvironment:
             self._raise_for_status(refused.response.status_code)
         except (WebSocketException, OSError, EOFError) as error:
             raise Broken(f"{type(error).__name__}: {error!s:.{TOLD}}") from None
-        except Unreadable as error:
+        except InvalidJson as error:
             raise self._failed("protocol", f"an answer that cannot be read: {error}") from None
         if not isinstance(answer, dict) or not isinstance(answer.get("data"), dict):
             raise self._failed("protocol", f"an answer that is no frame: {answer!r:.100}")
@@ -192,7 +192,7 @@ class RemoteEnvironment:
         if answer.get("type") != "error":
             return
         try:
-            error = read(ErrorAnswer, answer["data"], "error")
+            error = validate_answer(ErrorAnswer, answer["data"], "error")
         except Undecodable as problem:
             raise self._failed("protocol", str(problem)) from None
         kind = error.kind or KINDS.get(error.code, "protocol")

@@ -12,8 +12,8 @@ from rlhf.env.client.dialect import Dialect, dialect_of
 from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
 from rlhf.env.wire import Json
 from rlhf.errors import EnvironmentFailed
-from rlhf.http.exchange import client, exchange
-from rlhf.http.foreign import Unreadable, read_json
+from rlhf.http.exchange import client, send_request
+from rlhf.http.foreign import InvalidJson, read_json
 from rlhf.protocols import Environment
 
 PROBE_SECONDS = 10.0
@@ -82,14 +82,14 @@ async def ask_dialect(address: Address) -> Dialect:
                 return dialect_of(metadata, schema)
             except (httpx.TransportError, Broken):
                 await asyncio.sleep(BUSY_PAUSE_SECONDS)
-            except (Undecodable, Unreadable) as error:
+            except (Undecodable, InvalidJson) as error:
                 detail = f"this is no environment server: {type(error).__name__}: {error}"
                 raise EnvironmentFailed(address.url, "protocol", detail) from None
 
 
 async def get(http: httpx.AsyncClient, path: str) -> Json:
     """The JSON object at a path. Raises `Broken` for what may pass, `EnvironmentFailed` for what will not."""
-    answer = await exchange(http, http.build_request("GET", path))
+    answer = await send_request(http, http.build_request("GET", path))
     if answer.status >= 500:
         raise Broken(f"{path}: HTTP status {answer.status}")
     if answer.status in (401, 403):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack
 
-from rlhf.env.hosting.isolation import Isolation
+from rlhf.env.hosting.isolation import EnvironmentIsolation
 from rlhf.env.places import InPlace
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
@@ -17,7 +17,7 @@ class HostedEnvironments:
     At most `max_sessions` live at once; `open` waits `place_seconds` for a place.
     """
 
-    def __init__(self, isolation: Isolation, *, max_sessions: int, place_seconds: float) -> None:
+    def __init__(self, isolation: EnvironmentIsolation, *, max_sessions: int, place_seconds: float) -> None:
         self.spec = isolation.spec
         self._isolation, self._place_seconds = isolation, place_seconds
         self._places = asyncio.Semaphore(max_sessions)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlhf.cluster.attempt import Raised, attempt
-from rlhf.env.hosting.isolation import Deadlines, ThreadIsolation, checked, told
+from rlhf.env.hosting.isolation import Deadlines, ThreadIsolation, checked, exception_line
 from rlhf.env.hosting.threads import quietly
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment, LocalEnvironment
@@ -52,7 +52,7 @@ def at_once(name: str, method: str, work: Callable[[], Any], seconds: float) -> 
     began = time.monotonic()
     result = attempt(work, also=SystemExit)
     if isinstance(result, Raised):
-        raise EnvironmentFailed(name, "raised", f"{method}: {told(result.error)}") from result.error
+        raise EnvironmentFailed(name, "raised", f"{method}: {exception_line(result.error)}") from result.error
     if (took := time.monotonic() - began) > seconds:
         detail = f"{method} took {took:.3g} s, not {seconds:g} s; isolation thread would have given it up"
         raise EnvironmentFailed(name, "timeout", detail)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from rlhf.cluster.attempt import Raised, attempt
 from rlhf.config import load_piece
-from rlhf.env.hosting.threads import Threads, TooManyHung, nothing
+from rlhf.env.hosting.threads import Threads, TooManyHung, do_nothing
 from rlhf.errors import ConfigError, DeadlinePassed, EnvironmentFailed
 from rlhf.protocols import Environment, LocalEnvironment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, finite_number
@@ -42,7 +42,7 @@ class Factory:
         return lambda: piece(**self.arguments)
 
 
-class Isolation(Protocol):
+class EnvironmentIsolation(Protocol):
     """Makes environments, each for one session, and runs their code. `start` before, `stop` after all else.
 
     `start` imports the environment and learns its spec; it raises `ConfigError` and `DeadlinePassed`. `open` makes
@@ -72,11 +72,11 @@ class ThreadIsolation:
     async def start(self) -> None:
         """In a thread too: neither the import nor a constructor holds up the event loop."""
         awaited = f"the import of environment {self._factory.name}"
-        self._create, self.spec = await self._threads.run(awaited, self._load, START_SECONDS, nothing)
+        self._create, self.spec = await self._threads.run(awaited, self._load, START_SECONDS, do_nothing)
 
     async def open(self, session: str) -> Environment:
         seconds = self._deadlines.open_seconds
-        environment = await in_thread(self._threads, self.spec.name, "open", self._create, seconds, nothing)
+        environment = await in_thread(self._threads, self.spec.name, "open", self._create, seconds, do_nothing)
         return ThreadEnvironment(self.spec.name, environment, self._threads, self._deadlines)
 
     async def stop(self) -> None:
@@ -87,7 +87,7 @@ class ThreadIsolation:
             create = self._factory.load()
         except SystemExit as error:
             raise ConfigError(f"environment {self._factory.name} ended its process at the import: {error}") from None
-        return create, described(self._factory, create)
+        return create, load_spec(self._factory, create)
 
 
 class ThreadEnvironment:
@@ -127,7 +127,7 @@ async def in_thread(
     def guarded() -> Any:
         said = attempt(work, also=BaseException)  # an environment that calls sys.exit() has broken; the server goes on
         if isinstance(said, Raised):
-            raise EnvironmentFailed(name, "raised", f"{method}: {told(said.error)}") from said.error
+            raise EnvironmentFailed(name, "raised", f"{method}: {exception_line(said.error)}") from said.error
         return said
 
     try:
@@ -150,7 +150,7 @@ def checked(name: str, said: object) -> Observation:
     return said if reward is said.reward else replace(said, reward=reward)  # a copy costs as much as parsing a frame
 
 
-def described(factory: Factory, create: Callable[[], LocalEnvironment]) -> EnvironmentSpec:
+def load_spec(factory: Factory, create: Callable[[], LocalEnvironment]) -> EnvironmentSpec:
     """The spec, from one environment that is made and closed. Raises `ConfigError` when that fails."""
 
     def tried() -> object:
@@ -161,13 +161,13 @@ def described(factory: Factory, create: Callable[[], LocalEnvironment]) -> Envir
 
     spec = attempt(tried, also=SystemExit)
     if isinstance(spec, Raised):
-        cause = told(spec.error)
+        cause = exception_line(spec.error)
         raise ConfigError(f"environment {factory.name} cannot be made with its arguments: {cause}") from spec.error
     if not isinstance(spec, EnvironmentSpec):
         raise ConfigError(f"environment {factory.name}: its spec is {spec!r:.100}, not an EnvironmentSpec")
     return spec
 
 
-def told(error: BaseException) -> str:
+def exception_line(error: BaseException) -> str:
     """An exception of somebody else's code in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]

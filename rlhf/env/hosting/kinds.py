@@ -6,14 +6,14 @@ from typing import get_args
 
 from rlhf.env.config import Kind
 from rlhf.env.hosting.inline import InlineIsolation
-from rlhf.env.hosting.isolation import Deadlines, Factory, Isolation, ThreadIsolation
+from rlhf.env.hosting.isolation import Deadlines, EnvironmentIsolation, Factory, ThreadIsolation
 from rlhf.env.hosting.own import OwnIsolation
 from rlhf.env.hosting.processes import ProcessIsolation
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-def isolation_of(kind: Kind, factory: Factory, deadlines: Deadlines, max_sessions: int = 1024) -> Isolation:
+def isolation_of(kind: Kind, factory: Factory, deadlines: Deadlines, max_sessions: int = 1024) -> EnvironmentIsolation:
     """Not started yet. `max_sessions` live at once: so many threads may be in use, and as many be lost to code that
     hangs."""
     match kind:

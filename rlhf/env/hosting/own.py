@@ -7,8 +7,8 @@ from typing import Protocol
 
 from rlhf.cluster.attempt import Raised, attempt
 from rlhf.config import load_piece
-from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory, in_thread, told
-from rlhf.env.hosting.threads import Threads, nothing
+from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory, exception_line, in_thread
+from rlhf.env.hosting.threads import Threads, do_nothing
 from rlhf.errors import ConfigError
 from rlhf.protocols import Environment, Environments
 from rlhf.types import EnvironmentSpec
@@ -39,7 +39,7 @@ class OwnIsolation:
         Raises `ConfigError`, `DeadlinePassed`.
         """
         awaited = f"the start of environment {self._factory.name}"
-        self._environments = await self._threads.run(awaited, self._made, START_SECONDS, nothing)
+        self._environments = await self._threads.run(awaited, self._made, START_SECONDS, do_nothing)
         self.spec = self._environments.spec
 
     async def open(self, session: str) -> Environment:
@@ -52,7 +52,7 @@ class OwnIsolation:
         try:
             if self._environments is not None:
                 stop = self._environments.stop
-                await in_thread(self._threads, self._factory.name, "stop", stop, STOP_SECONDS, nothing)
+                await in_thread(self._threads, self._factory.name, "stop", stop, STOP_SECONDS, do_nothing)
         finally:
             self._threads.stop()
 
@@ -62,7 +62,9 @@ class OwnIsolation:
         if isinstance(made, Raised):
             if isinstance(made.error, ConfigError):
                 raise made.error
-            raise ConfigError(f"environment {self._factory.name} cannot be made: {told(made.error)}") from made.error
+            raise ConfigError(
+                f"environment {self._factory.name} cannot be made: {exception_line(made.error)}"
+            ) from made.error
         if not all(hasattr(made, name) for name in ("spec", "open", "stop")):
             raise ConfigError(f"{self._factory.name} opens no sessions; serve it with --isolation thread or process")
         environments: Stoppable = made

@@ -76,7 +76,7 @@ class ProcessIsolation:
     async def _start(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            self._forker = launch(self._factory, theirs)
+            self._forker = launch_environment_process(self._factory, theirs)
         self._control = ours
         ours.setblocking(False)
         said = await self._first_line(ours, json.dumps(dict(self._factory.arguments)).encode() + b"\n")
@@ -180,12 +180,12 @@ class ProcessEnvironment:
         self._writer.close()
 
 
-def launch(factory: Factory, theirs: socket.socket) -> subprocess.Popen[bytes]:
+def launch_environment_process(factory: Factory, theirs: socket.socket) -> subprocess.Popen[bytes]:
     """The process, which is told its arguments over the socket: command lines are for all to read."""
     words = [factory.name, str(theirs.fileno()), str(os.getpid())]
     passed = passed_on((*factory.variables, *named_in(factory.arguments)))
     return subprocess.Popen(
-        [sys.executable, "-m", "rlhf.env.hosting.worker", *words],
+        [sys.executable, "-m", "rlhf.env.hosting.environment_process", *words],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=STDERR,  # what an environment prints is no answer of ours

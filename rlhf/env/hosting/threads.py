@@ -61,7 +61,7 @@ class Threads:
 
     def spawn(self, work: Callable[[], Any]) -> None:
         """Run `work`, and do not wait. What it raises is dropped: it is the `close` of a thing nobody uses any more."""
-        self._submit(_Call(partial(quietly, work), nothing, asyncio.get_running_loop()))
+        self._submit(_Call(partial(quietly, work), do_nothing, asyncio.get_running_loop()))
 
     def stop(self) -> None:
         for _ in range(self._running):
@@ -164,5 +164,5 @@ def quietly(work: Callable[[], Any]) -> None:
         work()
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     pass

@@ -6,10 +6,10 @@ from enum import StrEnum
 
 import jsonschema
 
-from rlhf.env.encoding import action_from, answer_data, text_of, tool_data
-from rlhf.env.server.session import Session
-from rlhf.env.wire import CallTool, Code, Json, ListTools, Refused, parse_action
-from rlhf.http.strict_json import read_json
+from rlhf.env.encoding import action_from, answer_data, joined_text, tool_data
+from rlhf.env.server.session import EnvironmentSession
+from rlhf.env.wire import CallTool, Code, EnvironmentRefused, Json, ListTools, parse_action
+from rlhf.http.strict_json import read_strict_json
 from rlhf.types import EnvironmentSpec, Message, Observation, Tool, ToolCall
 
 
@@ -29,9 +29,13 @@ class BadCall(Exception):
 
 
 async def act(
-    session: Session, spec: EnvironmentSpec, data: Json, request_id: str | None = None, seconds: float | None = None
+    session: EnvironmentSession,
+    spec: EnvironmentSpec,
+    data: Json,
+    request_id: str | None = None,
+    seconds: float | None = None,
 ) -> Json:
-    """The `data` of the answer to one action. Raises `Refused`."""
+    """The `data` of the answer to one action. Raises `EnvironmentRefused`."""
     action = parse_action(data, bool(spec.tools))
     request_id = request_id or request_id_of(action.metadata)
     if isinstance(action, ListTools):
@@ -42,14 +46,14 @@ async def act(
 
 
 async def call_tool(
-    session: Session,
+    session: EnvironmentSession,
     spec: EnvironmentSpec,
     name: str,
     arguments: object,
     request_id: str | None = None,
     seconds: float | None = None,
 ) -> Json:
-    """One tool call as a step; a call that cannot be made is answered without one. Raises `Refused`."""
+    """One tool call as a step; a call that cannot be made is answered without one. Raises `EnvironmentRefused`."""
     try:
         call = tool_call(spec, f"call-{session.steps}", name, arguments)
     except BadCall as bad:
@@ -63,7 +67,7 @@ async def call_tool(
 
 
 def tool_result(said: Observation) -> Json:
-    text = text_of(said.messages)
+    text = joined_text(said.messages)
     return {"content": [{"type": "text", "text": text}], "structured_content": None, "data": text, "is_error": False}
 
 
@@ -72,7 +76,7 @@ def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object)
     tool = find_tool(spec, name)
     if isinstance(arguments, str):
         try:
-            arguments = read_json(arguments)
+            arguments = read_strict_json(arguments)
         except ValueError as error:
             raise BadCall(ToolError.INVALID, f"the arguments of {name} are not JSON: {error}") from None
     if not isinstance(arguments, dict):
@@ -95,10 +99,12 @@ def find_tool(spec: EnvironmentSpec, name: str) -> Tool:
 
 
 def request_id_of(metadata: Json) -> str | None:
-    """The idempotency key in an action's metadata. Raises `Refused`."""
+    """The idempotency key in an action's metadata. Raises `EnvironmentRefused`."""
     request_id = metadata.get("request_id")
     if request_id is not None and not (isinstance(request_id, str) and 0 < len(request_id) <= 255):
-        raise Refused(Code.VALIDATION_ERROR, "metadata.request_id must be text of 1 to 255 characters", 422, errors=[])
+        raise EnvironmentRefused(
+            Code.VALIDATION_ERROR, "metadata.request_id must be text of 1 to 255 characters", 422, errors=[]
+        )
     return request_id
 
 

@@ -15,15 +15,15 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from rlhf.env.hosting.isolation import Deadlines, Isolation
+from rlhf.env.hosting.isolation import Deadlines, EnvironmentIsolation
 from rlhf.env.server.http_routes import answer_refusal, http_routes
 from rlhf.env.server.mcp import SESSION
-from rlhf.env.server.sessions import Sessions
+from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.server.socket_route import serve_socket
-from rlhf.env.wire import API_VERSION, Code, Json, Refused
+from rlhf.env.wire import API_VERSION, Code, EnvironmentRefused, Json
 from rlhf.http.binding import Access, check_binding
 from rlhf.http.doors import Doors
-from rlhf.http.limits import Limits
+from rlhf.http.limits import HttpLimits
 from rlhf.http.serving import behind_doors, serving
 
 PING_SECONDS = 20.0
@@ -32,7 +32,7 @@ STOP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
+class EnvironmentServerSettings:
     """What a server allows. `lease_seconds` is how long a session lives that nobody holds or uses."""
 
     host: str = "127.0.0.1"
@@ -44,18 +44,18 @@ class ServerSettings:
     deadlines: Deadlines = field(default_factory=Deadlines)
 
 
-def limits_for(max_sessions: int) -> Limits:
+def limits_for_sessions(max_sessions: int) -> HttpLimits:
     """Limits under which so many sessions, each a connection, may come from one machine, and be made anew."""
-    usual = Limits()
-    return Limits(
+    usual = HttpLimits()
+    return HttpLimits(
         connections=max(usual.connections, 2 * max_sessions),
         peer_connections=max(usual.peer_connections, 2 * max_sessions),
     )
 
 
-def build_app(isolation: Isolation, settings: ServerSettings) -> Doors:
+def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettings) -> Doors:
     """The application. `isolation` has been started, and is stopped by whoever did so."""
-    sessions = Sessions(isolation, settings.max_sessions, settings.lease_seconds)
+    sessions = EnvironmentSessions(isolation, settings.max_sessions, settings.lease_seconds)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -66,8 +66,8 @@ def build_app(isolation: Isolation, settings: ServerSettings) -> Doors:
 
     app = FastAPI(title=isolation.spec.name, version=API_VERSION, lifespan=lifespan)
     most_bytes = settings.access.limits.body_bytes
-    app.include_router(http_routes(sessions, partial(described, settings)))
-    app.add_exception_handler(Refused, answer_refusal)
+    app.include_router(http_routes(sessions, partial(server_metadata, settings)))
+    app.add_exception_handler(EnvironmentRefused, answer_refusal)
     app.add_exception_handler(RequestValidationError, answer_invalid)
     app.add_exception_handler(HTTPException, answer_unread)
 
@@ -91,7 +91,7 @@ def denied(status: int, why: str) -> Json:
     return {"detail": {"message": why, "code": Code.VALIDATION_ERROR}}
 
 
-def described(settings: ServerSettings) -> Json:
+def server_metadata(settings: EnvironmentServerSettings) -> Json:
     """What a client should know of the settings."""
     return {
         "max_sessions": settings.max_sessions,
@@ -108,7 +108,7 @@ async def answer_invalid(request: Request, error: Exception) -> Response:
     problems = [{key: one[key] for key in ("type", "loc", "msg")} for one in error.errors()]
     code = Code.INVALID_JSON if any(one["type"] == "json_invalid" for one in problems) else Code.VALIDATION_ERROR
     status = 400 if code is Code.INVALID_JSON else 422
-    return await answer_refusal(request, Refused(code, "Invalid request", status, errors=problems))
+    return await answer_refusal(request, EnvironmentRefused(code, "Invalid request", status, errors=problems))
 
 
 async def answer_unread(request: Request, error: Exception) -> Response:
@@ -116,19 +116,23 @@ async def answer_unread(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code != 400:
         return await http_exception_handler(request, error)
-    return await answer_refusal(request, Refused(Code.INVALID_JSON, f"Invalid request: {error.detail}", 400, errors=[]))
+    return await answer_refusal(
+        request, EnvironmentRefused(Code.INVALID_JSON, f"Invalid request: {error.detail}", 400, errors=[])
+    )
 
 
-async def serve(isolation: Isolation, settings: ServerSettings, listener: socket.socket) -> None:
+async def serve_environment(
+    isolation: EnvironmentIsolation, settings: EnvironmentServerSettings, listener: socket.socket
+) -> None:
     """Serve on a bound socket until the process is told to end. `isolation` is started and stopped by the caller.
 
     Raises `ConfigError` when the address is open and no token is set.
     """
     check_binding(settings.host, settings.token)
-    await uvicorn.Server(uvicorn_config(build_app(isolation, settings), settings)).serve(sockets=[listener])
+    await uvicorn.Server(environment_uvicorn_config(build_app(isolation, settings), settings)).serve(sockets=[listener])
 
 
-def uvicorn_config(app: Doors, settings: ServerSettings) -> uvicorn.Config:
+def environment_uvicorn_config(app: Doors, settings: EnvironmentServerSettings) -> uvicorn.Config:
     return serving(
         app,
         settings.access,

@@ -14,21 +14,21 @@ from rlhf.env.server import openapi
 from rlhf.env.server.acting import act
 from rlhf.env.server.mcp import answer_mcp, speaks_mcp
 from rlhf.env.server.rpc import PARSE_ERROR, RpcError, answer_rpc, failure
-from rlhf.env.server.session import Session
-from rlhf.env.server.sessions import Sessions
+from rlhf.env.server.session import EnvironmentSession
+from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.wire import (
     EXTRAS_VERSION,
     SESSION_HEADER,
     Action,
     Code,
+    EnvironmentRefused,
     Json,
     ObservationData,
-    Refused,
     ResetData,
     StateData,
     StepBody,
 )
-from rlhf.http.strict_json import read_json
+from rlhf.http.strict_json import read_strict_json
 from rlhf.http.strict_route import StrictRoute
 
 SessionId = Annotated[str | None, Header(alias=SESSION_HEADER, min_length=8, max_length=255)]
@@ -41,7 +41,7 @@ class WireJson(JSONResponse):
         return dumps(content).encode()
 
 
-def http_routes(sessions: Sessions, describe: Callable[[], Json]) -> APIRouter:
+def http_routes(sessions: EnvironmentSessions, describe: Callable[[], Json]) -> APIRouter:
     """The routes. `describe` adds the server's settings to `/metadata`."""
     router = APIRouter(default_response_class=WireJson, route_class=StrictRoute)
     spec = sessions.isolation.spec
@@ -88,7 +88,7 @@ def http_routes(sessions: Sessions, describe: Callable[[], Json]) -> APIRouter:
     @router.post("/mcp", responses=openapi.MCP, openapi_extra=openapi.MCP_BODY)
     async def mcp(request: Request) -> Response:
         try:
-            body = read_json(await request.body())
+            body = read_strict_json(await request.body())
         except ValueError:
             return WireJson(failure(None, RpcError(PARSE_ERROR, "Parse error")), status_code=400)
         if speaks_mcp(request.headers.get("accept", "")):
@@ -99,8 +99,10 @@ def http_routes(sessions: Sessions, describe: Callable[[], Json]) -> APIRouter:
 
 
 @asynccontextmanager
-async def session_of_request(sessions: Sessions, session_id: str | None, opens: bool) -> AsyncIterator[Session]:
-    """The session in the header; without one, a session for this request alone. Raises `Refused`."""
+async def session_of_request(
+    sessions: EnvironmentSessions, session_id: str | None, opens: bool
+) -> AsyncIterator[EnvironmentSession]:
+    """The session in the header; without one, a session for this request alone. Raises `EnvironmentRefused`."""
     if session_id is not None:
         yield await sessions.find_or_open(session_id) if opens else sessions.find(session_id)
         return
@@ -113,6 +115,6 @@ async def session_of_request(sessions: Sessions, session_id: str | None, opens: 
 
 async def answer_refusal(request: Request, refused: Exception) -> Response:
     """A refusal as an HTTP answer."""
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, EnvironmentRefused)
     headers = {"Retry-After": "1"} if refused.code is Code.CAPACITY_REACHED else None
     return WireJson({"detail": refused.data}, status_code=refused.status, headers=headers)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fastapi.responses import JSONResponse, Response
 
 from rlhf.env.server.rpc import INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, answer_rpc, failure, success
-from rlhf.env.server.sessions import Sessions
+from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.wire import API_VERSION, Json
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
@@ -20,7 +20,7 @@ def speaks_mcp(accept: str) -> bool:
     return "text/event-stream" in accept
 
 
-async def answer_mcp(sessions: Sessions, body: object, headers: Mapping[str, str]) -> Response:
+async def answer_mcp(sessions: EnvironmentSessions, body: object, headers: Mapping[str, str]) -> Response:
     """The response to one message. A session comes with the handshake, and ends with DELETE or its lease."""
     if not isinstance(body, dict):
         return JSONResponse(failure(None, RpcError(INVALID_REQUEST, "One message at a time")), status_code=400)
@@ -43,7 +43,7 @@ async def answer_mcp(sessions: Sessions, body: object, headers: Mapping[str, str
     return JSONResponse(as_mcp(answer))
 
 
-async def shake_hands(sessions: Sessions, request_id: str | int, asked: object) -> Response:
+async def shake_hands(sessions: EnvironmentSessions, request_id: str | int, asked: object) -> Response:
     session = await sessions.open()
     result = {
         "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],

@@ -18,7 +18,7 @@ class Health(BaseModel):
     status: Literal["healthy"]
 
 
-class Answer(BaseModel):
+class StepResponse(BaseModel):
     """What an environment says to a reset or an action."""
 
     observation: Json
@@ -27,7 +27,7 @@ class Answer(BaseModel):
     metadata: Json = {}
 
 
-class ProblemDetail(BaseModel):
+class EnvironmentErrorDetail(BaseModel):
     """Why a request was refused. `kind` is there when an environment or a session has failed."""
 
     model_config = ConfigDict(extra="allow")
@@ -37,10 +37,10 @@ class ProblemDetail(BaseModel):
     kind: str | None = None
 
 
-class Problem(BaseModel):
+class EnvironmentErrorBody(BaseModel):
     """An error."""
 
-    detail: ProblemDetail
+    detail: EnvironmentErrorDetail
 
 
 class RpcFailure(BaseModel):
@@ -61,13 +61,13 @@ class RpcAnswer(BaseModel):
 
 
 def problems(*statuses: int) -> Responses:
-    return {status: {"model": Problem, "description": "An error"} for status in statuses}
+    return {status: {"model": EnvironmentErrorBody, "description": "An error"} for status in statuses}
 
 
 HEALTH: Responses = {200: {"model": Health}, **problems(413)}
 TOLD: Responses = problems(401, 413)
 STATE: Responses = {200: {"model": StateData}, **problems(401, 404, 413, 422)}
-RESET: Responses = {200: {"model": Answer}, **problems(400, 401, 409, 410, 413, 422, 500, 503, 504)}
+RESET: Responses = {200: {"model": StepResponse}, **problems(400, 401, 409, 410, 413, 422, 500, 503, 504)}
 STEP: Responses = {**RESET, **problems(404)}
 MCP: Responses = {
     200: {"model": RpcAnswer},

@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rlhf.env.encoding import tool_data
 from rlhf.env.server.acting import BadCall, call_tool, find_tool
-from rlhf.env.server.session import Session
-from rlhf.env.server.sessions import Sessions
-from rlhf.env.wire import Code, Json, Refused, ResetData, invalid
+from rlhf.env.server.session import EnvironmentSession
+from rlhf.env.server.sessions import EnvironmentSessions
+from rlhf.env.wire import Code, EnvironmentRefused, Json, ResetData, invalid
 from rlhf.types import EnvironmentSpec
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND = -32700, -32600, -32601
@@ -45,7 +45,7 @@ def failure(request_id: Any, error: RpcError) -> Json:
     return {"jsonrpc": "2.0", "id": request_id, "error": told | ({"data": error.data} if error.data else {})}
 
 
-async def answer_rpc(sessions: Sessions, data: object, own: Session | None = None) -> Json:
+async def answer_rpc(sessions: EnvironmentSessions, data: object, own: EnvironmentSession | None = None) -> Json:
     """The response to one request; errors are responses too. `own` is the session of the socket it came by."""
     try:
         request = RpcRequest.model_validate(data)
@@ -55,30 +55,30 @@ async def answer_rpc(sessions: Sessions, data: object, own: Session | None = Non
         return success(request.id, await perform(sessions, request, own))
     except RpcError as error:
         return failure(request.id, error)
-    except Refused as refused:
+    except EnvironmentRefused as refused:
         return failure(request.id, RpcError(rpc_code(refused), str(refused), refused.data))
 
 
-def rpc_code(refused: Refused) -> int:
+def rpc_code(refused: EnvironmentRefused) -> int:
     if refused.code in (Code.CAPACITY_REACHED, Code.FACTORY_ERROR):
         return SERVER_ERROR
     return INVALID_PARAMS if refused.code in (Code.SESSION_ERROR, Code.VALIDATION_ERROR) else INTERNAL_ERROR
 
 
-async def perform(sessions: Sessions, request: RpcRequest, own: Session | None) -> Json:
-    """The result of one call. Raises `RpcError`, `Refused`."""
+async def perform(sessions: EnvironmentSessions, request: RpcRequest, own: EnvironmentSession | None) -> Json:
+    """The result of one call. Raises `RpcError`, `EnvironmentRefused`."""
     if request.method == "openenv/session/create":
         return {"session_id": (own or await sessions.open()).id}
     if request.method == "openenv/session/close":
         return close_session(sessions, request.params, own)
     if request.method == "tools/list":
-        return {"tools": listed(with_tools(sessions))}
+        return {"tools": listed(spec_with_tools(sessions))}
     if request.method == "tools/call":
         return await call(sessions, request.params, own)
     raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method:.100}")
 
 
-def close_session(sessions: Sessions, params: Json, own: Session | None) -> Json:
+def close_session(sessions: EnvironmentSessions, params: Json, own: EnvironmentSession | None) -> Json:
     session_id = text_param(params, "session_id")
     if own is not None and own.id == session_id:
         raise RpcError(INVALID_REQUEST, "A socket cannot close its own session so: send a close frame")
@@ -95,9 +95,9 @@ def listed(spec: EnvironmentSpec) -> list[Json]:
     ]
 
 
-async def call(sessions: Sessions, params: Json, own: Session | None) -> Json:
+async def call(sessions: EnvironmentSessions, params: Json, own: EnvironmentSession | None) -> Json:
     """A tool call: in the session that is named, or in one of its own, made for it and closed."""
-    spec, name = with_tools(sessions), text_param(params, "name")
+    spec, name = spec_with_tools(sessions), text_param(params, "name")
     try:
         find_tool(spec, name)
     except BadCall as bad:
@@ -111,7 +111,7 @@ async def call(sessions: Sessions, params: Json, own: Session | None) -> Json:
     return await call_in(own or sessions.find(text_param(params, "session_id")), spec, name, params)
 
 
-async def call_in(session: Session, spec: EnvironmentSpec, name: str, params: Json) -> Json:
+async def call_in(session: EnvironmentSession, spec: EnvironmentSpec, name: str, params: Json) -> Json:
     """The result of a call. A new session is reset first: a client that knows only tools never does."""
     if session.fresh:
         await session.reset(ResetData())
@@ -124,7 +124,7 @@ async def call_in(session: Session, spec: EnvironmentSpec, name: str, params: Js
     return result
 
 
-def with_tools(sessions: Sessions) -> EnvironmentSpec:
+def spec_with_tools(sessions: EnvironmentSessions) -> EnvironmentSpec:
     if not sessions.isolation.spec.tools:
         raise RpcError(INTERNAL_ERROR, "Environment does not support MCP: it has no tools")
     return sessions.isolation.spec

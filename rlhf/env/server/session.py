@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 from rlhf.env.encoding import task_from
-from rlhf.env.hosting.isolation import Isolation
-from rlhf.env.wire import Code, Json, Refused, ResetData
+from rlhf.env.hosting.isolation import EnvironmentIsolation
+from rlhf.env.wire import Code, EnvironmentRefused, Json, ResetData
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
 from rlhf.types import Message, Observation, Task
@@ -30,11 +30,11 @@ class Phase(StrEnum):
     BROKEN = "a step after the environment broke"
 
 
-class Session:
+class EnvironmentSession:
     """An environment behind an id. What breaks it for good calls `lost`; the slot is given back then."""
 
     def __init__(
-        self, session_id: str, isolation: Isolation, environment: Environment, lost: Callable[[], object]
+        self, session_id: str, isolation: EnvironmentIsolation, environment: Environment, lost: Callable[[], object]
     ) -> None:
         self.id = session_id
         self.episode_id: str | None = None
@@ -55,11 +55,11 @@ class Session:
         return {"episode_id": self.episode_id, "step_count": self.steps}
 
     async def reset(self, data: ResetData, seconds: float | None = None) -> Observation:
-        """Start an episode, in a fresh environment. Raises `Refused`."""
+        """Start an episode, in a fresh environment. Raises `EnvironmentRefused`."""
         return await self._once(data.request_id, lambda: self._reset(data), seconds)
 
     async def step(self, action: Message, request_id: str | None = None, seconds: float | None = None) -> Observation:
-        """One step; with a `request_id` that was asked before, the answer that it had. Raises `Refused`."""
+        """One step; with a `request_id` that was asked before, the answer that it had. Raises `EnvironmentRefused`."""
         return await self._once(request_id, lambda: self._step(action), seconds)
 
     async def close(self) -> None:
@@ -84,7 +84,7 @@ class Session:
             if not self.closed or me is None:
                 raise
             me.uncancel()  # what was cancelled is the request, not whoever asks
-            raise Refused(Code.SESSION_ERROR, f"Session {self.id} was closed", 410, kind="lost") from None
+            raise EnvironmentRefused(Code.SESSION_ERROR, f"Session {self.id} was closed", 410, kind="lost") from None
 
     def _begin(
         self, request_id: str, work: Callable[[], Coroutine[Any, Any, Observation]], seconds: float | None
@@ -97,7 +97,9 @@ class Session:
 
     def _refuse_if_busy(self) -> None:
         if self.busy:
-            raise Refused(Code.SESSION_ERROR, f"Session {self.id} is busy with another request", 409, kind="order")
+            raise EnvironmentRefused(
+                Code.SESSION_ERROR, f"Session {self.id} is busy with another request", 409, kind="order"
+            )
 
     async def _perform(
         self, work: Callable[[], Coroutine[Any, Any, Observation]], seconds: float | None
@@ -112,10 +114,10 @@ class Session:
                     said = await work()
         except TimeoutError:
             self._break("lost")
-            raise refusal("timeout", f"not done within the {seconds:g} s of the request") from None
+            raise failed_environment("timeout", f"not done within the {seconds:g} s of the request") from None
         except EnvironmentFailed as failure:
             self._break(failure.kind)
-            raise refusal(failure.kind, failure.detail) from None
+            raise failed_environment(failure.kind, failure.detail) from None
         except asyncio.CancelledError:
             self._break("lost")
             raise
@@ -142,14 +144,14 @@ class Session:
 
     async def _step(self, action: Message) -> Observation:
         if self.phase is not Phase.PLAYING:
-            raise Refused(Code.EXECUTION_ERROR, f"{self.phase}: send a reset", 409, kind="order")
+            raise EnvironmentRefused(Code.EXECUTION_ERROR, f"{self.phase}: send a reset", 409, kind="order")
         self.steps += 1
         return await self._environment.step(action)
 
 
-def refusal(kind: str, detail: str) -> Refused:
+def failed_environment(kind: str, detail: str) -> EnvironmentRefused:
     """A failed environment as an answer."""
-    return Refused(Code.EXECUTION_ERROR, f"{kind}: {detail}", STATUS[kind], kind=kind)
+    return EnvironmentRefused(Code.EXECUTION_ERROR, f"{kind}: {detail}", STATUS[kind], kind=kind)
 
 
 def _heed(task: asyncio.Task[Observation]) -> None:

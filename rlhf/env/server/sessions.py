@@ -9,9 +9,9 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from rlhf.env.hosting.isolation import Isolation
-from rlhf.env.server.session import Session
-from rlhf.env.wire import Code, Refused
+from rlhf.env.hosting.isolation import EnvironmentIsolation
+from rlhf.env.server.session import EnvironmentSession
+from rlhf.env.wire import Code, EnvironmentRefused
 from rlhf.errors import EnvironmentFailed
 
 
@@ -19,33 +19,33 @@ from rlhf.errors import EnvironmentFailed
 class Lease:
     """How long a session lives without anybody. `holder` is the socket that is attached to it, if any."""
 
-    session: Session
+    session: EnvironmentSession
     last_used: float
     holder: asyncio.Task[None] | None = None
     ends_with_close: bool = False
     """The client chose the id: its close frame ends the session, and its next socket takes over from one before."""
 
 
-class Sessions:
+class EnvironmentSessions:
     """Opens, finds and ends sessions. Runs on one event loop; environment code runs elsewhere."""
 
-    def __init__(self, isolation: Isolation, max_sessions: int, lease_seconds: float) -> None:
+    def __init__(self, isolation: EnvironmentIsolation, max_sessions: int, lease_seconds: float) -> None:
         self.isolation, self.max_sessions, self.lease_seconds = isolation, max_sessions, lease_seconds
         self._leases: dict[str, Lease] = {}
         self._opening = 0
-        self._openings: dict[str, asyncio.Task[Session]] = {}
+        self._openings: dict[str, asyncio.Task[EnvironmentSession]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
     def active(self) -> int:
         return len(self._leases) + self._opening
 
-    async def open(self, session_id: str | None = None) -> Session:
-        """A session with an environment of its own. Raises `Refused`: at capacity, or it cannot be made."""
+    async def open(self, session_id: str | None = None) -> EnvironmentSession:
+        """A session with an environment of its own. Raises `EnvironmentRefused`: at capacity, or it cannot be made."""
         if self.active >= self.max_sessions:
             message = f"Server at capacity: {self.active}/{self.max_sessions} sessions active"
             counts = {"active_sessions": self.active, "max_sessions": self.max_sessions}
-            raise Refused(Code.CAPACITY_REACHED, message, 503, kind="refused", **counts)
+            raise EnvironmentRefused(Code.CAPACITY_REACHED, message, 503, kind="refused", **counts)
         session_id = session_id or secrets.token_hex(16)
         self._opening += 1  # the slot is taken while the constructor runs
         try:
@@ -53,28 +53,28 @@ class Sessions:
         except EnvironmentFailed as failure:
             name = self.isolation.spec.name
             message = f"Failed to create environment {name}: {failure.detail}"
-            raise Refused(Code.FACTORY_ERROR, message, 500, kind=failure.kind, factory_name=name) from None
+            raise EnvironmentRefused(Code.FACTORY_ERROR, message, 500, kind=failure.kind, factory_name=name) from None
         finally:
             self._opening -= 1
-        session = Session(session_id, self.isolation, environment, lambda: self.end(session_id))
+        session = EnvironmentSession(session_id, self.isolation, environment, lambda: self.end(session_id))
         self._leases[session_id] = Lease(session=session, last_used=time.monotonic())
         return session
 
-    def find(self, session_id: str) -> Session:
-        """The session with this id, its lease renewed. Raises `Refused`."""
+    def find(self, session_id: str) -> EnvironmentSession:
+        """The session with this id, its lease renewed. Raises `EnvironmentRefused`."""
         lease = self._lease(session_id)
         lease.last_used = time.monotonic()
         return lease.session
 
-    async def find_or_open(self, session_id: str) -> Session:
-        """For ids that clients choose. Two first requests at once make one session. Raises `Refused`."""
+    async def find_or_open(self, session_id: str) -> EnvironmentSession:
+        """For ids that clients choose. Two first requests at once make one session. Raises `EnvironmentRefused`."""
         if session_id in self._leases:
             return self.find(session_id)
         if session_id not in self._openings:
             self._openings[session_id] = asyncio.create_task(self._open_chosen(session_id))
         return await asyncio.shield(self._openings[session_id])
 
-    async def _open_chosen(self, session_id: str) -> Session:
+    async def _open_chosen(self, session_id: str) -> EnvironmentSession:
         try:
             session = await self.open(session_id)
         finally:
@@ -93,12 +93,13 @@ class Sessions:
         return True
 
     @contextlib.asynccontextmanager
-    async def attached(self, session: Session) -> AsyncIterator[Lease]:
-        """The session is held by the running task: it has no lease to fear meanwhile. Raises `Refused` when taken."""
+    async def attached(self, session: EnvironmentSession) -> AsyncIterator[Lease]:
+        """The session is held by the running task: it has no lease to fear meanwhile. Raises `EnvironmentRefused` when
+        taken."""
         lease = self._lease(session.id)
         if lease.holder is not None and not lease.ends_with_close:
             message = f"Session {session.id} already has an attached WebSocket"
-            raise Refused(Code.SESSION_ERROR, message, 409, kind="order")
+            raise EnvironmentRefused(Code.SESSION_ERROR, message, 409, kind="order")
         if lease.holder is not None:
             lease.holder.cancel()
         lease.holder = me = asyncio.current_task()
@@ -127,4 +128,6 @@ class Sessions:
         try:
             return self._leases[session_id]
         except KeyError:
-            raise Refused(Code.SESSION_ERROR, f"Unknown session_id: {session_id:.64}", 404, kind="lost") from None
+            raise EnvironmentRefused(
+                Code.SESSION_ERROR, f"Unknown session_id: {session_id:.64}", 404, kind="lost"
+            ) from None

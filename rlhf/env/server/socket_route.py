@@ -12,15 +12,15 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from rlhf.env.encoding import answer_data, dumps
 from rlhf.env.server.acting import act
 from rlhf.env.server.rpc import answer_rpc
-from rlhf.env.server.session import Session
-from rlhf.env.server.sessions import Sessions
+from rlhf.env.server.session import EnvironmentSession
+from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.wire import (
     CloseFrame,
     Code,
+    EnvironmentRefused,
     Frame,
     Json,
     McpFrame,
-    Refused,
     ResetData,
     ResetFrame,
     StateFrame,
@@ -33,7 +33,7 @@ WATCH_AFTER_SECONDS = 0.05
 NORMAL, BROKEN, TRY_AGAIN = 1000, 1011, 1013
 
 
-async def serve_socket(socket: WebSocket, sessions: Sessions, max_message_bytes: int) -> None:
+async def serve_socket(socket: WebSocket, sessions: EnvironmentSessions, max_message_bytes: int) -> None:
     """One connection, from accept to close. What becomes of its session is as it was opened:
 
     `/ws`                 the session is the connection's, and ends with it.
@@ -88,29 +88,29 @@ class Inbox:
         self._ahead.add_done_callback(heard)
 
 
-async def converse(socket: WebSocket, sessions: Sessions, max_message_bytes: int) -> int:
+async def converse(socket: WebSocket, sessions: EnvironmentSessions, max_message_bytes: int) -> int:
     """Find the session, answer frames, leave the session as it should be left. Returns the code to close with."""
     inbox = Inbox(socket)
     try:
         session = await session_for(socket, sessions)
         async with sessions.attached(session) as lease:
             try:
-                code = await exchange(socket, inbox, sessions, session, max_message_bytes)
+                code = await answer_frames(socket, inbox, sessions, session, max_message_bytes)
                 if lease.ends_with_close:
                     sessions.end(session.id)
                 return code
             finally:
                 if not socket.query_params:
                     sessions.end(session.id)
-    except Refused as refused:
-        await say(socket, "error", refused.data)
+    except EnvironmentRefused as refused:
+        await send_frame(socket, "error", refused.data)
         return TRY_AGAIN if refused.code is Code.CAPACITY_REACHED else BROKEN
     finally:
         inbox.close()
 
 
-async def session_for(socket: WebSocket, sessions: Sessions) -> Session:
-    """The session that the connection asks for. Raises `Refused`."""
+async def session_for(socket: WebSocket, sessions: EnvironmentSessions) -> EnvironmentSession:
+    """The session that the connection asks for. Raises `EnvironmentRefused`."""
     if attach := socket.query_params.get("session_id"):
         return sessions.find(attach)
     if chosen := socket.query_params.get("open"):
@@ -118,8 +118,8 @@ async def session_for(socket: WebSocket, sessions: Sessions) -> Session:
     return await sessions.open()
 
 
-async def exchange(
-    socket: WebSocket, inbox: Inbox, sessions: Sessions, session: Session, max_message_bytes: int
+async def answer_frames(
+    socket: WebSocket, inbox: Inbox, sessions: EnvironmentSessions, session: EnvironmentSession, max_message_bytes: int
 ) -> int:
     """Answer frames until a close frame, or until the session is lost. Returns the code to close with."""
     while not session.closed:
@@ -132,16 +132,16 @@ async def exchange(
             if isinstance(frame, CloseFrame):
                 return NORMAL
             kind, data = await respond(frame, sessions, session)
-        except Refused as refused:
+        except EnvironmentRefused as refused:
             kind, data = "error", refused.data
         finally:
             watch.cancel()
-        await say(socket, kind, data)
+        await send_frame(socket, kind, data)
     return BROKEN
 
 
-async def respond(frame: Frame, sessions: Sessions, session: Session) -> tuple[str, Json]:
-    """The answer's type and data. Raises `Refused`."""
+async def respond(frame: Frame, sessions: EnvironmentSessions, session: EnvironmentSession) -> tuple[str, Json]:
+    """The answer's type and data. Raises `EnvironmentRefused`."""
     spec = sessions.isolation.spec
     if isinstance(frame, ResetFrame):
         return "observation", answer_data(await session.reset(validated(ResetData, frame.data)), spec.tools)
@@ -153,10 +153,10 @@ async def respond(frame: Frame, sessions: Sessions, session: Session) -> tuple[s
     return "observation", await act(session, spec, frame.data)
 
 
-def too_long(length: int, limit: int) -> Refused:
+def too_long(length: int, limit: int) -> EnvironmentRefused:
     message = f"The message has {length:,} bytes; this server takes {limit:,}"
-    return Refused(Code.VALIDATION_ERROR, message, 413, errors=[])
+    return EnvironmentRefused(Code.VALIDATION_ERROR, message, 413, errors=[])
 
 
-async def say(socket: WebSocket, kind: str, data: Json) -> None:
+async def send_frame(socket: WebSocket, kind: str, data: Json) -> None:
     await socket.send_text(dumps({"type": kind, "data": data}))

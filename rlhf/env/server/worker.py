@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rlhf.env.config import Kind
 from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.hosting.kinds import isolation_of
-from rlhf.env.server.app import ServerSettings, build_app, limits_for, uvicorn_config
+from rlhf.env.server.app import EnvironmentServerSettings, build_app, environment_uvicorn_config, limits_for_sessions
 from rlhf.http.binding import Access
 from rlhf.http.listening import listening
 from rlhf.transfer.interfaces import LOOPBACK, own_address
@@ -38,15 +38,15 @@ class EnvironmentServer:
         isolation = isolation_of(settings.isolation, settings.factory, settings.deadlines, settings.max_sessions)
         self._running.push_async_callback(isolation.stop)
         await isolation.start()
-        served = ServerSettings(
+        served = EnvironmentServerSettings(
             host=self._host,
             port=0,
             token=settings.token,
             max_sessions=settings.max_sessions,
-            access=Access(limits=limits_for(settings.max_sessions)),
+            access=Access(limits=limits_for_sessions(settings.max_sessions)),
             deadlines=settings.deadlines,
         )
-        config = uvicorn_config(build_app(isolation, served), served)
+        config = environment_uvicorn_config(build_app(isolation, served), served)
         return await self._running.enter_async_context(listening(config))
 
     async def close(self) -> None:

@@ -12,7 +12,16 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from rlhf.reward.checking.values import MOST_BYTES, Met, content, exception, pack, plain, told, unpack
+from rlhf.reward.checking.values import (
+    MOST_BYTES,
+    Met,
+    content,
+    exception,
+    exception_value,
+    pack_value,
+    plain_value,
+    unpack_value,
+)
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda function, /, *arguments, **named: function(*arguments, **named),
@@ -30,7 +39,7 @@ PYTHONS_RECURSION = 1000
 FIRST_USER, USERS = 50_000, 15_000
 
 
-class Host:
+class ObjectServer:
     """Answers each request, a line of JSON, with one line. Objects are known by their number."""
 
     def __init__(self, requests: int, answers: int) -> None:
@@ -54,11 +63,11 @@ class Host:
             if do in ("run", "test"):
                 exec(compile(request["code"], SOURCES[do], "exec", dont_inherit=True), self._names)
                 return "{}"
-            arguments, named = (unpack(request[given], self._find, met) for given in ("arguments", "named"))
+            arguments, named = (unpack_value(request[given], self._find, met) for given in ("arguments", "named"))
             before = [_items(value) for value in met.values]
             result = next(arguments[0]) if do == "next" else OPERATIONS[do](*arguments, **named)
         except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
-            end = {"end": True} if do == "next" and type(error) is StopIteration else told(error)
+            end = {"end": True} if do == "next" and type(error) is StopIteration else exception_value(error)
             return self._line(lambda: end | {"changed": self._changed(before, met)})
         return self._line(lambda: {"result": self._pack(result, met), "changed": self._changed(before, met)})
 
@@ -72,7 +81,7 @@ class Host:
         try:
             line = json.dumps(answer())
         except BaseException as error:  # noqa: BLE001 - the code's objects take part in it
-            return json.dumps({"unfit": f"{type(error).__name__}: {told(error)['text']}"})
+            return json.dumps({"unfit": f"{type(error).__name__}: {exception_value(error)['text']}"})
         return line if len(line) < MOST_BYTES else json.dumps({"unfit": f"it has more than {MOST_BYTES} bytes"})
 
     def _changed(self, before: list[tuple[Any, ...]], met: Met) -> list[Any]:
@@ -88,10 +97,10 @@ class Host:
         self._answers.flush()
 
     def _pack(self, value: Any, met: Met) -> Any:
-        return pack(value, self._keep, met)
+        return pack_value(value, self._keep, met)
 
     def _keep(self, value: Any) -> Any:
-        if (simple := plain(value)) is not value:
+        if (simple := plain_value(value)) is not value:
             return {"kin": self._pack(simple, Met())}
         if (number := self._numbers.get(id(value))) is None:
             number = self._numbers[id(value)] = len(self._objects)
@@ -115,7 +124,7 @@ class Host:
             answer = json.loads(self._requests.readline())
             if "raised" in answer:
                 raise exception(answer["raised"], answer["text"])
-            return unpack(answer["result"], self._find, met)
+            return unpack_value(answer["result"], self._find, met)
 
         return function
 
@@ -139,7 +148,7 @@ def be_host(requests: int, answers: int, user: int) -> None:
         else:
             os.setresuid(user, user, user)
         sys.setrecursionlimit(PYTHONS_RECURSION + _depth())
-        Host(requests, answers).serve()
+        ObjectServer(requests, answers).serve()
     finally:
         os._exit(0)
 

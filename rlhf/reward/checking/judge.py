@@ -30,7 +30,7 @@ UNWANTED = {"this", "antigravity"}
 """Modules that do something when they are imported."""
 
 
-def main() -> None:
+def judge_main() -> None:
     """Judge; always ends with code 0, unless something kills it."""
     link = parted()
     asked = json.load(sys.stdin)
@@ -39,7 +39,7 @@ def main() -> None:
     names, refusal = prepared(link, asked, [*tests, ast.parse(asked["setup"])])
     reach = Reach(tests)
     for index, test in enumerate(tests):
-        complaint = refusal or judged(test, names, link, reach, trusting=asked["trusting"])
+        complaint = refusal or why_test_fails(test, names, link, reach, trusting=asked["trusting"])
         line = f"{asked['nonce']} {index} {'failed' if complaint else 'passed'} {complaint}"
         verdicts.write(line.encode("ascii", "backslashreplace") + b"\n")
     os._exit(0)
@@ -185,7 +185,7 @@ def modules(tests: list[ast.Module]) -> dict[str, Any]:
     return {name: module for name, module in found.items() if name in standard}
 
 
-def judged(test: ast.Module, names: Names, link: Link, reach: Reach, *, trusting: bool) -> str:
+def why_test_fails(test: ast.Module, names: Names, link: Link, reach: Reach, *, trusting: bool) -> str:
     """Why the test fails; empty when it passes. Code whose process has ended passes nothing, and a test that asks it
     for nothing says nothing about it."""
     link.objection, before = "", link.asked

@@ -10,7 +10,17 @@ from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, NoReturn
 
-from rlhf.reward.checking.values import BASES, MOST_BYTES, Met, NoValue, exception, fill, pack, told, unpack
+from rlhf.reward.checking.values import (
+    BASES,
+    MOST_BYTES,
+    Met,
+    NoValue,
+    exception,
+    exception_value,
+    fill,
+    pack_value,
+    unpack_value,
+)
 
 NEEDS_TRUST = "such tests need reward.code.tests: trusting"
 
@@ -59,7 +69,7 @@ class Link:
         """The result of an operation on the code's objects; mutable values it was given change as there."""
         with self._one_at_a_time:
             met = Met()
-            packed = [pack(all_of_them, self._keep, met) for all_of_them in (list(arguments), named)]
+            packed = [pack_value(all_of_them, self._keep, met) for all_of_them in (list(arguments), named)]
             given = len(met.values)
             self.asked += 1
             answer = self._asked({"do": operation, "arguments": packed[0], "named": packed[1]}, met)
@@ -120,9 +130,9 @@ class Link:
         try:
             met = Met()
             arguments = [self._unpack(argument, met) for argument in packed]
-            return {"result": pack(self._functions[number](*arguments), self._keep, met)}
+            return {"result": pack_value(self._functions[number](*arguments), self._keep, met)}
         except BaseException as error:  # noqa: BLE001 - a function of the test, called with anything
-            return told(error)
+            return exception_value(error)
         finally:
             self._calling_back = False
 
@@ -151,7 +161,7 @@ class Link:
 
     def _unpack(self, packed: Any, met: Met) -> Any:
         try:
-            return unpack(packed, self._find, met)
+            return unpack_value(packed, self._find, met)
         except NoValue as error:
             self._end(str(error))
 
@@ -172,7 +182,7 @@ class Link:
             return {"object": value._rlhf_number}
         base: Any = type(value).__base__
         if type(value) is self._kin.get(base):
-            return {"kin": pack(base(value), self._keep, Met())}
+            return {"kin": pack_value(base(value), self._keep, Met())}
         if type(value) in (type, FunctionType, BuiltinFunctionType, MethodDescriptorType):
             module = getattr(value, "__objclass__", value).__module__
             if module in sys.stdlib_module_names:

@@ -83,7 +83,7 @@ class Met:
         return self.values[number]
 
 
-def pack(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
+def pack_value(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
     """`value` for `json.dumps`; what is no plain value is what `keep` makes of it. Raises `NoValue`."""
     if depth > DEEPEST:
         raise NoValue(f"a value is nested more than {DEEPEST} deep")
@@ -98,7 +98,7 @@ def pack(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> An
         met.add(value)
         return {name: content(value, keep, met, depth + 1)}
     if kind is tuple or kind is frozenset:
-        return {kind.__name__: [pack(inner, keep, met, depth + 1) for inner in value]}
+        return {kind.__name__: [pack_value(inner, keep, met, depth + 1) for inner in value]}
     if kind is bytes:
         return {"bytes": value.decode("latin-1")}
     if kind is complex:
@@ -122,10 +122,12 @@ def named(value: Any) -> str:
 def content(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
     """What a mutable value holds, packed."""
     if isinstance(value, dict):
-        return [[pack(key, keep, met, depth), pack(inner, keep, met, depth)] for key, inner in value.items()]
+        return [
+            [pack_value(key, keep, met, depth), pack_value(inner, keep, met, depth)] for key, inner in value.items()
+        ]
     if isinstance(value, bytearray):
         return value.decode("latin-1")
-    return [pack(inner, keep, met, depth) for inner in value]
+    return [pack_value(inner, keep, met, depth) for inner in value]
 
 
 def fill(value: Any, packed: Any, find: Callable[[str, Any], Any], met: Met, depth: int = 0) -> None:
@@ -136,18 +138,18 @@ def fill(value: Any, packed: Any, find: Callable[[str, Any], Any], met: Met, dep
     try:
         if isinstance(value, dict):
             for key, inner in packed:
-                known_by = unpack(key, find, met, depth)
-                value[known_by] = unpack(inner, find, met, depth)
+                known_by = unpack_value(key, find, met, depth)
+                value[known_by] = unpack_value(inner, find, met, depth)
         elif isinstance(value, bytearray):
             value.extend(packed.encode("latin-1"))
         else:
-            items: Iterable[Any] = (unpack(inner, find, met, depth) for inner in packed)
+            items: Iterable[Any] = (unpack_value(inner, find, met, depth) for inner in packed)
             value.update(items) if isinstance(value, set) else value.extend(items)
     except (AttributeError, TypeError, ValueError) as error:
         raise NoValue(f"what arrived is no value: {type(error).__name__}") from None
 
 
-def unpack(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: int = 0) -> Any:
+def unpack_value(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: int = 0) -> Any:
     """The value again. `find(kind, number)` gives what stayed behind. Raises `NoValue` for whatever is none."""
     kind = type(packed)
     if packed is None or kind in (bool, str, float, int):
@@ -164,15 +166,15 @@ def unpack(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: int = 
         return value
     try:
         if name in SEQUENCES:
-            return SEQUENCES[name](unpack(inner, find, met, depth + 1) for inner in within)
+            return SEQUENCES[name](unpack_value(inner, find, met, depth + 1) for inner in within)
         if name == "kin":
-            return find(name, unpack(within, find, Met(), depth + 1))
+            return find(name, unpack_value(within, find, Met(), depth + 1))
         return BUILT[name](within) if name in BUILT else find(name, within)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise NoValue(f"what arrived is no value: {type(error).__name__}") from None
 
 
-def plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """`value`, or the plain value that it is a kind of: an enumeration's number, a named tuple, a number or array of
     numpy's. For the code's side."""
     for kind in BASES:
@@ -184,7 +186,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def told(error: BaseException) -> dict[str, Any]:
+def exception_value(error: BaseException) -> dict[str, Any]:
     """An exception by name: that of the nearest of its classes which travels, if one says more than `Exception`."""
     travels = (kind.__name__ for kind in type(error).__mro__ if EXCEPTIONS.get(kind.__name__) is kind)
     nearest = next(travels, "")

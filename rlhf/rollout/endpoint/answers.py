@@ -23,7 +23,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ChatResponse:
     """A reply to a request of `model`. `text` is that of tokens, with every mark."""
 
     request: ChatRequest

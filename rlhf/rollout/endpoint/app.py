@@ -16,11 +16,11 @@ from rlhf.http.doors import Doors
 from rlhf.http.limits import POLICY
 from rlhf.http.serving import behind_doors, serving
 from rlhf.http.strict_route import StrictRoute
-from rlhf.rollout.endpoint.answers import Answer
-from rlhf.rollout.endpoint.front import Ending, Front
-from rlhf.rollout.endpoint.marks import Asked
-from rlhf.rollout.endpoint.refusal import Refused
-from rlhf.rollout.endpoint.sessions import ClientGone, Session, Sessions
+from rlhf.rollout.endpoint.answers import ChatResponse
+from rlhf.rollout.endpoint.front import EndSessionRequest, Front
+from rlhf.rollout.endpoint.marks import AgentRequest
+from rlhf.rollout.endpoint.refusal import ChatRefused
+from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions, ClientGone
 from rlhf.rollout.endpoint.wire import ChatRequest
 
 ACCESS = Access(limits=POLICY)
@@ -32,7 +32,7 @@ CHAT, MODELS = "/chat/completions", "/models"
 
 
 def policy_app(
-    sessions: Sessions,
+    sessions: AgentSessions,
     *,
     model: str,
     token: str | None,
@@ -59,14 +59,16 @@ def policy_app(
     return behind_doors(app, _denied, access, host=host, token=token, tries_token=True)
 
 
-def uvicorn_config(app: Doors, access: Access = ACCESS, *, host: str = LOOPBACK, port: int = 0) -> uvicorn.Config:
+def policy_uvicorn_config(
+    app: Doors, access: Access = ACCESS, *, host: str = LOOPBACK, port: int = 0
+) -> uvicorn.Config:
     return serving(app, access, host=host, port=port, lifespan="off", timeout_graceful_shutdown=GOODBYE_SECONDS)
 
 
 class Routes:
     """What is answered where."""
 
-    def __init__(self, sessions: Sessions, model: str, front: Front | None) -> None:
+    def __init__(self, sessions: AgentSessions, model: str, front: Front | None) -> None:
         self._sessions, self._model, self._front = sessions, model, front
 
     async def health(self) -> dict[str, Any]:
@@ -92,29 +94,29 @@ class Routes:
         session = self._front.open()
         return {"id": session.id, "base_url": f"{request.base_url}sessions/{session.id}/v1"}
 
-    async def end(self, session_id: str, ending: Ending) -> dict[str, Any]:
+    async def end(self, session_id: str, ending: EndSessionRequest) -> dict[str, Any]:
         """The episode is over, and has earned `reward`; null where nobody knows."""
         assert self._front is not None
         return self._front.end(self._sessions.find(session_id), ending.reward)
 
-    async def _answered(self, session: Session, body: ChatRequest, request: Request) -> Response:
+    async def _answered(self, session: AgentSession, body: ChatRequest, request: Request) -> Response:
         _refuse_what_is_missed(body)
         replied = await session.reply(self._asked(body), partial(_gone, request))
-        answer = Answer(request=body, replied=replied, model=body.model or self._model, text=session.text)
+        answer = ChatResponse(request=body, replied=replied, model=body.model or self._model, text=session.text)
         ignored = body.ignored(seeds=self._front is not None)
         headers = {IGNORED_HEADER: ", ".join(ignored)} if ignored else None
         if body.stream:
             return StreamingResponse(answer.stream(), media_type="text/event-stream", headers=headers)
         return JSONResponse(answer.completion(), headers=headers)
 
-    def _asked(self, body: ChatRequest) -> Asked:
+    def _asked(self, body: ChatRequest) -> AgentRequest:
         return body.asked(seeds=self._front is not None)
 
 
 def _refuse_what_is_missed(body: ChatRequest) -> None:
     if missed := body.missed():
         name, why = missed
-        raise Refused(400, "not_supported", why, name)
+        raise ChatRefused(400, "not_supported", why, name)
 
 
 async def _gone(request: Request) -> None:
@@ -124,7 +126,7 @@ async def _gone(request: Request) -> None:
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Refused)
+    assert isinstance(error, ChatRefused)
     headers = {"Retry-After": "1"} if error.again else {"x-should-retry": "false"}
     return JSONResponse(error.as_json(), status_code=error.status, headers=headers)
 
@@ -138,22 +140,22 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return await _refused(request, Refused(400, "invalid", f"the body is no JSON: {first['ctx']['error']}"))
+        return await _refused(request, ChatRefused(400, "invalid", f"the body is no JSON: {first['ctx']['error']}"))
     place = ".".join(str(part) for part in first["loc"][1:])
-    return await _refused(request, Refused(400, "invalid", f"{place or 'the body'}: {first['msg']}", place or None))
+    return await _refused(request, ChatRefused(400, "invalid", f"{place or 'the body'}: {first['msg']}", place or None))
 
 
 async def _unknown(request: Request, error: Exception) -> JSONResponse:
     """No such path or method, or a body that is not JSON."""
     assert isinstance(error, HTTPException)
-    return await _refused(request, Refused(error.status_code, "invalid", str(error.detail)))
+    return await _refused(request, ChatRefused(error.status_code, "invalid", str(error.detail)))
 
 
 def _denied(status: int, why: str) -> dict[str, object]:
     """What does not get as far as a route."""
-    return Refused(status, {401: "denied", 503: "capacity"}.get(status, "invalid"), why).as_json()
+    return ChatRefused(status, {401: "denied", 503: "capacity"}.get(status, "invalid"), why).as_json()
 
 
 _HANDLERS: Any = {
-    Refused: _refused, ClientGone: _left, RequestValidationError: _invalid, HTTPException: _unknown
+    ChatRefused: _refused, ClientGone: _left, RequestValidationError: _invalid, HTTPException: _unknown
 }  # fmt: skip

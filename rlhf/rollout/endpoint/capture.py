@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from rlhf.errors import ModelError
 from rlhf.rollout.context import Context
-from rlhf.rollout.endpoint.marks import Asked, Mark, extended, marks_of
+from rlhf.rollout.endpoint.marks import AgentRequest, Mark, extended, message_marks
 from rlhf.rollout.history import Renderer
 from rlhf.rollout.tool_calls import Spoken, ToolFormat
-from rlhf.types import Completion, FinishReason, Message, Status, Task, Timings, Trajectory
+from rlhf.types import Completion, EpisodeStatus, FinishReason, Message, Task, Timings, Trajectory
 
 Ids = NDArray[np.int32]
 
@@ -28,11 +28,11 @@ class Thread:
     """A context, and the question to it that is under way: then nobody else goes on with it."""
 
     context: Context
-    taken: Question | None = None
+    taken: TokenizedRequest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Place:
+class ThreadPosition:
     """The first `length` tokens of a thread: where it was asked something, or where a reply of it ended."""
 
     thread: Thread
@@ -49,11 +49,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Question:
+class TokenizedRequest:
     """A request with its tokens. `heard` is what its thread hears before the reply, None where it was opened for it;
     `mark` is that of all its messages, and `new` are those that were not in this episode before."""
 
-    asked: Asked
+    asked: AgentRequest
     mark: Mark
     thread: Thread
     heard: Ids | None
@@ -76,8 +76,8 @@ class Capture:
     def __init__(self, renderer: Renderer, read: ToolFormat) -> None:
         self._renderer, self._read = renderer, read
         self._threads: list[Thread] = []  # in the order of their last reply
-        self._asked: dict[Mark, Place] = {}
-        self._said: defaultdict[Mark, list[Place]] = defaultdict(list)
+        self._asked: dict[Mark, ThreadPosition] = {}
+        self._said: defaultdict[Mark, list[ThreadPosition]] = defaultdict(list)
         self._conversation: list[Message] = []
         self._response, self._last, self._replies, self._malformed = "", FinishReason.STOP, 0, 0
         self._engine = ""
@@ -88,13 +88,13 @@ class Capture:
         """How many were given so far."""
         return self._replies
 
-    def goes_on(self, asked: Asked, marks: Sequence[Mark]) -> bool:
+    def goes_on(self, asked: AgentRequest, marks: Sequence[Mark]) -> bool:
         """Whether a request, whose marks these are, continues a thread that is free."""
         return (found := self._continued(asked, marks)) is not None and found[0].free
 
-    def ask(self, asked: Asked) -> Question:
+    def ask(self, asked: AgentRequest) -> TokenizedRequest:
         """The tokens of a request. Raises `ModelError` for a conversation that the chat template refuses."""
-        marks = marks_of(asked)
+        marks = message_marks(asked)
         found = self._continued(asked, marks)
         if found and found[0].free:
             place, heard, new = found
@@ -109,25 +109,25 @@ class Capture:
         whole = self._renderer.offering(asked.tools).prompt(asked.messages).token_ids
         return self._question(asked, marks[-1], whole, asked.messages)
 
-    def drop(self, question: Question) -> None:
+    def drop(self, question: TokenizedRequest) -> None:
         """Nothing came of it: its thread is as it was. Does nothing to a question that was answered."""
         if question.thread.taken is question:
             question.thread.taken = None
 
-    def answer(self, question: Question, completion: Completion) -> Replied:
+    def answer(self, question: TokenizedRequest, completion: Completion) -> Replied:
         """Keep the reply, and say it as the agent reads it."""
         thread = question.thread
         if question.heard is not None:
             thread.context.hear(question.heard)
             self._threads.remove(thread)
-        self._asked.setdefault(question.mark, Place(thread=thread, length=len(thread.context)))
+        self._asked.setdefault(question.mark, ThreadPosition(thread=thread, length=len(thread.context)))
         thread.context.say(completion)
         thread.taken = None
         self._threads.append(thread)
         message = self._told(question.asked, completion)
         if completion.finish_reason is FinishReason.STOP:
             [mark] = extended(question.mark, [message])
-            self._said[mark].append(Place(thread=thread, length=len(thread.context)))
+            self._said[mark].append(ThreadPosition(thread=thread, length=len(thread.context)))
         self.first = self.first or question.asked.messages
         self._conversation.extend((*question.new, message))
         self._response = self._renderer.text(completion.token_ids)
@@ -150,7 +150,7 @@ class Capture:
         return Trajectory(
             task=task,
             segments=tuple(thread.context.segment() for thread in self._threads),
-            status=Status.TERMINATED if terminated else Status.TRUNCATED,
+            status=EpisodeStatus.TERMINATED if terminated else EpisodeStatus.TRUNCATED,
             response=self._response,
             engine=self._engine,
             timings=timings,
@@ -158,7 +158,9 @@ class Capture:
             malformed_calls=self._malformed,
         )
 
-    def _continued(self, asked: Asked, marks: Sequence[Mark]) -> tuple[Place, Ids, tuple[Message, ...]] | None:
+    def _continued(
+        self, asked: AgentRequest, marks: Sequence[Mark]
+    ) -> tuple[ThreadPosition, Ids, tuple[Message, ...]] | None:
         """The longest known conversation that ended in a reply, with what it hears now; one that is free before others.
 
         None where there is none, or where the chat template cannot only append.
@@ -176,17 +178,17 @@ class Capture:
 
     def _question(
         self,
-        asked: Asked,
+        asked: AgentRequest,
         mark: Mark,
         token_ids: Ids,
         new: tuple[Message, ...],
         thread: Thread | None = None,
         heard: Ids | None = None,
-    ) -> Question:
+    ) -> TokenizedRequest:
         opened = thread or Thread(Context(token_ids))
-        return Question(asked=asked, mark=mark, thread=opened, heard=heard, token_ids=token_ids, new=new)
+        return TokenizedRequest(asked=asked, mark=mark, thread=opened, heard=heard, token_ids=token_ids, new=new)
 
-    def _told(self, asked: Asked, completion: Completion) -> Message:
+    def _told(self, asked: AgentRequest, completion: Completion) -> Message:
         """A reply as text or tool calls. Calls that cannot be read are text to the agent, and counted."""
         whole = completion.finish_reason is FinishReason.STOP
         text = self._renderer.marked_text(completion.token_ids)

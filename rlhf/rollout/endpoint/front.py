@@ -8,21 +8,21 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from rlhf.rollout.endpoint.marks import Asked, marks_of
-from rlhf.rollout.endpoint.sessions import Session, Sessions
-from rlhf.rollout.episode import Policy
+from rlhf.rollout.endpoint.marks import AgentRequest, message_marks
+from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions
+from rlhf.rollout.episode import PolicyClient
 from rlhf.types import Task, Trajectory
 
 SWEEPS_A_LEASE = 4
 
 
-class Ending(BaseModel):
+class EndSessionRequest(BaseModel):
     """How a client ends its session."""
 
     reward: float | None = Field(None, allow_inf_nan=False)
 
 
-PolicyOf = Callable[[int], Policy]
+PolicyOf = Callable[[int], PolicyClient]
 """Who plays the n-th episode."""
 Keep = Callable[[Trajectory, float | None], None]
 """Takes an episode that has ended, with its reward."""
@@ -33,13 +33,13 @@ class Front:
     `lease_seconds`, or when it has to make place: then it is truncated, and has no reward. A session that was never
     answered leaves nothing."""
 
-    def __init__(self, sessions: Sessions, policy_of: PolicyOf, keep: Keep, *, lease_seconds: float) -> None:
+    def __init__(self, sessions: AgentSessions, policy_of: PolicyOf, keep: Keep, *, lease_seconds: float) -> None:
         self._sessions, self._policy_of, self._keep = sessions, policy_of, keep
         self._lease_seconds = lease_seconds
         self._opened = 0
-        self._alone: set[Session] = set()
+        self._alone: set[AgentSession] = set()
 
-    def open(self) -> Session:
+    def open(self) -> AgentSession:
         """A session of the next number. Where there is no place, the conversation without a session that nobody has
         used for longest makes one: nobody will say when it is over. Raises `Refused` where there is none that rests."""
         resting = [session for session in self._alone if not session.busy]
@@ -49,16 +49,16 @@ class Front:
         self._opened += 1
         return session
 
-    def session_of(self, asked: Asked) -> Session:
+    def session_of(self, asked: AgentRequest) -> AgentSession:
         """The session whose conversation a request without one goes on with; else one of its own."""
-        marks = marks_of(asked)
+        marks = message_marks(asked)
         found = next((session for session in self._alone if session.capture.goes_on(asked, marks)), None)
         if found is None:
             found = self.open()
             self._alone.add(found)
         return found
 
-    def end(self, session: Session, reward: float | None, *, ended: bool = True) -> dict[str, Any]:
+    def end(self, session: AgentSession, reward: float | None, *, ended: bool = True) -> dict[str, Any]:
         """Close it and keep its episode; what is told of it."""
         self._sessions.close(session)
         self._alone.discard(session)

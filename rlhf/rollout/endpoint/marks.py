@@ -13,7 +13,7 @@ Mark = bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AgentRequest:
     """What an agent asks of the policy. `reads_calls` is whether tool calls in the reply are read; `max_tokens` is the
     longest reply that it wants, None leaves it to the budgets; `seed` decides its draws where it is given."""
 
@@ -24,7 +24,7 @@ class Asked:
     seed: int | None = None
 
 
-def marks_of(asked: Asked) -> list[Mark]:
+def message_marks(asked: AgentRequest) -> list[Mark]:
     """One for every message: of all that was said up to it, under the tools that were offered."""
     mark = _mark(b"", json.dumps([asdict(tool) for tool in asked.tools]))
     return extended(mark, asked.messages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlhf.errors import RlhfError
 
 
-class Refused(RlhfError):
+class ChatRefused(RlhfError):
     """A request that is answered with an error: its `status`, one word as `code`, and what was wrong with `param`."""
 
     def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:

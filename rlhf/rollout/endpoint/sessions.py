@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import DeadlinePassed, ModelError, RlhfError
-from rlhf.rollout.endpoint.capture import Capture, Question, Replied
-from rlhf.rollout.endpoint.marks import Asked
-from rlhf.rollout.endpoint.refusal import Refused
-from rlhf.rollout.episode import Policy
+from rlhf.rollout.endpoint.capture import Capture, Replied, TokenizedRequest
+from rlhf.rollout.endpoint.marks import AgentRequest
+from rlhf.rollout.endpoint.refusal import ChatRefused
+from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.seeds import request_seed
 from rlhf.rollout.tool_calls import ToolFormat
 from rlhf.types import Completion, Prompt, Task, Timings, Trajectory
@@ -33,11 +33,11 @@ class ClientGone(RlhfError):
     """Whoever asked has left: the reply is dropped, and nobody reads this."""
 
 
-class Session:
+class AgentSession:
     """An agent that asks `policy`. `failure` is what an engine raised and no reply came after: the agent hears of it as
     an answer only. A reply that is under way when the `seconds` of the episode are nearly over is cut off."""
 
-    def __init__(self, policy: Policy, read: ToolFormat, seconds: float | None = None) -> None:
+    def __init__(self, policy: PolicyClient, read: ToolFormat, seconds: float | None = None) -> None:
         self.id = secrets.token_urlsafe(12)
         self.capture = Capture(policy.renderer, read)
         self.failure: RlhfError | None = None
@@ -62,10 +62,10 @@ class Session:
     def idle_seconds(self) -> float:
         return 0.0 if self.busy else time.monotonic() - self._used
 
-    async def reply(self, asked: Asked, gone: Callable[[], Coroutine[Any, Any, None]]) -> Replied:
+    async def reply(self, asked: AgentRequest, gone: Callable[[], Coroutine[Any, Any, None]]) -> Replied:
         """The policy's reply, unless whoever asked is `gone` before: then `ClientGone`.
 
-        Raises `Refused`: for a prompt without room, for an engine that failed, and when the session is ended.
+        Raises `ChatRefused`: for a prompt without room, for an engine that failed, and when the session is ended.
         """
         question = self._question(asked)
         replying, leaving = asyncio.ensure_future(self._reply(question)), asyncio.ensure_future(gone())
@@ -96,20 +96,20 @@ class Session:
         timings = Timings(generate_seconds=self._generating, environment_seconds=elsewhere)
         return self.capture.trajectory(task, reward, timings, ended=ended)
 
-    def _question(self, asked: Asked) -> Question:
+    def _question(self, asked: AgentRequest) -> TokenizedRequest:
         try:
             return self.capture.ask(asked)
         except ModelError as error:
-            raise Refused(400, "template", str(error), "messages") from error
+            raise ChatRefused(400, "template", str(error), "messages") from error
 
-    async def _reply(self, question: Question) -> Replied:
+    async def _reply(self, question: TokenizedRequest) -> Replied:
         completion = await self._generated(question)
         if self._ended.done():
             raise over(self.id)
         self.failure = None
         return self.capture.answer(question, completion)
 
-    async def _generated(self, question: Question) -> Completion:
+    async def _generated(self, question: TokenizedRequest) -> Completion:
         began = time.monotonic()
         left = None if self._until is None else max(self._until - began, SHORTEST_REPLY_SECONDS)
         sampling = replace(self._policy.sampling, max_tokens=self._room(question), max_seconds=left)
@@ -123,61 +123,64 @@ class Session:
         except RlhfError as error:
             self.failure = error
             late = isinstance(error, DeadlinePassed)
-            raise Refused(504 if late else 500, "timeout" if late else "engine", str(error)) from error
+            raise ChatRefused(504 if late else 500, "timeout" if late else "engine", str(error)) from error
         finally:
             self._generating += time.monotonic() - began
 
-    def _seed(self, asked: Asked) -> int:
+    def _seed(self, asked: AgentRequest) -> int:
         """Of its draws: that of the request, or the session's for its next one."""
         if asked.seed is None:
             return self._policy.seed_of(next(self._numbers))
         return request_seed(run_seed=asked.seed, purpose="asked", ordinal=0, sample=0, turn=0)
 
-    def _room(self, question: Question) -> int:
-        """Tokens that the reply may have. Raises `Refused` where there is no room for one."""
+    def _room(self, question: TokenizedRequest) -> int:
+        """Tokens that the reply may have. Raises `ChatRefused` where there is no room for one."""
         length, context = len(question.token_ids), self._policy.max_context_tokens
         if length >= context:
             why = f"the messages have {length} tokens, and the model's context is {context}"
-            raise Refused(400, "context_length_exceeded", why, "messages")
+            raise ChatRefused(400, "context_length_exceeded", why, "messages")
         wanted = question.asked.max_tokens or self._policy.sampling.max_tokens
         return min(wanted, self._policy.sampling.max_tokens, context - length)
 
 
-class Sessions:
+class AgentSessions:
     """All sessions that are open, at most `capacity`, and the ids of those that have ended."""
 
     def __init__(self, *, read: ToolFormat, capacity: int) -> None:
         self._read, self._capacity = read, capacity
-        self._open: dict[str, Session] = {}
+        self._open: dict[str, AgentSession] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[AgentSession]:
         return iter(tuple(self._open.values()))
 
     @property
     def full(self) -> bool:
         return len(self._open) >= self._capacity
 
-    def open(self, policy: Policy, *, seconds: float | None = None) -> Session:
-        """A session of its own, for an episode that may take `seconds`. Raises `Refused` where there is no place."""
+    def open(self, policy: PolicyClient, *, seconds: float | None = None) -> AgentSession:
+        """A session of its own, for an episode that may take `seconds`. Raises `ChatRefused` where there is no
+        place."""
         if self.full:
-            raise Refused(503, "capacity", f"{len(self._open)} sessions are open, which is all there may be; end some")
-        session = Session(policy, self._read, seconds)
+            raise ChatRefused(
+                503, "capacity", f"{len(self._open)} sessions are open, which is all there may be; end some"
+            )
+        session = AgentSession(policy, self._read, seconds)
         self._open[session.id] = session
         return session
 
-    def find(self, session_id: str) -> Session:
-        """The open session of that id. Raises `Refused`: 404 where there was none, 409 where it has ended."""
+    def find(self, session_id: str) -> AgentSession:
+        """The open session of that id. Raises `ChatRefused`: 404 where there was none, 409 where it has ended."""
         if found := self._open.get(session_id):
             return found
         if session_id in self._ended:
             raise over(session_id)
-        raise Refused(404, "unknown_session", f"there is no session {session_id!r:.40}; POST /sessions opens one")
+        raise ChatRefused(404, "unknown_session", f"there is no session {session_id!r:.40}; POST /sessions opens one")
 
-    def close(self, session: Session) -> None:
+    def close(self, session: AgentSession) -> None:
         """End it, and give its place back."""
         session.end()
         if self._open.pop(session.id, None):
@@ -192,5 +195,5 @@ def _heed(replying: asyncio.Future[Replied]) -> None:
         replying.exception()
 
 
-def over(session_id: str) -> Refused:
-    return Refused(409, "session_ended", f"session {session_id} has ended; its episode is closed")
+def over(session_id: str) -> ChatRefused:
+    return ChatRefused(409, "session_ended", f"session {session_id} has ended; its episode is closed")

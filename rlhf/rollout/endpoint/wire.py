@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from rlhf.rollout.endpoint.marks import Asked
+from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.rollout.tool_calls import json_of
 from rlhf.types import Message, Tool, ToolCall
 
@@ -26,7 +26,7 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 """Field names that can be repeated in a header."""
 
 
-def text_of(content: Any) -> Any:
+def content_text(content: Any) -> Any:
     """A message's text: as it is, none, or in parts."""
     if content is None:
         return ""
@@ -40,7 +40,7 @@ def _part(part: Any) -> str:
     return str(part["text"])
 
 
-Text = Annotated[str, BeforeValidator(text_of)]
+Text = Annotated[str, BeforeValidator(content_text)]
 
 
 class Function(BaseModel):
@@ -117,10 +117,10 @@ class ChatRequest(BaseModel):
     return_token_ids: bool | None = None
     seed: int | None = None
 
-    def asked(self, *, seeds: bool) -> Asked:
+    def asked(self, *, seeds: bool) -> AgentRequest:
         """With `seeds` the draws follow from the request's own seed, if it has one."""
         limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
-        return Asked(
+        return AgentRequest(
             messages=tuple(message.message() for message in self.messages),
             tools=tuple(offered.tool() for offered in self.tools or ()),
             reads_calls=bool(self.tools) and self.tool_choice != "none",

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from rlhf.cluster.attempt import Raised, attempt
 from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken
-from rlhf.rollout.vllm.refusal import refusal
-from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, Finished, Refused, Request
+from rlhf.rollout.vllm.refusal import why_refused
+from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, Finished, GenerateRequest, RefusedRequest
 from rlhf.rollout.vllm.thread import EngineThread
 from rlhf.transfer.types import Manifest
-from rlhf.types import PolicyVersion, TokenScores
+from rlhf.types import PolicyVersion, TokenLogprobs
 
 if TYPE_CHECKING:
     from rlhf.rollout.vllm.vllm_engine import VllmEngine
@@ -29,8 +29,9 @@ class EngineWorker:
     """Runs in a Ray actor or in this process. `settings` are those of `EngineSettings`, as a dict.
 
     `submit` takes a batch and returns at once; `collect` waits for whatever ended since. A publish is `connect` once,
-    then `prepare`, `receive`, `commit`, (`score`,) `resume`. When a step or a phase fails or passes its deadline the
-    engine is broken: every request in flight is refused, and whatever is asked of it later raises `EngineBroken`.
+    then `prepare`, `receive`, `commit`, (`token_logprobs`,) `resume`. When a step or a phase fails or passes its
+    deadline the engine is broken: every request in flight is refused, and whatever is asked of it later raises
+    `EngineBroken`.
     """
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
@@ -38,7 +39,7 @@ class EngineWorker:
         self.settings = EngineSettings(**settings)
         self._seconds = self.settings.command_timeout_seconds
         self._thread: EngineThread[VllmEngine] = EngineThread(name, deliver=self._deliver, fail=self._fail_step)
-        self._outbox: queue.SimpleQueue[Finished | Refused] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Finished | RefusedRequest] = queue.SimpleQueue()
         self._in_flight: set[str] = set()
         self._cause = ""
 
@@ -53,11 +54,11 @@ class EngineWorker:
         self.facts = facts._replace(seconds=time.monotonic() - began)
         return self.facts
 
-    def submit(self, requests: Sequence[Request]) -> None:
-        """Take requests; those that cannot be answered come back from `collect` as `Refused`."""
+    def submit(self, requests: Sequence[GenerateRequest]) -> None:
+        """Take requests; those that cannot be answered come back from `collect` as `RefusedRequest`."""
         self._thread.run(lambda engine: self._take(engine, requests), awaited="submit", timeout_seconds=self._seconds)
 
-    def collect(self, timeout_seconds: float) -> list[Finished | Refused]:
+    def collect(self, timeout_seconds: float) -> list[Finished | RefusedRequest]:
         """All replies since the last call; waits for the first one at most `timeout_seconds`."""
         try:
             replies = [self._outbox.get(timeout=timeout_seconds)]
@@ -75,20 +76,24 @@ class EngineWorker:
         """End requests where they are: what they have said so far comes back from `collect`."""
         self._thread.run(lambda engine: self._cut_off(engine, ids), awaited="cut_off", timeout_seconds=self._seconds)
 
-    def score(self, token_ids: NDArray[np.int32]) -> TokenScores:
+    def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
         """Log-probs of given tokens at temperature 1, with the weights the engine has now.
 
         Raises `ValueError` for tokens that the model has no place for.
         """
-        detail = refusal(Request("score", token_ids, temperature=1, max_tokens=1, seed=0), self.facts)
+        detail = why_refused(
+            GenerateRequest("token_logprobs", token_ids, temperature=1, max_tokens=1, seed=0), self.facts
+        )
         if detail:
-            raise ValueError(f"{self.name} cannot score: {detail}")
-        return self._phase("score", lambda engine: engine.score(token_ids, timeout_seconds=self._seconds))
+            raise ValueError(f"{self.name} cannot give log-probs: {detail}")
+        return self._phase(
+            "token_logprobs", lambda engine: engine.token_logprobs(token_ids, timeout_seconds=self._seconds)
+        )
 
     def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Finished:
         """`tokens` more behind `token_ids`, sampled at temperature 1 with the weights the engine has now, while all
         else waits."""
-        request = Request("extend", token_ids, temperature=1, max_tokens=tokens, seed=0)
+        request = GenerateRequest("extend", token_ids, temperature=1, max_tokens=tokens, seed=0)
         return self._phase("extend", lambda engine: engine.extend(request, timeout_seconds=self._seconds))
 
     def connect(self, init_info: Mapping[str, Any]) -> None:
@@ -133,11 +138,11 @@ class EngineWorker:
             raise EngineBroken(self.name, self._cause) from done.error
         return done
 
-    def _take(self, engine: VllmEngine, requests: Sequence[Request]) -> None:
+    def _take(self, engine: VllmEngine, requests: Sequence[GenerateRequest]) -> None:
         for request in requests:
-            detail = self._cause or refusal(request, self.facts)
+            detail = self._cause or why_refused(request, self.facts)
             if detail:
-                self._outbox.put(Refused(request.id, detail, broken=bool(self._cause)))
+                self._outbox.put(RefusedRequest(request.id, detail, broken=bool(self._cause)))
             else:
                 self._in_flight.add(request.id)
                 engine.add(request)
@@ -161,7 +166,7 @@ class EngineWorker:
         self._cause = self._cause or cause
         lost, self._in_flight = self._in_flight, set()
         for request_id in lost:
-            self._outbox.put(Refused(request_id, self._cause, broken=True))
+            self._outbox.put(RefusedRequest(request_id, self._cause, broken=True))
 
 
 def import_engine() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from rlhf.rollout.vllm.settings import EngineFacts, Request
+from rlhf.rollout.vllm.settings import EngineFacts, GenerateRequest
 
 COLDEST = 0.01
 """vLLM raises lower temperatures to this one: its log-probs would not be those of the learner."""
 
 
-def refusal(request: Request, facts: EngineFacts) -> str:
+def why_refused(request: GenerateRequest, facts: EngineFacts) -> str:
     """Why this request cannot be answered, or nothing."""
     length = len(request.token_ids)
     if length == 0:

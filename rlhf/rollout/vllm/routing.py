@@ -55,7 +55,7 @@ class RoutingRecord:
         self._experts[places[tokens], layer, : experts.shape[1]] = experts[: len(places)][tokens].to(torch.int16)
 
 
-def choices(told: NDArray[Any]) -> Routing:
+def expert_choices(told: NDArray[Any]) -> Routing:
     """What vLLM itself tells, `[T, layers, k]`, with -1 in place of the zeros of layers without experts: no token is
     given one expert twice."""
     experts = told.astype(np.int16)

@@ -52,7 +52,7 @@ class EngineFacts(NamedTuple):
     seconds: float
 
 
-class Request(NamedTuple):
+class GenerateRequest(NamedTuple):
     """One prompt to continue: `token_ids` `int32 [P]`. Temperature 0 is greedy."""
 
     id: str
@@ -75,7 +75,7 @@ class Finished(NamedTuple):
     routing: Routing | None = None
 
 
-class Refused(NamedTuple):
+class RefusedRequest(NamedTuple):
     """A request without a reply. `broken` tells an engine that will never answer again from one bad request."""
 
     id: str

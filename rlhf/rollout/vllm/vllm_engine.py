@@ -31,10 +31,10 @@ from rlhf.rollout.vllm.leftovers import shared_segments
 from rlhf.rollout.vllm.names import unknown_and_missing
 from rlhf.rollout.vllm.process import uncompiled_classes, without_collecting
 from rlhf.rollout.vllm.rehearsal import rehearse
-from rlhf.rollout.vllm.routing import RoutingRecord, choices, record_routing
-from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, Request
+from rlhf.rollout.vllm.routing import RoutingRecord, expert_choices, record_routing
+from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, GenerateRequest
 from rlhf.transfer.types import Manifest
-from rlhf.types import FinishReason, PolicyVersion, Routing, TokenScores
+from rlhf.types import FinishReason, PolicyVersion, Routing, TokenLogprobs
 
 CPU_MEMORY_SHARE = 0.01
 """On a CPU vLLM checks this share of RAM for being free, and takes `kv_cache_megabytes` of it."""
@@ -45,7 +45,7 @@ SCORING = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, flat_lo
 
 
 class VllmEngine:
-    """Continues and scores token ids, and takes new weights.
+    """Continues token ids, gives their log-probs, and takes new weights.
 
     While it is paused nothing is sampled: requests keep their tokens, their random state and their place. Only `score`
     runs then, alone, which is how a canary is answered between commit and resume.
@@ -78,7 +78,7 @@ class VllmEngine:
     def busy(self) -> bool:
         return bool(self._finished) or (not self._paused and self._engine.has_unfinished_requests())
 
-    def add(self, request: Request) -> None:
+    def add(self, request: GenerateRequest) -> None:
         self._add(request.id, request.token_ids, sampling_params(request, self._settings))
 
     def abort(self, ids: list[str]) -> None:
@@ -108,15 +108,15 @@ class VllmEngine:
         finished, self._finished = self._finished, {}
         return [finished_of(output) for output in finished.values()]
 
-    def score(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> TokenScores:
+    def token_logprobs(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> TokenLogprobs:
         """Log-probs of given tokens at temperature 1, computed anew and never from a cache."""
         with self._alone() if self._paused else _as_it_is():
-            output = self._run_to_end("score", token_ids, SCORING, timeout_seconds)
+            output = self._run_to_end("token_logprobs", token_ids, SCORING, timeout_seconds)
         assert isinstance(output.prompt_logprobs, FlatLogprobs)
         logprobs = np.array(output.prompt_logprobs.logprobs, dtype=np.float32)
-        return TokenScores(logprobs, _routing(output.outputs[0]))
+        return TokenLogprobs(logprobs, _routing(output.outputs[0]))
 
-    def extend(self, request: Request, *, timeout_seconds: float) -> Finished:
+    def extend(self, request: GenerateRequest, *, timeout_seconds: float) -> Finished:
         """A reply that only its budget ends, sampled alone while the engine is paused.
 
         It leaves no trace in the process's random state: in one process with the learner that is the learner's too, and
@@ -280,7 +280,7 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
     )
 
 
-def sampling_params(request: Request, settings: EngineSettings) -> SamplingParams:
+def sampling_params(request: GenerateRequest, settings: EngineSettings) -> SamplingParams:
     """The whole distribution at its temperature; only the settings' ends and the budget end a reply."""
     return SamplingParams(
         temperature=request.temperature,
@@ -313,7 +313,7 @@ def finished_of(output: RequestOutput, *, cut_off: bool = False) -> Finished:
 
 
 def _routing(completion: CompletionOutput) -> Routing | None:
-    return None if completion.routed_experts is None else choices(completion.routed_experts)
+    return None if completion.routed_experts is None else expert_choices(completion.routed_experts)
 
 
 def _sampled_logprobs(completion: CompletionOutput) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ from rlhf.trainer.advantages.returns import (
 )
 from rlhf.trainer.advantages.shaping import kl_estimate, kl_penalised, overlong_penalty
 from rlhf.trainer.advantages.vtrace import VTrace, vtrace
-from rlhf.trainer.advantages.whitening import Moments, masked, masked_moments, whiten
+from rlhf.trainer.advantages.whitening import Moments, masked_moments, masked_values, whiten
 
 __all__ = [
     "Estimates",
@@ -32,7 +32,7 @@ __all__ = [
     "length_adaptive_gae",
     "length_adaptive_lambda",
     "length_weighted",
-    "masked",
+    "masked_values",
     "masked_moments",
     "outcome_rewards",
     "over_tokens",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rlhf.trainer.advantages.whitening import masked
+from rlhf.trainer.advantages.whitening import masked_values
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ def gae(
     *terminated* one. Without it all episodes count as terminated.
     """
     live = np.asarray(mask) > 0
-    reward, value = masked(rewards, live), masked(values, live)
+    reward, value = masked_values(rewards, live), masked_values(values, live)
     decay = gamma * np.asarray(lam, dtype=np.float64)
     running = np.zeros(live.shape[0])
     following = np.zeros(live.shape[0]) if bootstrap is None else np.asarray(bootstrap, dtype=np.float64)
@@ -71,7 +71,7 @@ def gae_per_turn(
     its action tokens; all of them get the turn's advantage and return. Discounts count turns, not tokens.
     """
     live, turn = np.asarray(mask) > 0, np.asarray(turns)
-    reward, value = masked(rewards, live), masked(values, live)
+    reward, value = masked_values(rewards, live), masked_values(values, live)
     firsts = np.zeros_like(live)
     totals, starts = np.zeros(live.shape), np.zeros(live.shape, dtype=np.int64)
     for row, place in _turn_places(live, turn):
@@ -80,7 +80,7 @@ def gae_per_turn(
         starts[row, place] = place[0]
     per_turn = gae(totals, value, firsts, gamma=gamma, lam=lam, bootstrap=bootstrap)
     spread = [np.take_along_axis(part, starts, axis=1) for part in (per_turn.advantages, per_turn.returns)]
-    return Estimates(masked(spread[0], live), masked(spread[1], live))
+    return Estimates(masked_values(spread[0], live), masked_values(spread[1], live))
 
 
 def length_adaptive_lambda(lengths: ArrayLike, *, alpha: float) -> Floats:

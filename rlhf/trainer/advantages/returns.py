@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rlhf.trainer.advantages.relative import group_relative, per_group
-from rlhf.trainer.advantages.whitening import masked, whiten
+from rlhf.trainer.advantages.whitening import masked_values, whiten
 
 Floats = NDArray[np.float64]
 
@@ -19,7 +19,7 @@ def rewards_to_go(rewards: ArrayLike, mask: ArrayLike, *, gamma: float = 1.0) ->
     The environment's tokens are no steps: what an action earns after a tool's reply reaches it, discounted once.
     """
     live = np.asarray(mask) > 0
-    reward = masked(rewards, live)
+    reward = masked_values(rewards, live)
     running, returns = np.zeros(live.shape[0]), np.zeros(live.shape)
     for t in reversed(range(live.shape[1])):
         running = np.where(live[:, t], reward[:, t] + gamma * running, running)
@@ -32,12 +32,12 @@ def outcome_rewards(scores: ArrayLike, mask: ArrayLike) -> Floats:
     actions earns nothing."""
     live = np.asarray(mask) > 0
     is_last = live & (np.cumsum(live[:, ::-1], axis=1)[:, ::-1] == 1)
-    return masked(np.broadcast_to(np.asarray(scores, dtype=np.float64)[:, None], live.shape), is_last)
+    return masked_values(np.broadcast_to(np.asarray(scores, dtype=np.float64)[:, None], live.shape), is_last)
 
 
 def over_tokens(advantages: ArrayLike, mask: ArrayLike) -> Floats:
     """One advantage a sequence `[B]` on each of its action tokens, `[B, T]`."""
-    return masked(np.broadcast_to(np.asarray(advantages, dtype=np.float64)[:, None], np.shape(mask)), mask)
+    return masked_values(np.broadcast_to(np.asarray(advantages, dtype=np.float64)[:, None], np.shape(mask)), mask)
 
 
 def reinforce_plus_plus(rewards: ArrayLike, mask: ArrayLike, *, gamma: float = 1.0, ddof: int = 1) -> Floats:

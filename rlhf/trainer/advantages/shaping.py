@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rlhf.trainer.advantages.whitening import masked
+from rlhf.trainer.advantages.whitening import masked_values
 
 Floats = NDArray[np.float64]
 
@@ -33,4 +33,4 @@ def kl_estimate(log_ratio: ArrayLike, estimator: Literal["k1", "k2", "k3"]) -> F
 def kl_penalised(rewards: ArrayLike, kl: ArrayLike, mask: ArrayLike, *, coefficient: float) -> Floats:
     """Token rewards less `coefficient` times each token's KL estimate in nats, `[B, T]`, 0 where masked (KL in the
     reward, arXiv 1909.08593). It is a number to the policy gradient: no gradient runs through it."""
-    return masked(rewards, mask) - coefficient * masked(kl, mask)
+    return masked_values(rewards, mask) - coefficient * masked_values(kl, mask)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rlhf.trainer.advantages.whitening import masked
+from rlhf.trainer.advantages.whitening import masked_values
 
 Floats = NDArray[np.float64]
 
@@ -42,9 +42,9 @@ def vtrace(
     variance), `c_bar` how far corrections travel, `policy_rho_bar` caps the weight of the policy gradient.
     """
     live = np.asarray(mask) > 0
-    reward, value = masked(rewards, live), masked(values, live)
-    discount = masked(np.broadcast_to(discounts, live.shape), live)
-    weight = np.exp(masked(logprobs, live) - masked(behaviour_logprobs, live))
+    reward, value = masked_values(rewards, live), masked_values(values, live)
+    discount = masked_values(np.broadcast_to(discounts, live.shape), live)
+    weight = np.exp(masked_values(logprobs, live) - masked_values(behaviour_logprobs, live))
     rho, c, policy_rho = (_capped(weight, bar) for bar in (rho_bar, c_bar, policy_rho_bar))
     next_value = np.zeros(live.shape[0]) if bootstrap is None else np.asarray(bootstrap, dtype=np.float64)
     next_target = next_value

@@ -21,7 +21,7 @@ class Moments:
     variance: float
 
 
-def masked(values: ArrayLike, mask: ArrayLike) -> Floats:
+def masked_values(values: ArrayLike, mask: ArrayLike) -> Floats:
     """`values` as float64 with exactly 0 where `mask` is 0, whatever stood there (NaN and infinity included)."""
     chosen: Floats = np.where(np.asarray(mask) > 0, np.asarray(values, dtype=np.float64), 0.0)
     return chosen
@@ -47,4 +47,4 @@ def whiten(values: ArrayLike, mask: ArrayLike, *, ddof: int = 1, shift_mean: boo
     moments = masked_moments(values, mask, ddof=ddof)
     scale = 1.0 / np.sqrt(moments.variance + VARIANCE_EPSILON)
     kept = 0.0 if shift_mean else moments.mean
-    return masked((masked(values, mask) - moments.mean) * scale + kept, mask)
+    return masked_values((masked_values(values, mask) - moments.mean) * scale + kept, mask)

@@ -17,10 +17,11 @@ from rlhf.trainer.losses.microbatch import (
     policy_loss_of,
     sft_loss,
 )
-from rlhf.trainer.losses.rows import Rows
+from rlhf.trainer.losses.rows import ActionSequences
 from rlhf.trainer.losses.value import value_loss
 
 __all__ = [
-    "Actions", "Metrics", "Objective", "Rows", "Tokens", "aggregate", "engine_difference", "k3", "off_policy_metrics",
+    "Actions", "Metrics", "Objective", "ActionSequences", "Tokens", "aggregate", "engine_difference", "k3",
+    "off_policy_metrics",
     "policy_loss", "policy_loss_of", "sft_loss", "value_loss",
 ]  # fmt: skip

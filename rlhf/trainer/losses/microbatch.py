@@ -17,8 +17,8 @@ from rlhf.trainer.config import CorrectionConfig, KLConfig, LossConfig
 from rlhf.trainer.losses.actions import Actions
 from rlhf.trainer.losses.kl import k3, kl_penalty
 from rlhf.trainer.losses.metrics import Metrics, largest
-from rlhf.trainer.losses.off_policy import corrected, masked, mismatch, ratio, truncated
-from rlhf.trainer.losses.rows import Rows
+from rlhf.trainer.losses.off_policy import corrected, masked_ratios, mismatch, ratio, truncated
+from rlhf.trainer.losses.rows import ActionSequences
 
 PolicyLoss = Callable[[Actions], tuple[Tensor, Metrics]]
 """Losses of tokens `[B, T]` and what was seen, of one sequence a row."""
@@ -64,7 +64,7 @@ def policy_loss(
 ) -> tuple[Tensor, Metrics]:
     """Losses of tokens, corrected, with `kl_coefficient` times the KL term and less the entropy bonus; summed with the
     tokens' weights and divided by `denominator`."""
-    rows = Rows(tokens.sequences)
+    rows = ActionSequences(tokens.sequences)
     per_token, seen = _policy_term(tokens, rows, objective)
     sums = dict(seen.sums)
     if objective.kl is not None and tokens.reference is not None:
@@ -89,7 +89,7 @@ def aggregate(per_token: Tensor, weights: Tensor, denominator: float) -> Tensor:
     return (per_token * weights).sum() / denominator
 
 
-def _policy_term(tokens: Tokens, rows: Rows, objective: Objective) -> tuple[Tensor, Metrics]:
+def _policy_term(tokens: Tokens, rows: ActionSequences, objective: Objective) -> tuple[Tensor, Metrics]:
     per_token, seen = objective.policy(
         Actions(
             rows.spread(tokens.logprobs),
@@ -114,14 +114,14 @@ def _policy_term(tokens: Tokens, rows: Rows, objective: Objective) -> tuple[Tens
     return corrected(per_token, importance), seen
 
 
-def importance_weights(tokens: Tokens, rows: Rows, correction: CorrectionConfig) -> Tensor:
+def importance_weights(tokens: Tokens, rows: ActionSequences, correction: CorrectionConfig) -> Tensor:
     """Proximal over behaviour policy for every token, bounded as the recipe says, without gradient: `[A]`."""
     if correction.method == "none":
         return torch.ones_like(tokens.proximal)
     ratios = ratio(rows.spread(tokens.proximal), rows.spread(tokens.behaviour), rows.mask, correction.level)
     if correction.method == "truncate":
         return rows.gather(truncated(ratios, high=correction.high))
-    return rows.gather(masked(ratios, low=correction.low, high=correction.high))
+    return rows.gather(masked_ratios(ratios, low=correction.low, high=correction.high))
 
 
 def sft_loss(logprobs: Tensor, weights: Tensor, denominator: float) -> tuple[Tensor, Metrics]:

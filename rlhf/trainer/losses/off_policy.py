@@ -43,14 +43,14 @@ def truncated(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -> Te
     return ratios.clamp(low, high)
 
 
-def kept(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -> Tensor:
+def within_bounds(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -> Tensor:
     """`bool`: ratios in `[low, high]`. As a factor it rejects; the denominator of the loss stays what it was."""
     return (ratios >= low) & (ratios <= high)
 
 
-def masked(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -> Tensor:
+def masked_ratios(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -> Tensor:
     """Ratios in `[low, high]` as they are, 0 elsewhere (also an infinite one)."""
-    return zeroed(ratios, kept(ratios, low=low, high=high))
+    return zeroed(ratios, within_bounds(ratios, low=low, high=high))
 
 
 def corrected(per_token: Tensor, importance: Tensor) -> Tensor:

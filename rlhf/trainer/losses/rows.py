@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class Rows:
+class ActionSequences:
     """Sequences of a micro-batch, whose ACTION tokens `[A]` lie one after another. A sequence is what the model saw as
     one context: an episode whose context was rewritten on the way is several."""
 

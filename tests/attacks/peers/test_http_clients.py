@@ -302,12 +302,12 @@ async def test_a_token_is_not_carried_elsewhere(code: int) -> None:
 
 
 def test_a_judges_blanks_are_read_in_time() -> None:
-    from rlhf.reward.verdict import choice_of, mark_of
+    from rlhf.reward.verdict import mark_of, parse_choice
 
     began = time.monotonic()
     for text in ("verdict:" + " " * 2_000_000 + "x", "verdict: \n" * 300_000, "verdict:1" + ".1" * 500_000 + "x"):
         mark_of(text, 0, 10)
-        choice_of(text)
+        parse_choice(text)
     assert time.monotonic() - began < scaled(5)
 
 

@@ -64,7 +64,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
         "for n in range(3, 64):\n    try: os.write(n, b'{}')\n    except OSError: pass\nos._exit(3)",
         EXITED,
     ),
-    "the warden's exit code": Behaviour("import os; os._exit(126)", EXITED),
+    "the supervisor's exit code": Behaviour("import os; os._exit(126)", EXITED),
     "killed by itself": Behaviour("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", EXITED),
     "aborted": Behaviour("import os; os.abort()", EXITED),
     "every signal to all": Behaviour(

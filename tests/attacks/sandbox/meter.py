@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlhf.sandbox.groups import RUN, NoGroups, find
+from rlhf.sandbox.groups import RUN, NoGroups, find_parents
 
 EVERY_SECONDS = 0.01
 
@@ -56,7 +56,7 @@ class Meter:
 def metered(kind: str) -> Iterator[Meter]:
     """A meter that samples until the end of the block. It measures where cgroup v1 can be written to."""
     with contextlib.suppress(NoGroups):
-        parents = find()
+        parents = find_parents()
         folders = tuple(Path(parent, f"rlhf-meter-{uuid.uuid4().hex}") for parent in parents.folders)
         if parents.version == 1 and os.geteuid() == 0:
             yield from _measured(Meter(folders=folders, kind=kind))

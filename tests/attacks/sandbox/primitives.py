@@ -2,7 +2,7 @@
 
 A primitive is denied when the kernel refuses it for lack of rights, or knows no such thing in there. An error that
 comes from the arguments (EINVAL, EFAULT, EBADF) means that the call was let through, and counts as done. What may be
-done is listed with the reason in `ALLOWED`; everything else is denied on every rung, for every user.
+done is listed with the reason in `ALLOWED`; everything else is denied on every level, for every user.
 """
 
 from __future__ import annotations
@@ -128,10 +128,10 @@ PROCESSES = {
     "list open files": "os.listdir(f'/proc/{BYSTANDER}/fd')",
     "enter a root": "os.listdir(f'/proc/{BYSTANDER}/root')",
     "read a working folder": "os.readlink(f'/proc/{BYSTANDER}/cwd')",
-    "read the warden's environment": "open(f'/proc/{WARDEN}/environ').read()",
-    "open the warden's memory": "open(f'/proc/{WARDEN}/mem', 'r+b')",
-    "open the warden's files": "os.listdir(f'/proc/{WARDEN}/fd')",
-    "write to the warden's output": "open(f'/proc/{WARDEN}/fd/1', 'w').write('{}')",
+    "read the supervisor's environment": "open(f'/proc/{WARDEN}/environ').read()",
+    "open the supervisor's memory": "open(f'/proc/{WARDEN}/mem', 'r+b')",
+    "open the supervisor's files": "os.listdir(f'/proc/{WARDEN}/fd')",
+    "write to the supervisor's output": "open(f'/proc/{WARDEN}/fd/1', 'w').write('{}')",
     "kill": "os.kill(BYSTANDER, signal.SIGKILL)",
     "stop": "os.kill(BYSTANDER, signal.SIGSTOP)",
     "probe by signal 0": "os.kill(BYSTANDER, 0)",
@@ -143,7 +143,7 @@ PROCESSES = {
     "signal by descriptor": "call('pidfd_send_signal', os.pidfd_open(BYSTANDER), 9, None, 0)",
     "ptrace attach": "call('ptrace', 16, BYSTANDER, 0, 0)",
     "ptrace seize": "call('ptrace', 0x4206, BYSTANDER, 0, 0)",
-    "ptrace the warden": "call('ptrace', 16, WARDEN, 0, 0)",
+    "ptrace the supervisor": "call('ptrace', 16, WARDEN, 0, 0)",
     "be traced": "call('ptrace', 0, 0, 0, 0)",
     "read memory": "call('process_vm_readv', BYSTANDER, None, 0, None, 0, 0)",
     "write memory": "call('process_vm_writev', BYSTANDER, None, 0, None, 0, 0)",
@@ -152,7 +152,7 @@ PROCESSES = {
     "compare": "call('kcmp', os.getpid(), os.getpid(), 0, 0, 1)",
     "take a descriptor": "call('pidfd_getfd', os.pidfd_open(os.getpid()), 0, 0)",
     "limits": "resource.prlimit(BYSTANDER, resource.RLIMIT_NOFILE, (0, 0))",
-    "limits of the warden": "resource.prlimit(WARDEN, resource.RLIMIT_NOFILE, (0, 0))",
+    "limits of the supervisor": "resource.prlimit(WARDEN, resource.RLIMIT_NOFILE, (0, 0))",
     "priority": "os.setpriority(os.PRIO_PROCESS, BYSTANDER, 19)",
     "priority of all": "os.setpriority(os.PRIO_USER, 0, 19)",
     "input priority": "call('ioprio_set', 1, BYSTANDER, 0)",
@@ -162,9 +162,9 @@ PROCESSES = {
     "scheduling attributes": "call('sched_setattr', BYSTANDER, buffer, 0)",
     "move pages": "call('move_pages', BYSTANDER, 0, None, None, None, 0)",
     "migrate pages": "call('migrate_pages', BYSTANDER, 1, None, None)",
-    "SIGSEGV to the warden": "os.kill(WARDEN, signal.SIGSEGV)",
-    "SIGSTOP to the warden": "os.kill(WARDEN, signal.SIGSTOP)",
-    "SIGTERM to the warden": "os.kill(WARDEN, signal.SIGTERM)",
+    "SIGSEGV to the supervisor": "os.kill(WARDEN, signal.SIGSEGV)",
+    "SIGSTOP to the supervisor": "os.kill(WARDEN, signal.SIGSTOP)",
+    "SIGTERM to the supervisor": "os.kill(WARDEN, signal.SIGTERM)",
     "owner of a descriptor's signals": "fcntl.fcntl(0, fcntl.F_SETOWN, BYSTANDER) or os.kill(BYSTANDER, 0)",
 }
 
@@ -368,7 +368,7 @@ MAPPING = {
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "files outside": FILES,
-    "other processes, the warden": PROCESSES,
+    "other processes, the supervisor": PROCESSES,
     "network and sockets": NETWORK,
     "namespaces and mounts": NAMESPACES,
     "the kernel": KERNEL,
@@ -390,7 +390,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "share memory without a file": {"control groups": "they count it"},
     "share memory by /dev/zero": {"control groups": "they count it"},
 }
-"""Primitive → where it may be done, and why: on a rung, or where there are control groups."""
+"""Primitive → where it may be done, and why: on a level, or where there are control groups."""
 
 
 def attempts() -> dict[str, str]:
@@ -405,9 +405,9 @@ def program(numbers: Mapping[str, int], values: Mapping[str, object]) -> str:
     return "\n".join([LIBRARY, *known, "WARDEN = os.getppid()", *tries])
 
 
-def allowed(name: str, rung: str, *, grouped: bool) -> bool:
+def allowed(name: str, level: str, *, grouped: bool) -> bool:
     places = ALLOWED.get(name.partition(": ")[2], {})
-    return rung in places or (grouped and "control groups" in places)
+    return level in places or (grouped and "control groups" in places)
 
 
 def table() -> str:
@@ -426,6 +426,6 @@ def _row(group: str, name: str) -> str:
     grouped = (
         f"allowed with control groups: {places['control groups']}; else denied" if "control groups" in places else ""
     )
-    rungs = ("bubblewrap", "landlock")
-    cells = [f"allowed: {places[rung]}" if rung in places else grouped or "denied" for rung in rungs]
+    levels = ("bubblewrap", "landlock")
+    cells = [f"allowed: {places[level]}" if level in places else grouped or "denied" for level in levels]
     return f"| {group}: {name} | 1 | {cells[0]} | {cells[1]} |"

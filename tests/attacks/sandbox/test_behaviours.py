@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.attacks.sandbox.behaviours import BEHAVIOURS
-from tests.sandbox.conftest import Cage
+from tests.sandbox.conftest import Jail
 
 pytestmark = pytest.mark.engine
 QUICK = (
@@ -15,9 +15,9 @@ QUICK = (
 )
 
 
-def check(cage: Cage, name: str) -> None:
+def check(jail: Jail, name: str) -> None:
     behaviour = BEHAVIOURS[name]
-    seen = cage.run(behaviour.code, fetch=behaviour.fetch, wall_seconds=2.0)
+    seen = jail.run(behaviour.code, fetch=behaviour.fetch, wall_seconds=2.0)
     assert seen["ending"] in behaviour.endings, seen
     assert behaviour.said is None or seen["stdout"] == behaviour.said, seen
     if name.startswith("fetched: ") and name != "fetched: a hole of a file":
@@ -25,11 +25,11 @@ def check(cage: Cage, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_it_is_a_verdict(cage: Cage, name: str) -> None:
-    check(cage, name)
+def test_it_is_a_verdict(jail: Jail, name: str) -> None:
+    check(jail, name)
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("name", [name for name in BEHAVIOURS if name not in QUICK])
-def test_it_is_a_verdict_whatever_it_does(cage: Cage, name: str) -> None:
-    check(cage, name)
+def test_it_is_a_verdict_whatever_it_does(jail: Jail, name: str) -> None:
+    check(jail, name)

@@ -1,4 +1,5 @@
-"""Every primitive of the corpus is denied on every rung, for every user, but those that the corpus says may be done."""
+"""Every primitive of the corpus is denied on every level, for every user, but those that the corpus says may be
+done."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import pytest
 from rlhf.sandbox.seccomp import ARCHITECTURES
 from rlhf.sandbox.syscalls import SYSCALLS
 from tests.attacks.sandbox.primitives import GROUPS, allowed, attempts, program, table
-from tests.sandbox.conftest import ROOT, Cage
+from tests.sandbox.conftest import ROOT, Jail
 
 OTHER_CALLS = {"renameat2": (316, 276)}
 
@@ -40,9 +41,9 @@ def outside() -> Iterator[Path]:
         yield Path(folder)
 
 
-def tried(cage: Cage, outside: Path, *, bounded: bool = True, rung: str = "") -> dict[str, tuple[str, str]]:
+def tried(jail: Jail, outside: Path, *, bounded: bool = True, level: str = "") -> dict[str, tuple[str, str]]:
     """Primitive → outcome and what was seen, all tried in one run."""
-    bystander = cage.bystander()
+    bystander = jail.bystander()
     name = f"rlhf-attack-{os.getpid()}"
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
@@ -62,7 +63,7 @@ def tried(cage: Cage, outside: Path, *, bounded: bool = True, rung: str = "") ->
             "SOCKET": str(outside / "socket"),
         }
         try:
-            seen: dict[str, Any] = cage.run(program(numbers(), values), bounded=bounded, wall_seconds=60.0)
+            seen: dict[str, Any] = jail.run(program(numbers(), values), bounded=bounded, wall_seconds=60.0)
             assert bystander.poll() is None
             for listener in (datagrams, at_a_path):
                 listener.setblocking(False)
@@ -77,10 +78,10 @@ def tried(cage: Cage, outside: Path, *, bounded: bool = True, rung: str = "") ->
 
 
 @pytest.mark.engine
-def test_every_primitive_is_denied_but_those_that_are_listed(cage: Cage, outside: Path) -> None:
-    grouped = cage.user == "root"
-    outcomes = tried(cage, outside)
-    expected = {name: "done" if allowed(name, cage.rung, grouped=grouped) else "denied" for name in attempts()}
+def test_every_primitive_is_denied_but_those_that_are_listed(jail: Jail, outside: Path) -> None:
+    grouped = jail.user == "root"
+    outcomes = tried(jail, outside)
+    expected = {name: "done" if allowed(name, jail.level, grouped=grouped) else "denied" for name in attempts()}
     wrong = {name: seen for name, seen in outcomes.items() if seen[0] != expected[name]}
     assert wrong == {}
     assert (outside / "file").read_text() == "untouched"

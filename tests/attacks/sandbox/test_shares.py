@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.sandbox.conftest import Cage
+from tests.sandbox.conftest import Jail
 
 pytestmark = pytest.mark.engine
 SECONDS = 1.5
@@ -33,10 +33,10 @@ print(json.dumps(time.process_time()))
 """
 
 
-async def test_many_processes_in_many_sessions_take_no_more_than_one_run_s_share(cage: Cage) -> None:
+async def test_many_processes_in_many_sessions_take_no_more_than_one_run_s_share(jail: Jail) -> None:
     """Where no control group gives shares there is nothing to measure."""
-    if cage.user != "root":
+    if jail.user != "root":
         return
-    runs = [asyncio.to_thread(cage.run, code, processes=64) for code in (GREEDY, HONEST)]
+    runs = [asyncio.to_thread(jail.run, code, processes=64) for code in (GREEDY, HONEST)]
     greedy, honest = (json.loads(seen["stdout"]) for seen in await asyncio.gather(*runs))
     assert honest > 0.25 * greedy, (honest, greedy)

@@ -16,15 +16,15 @@ from rlhf.config import build
 from rlhf.env.hosting.isolation import Deadlines, Factory, ThreadIsolation
 from rlhf.env.server import app as env_app
 from rlhf.http.binding import Access
-from rlhf.http.limits import POLICY, REWARD, SANDBOX, Limits
+from rlhf.http.limits import POLICY, REWARD, SANDBOX, HttpLimits
 from rlhf.http.listening import listening
 from rlhf.http.serving import serving
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
-from rlhf.reward.server import ServerSettings, reward_app
-from rlhf.rollout.endpoint.app import policy_app, uvicorn_config
+from rlhf.reward.server import RewardServerSettings, reward_app
+from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
 from rlhf.rollout.endpoint.front import Front
-from rlhf.rollout.endpoint.sessions import Sessions
+from rlhf.rollout.endpoint.sessions import AgentSessions
 from rlhf.rollout.tool_calls import hermes
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.server import make_app
@@ -39,9 +39,11 @@ async def environment(stack: AsyncExitStack, token: str | None, quick: dict[str,
     isolation = ThreadIsolation(Factory(name="tests.env.environments:Adder", arguments={}), Deadlines())
     await isolation.start()
     stack.push_async_callback(isolation.stop)
-    settings = env_app.ServerSettings(port=0, token=token, access=Access(limits=replace(Limits(), **quick)))
+    settings = env_app.EnvironmentServerSettings(
+        port=0, token=token, access=Access(limits=replace(HttpLimits(), **quick))
+    )
     app = env_app.build_app(isolation, settings)
-    return await stack.enter_async_context(listening(env_app.uvicorn_config(app, settings)))
+    return await stack.enter_async_context(listening(env_app.environment_uvicorn_config(app, settings)))
 
 
 async def reward(stack: AsyncExitStack, token: str | None, quick: dict[str, Any]) -> str:
@@ -49,7 +51,7 @@ async def reward(stack: AsyncExitStack, token: str | None, quick: dict[str, Any]
     await scoring.start()
     stack.push_async_callback(scoring.close)
     access = Access(limits=replace(REWARD, **quick))
-    app = reward_app(scoring, ServerSettings(name="exact", access=access), token)
+    app = reward_app(scoring, RewardServerSettings(name="exact", access=access), token)
     return await stack.enter_async_context(listening(serving(app, access)))
 
 
@@ -61,11 +63,11 @@ async def sandbox(stack: AsyncExitStack, token: str | None, quick: dict[str, Any
 
 async def endpoint(stack: AsyncExitStack, token: str | None, quick: dict[str, Any]) -> str:
     engine: Any = scripted(*["said"] * 10_000)
-    sessions = Sessions(read=hermes, capacity=1024)
+    sessions = AgentSessions(read=hermes, capacity=1024)
     front = Front(sessions, lambda number: policy(engine, TOKENIZER), lambda *episode: None, lease_seconds=60.0)
     access = Access(limits=replace(POLICY, **quick))
     app = policy_app(sessions, model="tiny", token=token, front=front, access=access)
-    return await stack.enter_async_context(listening(uvicorn_config(app, access)))
+    return await stack.enter_async_context(listening(policy_uvicorn_config(app, access)))
 
 
 SERVERS = {"environment": environment, "reward": reward, "sandbox": sandbox, "policy": endpoint}

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from rlhf.deploy.kubernetes.manifest import RECIPE_FOLDER, Job, load_for, manifest, ray_version
+from rlhf.deploy.kubernetes.manifest import RECIPE_FOLDER, KubernetesJob, kubernetes_manifest, load_for, ray_version
 from rlhf.errors import ConfigError, PlacementError
 from rlhf.recipe.loading import load_recipe
 from tests.warm.command_line import rlhf
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 GOLDENS = HERE / "goldens"
 QUICKSTART = HERE.parents[2] / "recipes" / "quickstart.yaml"
 SCHEMA = yaml.safe_load((HERE / "schema.yaml").read_text())
-LAPTOP = Job(
+LAPTOP = KubernetesJob(
     name="quickstart", image="rlhf:0.1", nodes=1, cpus=4, gpus=0, memory="8Gi",
     claim="rlhf", secret="rlhf-ray-token", workspace="/workspace", retries=3,
 )  # fmt: skip
@@ -29,11 +29,11 @@ GPUS = ("rollout.engines=64", "rollout.gpus_per_engine=1", "rollout.tensor_paral
 CASES = {"1-node": (LAPTOP, ()), "32-nodes": (CLUSTER, GPUS)}
 
 
-def rendered(job: Job, *overrides: str) -> str:
-    return manifest(load_for(job, QUICKSTART, overrides), job)
+def rendered(job: KubernetesJob, *overrides: str) -> str:
+    return kubernetes_manifest(load_for(job, QUICKSTART, overrides), job)
 
 
-def without_recipe(job: Job, *overrides: str) -> str:
+def without_recipe(job: KubernetesJob, *overrides: str) -> str:
     """The manifest but for the recipe, which changes with every setting that is added anywhere."""
     text = rendered(job, *overrides)
     start, end = text.index("  recipe.yaml: |"), text.index("---\n")

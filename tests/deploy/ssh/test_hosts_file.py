@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.deploy.ssh.hosts_file import Host, read_hosts
+from rlhf.deploy.ssh.hosts_file import SshHost, read_hosts
 from rlhf.errors import ConfigError
 
 
@@ -19,9 +19,9 @@ def written(folder: Path, text: str) -> Path:
 def test_hosts_come_in_their_order_with_what_they_give(tmp_path: Path) -> None:
     text = "# the head first\nnode1 cpus=16 gpus=8\n\nann@node2.local  # all it has\n10.0.0.3 gpus=0\n"
     assert read_hosts(written(tmp_path, text)) == (
-        Host(name="node1", cpus=16, gpus=8),
-        Host(name="ann@node2.local"),
-        Host(name="10.0.0.3", gpus=0),
+        SshHost(name="node1", cpus=16, gpus=8),
+        SshHost(name="ann@node2.local"),
+        SshHost(name="10.0.0.3", gpus=0),
     )
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlhf.deploy.ssh.hosts_file import Host
-from rlhf.deploy.ssh.orders import Orders
-from rlhf.deploy.ssh.session import LINE_BYTES, Session, connection
+from rlhf.deploy.ssh.hosts_file import SshHost
+from rlhf.deploy.ssh.remote_command import RemoteCommand
+from rlhf.deploy.ssh.session import LINE_BYTES, SshSession, connection
 from rlhf.errors import HostError
 from tests.pace import scaled
 
-HERE = Host(name="localhost", cpus=3)
+HERE = SshHost(name="localhost", cpus=3)
 
 
 class Said:
@@ -29,13 +29,13 @@ class Said:
         self.errors: list[str] = []
 
 
-async def opened(shared: Path, said: Said) -> Session:
+async def opened(shared: Path, said: Said) -> SshSession:
     words = connection(HERE, shared, user=None, config=None)
-    return await Session.open(HERE, words, said.lines.append, said.errors.append)
+    return await SshSession.open(HERE, words, said.lines.append, said.errors.append)
 
 
-def orders(folder: Path, program: str, **variables: str) -> Orders:
-    return Orders(command=(sys.executable, "-c", program), folder=folder, environment=variables)
+def orders(folder: Path, program: str, **variables: str) -> RemoteCommand:
+    return RemoteCommand(command=(sys.executable, "-c", program), folder=folder, environment=variables)
 
 
 async def test_a_host_says_what_it_has_and_its_line_in_the_file_goes_before(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from rlhf.reward.environment import summed
 from rlhf.trainer.batch import build_batch
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit import with_advantages
-from rlhf.trainer.scores import Scores
-from rlhf.types import Group, Sample, Scored, Status, Task, Ticket, Trajectory
+from rlhf.trainer.forward_outputs import ForwardOutputs
+from rlhf.types import EpisodeStatus, Group, Sample, Scored, Task, Ticket, Trajectory
 from tests.env.hosted import hosted
 from tests.rollout.playing import ScriptedEngine, play_alone, policy, rules
 
@@ -44,7 +44,7 @@ def targets(played: Trajectory) -> np.ndarray:
     group = Group(ticket=Ticket(ordinal=0, version=0), task=TASK, samples=(Sample(trajectory=played, score=score),))
     trainer = TrainerConfig(advantage={"estimator": "gae", "gamma": 1.0, "lam": 1.0}, critic={})
     batch = build_batch([group])
-    scores = Scores(values=np.zeros(batch.tokens, np.float32), last_values=np.array([WORTH], np.float32))
+    scores = ForwardOutputs(values=np.zeros(batch.tokens, np.float32), last_values=np.array([WORTH], np.float32))
     filled, _ = with_advantages(batch, [group], scores, trainer, 0.0, 64)
     (returns,) = filled.per_sample(filled.per_token.returns)
     return returns
@@ -52,12 +52,12 @@ def targets(played: Trajectory) -> np.ndarray:
 
 async def test_the_time_limit_is_not_the_end_of_what_can_be_earned() -> None:
     played = await pushed_right(max_steps=3)
-    assert played.status is Status.TRUNCATED
+    assert played.status is EpisodeStatus.TRUNCATED
     assert targets(played)[[0, -1]].tolist() == [3 + WORTH, 1 + WORTH]
 
 
 async def test_the_fall_is() -> None:
     played = await pushed_right(max_steps=500)
     turns = [turn for segment in played.segments for turn in segment.turns]
-    assert played.status is Status.TERMINATED
+    assert played.status is EpisodeStatus.TERMINATED
     assert targets(played)[[0, -1]].tolist() == [len(turns), 1]

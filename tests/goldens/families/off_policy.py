@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlhf.trainer.answers import effective_sample_size
 from rlhf.trainer.losses import Actions
-from rlhf.trainer.losses.off_policy import Level, corrected, kept, masked, ratio, truncated
+from rlhf.trainer.losses.off_policy import Level, corrected, masked_ratios, ratio, truncated, within_bounds
 from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo
 from tests.goldens.families.aggregations import COUNTS_EVERY_ROW, aggregated
 from tests.goldens.families.policy_loss import bounds
@@ -68,7 +68,7 @@ def _truncated(record: Record) -> Mapping[str, Answer]:
 def _masked(record: Record) -> Mapping[str, Answer]:
     if record.params.get("batch_normalize"):
         return {}
-    return _weights(record, masked(_ratio(record, _level(record)), **_interval(record.params)))
+    return _weights(record, masked_ratios(_ratio(record, _level(record)), **_interval(record.params)))
 
 
 def _rejection(record: Record) -> Mapping[str, Answer]:
@@ -78,7 +78,7 @@ def _rejection(record: Record) -> Mapping[str, Answer]:
     if mode not in levels:
         return {}
     low, high = _interval(record.params).values()  # a single bound is one on either side
-    keep = kept(_ratio(record, levels[mode]), low=1 / high, high=1 / low if low else high)
+    keep = within_bounds(_ratio(record, levels[mode]), low=1 / high, high=1 / low if low else high)
     mask = record.inputs["mask"] > 0
     left = numbers(keep) & mask
     return {"mask": Answer(left), "masked_frac": Answer(1 - left.sum() / mask.sum())}
@@ -87,7 +87,10 @@ def _rejection(record: Record) -> Mapping[str, Answer]:
 def _keep(record: Record) -> Mapping[str, Answer]:
     """SkyRL's masks: of tokens, or of rows by the product or the geometric mean."""
     levels: dict[str, Level] = {"seqmask_geometric": "geometric", "seqmask_product": "sequence", "token_mask": "token"}
-    keep, mask = kept(_ratio(record, levels[record.variant]), **_interval(record.params)), record.inputs["mask"] > 0
+    keep, mask = (
+        within_bounds(_ratio(record, levels[record.variant]), **_interval(record.params)),
+        record.inputs["mask"] > 0,
+    )
     if record.outputs["keep"].shape != mask.shape:
         rows = (numbers(keep) & mask).any(-1, keepdims=True)
         return {"keep": Answer(rows, where=mask.any(-1, keepdims=True))}
@@ -107,9 +110,9 @@ def _decoupled(record: Record) -> Mapping[str, Answer]:
     judged = _ratio(record, "token" if level == "token" else levels[params["agg"]])
     ratios = _ratio(record, "token" if level == "token" else "geometric")
     clamps = params["action"] == "clamp"
-    weights = truncated(ratios, **interval) if clamps else ratios * kept(judged, **interval)
+    weights = truncated(ratios, **interval) if clamps else ratios * within_bounds(judged, **interval)
     mask = record.inputs["mask"] > 0
-    survivors = mask if clamps else mask & numbers(kept(judged, **interval))
+    survivors = mask if clamps else mask & numbers(within_bounds(judged, **interval))
     return {
         **_loss(record, weights),
         "mask": Answer(survivors),
@@ -122,11 +125,11 @@ def _corrected_ppo(record: Record) -> Mapping[str, Answer]:
     kind = record.params.get("type", record.params.get("mode", "tis"))
     interval = _interval(record.params)
     if kind == "seq-mask-tis":
-        return _loss(record, _ratio(record, "token") * kept(_ratio(record, "geometric"), **interval))
+        return _loss(record, _ratio(record, "token") * within_bounds(_ratio(record, "geometric"), **interval))
     level: Level = "sequence" if "sequence" in kind else "token"
-    bounded = masked if kind == "icepop" or kind.endswith("_mask") else truncated
+    bounded = masked_ratios if kind == "icepop" or kind.endswith("_mask") else truncated
     if record.peer == "trl":
-        interval = {"low": 0.5 if bounded is masked else 0.0, "high": 2.0}
+        interval = {"low": 0.5 if bounded is masked_ratios else 0.0, "high": 2.0}
     return _loss(record, bounded(_ratio(record, level), **interval))
 
 
@@ -178,7 +181,7 @@ def _reinforce(record: Record) -> Mapping[str, Answer]:
     ratios = ratio(actions.logprobs, actions.old_logprobs, actions.mask, "token")
     if record.variant == "rollout_is":
         low, high = bounds(record.params).values()
-        weights = masked(ratios, low=1 - low, high=1 + high)
+        weights = masked_ratios(ratios, low=1 - low, high=1 + high)
     else:
         weights = truncated(ratios, **_interval(record.params))
     answers = _answers(record, corrected(policy_gradient(actions)[0], weights), logprobs)

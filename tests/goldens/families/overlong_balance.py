@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rlhf.trainer.advantages import overlong_penalty
-from rlhf.trainer.packing import Row, deal, pack
+from rlhf.trainer.packing import Row, deal, pack_rows
 from tests.goldens.records import Answer, Record
 
 
@@ -33,7 +33,7 @@ def _overlong(record: Record) -> Mapping[str, Answer]:
 
 def _packing(record: Record) -> Mapping[str, Answer]:
     capacity = record.params["capacity"]
-    rows = pack(record.inputs["lengths"].tolist(), capacity)
+    rows = pack_rows(record.inputs["lengths"].tolist(), capacity)
     return {"nbins": Answer(len(rows), at_most=True), "max_sum": Answer(rows[0].tokens), "capacity": Answer(capacity)}
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from rlhf.trainer.answers import reduce_metrics
 from rlhf.trainer.losses.preference import Pairs, bradley_terry, divergence, dpo, implicit_reward, ipo, kto
+from rlhf.trainer.metric_accumulator import MetricAccumulator
 from rlhf.trainer.pairs import kto_baseline
-from rlhf.trainer.tally import Tally
 from tests.goldens.records import Answer, Record
 from tests.goldens.tensors import gradient, leaf, numbers, tensor
 
@@ -64,7 +64,7 @@ def _scores(record: Record, chosen: Tensor, rejected: Tensor) -> Tensor:
 def _kto(record: Record) -> Mapping[str, Answer]:
     params, logprobs, reference = record.params, leaf(record.inputs["logp"]), tensor(record.inputs["ref_logp"])
     desirable = tensor(record.inputs["label"]) > 0
-    strayed = Tally()
+    strayed = MetricAccumulator()
     strayed.see(divergence(tensor(record.inputs["kl_logp"]), tensor(record.inputs["kl_ref_logp"])))
     baseline = logprobs.new_tensor(kto_baseline(reduce_metrics([strayed.answer()])))
     weights = {name: params[name] for name in ("desirable_weight", "undesirable_weight")}

@@ -9,8 +9,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.rollout.endpoint.capture import Replied
-from rlhf.rollout.endpoint.marks import Asked
-from rlhf.rollout.endpoint.sessions import Session
+from rlhf.rollout.endpoint.marks import AgentRequest
+from rlhf.rollout.endpoint.sessions import AgentSession
 from rlhf.rollout.tool_calls import hermes
 from rlhf.trainer.batch import build_batch
 from rlhf.types import Group, Message, Sample, Sampling, Scored, Ticket, TokenKind, Tool, Trajectory
@@ -38,12 +38,12 @@ class Agent:
         self.tokenizer = tokenizer
         ids = [tokenizer.encode(one, add_special_tokens=False) if isinstance(one, str) else one for one in replies]
         self.engine = ScriptedEngine(*ids, stop=tokenizer.eos_token_id)
-        self.session = Session(policy(self.engine, tokenizer, **changes), hermes)
+        self.session = AgentSession(policy(self.engine, tokenizer, **changes), hermes)
         self.said: list[Message] = []
 
     async def ask(self, *messages: Message, tools: tuple[Tool, ...] = (), max_tokens: int | None = None) -> Replied:
         """A request with exactly these messages."""
-        asked = Asked(messages=messages, tools=tools, reads_calls=bool(tools), max_tokens=max_tokens)
+        asked = AgentRequest(messages=messages, tools=tools, reads_calls=bool(tools), max_tokens=max_tokens)
         return await self.session.reply(asked, stays)
 
     async def say(self, *messages: Message, **options: object) -> Replied:
@@ -83,7 +83,7 @@ def check(trajectory: Trajectory, engine: ScriptedEngine) -> None:
     assert left == [], "a reply is in no segment"
     sample = Sample(trajectory=trajectory, score=Scored(value=0.0))
     batch = build_batch([Group(ticket=Ticket(ordinal=0, version=0), task=TASK, samples=(sample,))])
-    trained = [token for strand in batch.strands for token in strand.token_ids[strand.actions].tolist()]
+    trained = [token for sequence in batch.sequences for token in sequence.token_ids[sequence.actions].tolist()]
     assert sorted(trained) == sorted(token for completion in engine.said for token in completion.token_ids.tolist())
     flags = [(turn.terminated, turn.truncated) for segment in trajectory.segments for turn in segment.turns]
     assert [any(flag) for flag in flags] == [False] * (len(flags) - 1) + [True], "the last turn alone is an end"

@@ -11,10 +11,10 @@ from transformers import PreTrainedTokenizerBase
 from rlhf.http.listening import listening
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.protocols import RolloutEngine
-from rlhf.rollout.endpoint.app import policy_app, uvicorn_config
+from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
 from rlhf.rollout.endpoint.front import Front
-from rlhf.rollout.endpoint.sessions import Sessions
-from rlhf.rollout.episode import Policy
+from rlhf.rollout.endpoint.sessions import AgentSessions
+from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.tool_calls import hermes
 from rlhf.types import Sampling, Trajectory
 from tests.rollout.playing import ScriptedEngine, policy
@@ -32,7 +32,7 @@ class Served:
     """A server: its address, its sessions, and the episodes that ended."""
 
     url: str
-    sessions: Sessions
+    sessions: AgentSessions
     front: Front
     kept: list[tuple[Trajectory, float | None]] = field(default_factory=list)
 
@@ -47,12 +47,12 @@ async def served(
     max_tokens: int = 256,
     context: int = 2048,
 ) -> AsyncIterator[Served]:
-    def policy_of(number: int) -> Policy:
+    def policy_of(number: int) -> PolicyClient:
         sampling = Sampling(max_tokens=max_tokens)
         return policy(engine, TOKENIZER, sampling=sampling, max_context_tokens=context)  # type: ignore[arg-type]
 
     kept: list[tuple[Trajectory, float | None]] = []
-    sessions = Sessions(read=hermes, capacity=capacity)
+    sessions = AgentSessions(read=hermes, capacity=capacity)
     front = Front(sessions, policy_of, lambda *episode: kept.append(episode), lease_seconds=lease_seconds)
-    async with listening(uvicorn_config(policy_app(sessions, model="tiny", token=token, front=front))) as url:
+    async with listening(policy_uvicorn_config(policy_app(sessions, model="tiny", token=token, front=front))) as url:
         yield Served(url, sessions, front, kept)

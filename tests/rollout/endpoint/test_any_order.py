@@ -10,7 +10,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.rollout.endpoint.capture import Replied
-from rlhf.rollout.endpoint.marks import Asked, marks_of
+from rlhf.rollout.endpoint.marks import AgentRequest, message_marks
 from rlhf.types import FinishReason, Message
 from tests.models.templates import APPENDING, FORGETS_THINKING, tokenizer_with
 from tests.rollout.endpoint.asking import Agent, assistant, user
@@ -67,12 +67,12 @@ class Chaos:
         self.known.append((said, tools))
         if replied.completion.finish_reason is FinishReason.STOP:
             ids = [*replied.token_ids.tolist(), *replied.completion.token_ids.tolist()]
-            self.ids[marks_of(Asked(messages=said, tools=(ADD,) if tools else ()))[-1]].append(ids)
+            self.ids[message_marks(AgentRequest(messages=said, tools=(ADD,) if tools else ()))[-1]].append(ids)
 
     def sampled_before(self, conversation: Conversation, replied: Replied) -> bool:
         """Whether the prompt begins with the ids of the longest part that was said before, where there is one."""
         messages, tools = conversation
-        marks = marks_of(Asked(messages=messages, tools=(ADD,) if tools else ()))
+        marks = message_marks(AgentRequest(messages=messages, tools=(ADD,) if tools else ()))
         known = next((self.ids[mark] for mark in reversed(marks) if mark in self.ids), None)
         prompt = replied.token_ids.tolist()
         return known is None or any(prompt[: len(ids)] == ids for ids in known)

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from rlhf.types import Sampling, Status
+from rlhf.types import EpisodeStatus, Sampling
 from tests.pace import scaled
 from tests.rollout.endpoint.serving import scripted, served
 
@@ -45,7 +45,7 @@ async def test_an_agent_with_tools_plays_an_episode_in_a_session_of_its_own() ->
     sampled = sum(len(completion.token_ids) for completion in engine.said)
     assert told == {"replies": 2, "segments": 1, "tokens": sampled}
     [(trajectory, reward)] = server.kept
-    assert (reward, trajectory.segments[0].turns[-1].reward, trajectory.status) == (0.5, 0.5, Status.TERMINATED)
+    assert (reward, trajectory.segments[0].turns[-1].reward, trajectory.status) == (0.5, 0.5, EpisodeStatus.TERMINATED)
     assert [message.content for message in trajectory.task.messages] == ["go"]
 
 
@@ -111,7 +111,7 @@ async def test_conversations_without_a_session_make_place_for_others_and_session
             answer = await post(server.url, "/v1/chat/completions", messages=[{"role": "user", "content": text}])
             assert answer.status_code == 200
         assert [trajectory.task.messages[0].content for trajectory, _ in server.kept] == ["a", "b"]
-        assert {(trajectory.status, reward) for trajectory, reward in server.kept} == {(Status.TRUNCATED, None)}
+        assert {(trajectory.status, reward) for trajectory, reward in server.kept} == {(EpisodeStatus.TRUNCATED, None)}
         assert (await post(server.url, "/sessions")).status_code == 200
         assert [trajectory.task.messages[0].content for trajectory, _ in server.kept] == ["a", "b", "c"]
         full = await post(server.url, "/v1/chat/completions", messages=[GO])
@@ -237,4 +237,4 @@ async def test_a_session_that_nobody_uses_ends_with_its_lease_and_is_kept_trunca
                 await asyncio.sleep(0.02)
         sweeping.cancel()
     [(trajectory, reward)] = server.kept
-    assert (trajectory.status, reward) == (Status.TRUNCATED, None)
+    assert (trajectory.status, reward) == (EpisodeStatus.TRUNCATED, None)

@@ -8,8 +8,8 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.models.tiny import byte_tokenizer
-from rlhf.rollout.endpoint.refusal import Refused
-from rlhf.types import Message, Status, TokenKind, ToolCall
+from rlhf.rollout.endpoint.refusal import ChatRefused
+from rlhf.types import EpisodeStatus, Message, TokenKind, ToolCall
 from tests.models.templates import FORGETS_THINKING, NO_SYSTEM_LATER, tokenizer_with
 from tests.rollout.endpoint.asking import Agent, assistant, user
 from tests.rollout.playing import ADD
@@ -34,7 +34,7 @@ async def test_a_conversation_that_goes_on_is_one_segment(tokenizer: PreTrainedT
     first, last = trajectory.segments[0].turns
     assert (first.reward, last.reward, last.terminated) == (None, 0.5, True)
     assert trajectory.segments[0].kinds[first.stop] == TokenKind.ENV
-    assert (trajectory.response, trajectory.engine, trajectory.status) == ("two", "scripted", Status.TERMINATED)
+    assert (trajectory.response, trajectory.engine, trajectory.status) == ("two", "scripted", EpisodeStatus.TERMINATED)
     assert [message.content for message in trajectory.conversation] == ["go", "one", "more", "two"]
     assert [seed for _, _, seed, _ in agent.engine.asked] == [100, 101], "seeds follow from the number of the request"
 
@@ -179,7 +179,7 @@ async def test_calls_are_not_read_from_a_reply_that_was_cut(tokenizer: PreTraine
 async def test_an_episode_whose_last_reply_was_cut_is_truncated_unless_the_agent_says_its_reward(
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    for reward, status in ((None, Status.TRUNCATED), (0.0, Status.TERMINATED)):
+    for reward, status in ((None, EpisodeStatus.TRUNCATED), (0.0, EpisodeStatus.TERMINATED)):
         agent = Agent(tokenizer, "longer than that")
         await agent.ask(user("go"), max_tokens=4)
         trajectory = agent.played(reward)
@@ -198,7 +198,7 @@ async def test_a_template_that_forgets_thinking_makes_a_segment_of_every_user_tu
 
 async def test_a_conversation_that_the_template_refuses_is_the_agents_mistake() -> None:
     agent = Agent(tokenizer_with(NO_SYSTEM_LATER))
-    with pytest.raises(Refused, match="a system message must come first") as refused:
+    with pytest.raises(ChatRefused, match="a system message must come first") as refused:
         await agent.ask(user("go"), Message(role="system", content="be brief"))
     assert (refused.value.status, refused.value.code) == (400, "template")
 

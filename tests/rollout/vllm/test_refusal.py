@@ -7,8 +7,8 @@ import pytest
 
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.rollout.vllm.names import unknown_and_missing
-from rlhf.rollout.vllm.refusal import refusal
-from rlhf.rollout.vllm.settings import EngineFacts, Request
+from rlhf.rollout.vllm.refusal import why_refused
+from rlhf.rollout.vllm.settings import EngineFacts, GenerateRequest
 
 FACTS = EngineFacts(max_context_tokens=8, vocab_size=10, vllm_version="0", seconds=1)
 PARAMETERS = {
@@ -17,8 +17,8 @@ PARAMETERS = {
 }
 
 
-def request(*tokens: int, temperature: float = 1.0, max_tokens: int = 4) -> Request:
-    return Request("r", np.array(tokens, dtype=np.int32), temperature, max_tokens, seed=0)
+def request(*tokens: int, temperature: float = 1.0, max_tokens: int = 4) -> GenerateRequest:
+    return GenerateRequest("r", np.array(tokens, dtype=np.int32), temperature, max_tokens, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,13 @@ def request(*tokens: int, temperature: float = 1.0, max_tokens: int = 4) -> Requ
         (request(1, temperature=-1), "temperature is -1"),
     ],
 )
-def test_a_request_that_cannot_be_answered_as_asked_is_refused(refused: Request, why: str) -> None:
-    assert why in refusal(refused, FACTS)
+def test_a_request_that_cannot_be_answered_as_asked_is_refused(refused: GenerateRequest, why: str) -> None:
+    assert why in why_refused(refused, FACTS)
 
 
 @pytest.mark.parametrize("answered", [request(1, 2), request(*range(7)), request(9, temperature=0)])
-def test_others_are_answered(answered: Request) -> None:
-    assert refusal(answered, FACTS) == ""
+def test_others_are_answered(answered: GenerateRequest) -> None:
+    assert why_refused(answered, FACTS) == ""
 
 
 def test_a_manifest_fills_fused_parameters_by_their_parts() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf.trainer.advantages import group_relative, shuffled_rewards
-from rlhf.types import Group, Sample, Scored, Status, Task, Ticket, Trajectory, Turn, Unscored
+from rlhf.types import EpisodeStatus, Group, Sample, Scored, Task, Ticket, Trajectory, Turn, Unscored
 from tests.trainer.made import made_batch, made_groups, without_score
 
 rewards = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=16)
@@ -46,7 +46,7 @@ def test_samples_without_a_score_have_no_part_in_the_statistics() -> None:
 
 def test_shuffled_rewards_keep_every_reward_and_move_them_between_groups() -> None:
     task = Task(id="t", messages=())
-    played = Trajectory(task=task, segments=(), status=Status.TERMINATED)
+    played = Trajectory(task=task, segments=(), status=EpisodeStatus.TERMINATED)
 
     def group(ordinal: int, rewards: list[float]) -> Group:
         samples = [Sample(trajectory=played, score=Scored(value=value)) for value in rewards]

@@ -11,7 +11,7 @@ from torch import Tensor
 from rlhf.trainer.losses import Actions, Metrics
 from rlhf.trainer.losses.kl import kl_penalty
 from rlhf.trainer.losses.off_policy import corrected as by_weights
-from rlhf.trainer.losses.off_policy import masked, mismatch, ratio, truncated
+from rlhf.trainer.losses.off_policy import masked_ratios, mismatch, ratio, truncated
 from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
 from rlhf.trainer.losses.value import value_loss
 from tests.trainer.losses.made import ADVANTAGES, BEHAVIOUR, MASK, NEW, OLD, REFERENCE, ROWS
@@ -53,7 +53,7 @@ LOSSES: dict[str, Loss] = {
     "cispo": lambda c: cispo(acts(c), clip_low=0.3, clip_high=0.4),
     "sapo": lambda c: sapo(acts(c), temperature_positive=1.0, temperature_negative=1.05),
     **{f"tis {level}": corrected(level, truncated) for level in ("token", "sequence", "geometric")},
-    **{f"masked {level}": corrected(level, masked) for level in ("token", "sequence", "geometric")},
+    **{f"masked {level}": corrected(level, masked_ratios) for level in ("token", "sequence", "geometric")},
     **{f"kl {name} {exact}": penalty(name, exact) for name in ("k1", "k2", "k3") for exact in (False, True)},
     "value": lambda c: (value_loss(c["new"], c["old"], c["advantages"], c["mask"], 0.2), Metrics(int(c["mask"].sum()))),
 }

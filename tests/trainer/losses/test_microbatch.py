@@ -23,7 +23,7 @@ from rlhf.trainer.losses import (
 )
 from rlhf.trainer.losses.microbatch import importance_weights
 from rlhf.trainer.losses.policy import cispo, gspo, policy_gradient, ppo, sapo
-from rlhf.trainer.losses.rows import Rows
+from rlhf.trainer.losses.rows import ActionSequences
 from tests.trainer.losses.made import ADVANTAGES, BEHAVIOUR, MASK, NEW, OLD, REFERENCE, actions
 
 SEQUENCES = torch.nonzero(MASK)[:, 0].unique(return_inverse=True)[1]
@@ -176,7 +176,7 @@ def test_a_correction_weighs_tokens_as_its_method_and_level_say(method: str, lev
         "none": torch.ones_like(plain),
     }[method]
     given = flat_tokens()
-    torch.testing.assert_close(importance_weights(given, Rows(SEQUENCES), correction), expected)
+    torch.testing.assert_close(importance_weights(given, ActionSequences(SEQUENCES), correction), expected)
     loss, seen = policy_loss(given, 1.0, Objective(policy=own_loss, kl=KLConfig(), correction=correction),
                              kl_coefficient=0.0)  # fmt: skip
     assert float(loss) == pytest.approx(float((7 * given.logprobs * expected * given.weights).sum()))

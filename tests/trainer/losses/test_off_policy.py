@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from rlhf.trainer.losses.off_policy import kept, masked, mismatch, ratio, truncated
+from rlhf.trainer.losses.off_policy import masked_ratios, mismatch, ratio, truncated, within_bounds
 from tests.trainer.losses.made import BEHAVIOUR, LENGTH, MASK, OLD, assert_equal, table, tokens
 
 
@@ -40,14 +40,16 @@ def test_truncated_weights_are_cut_to_the_bounds_and_masked_ones_dropped(level: 
     one = BY_LEVEL[level]
     assert_equal(truncated(ratios, high=1.1), table(lambda r, c: min(one(r, c), 1.1)))
     assert_equal(truncated(ratios, low=0.8, high=1.1), table(lambda r, c: min(max(one(r, c), 0.8), 1.1)))
-    assert_equal(masked(ratios, low=0.8, high=1.1), table(lambda r, c: one(r, c) if 0.8 <= one(r, c) <= 1.1 else 0.0))
-    inside = kept(ratios, low=0.8, high=1.1)[MASK]
+    assert_equal(
+        masked_ratios(ratios, low=0.8, high=1.1), table(lambda r, c: one(r, c) if 0.8 <= one(r, c) <= 1.1 else 0.0)
+    )
+    inside = within_bounds(ratios, low=0.8, high=1.1)[MASK]
     assert inside.any()
     assert not inside.all()
 
 
 def test_a_ratio_that_is_just_a_bound_is_within_it() -> None:
-    assert kept(torch.tensor([0.5, 1.0, 2.0]), low=0.5, high=2.0).all()
+    assert within_bounds(torch.tensor([0.5, 1.0, 2.0]), low=0.5, high=2.0).all()
     everything = torch.ones(1, 3, dtype=torch.bool)
     assert float(mismatch(OLD[:1, :3], OLD[:1, :3], everything, high=1.0).sums["importance_clipped"]) == 0
 
@@ -61,7 +63,7 @@ def test_a_long_sequence_whose_product_overflows_is_cut_or_dropped_and_never_a_n
     ratios = ratio(torch.zeros(1, 400), torch.full((1, 400), -3.0), everything, "sequence")
     assert torch.isinf(ratios).all()
     assert (truncated(ratios, high=2.0) == 2).all()
-    assert (masked(ratios, high=2.0) == 0).all()
+    assert (masked_ratios(ratios, high=2.0) == 0).all()
 
 
 def test_mismatch_measures_both_divergences_the_largest_difference_and_the_clipped_tokens() -> None:

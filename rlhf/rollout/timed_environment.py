@@ -1,4 +1,4 @@
-"""The environment as an episode sits before it: waits are timed and have a deadline, and answers are checked."""
+"""Environment wrapper: waits are timed and have a deadline, and answers are validated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf.protocols import Environment
 from rlhf.types import Message, Observation, Task, finite_number
 
 
-class Seat:
+class TimedEnvironment:
     """`seconds` is how long the episode has waited for the environment so far, `timeout_seconds` how long it may.
 
     When that is over `step` is answered with None. Raises `EnvironmentFailed`: of kind `timeout` where that happens

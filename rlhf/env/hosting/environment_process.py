@@ -1,4 +1,4 @@
-"""Processes of environments: `python -m rlhf.env.hosting.worker FACTORY SOCKET_FD PARENT_PID`.
+"""Processes of environments: `python -m rlhf.env.hosting.environment_process FACTORY SOCKET_FD PARENT_PID`.
 
 The first line over the socket is the arguments, in JSON. One process imports the environment's module once, and forks a
 child for each session: a start takes milliseconds, and what the module loaded is shared memory. A child answers
@@ -7,7 +7,6 @@ requests, lines of JSON, over a socket of its own.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -17,26 +16,25 @@ from collections.abc import Callable
 from typing import Any
 
 from rlhf.cluster.attempt import Raised, attempt
+from rlhf.cluster.parent_death import die_with_parent
 from rlhf.env.encoding import action_from, answer_data, dumps, spec_data, task_from
-from rlhf.env.hosting.isolation import Factory, checked, described, told
+from rlhf.env.hosting.isolation import Factory, checked, exception_line, load_spec
 from rlhf.env.wire import Action, TaskData
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.protocols import LocalEnvironment
 from rlhf.types import Observation
 
-PR_SET_PDEATHSIG = 1
 
-
-def main(name: str, descriptor: int, parent: int) -> None:
+def environment_process_main(name: str, descriptor: int, parent: int) -> None:
     """Read the arguments, import, tell the spec, and fork a child for every socket that is sent."""
-    die_with(parent)
+    die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children
     with socket.socket(fileno=descriptor) as control:
-        factory = Factory(name=name, arguments=json.loads(first_line(control)))
+        factory = Factory(name=name, arguments=json.loads(read_first_line(control)))
         try:
             create = factory.load()
-            spec = described(factory, create)
+            spec = load_spec(factory, create)
         except ConfigError as error:
             control.sendall(line({"problem": str(error)}))
             return
@@ -51,7 +49,7 @@ def main(name: str, descriptor: int, parent: int) -> None:
                     become_child(channel, spec.name, create, here)
 
 
-def first_line(control: socket.socket) -> bytes:
+def read_first_line(control: socket.socket) -> bytes:
     """Up to the first line's end; the other side says nothing more before it is answered."""
     received = b""
     while not received.endswith(b"\n"):
@@ -66,41 +64,41 @@ def become_child(channel: socket.socket, name: str, create: Callable[[], LocalEn
     """Serve one session and exit, whatever happens."""
     try:
         os.setsid()  # a group of its own can be killed whole
-        die_with(parent)
+        die_with_parent(parent)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        serve(channel, name, create)
+        serve_requests(channel, name, create)
     finally:
         os._exit(0)
 
 
-def serve(channel: socket.socket, name: str, create: Callable[[], LocalEnvironment]) -> None:
+def serve_requests(channel: socket.socket, name: str, create: Callable[[], LocalEnvironment]) -> None:
     """Make the environment, say so, and answer until the server closes its end."""
     with channel.makefile("rwb") as stream:
         stream.write(line({"process": os.getpid()}))
         stream.flush()
         environment = attempt(create, also=BaseException)
         if isinstance(environment, Raised):
-            stream.write(line({"kind": "raised", "detail": told(environment.error)}))
+            stream.write(line({"kind": "raised", "detail": exception_line(environment.error)}))
             return
         stream.write(line({"ready": True}))
         stream.flush()
         for request in stream:
-            stream.write(line(answer(name, environment, json.loads(request))))
+            stream.write(line(answer_request(name, environment, json.loads(request))))
             stream.flush()
         environment.close()
 
 
-def answer(name: str, environment: LocalEnvironment, request: dict[str, Any]) -> dict[str, Any]:
+def answer_request(name: str, environment: LocalEnvironment, request: dict[str, Any]) -> dict[str, Any]:
     """The answer to one request: an observation, or the failure that took its place."""
-    said = attempt(lambda: answer_data(checked(name, ask(environment, request))), also=BaseException)
+    said = attempt(lambda: answer_data(checked(name, call_environment(environment, request))), also=BaseException)
     if not isinstance(said, Raised):
         return {"answer": said}
     if isinstance(said.error, EnvironmentFailed):
         return {"kind": said.error.kind, "detail": said.error.detail}
-    return {"kind": "raised", "detail": f"{request['method']}: {told(said.error)}"}
+    return {"kind": "raised", "detail": f"{request['method']}: {exception_line(said.error)}"}
 
 
-def ask(environment: LocalEnvironment, request: dict[str, Any]) -> Observation:
+def call_environment(environment: LocalEnvironment, request: dict[str, Any]) -> Observation:
     if request["method"] == "reset":
         return environment.reset(task_from(TaskData.model_validate(request["task"])), seed=request["seed"])
     return environment.step(action_from(Action.model_validate(request["action"])))
@@ -110,12 +108,5 @@ def line(data: dict[str, Any]) -> bytes:
     return dumps(data).encode() + b"\n"
 
 
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, however it dies."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    environment_process_main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

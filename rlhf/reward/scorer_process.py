@@ -1,4 +1,5 @@
-"""The process a scorer runs in: `python -m rlhf.reward.worker MODULE:FUNCTION FD PARENT_PID MEMORY_BYTES ARGUMENTS`.
+"""The process a scorer runs in: `python -m rlhf.reward.scorer_process MODULE:FUNCTION FD PARENT_PID MEMORY_BYTES
+ARGUMENTS`.
 
 Only the standard library and names of failures are imported here, so that a worker is up in the time its scorer takes
 to import.
@@ -7,14 +8,11 @@ A request is a line of `rows`, an answer one line of JSON: `{"value": …}` or `
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import inspect
 import json
 import math
-import os
 import resource
-import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -22,31 +20,31 @@ from functools import partial
 from typing import Any, SupportsFloat
 
 from rlhf.cluster.attempt import Raised, attempt
+from rlhf.cluster.parent_death import die_with_parent
 from rlhf.errors import NoReference
 from rlhf.reward.rows import read_line
 
-PR_SET_PDEATHSIG = 1
 Scorer = Callable[[str, dict[str, Any]], Any]
 
 
-def main(function: str, descriptor: int, parent: int, memory_bytes: int, arguments: str) -> None:
+def scorer_process_main(function: str, descriptor: int, parent: int, memory_bytes: int, arguments: str) -> None:
     """Load the scorer, say so, and answer requests until the parent closes its end. Its address space is bounded by
     `memory_bytes`, where that is not 0."""
-    die_with(parent)
+    die_with_parent(parent)
     die_first_of_memory()
     if memory_bytes:
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as stream:
-        scorer = attempt(lambda: load(function, json.loads(arguments)))
+        scorer = attempt(lambda: load_scorer(function, json.loads(arguments)))
         if isinstance(scorer, Raised):
             _send(stream, {"kind": "import", "detail": _line(scorer.error)})
             return
         _send(stream, {"ready": True})
         for line in stream:
-            _send(stream, answer(scorer, *read_line(line)))
+            _send(stream, score_response(scorer, *read_line(line)))
 
 
-def load(function: str, arguments: dict[str, Any]) -> Scorer:
+def load_scorer(function: str, arguments: dict[str, Any]) -> Scorer:
     """The function that `module:name` names, with its keyword `arguments`."""
     module, _, name = function.partition(":")
     scorer: Scorer = getattr(importlib.import_module(module), name)
@@ -58,7 +56,7 @@ def load(function: str, arguments: dict[str, Any]) -> Scorer:
     return partial(scorer, **arguments)
 
 
-def answer(scorer: Scorer, response: str, row: dict[str, Any]) -> dict[str, Any]:
+def score_response(scorer: Scorer, response: str, row: dict[str, Any]) -> dict[str, Any]:
     """What the scorer says of one response, as a message to the parent."""
     said = attempt(lambda: _message(scorer(response, row)))
     if not isinstance(said, Raised):
@@ -74,13 +72,6 @@ def _message(value: Any) -> dict[str, Any]:
     if not math.isfinite(number):
         return {"kind": "not a number", "detail": f"it returned {number}"}
     return {"value": number}
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, however it dies."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel knew
-        sys.exit(1)
 
 
 def die_first_of_memory() -> None:
@@ -99,4 +90,4 @@ def _line(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+    scorer_process_main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

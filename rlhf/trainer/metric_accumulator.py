@@ -10,7 +10,7 @@ from rlhf.trainer.answers import Disagreement, RankAnswer
 from rlhf.trainer.losses import Metrics
 
 
-class Tally:
+class MetricAccumulator:
     """`see` every micro-batch's metrics, `keep` the log-probs of the first pass, then `answer`. A `disagreement`
     ends the update."""
 

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf.deploy.ssh.hosts_file import Host
+from rlhf.deploy.ssh.hosts_file import SshHost
 
 PASSED_ON = ("RLHF_", "HF_", "NCCL_", "GLOO_", "VLLM_", "OMP_NUM_THREADS", "PYTHONPATH", "TOKENIZERS_")
 """Beginnings of variables that hold on every host as they do here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class RemoteCommand:
     """What a far end is to run, where, and with which variables beside its own."""
 
     command: Sequence[str]
@@ -30,7 +30,7 @@ class Orders:
         return json.dumps(orders).encode() + b"\n"
 
 
-def node_command(rendezvous: Path, host: Host, *, head: bool, interface: str | None = None) -> list[str]:
+def node_command(rendezvous: Path, host: SshHost, *, head: bool, interface: str | None = None) -> list[str]:
     """`rlhf node` on one host; what the host gives is left to it where the file does not say. `interface` is the
     head's: the others take that of their route to it."""
     amounts = [("--cpus", host.cpus), ("--gpus", host.gpus)]

@@ -16,8 +16,8 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which of `Scores` to compute."""
+class ForwardRequest:
+    """Which of `ForwardOutputs` to compute."""
 
     proximal: bool = False
     reference: bool = False
@@ -29,7 +29,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Scores:
+class ForwardOutputs:
     """Over the batch's ACTION tokens, `float32 [N]`: log-probs of the `proximal` policy (the learner's weights before
     the update) and of the `reference`, and the critic's `values` before each token. `last_values` `[B]` are its values
     behind the last token of every episode. None where nobody asked."""
@@ -45,9 +45,9 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankScores:
-    """One rank's part of `Scores`: `columns` over its ACTION tokens, which are at `places` `[A]` of the batch, and
-    `last_values` over its strands `[S]`, which belong to `samples` and begin at the places `firsts`."""
+class RankForwardOutputs:
+    """One rank's part of `ForwardOutputs`: `columns` over its ACTION tokens, which are at `places` `[A]` of the batch,
+    and `last_values` over its sequences `[S]`, which belong to `samples` and begin at the places `firsts`."""
 
     places: Ints
     samples: Ints
@@ -57,7 +57,8 @@ class RankScores:
 
 
 class Columns:
-    """Collects a rank's scores micro-batch by micro-batch: tensors until the end, so that a GPU is never waited for."""
+    """Collects a rank's outputs micro-batch by micro-batch: tensors until the end, so that a GPU is never waited
+    for."""
 
     def __init__(self) -> None:
         empty = np.zeros(0, np.int64)
@@ -72,15 +73,15 @@ class Columns:
         self._firsts.append(microbatch.places[starts])
 
     def keep(self, name: str, values: Any) -> None:
-        """A tensor over the micro-batch's ACTION tokens, or over its strands."""
+        """A tensor over the micro-batch's ACTION tokens, or over its sequences."""
         self._kept.setdefault(name, []).append(values)
 
-    def answer(self) -> RankScores:
+    def answer(self) -> RankForwardOutputs:
         columns = {
             name: np.concatenate([part.float().cpu().numpy() for part in parts]) for name, parts in self._kept.items()
         }
         last_values = columns.pop("last_values", None)
-        return RankScores(
+        return RankForwardOutputs(
             places=np.concatenate(self._places),
             samples=np.concatenate(self._samples),
             firsts=np.concatenate(self._firsts),
@@ -89,18 +90,19 @@ class Columns:
         )
 
 
-def gathered_scores(answers: Sequence[RankScores], tokens: int, samples: int) -> Scores:
-    """All ranks' scores in the order of the batch of `tokens` ACTION tokens and `samples` samples."""
+def gather_forward_outputs(answers: Sequence[RankForwardOutputs], tokens: int, samples: int) -> ForwardOutputs:
+    """All ranks' outputs in the order of the batch of `tokens` ACTION tokens and `samples` samples."""
     columns: dict[str, Floats] = {}
     for answer in answers:
         for name, values in answer.columns.items():
             columns.setdefault(name, np.full(tokens, np.nan, np.float32))[answer.places] = values
     asked = any(answer.last_values is not None for answer in answers)
-    return Scores(**columns, last_values=_last_values(answers, samples) if asked else None)
+    return ForwardOutputs(**columns, last_values=_last_values(answers, samples) if asked else None)
 
 
-def _last_values(answers: Sequence[RankScores], samples: int) -> Floats:
-    """Of each sample the value behind its last strand, the one that begins last in the batch; 0 of one without any."""
+def _last_values(answers: Sequence[RankForwardOutputs], samples: int) -> Floats:
+    """Of each sample the value behind its last sequence, the one that begins last in the batch; 0 of one without
+    any."""
     last, reached = np.zeros(samples, np.float32), np.full(samples, -1, np.int64)
     for answer in answers:
         assert answer.last_values is not None, "ranks answer alike"

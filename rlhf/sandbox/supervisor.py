@@ -1,6 +1,6 @@
-"""The process that stands over one run: starts the code in its cage, watches it, ends all of it, and reports.
+"""The process that supervises one run: starts the code in its jail, watches it, ends all of it, and reports.
 
-It is not in the cage itself, and the code cannot reach it: it has another user id, or is the first process of its
+It is not in the jail itself, and the code cannot reach it: it has another user id, or is the first process of its
 namespace, or is outside the code's Landlock domain, and it lets nobody read its memory. Standard library only.
 """
 
@@ -18,19 +18,19 @@ from rlhf.sandbox.confine import confine
 from rlhf.sandbox.descendants import (
     Survivors,
     Unmeasured,
-    descendants,
     end_all,
     memory_bytes,
     nameless_bytes,
     oom_killed,
+    own_descendants,
     reaped,
     threads,
 )
 from rlhf.sandbox.disk import filled, mount_own, unmount
-from rlhf.sandbox.folder import Inside, fetch_files, used, write_files
-from rlhf.sandbox.limits import Limits
-from rlhf.sandbox.orders import Cage, Orders, Verdict, unpack
+from rlhf.sandbox.folder import Inside, disk_use, fetch_files, write_files
+from rlhf.sandbox.limits import SandboxLimits
 from rlhf.sandbox.removal import remove
+from rlhf.sandbox.run_request import Jail, RunReport, RunRequest, unpack_request
 from rlhf.sandbox.streams import Streams
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
@@ -41,14 +41,15 @@ REFUSED = "refused: "
 MIB = 1024 * 1024
 
 
-def main() -> None:
-    """Read orders, carry them out, write a verdict. Exit code 3 and a line on standard error: no fault of the code."""
-    orders = unpack(sys.stdin.buffer.read())
-    _prepare(orders)
+def supervisor_main() -> None:
+    """Read the request, carry it out, write the report. Exit code 3 and a line on standard error: no fault of the
+    code."""
+    request = unpack_request(sys.stdin.buffer.read())
+    _prepare(request)
     try:
-        verdict = carry_out(orders)
+        verdict = carry_out(request)
     except Ended:
-        _remove(orders.cage)  # whoever would have done it is gone
+        _remove(request.jail)  # whoever would have done it is gone
         raise
     except OSError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}")
@@ -56,75 +57,75 @@ def main() -> None:
     sys.stdout.buffer.write(verdict.pack())
 
 
-def carry_out(orders: Orders) -> Verdict:
+def carry_out(request: RunRequest) -> RunReport:
     """One run from files in to files out; nothing of it is left when this returns, or raises."""
     try:
-        return _run(orders)
-    except Refused as error:
+        return _run(request)
+    except RunRefused as error:
         return _verdict("refused", None, str(error), 0.0, {}, (b"", b""))
     finally:
         with contextlib.suppress(Survivors):  # told in the verdict; the namespace or the group of the run ends them
-            end_all(orders.cage)
+            end_all(request.jail)
 
 
-def _run(orders: Orders) -> Verdict:
-    streams = Streams(orders.stdin, orders.limits.output_bytes)
-    child = _start(orders, streams)
+def _run(request: RunRequest) -> RunReport:
+    streams = Streams(request.stdin, request.limits.output_bytes)
+    child = _start(request, streams)
     started = time.monotonic()
-    ending, code, detail = _watch(child, streams, orders, started + orders.limits.wall_seconds)
+    ending, code, detail = _watch(child, streams, request, started + request.limits.wall_seconds)
     seconds = time.monotonic() - started
     try:
-        end_all(orders.cage)
+        end_all(request.jail)
     except Survivors as error:
         ending, code, detail = "excess", None, str(error)
     output = streams.finish()
     try:
-        files = fetch_files(orders.fetch, orders.cage, orders.limits)
+        files = fetch_files(request.fetch, request.jail, request.limits)
     except Inside as error:
         files, detail = {}, f"{detail}; no files: {error}".lstrip("; ")
     return _verdict(ending, code, detail, seconds, files, output)
 
 
-def _start(orders: Orders, streams: Streams) -> int:
-    """The code's process, once it is the code. Raises `Refused` where its limits do not let it begin, and `OSError`
+def _start(request: RunRequest, streams: Streams) -> int:
+    """The code's process, once it is the code. Raises `RunRefused` where its limits do not let it begin, and `OSError`
     where it cannot be started, for no fault of its own."""
     receive, send = os.pipe()  # closes when the child becomes the code
     if (child := os.fork()) == 0:
-        _become(orders, streams, send)
+        _become(request, streams, send)
     os.close(send)
     streams.let_go()
     with open(receive, "rb") as pipe:
         complaint = pipe.read().decode(errors="replace")
     if complaint.startswith(REFUSED):
-        raise Refused(complaint.removeprefix(REFUSED))
+        raise RunRefused(complaint.removeprefix(REFUSED))
     if complaint:
         raise OSError(f"the code could not be started: {complaint}")
     return child
 
 
-def _become(orders: Orders, streams: Streams, send: int) -> None:
-    """In the child: into the cage, write the files as the code itself could, and be the code. Never returns."""
+def _become(request: RunRequest, streams: Streams, send: int) -> None:
+    """In the child: into the jail, write the files as the code itself could, and be the code. Never returns."""
     writing = False
     try:
         streams.become_standard()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
-        confine(orders.cage, orders.limits)
+        confine(request.jail, request.limits)
         os.setsid()
         writing = True
-        write_files(orders.files)
+        write_files(request.files)
         writing = False
-        os.execve(orders.command[0], orders.command, dict(orders.environment))
+        os.execve(request.command[0], request.command, dict(request.environment))
     except (OSError, RecursionError) as error:
         blame = f"{REFUSED}files cannot be written: " if writing else ""
         os.write(send, f"{blame}{type(error).__name__}: {error}"[:1000].encode(errors="replace"))
     except MemoryError:
-        os.write(send, f"{REFUSED}{orders.limits.memory_bytes} bytes of memory are too few to start in".encode())
+        os.write(send, f"{REFUSED}{request.limits.memory_bytes} bytes of memory are too few to start in".encode())
     finally:
         os._exit(CANNOT_START)
 
 
-def _watch(child: int, streams: Streams, orders: Orders, deadline: float) -> tuple[str, int | None, str]:
+def _watch(child: int, streams: Streams, request: RunRequest, deadline: float) -> tuple[str, int | None, str]:
     """Until the code ends, its time is over or it has grown too large: how that was, its return code, and of what."""
     over, looked = os.pidfd_open(child), time.monotonic()
     try:
@@ -132,50 +133,50 @@ def _watch(child: int, streams: Streams, orders: Orders, deadline: float) -> tup
             streams.pump(min(LOOK_SECONDS, max(deadline - time.monotonic(), 0.0)), over)
             status = dict(reaped()).get(child)
             if status is not None:
-                if excess := _killed(orders):  # it, or a process of it that it did not miss
+                if excess := _killed(request):  # it, or a process of it that it did not miss
                     return "excess", None, excess
                 return "exited", os.waitstatus_to_exitcode(status), ""
             if time.monotonic() >= deadline:
-                return "time", None, f"killed after {orders.limits.wall_seconds:g} s"
+                return "time", None, f"killed after {request.limits.wall_seconds:g} s"
             if time.monotonic() - looked >= LOOK_SECONDS:
                 looked = time.monotonic()
-                if excess := _excess(orders):
+                if excess := _excess(request):
                     return "excess", None, excess
     finally:
         os.close(over)
 
 
-def _excess(orders: Orders) -> str:
+def _excess(request: RunRequest) -> str:
     """What the run uses too much of, as the detail of its verdict; empty when there is nothing."""
-    grouped, sized = bool(orders.cage.entrances), orders.cage.sized
-    running = [] if grouped and sized else descendants()
+    grouped, sized = bool(request.jail.entrances), request.jail.sized
+    running = [] if grouped and sized else own_descendants()
     try:
-        stored = _stored(orders, running)
+        stored = _stored(request, running)
     except Unmeasured as error:
         return f"killed for {error}: what cannot be measured is too much"
-    return (_killed(orders) if grouped else _grown(orders.limits, running)) or stored
+    return (_killed(request) if grouped else _grown(request.limits, running)) or stored
 
 
-def _killed(orders: Orders) -> str:
+def _killed(request: RunRequest) -> str:
     """The same of what the kernel killed a process for."""
-    events = orders.cage.events
-    return _more_than(f"{orders.limits.memory_bytes // MIB} MiB of memory") if events and oom_killed(events) else ""
+    events = request.jail.events
+    return _more_than(f"{request.limits.memory_bytes // MIB} MiB of memory") if events and oom_killed(events) else ""
 
 
-def _grown(limits: Limits, running: list[int]) -> str:
+def _grown(limits: SandboxLimits, running: list[int]) -> str:
     """The same of what only this process adds up."""
     if memory_bytes(running, limits.memory_bytes) > limits.memory_bytes:
         return _more_than(f"{limits.memory_bytes // MIB} MiB of memory")
     return _more_than(f"{limits.processes} processes") if threads(running) > limits.processes else ""
 
 
-def _stored(orders: Orders, running: list[int]) -> str:
+def _stored(request: RunRequest, running: list[int]) -> str:
     """The same of files. Raises `Unmeasured`."""
-    limits, folder = orders.limits, orders.cage.folder
-    if orders.cage.sized:
+    limits, folder = request.limits, request.jail.folder
+    if request.jail.sized:
         stored, entries = filled(folder)
     else:
-        stored, entries = used(folder, limits.files)
+        stored, entries = disk_use(folder, limits.files)
         stored += nameless_bytes(running, folder)
     if entries > limits.files:
         return _more_than(f"{limits.files} files")
@@ -188,48 +189,48 @@ def _more_than(limit: str) -> str:
 
 def _verdict(
     ending: str, code: int | None, detail: str, seconds: float, files: dict[str, bytes], output: tuple[bytes, bytes]
-) -> Verdict:
+) -> RunReport:
     stdout, stderr = output
-    return Verdict(
+    return RunReport(
         ending=ending, return_code=code, stdout=stdout, stderr=stderr, seconds=seconds, detail=detail, files=files
     )
 
 
-def _prepare(orders: Orders) -> None:
+def _prepare(request: RunRequest) -> None:
     """Orphans come to this process, nobody may look into it, and it ends the run when its parent dies."""
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_DUMPABLE, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # In a namespace the code could send it; the kernel ends the warden there with what started it.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if orders.cage.alone else _end)
-    if not orders.cage.alone:
+    # In a namespace the code could send it; the kernel ends the supervisor there with what started it.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if request.jail.alone else _end)
+    if not request.jail.alone:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != orders.parent:  # it died before the kernel knew
+        if os.getppid() != request.parent:  # it died before the kernel knew
             raise SystemExit(1)
-    _hand_over(orders.cage, orders.limits)
+    _hand_over(request.jail, request.limits)
 
 
-def _hand_over(cage: Cage, limits: Limits) -> None:
-    for descriptor in (*cage.entrances, cage.events, cage.end):
+def _hand_over(jail: Jail, limits: SandboxLimits) -> None:
+    for descriptor in (*jail.entrances, jail.events, jail.end):
         if descriptor is not None:
             os.set_inheritable(descriptor, False)  # the code gets none of them
-    if cage.sized and not cage.alone:
-        mount_own(cage.folder, limits)
-    if cage.second_uid is not None:
-        os.chmod(cage.folder, 0o700)  # it is the first user's
-    if cage.uid is not None:
-        os.chown(cage.folder, cage.uid, cage.uid)
+    if jail.sized and not jail.alone:
+        mount_own(jail.folder, limits)
+    if jail.second_uid is not None:
+        os.chmod(jail.folder, 0o700)  # it is the first user's
+    if jail.uid is not None:
+        os.chown(jail.folder, jail.uid, jail.uid)
 
 
-def _remove(cage: Cage) -> None:
-    if cage.sized:
-        unmount(cage.folder)
+def _remove(jail: Jail) -> None:
+    if jail.sized:
+        unmount(jail.folder)
     with contextlib.suppress(OSError):  # whatever stays goes when the next service starts
-        remove(cage.folder)
+        remove(jail.folder)
 
 
-class Refused(Exception):
+class RunRefused(Exception):
     """The run cannot begin within its limits."""
 
 

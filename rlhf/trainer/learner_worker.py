@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from rlhf.trainer.accelerator import choose_accelerator
 from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batch import MicroBatch, Minibatch
-from rlhf.trainer.scores import RankScores, Wanted
-from rlhf.trainer.settings import LearnerSettings, Orders, PairTerms, Trained
+from rlhf.trainer.forward_outputs import ForwardRequest, RankForwardOutputs
+from rlhf.trainer.settings import LearnerSettings, PairTerms, Trained, UpdateArguments
 from rlhf.transfer.interfaces import LOOPBACK, own_address
 from rlhf.transfer.types import Manifest, Meeting, Rendezvous
 from rlhf.types import PolicyVersion, Routing, Written
@@ -79,13 +79,13 @@ class LearnerWorker:
         self._rank = kinds[settings.trains](rank, world_size, settings)
         return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}
 
-    def score(self, microbatches: Sequence[MicroBatch], wanted: Wanted) -> RankScores:
+    def forward_outputs(self, microbatches: Sequence[MicroBatch], wanted: ForwardRequest) -> RankForwardOutputs:
         """Log-probs of the ACTION tokens under the present weights and the reference, and values: what is wanted."""
-        return self._started.score(microbatches, wanted)
+        return self._started.forward_outputs(microbatches, wanted)
 
-    def update(self, minibatches: Sequence[Minibatch], orders: Orders) -> RankAnswer:
+    def update(self, minibatches: Sequence[Minibatch], arguments: UpdateArguments) -> RankAnswer:
         """One optimizer step for every minibatch of every epoch, of the policy and, with a critic, of the critic."""
-        return self._started.update(minibatches, orders)
+        return self._started.update(minibatches, arguments)
 
     def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
         """One optimizer step for every minibatch, on the supervised loss of the ACTION tokens."""

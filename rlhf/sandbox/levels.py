@@ -1,4 +1,4 @@
-"""Which isolation this machine offers: every rung is tried with real code, strongest first, and the first that holds
+"""Which isolation this machine offers: every level is tried with real code, strongest first, and the first that holds
 is taken."""
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rlhf.sandbox import landlock
-from rlhf.sandbox.groups import NoGroups, Parents, find
-from rlhf.sandbox.isolation import Isolation, Rung, sweep_folders
-from rlhf.sandbox.limits import MIB, Limits
-from rlhf.sandbox.program import Program, Run, SandboxBroken, SandboxUnavailable
+from rlhf.sandbox.groups import NoGroups, Parents, find_parents
+from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation, sweep_folders
+from rlhf.sandbox.limits import MIB, SandboxLimits
+from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, SandboxUnavailable
 from rlhf.sandbox.python import candidates, interpreter
-from rlhf.sandbox.run import run
+from rlhf.sandbox.run import run_program
 
-PROBE_LIMITS = Limits(wall_seconds=20.0, memory_bytes=256 * MIB)
+PROBE_LIMITS = SandboxLimits(wall_seconds=20.0, memory_bytes=256 * MIB)
 PROBE = """
 import os, socket
 def allowed(what):
@@ -39,60 +39,65 @@ ADVICE = "install bubblewrap (apt-get install bubblewrap), or use a kernel with 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ladder:
-    """The rung that was taken, and why not the stronger ones, each with its reason."""
+class ChosenIsolation:
+    """The level that was taken, and why not the stronger ones, each with its reason."""
 
-    isolation: Isolation
-    passed_over: tuple[tuple[Rung, str], ...] = ()
+    isolation: SandboxIsolation
+    passed_over: tuple[tuple[IsolationLevel, str], ...] = ()
     ungrouped: str = ""
     """Why there are no control groups, where there are none."""
 
     def __str__(self) -> str:
-        over = "".join(f"; not {rung}: {reason}" for rung, reason in self.passed_over)
+        over = "".join(f"; not {level}: {reason}" for level, reason in self.passed_over)
         bounds = "".join(f"; {name} {how}" for name, how in self.isolation.bounds.items())
-        return f"{self.isolation.rung} with {self.isolation.python.path}{bounds}{self._ungrouped()}{over}"
+        return f"{self.isolation.level} with {self.isolation.python.path}{bounds}{self._ungrouped()}{over}"
 
     def _ungrouped(self) -> str:
         return f"; no control groups: {self.ungrouped}" if self.ungrouped else ""
 
 
 def choose(
-    *, python: str | None = None, rungs: Sequence[Rung] = (Rung.BUBBLEWRAP, Rung.LANDLOCK), allow_rlimits: bool = False
-) -> Ladder:
-    """The strongest of `rungs` that holds here, for the Python at `python`, or for one that is found.
+    *,
+    python: str | None = None,
+    levels: Sequence[IsolationLevel] = (IsolationLevel.BUBBLEWRAP, IsolationLevel.LANDLOCK),
+    allow_rlimits: bool = False,
+) -> ChosenIsolation:
+    """The strongest of `levels` that holds here, for the Python at `python`, or for one that is found.
 
     Raises `SandboxUnavailable` with the reasons when there is none. Resource limits alone stop no file access and no
     network: they are tried, last, only where `allow_rlimits` says so.
     """
     groups, ungrouped = _groups()
     sweep_folders()
-    over: list[tuple[Rung, str]] = []
-    for rung in (*rungs, *((Rung.RLIMITS,) if allow_rlimits else ())):
+    over: list[tuple[IsolationLevel, str]] = []
+    for level in (*levels, *((IsolationLevel.RLIMITS,) if allow_rlimits else ())):
         reasons = []
         for path in [python] if python else candidates():
-            isolation, reason = _strongest(Isolation(rung=rung, python=interpreter(path), groups=groups))
+            isolation, reason = _strongest(SandboxIsolation(level=level, python=interpreter(path), groups=groups))
             if isolation:
-                return Ladder(isolation=isolation, passed_over=tuple(over), ungrouped=ungrouped or reason)
+                return ChosenIsolation(isolation=isolation, passed_over=tuple(over), ungrouped=ungrouped or reason)
             reasons.append(f"{path}: {reason}")
-        over.append((rung, ", ".join(reasons)))
-    reasons_text = "; ".join(f"{rung}: {reason}" for rung, reason in over)
+        over.append((level, ", ".join(reasons)))
+    reasons_text = "; ".join(f"{level}: {reason}" for level, reason in over)
     raise SandboxUnavailable(f"no isolation works on this machine, so no code is run; {ADVICE} ({reasons_text})")
 
 
 def _groups() -> tuple[Parents | None, str]:
     try:
-        return find(), ""
+        return find_parents(), ""
     except NoGroups as error:
         return None, str(error)
 
 
-def _strongest(whole: Isolation) -> tuple[Isolation | None, str]:
-    """The rung with as much of what bounds it as works here, and why not more, or why not at all."""
-    if missing := _missing(whole.rung):
+def _strongest(whole: SandboxIsolation) -> tuple[SandboxIsolation | None, str]:
+    """The level with as much of what bounds it as works here, and why not more, or why not at all."""
+    if missing := _missing(whole.level):
         return None, missing
     reason = ""
     for groups in dict.fromkeys((whole.groups, None)):
-        for own_disk in (True, False) if whole.rung is not Rung.BUBBLEWRAP and os.geteuid() == 0 else (False,):
+        for own_disk in (
+            (True, False) if whole.level is not IsolationLevel.BUBBLEWRAP and os.geteuid() == 0 else (False,)
+        ):
             isolation = replace(whole, groups=groups, own_disk=own_disk)
             if not (failed := probe(isolation)):
                 return isolation, reason if groups is None else ""
@@ -100,29 +105,29 @@ def _strongest(whole: Isolation) -> tuple[Isolation | None, str]:
     return None, reason
 
 
-def probe(isolation: Isolation) -> str:
+def probe(isolation: SandboxIsolation) -> str:
     """Why this isolation does not hold on this machine; empty when it does."""
     with tempfile.NamedTemporaryFile() as secret, _listener() as port:
         os.chmod(secret.name, 0o666)
         try:
-            seen = run(Program(code=PROBE.format(secret=secret.name, port=port)), PROBE_LIMITS, isolation)
+            seen = run_program(Program(code=PROBE.format(secret=secret.name, port=port)), PROBE_LIMITS, isolation)
         except SandboxBroken as error:
             return str(error)
-    return _judge(seen, isolation.rung)
+    return _judge(seen, isolation.level)
 
 
-def _judge(seen: Run, rung: Rung) -> str:
-    if rung is Rung.RLIMITS and "runs 42" in seen.stdout:
+def _judge(seen: ProgramResult, level: IsolationLevel) -> str:
+    if level is IsolationLevel.RLIMITS and "runs 42" in seen.stdout:
         return ""
     return (
         "" if seen.stdout == HOLDS else f"the probe said {seen.stdout!r}, {seen.stderr[-300:]!r} {seen.detail}".strip()
     )
 
 
-def _missing(rung: Rung) -> str:
-    if rung is Rung.BUBBLEWRAP and shutil.which("bwrap") is None:
+def _missing(level: IsolationLevel) -> str:
+    if level is IsolationLevel.BUBBLEWRAP and shutil.which("bwrap") is None:
         return "bwrap is not installed"
-    if rung is Rung.LANDLOCK and landlock.version() == 0:
+    if level is IsolationLevel.LANDLOCK and landlock.version() == 0:
         return "the kernel has no Landlock, or it is off"
     return ""
 

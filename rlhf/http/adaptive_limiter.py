@@ -7,7 +7,7 @@ from collections import deque
 from types import TracebackType
 
 
-class Gate:
+class AdaptiveLimiter:
     """At most `limit` inside at once, first come, first served. `busy` halves the limit, once for
     all calls that were inside together, and every `limit` answers raise it by one, up to `most`.
 
