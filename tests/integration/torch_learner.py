@@ -126,7 +126,7 @@ class ThreadedEngine:
         await asyncio.to_thread(self.worker.commit, version)
 
     async def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
-        return await asyncio.to_thread(self.worker.score, token_ids)
+        return await asyncio.to_thread(self.worker.token_logprobs, token_ids)
 
     async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
         return completion_of(await asyncio.to_thread(self.worker.extend, token_ids, tokens), self.name)

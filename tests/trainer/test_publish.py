@@ -233,12 +233,12 @@ async def test_without_fixed_limits_what_rounding_explains_is_measured_at_every_
     await stage.publisher.connect()
     await stage.publisher.drill()
     stage.learner.update(weight)
-    score = stage.engines[0].score
+    logprobs = stage.engines[0].token_logprobs
 
     async def otherwise_rounded(token_ids: np.ndarray) -> TokenLogprobs:
-        return TokenLogprobs((await score(token_ids)).logprobs + np.float32(gap * weight))
+        return TokenLogprobs((await logprobs(token_ids)).logprobs + np.float32(gap * weight))
 
-    stage.engines[0].score = otherwise_rounded
+    stage.engines[0].token_logprobs = otherwise_rounded
     with pytest.raises(PublishError, match="allowed are") if refused else nullcontext():
         await stage.publisher.publish()
 
