@@ -1,4 +1,4 @@
-"""`rlhf run_check`: what a recipe comes to, without running it."""
+"""`rlhf check`: what a recipe comes to, without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlhf run_options`: every key of a recipe."""
+"""`rlhf options`: every key of a recipe."""
 
 from __future__ import annotations
 
