@@ -23,6 +23,7 @@ lint: setup
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy rlhf
 	.venv/bin/lint-imports
+	$(PY) -m tests.house
 	$(PY) scripts/pins.py --check
 
 # Two tests at a time on two cores. More than four take more memory than they save time: each may hold an engine.
