@@ -15,6 +15,7 @@ from typing import Any
 
 from rlhf.errors import ConfigError
 from rlhf.http.binding import token_from
+from rlhf.reward.checking.judge import signature
 from rlhf.reward.checking.link import NEEDS_TRUST
 from rlhf.reward.code_block import code_of
 from rlhf.reward.code_config import CodeRewardConfig
@@ -46,10 +47,14 @@ import os
 def twice(x):
     return 2 * x
 def looks():
-    try:
-        return open(f'/proc/{os.getppid()}/mem', 'rb').close() is None
-    except OSError:
-        return False
+    judge = f'/proc/{os.getppid()}'
+    for look in (lambda: open(f'{judge}/mem', 'rb').close(), lambda: os.readlink(f'{judge}/fd/0')):
+        try:
+            look()
+            return True
+        except OSError:
+            pass
+    return False
 """
 KNOWN_TESTS = Asserts(texts=("assert twice(2) == 4", "assert twice(2) == 5", "assert looks()"))
 
@@ -136,11 +141,11 @@ class CodeScorer:
         return await self._pairs(code, tests)
 
     async def _asserts(self, code: str, tests: Asserts) -> list[Outcome]:
-        """A test passes when the line with this run's nonce says so, and in no other way."""
+        """A test passes when a line that was signed with this run's key says so, and in no other way."""
         trusting = self.config.tests == "trusting"
         refused = [not trusting and evaluates(text, tests.entry_point) for text in tests.texts]
         asked = {
-            "nonce": secrets.token_hex(16),
+            "key": secrets.token_hex(16),
             "code": code,
             "tests": ["" if why else text for text, why in zip(tests.texts, refused, strict=True)],
             "names": of_the_code(tests),
@@ -149,9 +154,8 @@ class CodeScorer:
         }
         stdin, seconds = json.dumps(asked).encode(), self.config.timeout_seconds
         run = await self._run(self._judging, stdin, seconds, two_users=self._two_users)
-        lines = [line.split(" ", 3) for line in run.stdout.splitlines()]
-        judged = {line[1]: line[2:] for line in lines if len(line) == 4 and line[0] == asked["nonce"]}
-        silence = ["", run.detail or f"the tests ended with code {run.return_code}"]
+        judged = signed_lines(run.stdout, asked["key"])
+        silence = ("", run.detail or f"the tests ended with code {run.return_code}")
         verdicts = [judged.get(str(index), silence) for index in range(len(tests.texts))]
         return [
             Outcome(passed=False, why=f"{why}; {NEEDS_TRUST}") if why else Outcome(passed=said == "passed", why=told)
@@ -185,6 +189,18 @@ class CodeScorer:
         if run.ending is TerminationReason.REFUSED:
             raise SandboxBroken(f"the sandbox does not take the program: {run.detail}")
         return run
+
+
+def signed_lines(stdout: str, key: str) -> dict[str, tuple[str, str]]:
+    """What the judge said of each test, by its index: passed or failed, and why. The code may have written to the same
+    stream; what is not signed is not the judge's."""
+    found = {}
+    for line in stdout.splitlines():
+        signed, _, told = line.partition(" ")
+        if secrets.compare_digest(signed.encode(errors="replace"), signature(key, told).encode()):
+            index, said, *why = told.split(" ", 2)
+            found[index] = (said, "".join(why))
+    return found
 
 
 def printed(run: ProgramResult, wanted: str) -> Outcome:

@@ -40,6 +40,7 @@ def confine(jail: Jail, limits: SandboxLimits) -> None:
             truncate_covered=known >= landlock.TRUNCATE_SINCE,
             counted=bool(jail.entrances),
             sized=jail.sized,
+            hidden=jail.parts,
         )
 
 

@@ -38,8 +38,12 @@ def own_descendants() -> list[int]:
 
 def memory_bytes(processes: list[int], worth_exactness: int) -> int:
     """What they hold together, as far as it can be seen; pages that they share count once where the cheap sum exceeds
-    `worth_exactness`. What lies in pipes and sockets is taken for the most that it can be."""
-    kernel = sum(IN_A_PIPE if stat.S_ISFIFO(about.st_mode) else IN_A_SOCKET for about in _queues(processes))
+    `worth_exactness`. What lies in pipes and sockets is taken for the most that it can be, and what a process hides for
+    sockets."""
+    seen, hiding = _open_files(processes)
+    kernel = sum(IN_A_PIPE for about in seen if stat.S_ISFIFO(about.st_mode))
+    kernel += IN_A_SOCKET * sum(stat.S_ISSOCK(about.st_mode) for about in seen)
+    kernel += IN_A_SOCKET * sum(_descriptors(process) for process in hiding)
     total = sum(_resident(process) for process in processes) + kernel
     return total if total <= worth_exactness else sum(_share(process) for process in processes) + kernel
 
@@ -54,11 +58,15 @@ def oom_killed(events: int) -> bool:
     return any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in lines)
 
 
-def nameless_bytes(processes: list[int], folder: str) -> int:
-    """Size of the files without a name that they hold. Raises `Unmeasured` where that cannot be seen."""
-    held = {about.st_ino: about.st_blocks * 512 for about in _open_files(processes) if about.st_nlink == 0}
+def nameless_bytes(processes: list[int], folder: str, trusted: int | None = None) -> int:
+    """Size of the files without a name that they hold. Raises `Unmeasured` where that cannot be seen, of any but the
+    process that is `trusted`."""
+    seen, hiding = _open_files(processes)
+    if hiding - {trusted}:
+        raise Unmeasured("a process that hides what it holds")
+    held = {about.st_ino: about.st_blocks * 512 for about in seen if about.st_nlink == 0}
     for process in processes:
-        for line in _read(f"/proc/{_alive(process)}/maps").splitlines():
+        for line in _read(f"/proc/{_alive(process)}/maps").split("\n")[:-1]:
             _, _, _, _, inode, *name = line.split(maxsplit=5)
             if name and name[0].startswith(folder) and name[0].endswith(" (deleted)") and int(inode) not in held:
                 raise Unmeasured("a file that only a mapping holds")
@@ -122,24 +130,17 @@ def _children(process: int) -> Iterator[int]:
         yield from map(int, _read(f"/proc/{process}/task/{task}/children").split())
 
 
-def _queues(processes: list[int]) -> list[os.stat_result]:
-    """Their pipes and sockets, each once."""
-    open_files = _open_files(processes, hidden=False)
-    return [about for about in open_files if stat.S_ISFIFO(about.st_mode) or stat.S_ISSOCK(about.st_mode)]
-
-
-def _open_files(processes: list[int], *, hidden: bool = True) -> list[os.stat_result]:
-    """The files that any thread of them has open, each once. Raises `Unmeasured` for a process that hides them, if
-    `hidden`."""
+def _open_files(processes: list[int]) -> tuple[list[os.stat_result], set[int]]:
+    """The files that any thread of them has open, each once, and the processes that hide theirs."""
     found: dict[tuple[int, int], os.stat_result] = {}
+    hiding: set[int] = set()
     for process in processes:
         for task in _listing(f"/proc/{process}/task"):
             folder = f"/proc/{process}/task/{task}/fd"
             try:
                 descriptors = os.listdir(folder)
             except PermissionError:  # a thread that has ended looks so too
-                if hidden and _pages(f"{process}/task/{task}"):
-                    raise Unmeasured("a process that hides what it holds") from None
+                hiding |= {process} if _pages(f"{process}/task/{task}") else set()
                 continue
             except OSError:
                 continue
@@ -147,7 +148,17 @@ def _open_files(processes: list[int], *, hidden: bool = True) -> list[os.stat_re
                 with contextlib.suppress(OSError):
                     about = os.stat(f"{folder}/{descriptor}")
                     found[about.st_dev, about.st_ino] = about
-    return list(found.values())
+    return list(found.values()), hiding
+
+
+def _descriptors(process: int) -> int:
+    """How many a process has that does not show them: the size of their folder since Linux 6.2, else that of its
+    table, which has room for all."""
+    with contextlib.suppress(OSError):
+        if size := os.stat(f"/proc/{process}/fd").st_size:
+            return size
+    lines = _read(f"/proc/{_alive(process)}/status").split("\n")
+    return next((int(line.split()[1]) for line in lines if line.startswith("FDSize:")), 0)
 
 
 def _alive(process: int) -> str:
@@ -170,7 +181,7 @@ def _resident(process: int) -> int:
 
 
 def _share(process: int) -> int:
-    for line in _read(f"/proc/{_alive(process)}/smaps_rollup").splitlines():
+    for line in _read(f"/proc/{_alive(process)}/smaps_rollup").split("\n"):
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     return _resident(process)  # it hides its maps
@@ -184,8 +195,9 @@ def _listing(folder: str) -> list[str]:
 
 
 def _read(path: str) -> str:
+    """A file of the kernel's; names in it are any bytes, and only "\\n" ends a line."""
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             return file.read()
     except OSError:
         return ""

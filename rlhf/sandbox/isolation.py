@@ -101,7 +101,7 @@ def place(isolation: SandboxIsolation, limits: SandboxLimits, *, two_users: bool
             here = _in_namespaces(isolation, limits, Loan(uid=uid, group=own))
         else:
             here = _in_a_folder(isolation, stack.enter_context(_scratch()), Loan(uid=uid, group=own))
-        yield replace(here, jail=here.jail._replace(second_uid=second))
+        yield replace(here, jail=here.jail._replace(second_uid=second, parts=two_users))
 
 
 def sweep_folders() -> None:

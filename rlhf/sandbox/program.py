@@ -18,6 +18,8 @@ class Program:
     lend (started as root), the program starts with two: the effective one, whose folder it is, and another as the real
     one.
     A process of it may take either, and those of the one can neither signal those of the other nor touch their files.
+    Without user ids to lend its first process may close itself to its children (`PR_SET_DUMPABLE`); what that process
+    holds is not measured then.
     """
 
     code: str

@@ -15,7 +15,13 @@ MAIN = "main.py"
 GRACE_SECONDS = 30.0
 """Beyond the run's own time: for the supervisor to start, move files, end everything and report."""
 STOP_SECONDS = 15.0
-ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "MALLOC_ARENA_MAX": "2",  # each has 64 MiB of addresses, one for each thread
+}
 
 
 def run_program(program: Program, ceiling: SandboxLimits, isolation: SandboxIsolation) -> ProgramResult:

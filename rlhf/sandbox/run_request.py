@@ -37,6 +37,8 @@ class Jail(NamedTuple):
     """Descriptor: "1" written to it kills all that is in the group."""
     second_uid: int | None = None
     """Another user id that no other process has: the code's real one at its start."""
+    parts: bool = False
+    """The first process is none of the code's, and may hide from the others of the run."""
     readable: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
 

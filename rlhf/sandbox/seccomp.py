@@ -69,12 +69,14 @@ def install(
     truncate_covered: bool,
     counted: bool = True,
     sized: bool = True,
+    hidden: bool = False,
 ) -> None:
     """Put the filter on this thread and all that it starts, for good. Raises `OSError`.
 
     `files_outside`: the machine's files are there, and only Landlock is before them; `truncate_covered`: it knows that
     call. `others_outside`: processes of the same user are there, and nothing but this filter stops a signal to them.
-    `counted`: the kernel counts the memory of the run; `sized`: its folder cannot outgrow its size.
+    `counted`: the kernel counts the memory of the run; `sized`: its folder cannot outgrow its size. `hidden`: the first
+    process may hide, and whoever else does is ended for it.
     """
     column, architecture = ARCHITECTURES[os.uname().machine]
     forbidden = (NETWORK, OTHER_PROCESSES, KERNEL, OUTLIVES_OR_ESCAPES_COUNTING)
@@ -82,9 +84,8 @@ def install(
     rules += calls("clone3", column, [_return(ABSENT)])  # its flags lie in memory; libc falls back to clone
     rules += calls("clone", column, [*_unless_files_are_shared(), *forbidden_bits(0, NEW_NAMESPACES)])
     rules += calls("ioctl", column, forbidden_values(1, TERMINALS_AND_ATTRIBUTES))
-    # Out of sight, a process could hold files that only the supervisor sees. In a namespace the folder has its size,
-    # and there the tests of a code reward hide from the code, which may be the same user.
-    hiding = (PR_SET_DUMPABLE,) if files_outside else ()
+    # Out of sight, a process could hold files that only the supervisor sees. In a namespace the folder has its size.
+    hiding = (PR_SET_DUMPABLE,) if files_outside and not hidden else ()
     rules += calls("prctl", column, forbidden_values(0, (PR_SET_MM, *hiding)))
     rules += calls("setsockopt", column, forbidden_values(2, SO_BUFFERS))
     rules += calls("sendto", column, no_pointer(4))

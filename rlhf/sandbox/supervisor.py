@@ -140,18 +140,19 @@ def _watch(child: int, streams: Streams, request: RunRequest, deadline: float) -
                 return "time", None, f"killed after {request.limits.wall_seconds:g} s"
             if time.monotonic() - looked >= LOOK_SECONDS:
                 looked = time.monotonic()
-                if excess := _excess(request):
+                if excess := _excess(request, child):
                     return "excess", None, excess
     finally:
         os.close(over)
 
 
-def _excess(request: RunRequest) -> str:
-    """What the run uses too much of, as the detail of its verdict; empty when there is nothing."""
+def _excess(request: RunRequest, child: int) -> str:
+    """What the run, whose first process is `child`, uses too much of, as the detail of its verdict; empty when there is
+    nothing."""
     grouped, sized = bool(request.jail.entrances), request.jail.sized
     running = [] if grouped and sized else own_descendants()
     try:
-        stored = _stored(request, running)
+        stored = _stored(request, running, child if request.jail.parts else None)
     except Unmeasured as error:
         return f"killed for {error}: what cannot be measured is too much"
     return (_killed(request) if grouped else _grown(request.limits, running)) or stored
@@ -170,14 +171,14 @@ def _grown(limits: SandboxLimits, running: list[int]) -> str:
     return _more_than(f"{limits.processes} processes") if threads(running) > limits.processes else ""
 
 
-def _stored(request: RunRequest, running: list[int]) -> str:
+def _stored(request: RunRequest, running: list[int], trusted: int | None) -> str:
     """The same of files. Raises `Unmeasured`."""
     limits, folder = request.limits, request.jail.folder
     if request.jail.sized:
         stored, entries = filled(folder)
     else:
         stored, entries = disk_use(folder, limits.files)
-        stored += nameless_bytes(running, folder)
+        stored += nameless_bytes(running, folder, trusted)
     if entries > limits.files:
         return _more_than(f"{limits.files} files")
     return _more_than(f"{limits.disk_bytes // MIB} MiB of disk") if stored > limits.disk_bytes else ""

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from rlhf.reward.code import judging_program, make_code_scorer
+from rlhf.reward.checking.judge import signature
+from rlhf.reward.code import judging_program, make_code_scorer, signed_lines
 from rlhf.reward.code_config import CodeRewardConfig
 from rlhf.reward.code_names import evaluates, names_of_the_code
 from rlhf.reward.code_tests import Asserts, TestsError, read_tests
@@ -105,25 +106,34 @@ def f(x):
             low, high = (int(end, 16) for end in line.split()[0].split('-'))
             try:
                 memory.seek(low)
-                found = re.search(rb'"nonce": ?"([0-9a-f]{32})"', memory.read(high - low))
+                found = re.search(rb'"key": ?"([0-9a-f]{32})"', memory.read(high - low))
             except (OSError, OverflowError, ValueError):
                 continue
             if found:
                 break
-    for name in os.listdir(f'/proc/{os.getppid()}/fd'):
-        try:
-            with open(f'/proc/{os.getppid()}/fd/{name}', 'w') as out:
-                out.write(f'{found[1].decode()} 0 passed \\n')
-        except OSError:
-            pass
+    return found and 'found it'
 """
 
 
 def test_the_code_cannot_read_the_tests_where_programs_run_as_root(tmp_path: Path) -> None:
-    nonce = secrets.token_hex(16)
-    asked = {"nonce": nonce, "code": READS_THE_JUDGE, "tests": ["assert f(1) == 2"], "names": ["f"]}
+    key = secrets.token_hex(16)
+    asked = {"key": key, "code": READS_THE_JUDGE, "tests": ["assert f(1) == 'found it'"], "names": ["f"]}
     text = json.dumps(asked | {"entry_point": None, "setup": "", "trusting": False}).encode()
     command = [sys.executable, "-c", judging_program()]
     said = subprocess.run(command, input=text, capture_output=True, timeout=60, cwd=tmp_path).stdout.decode()
-    assert f"{nonce} 0 failed" in said
-    assert f"{nonce} 0 passed" not in said
+    assert signed_lines(said, key)["0"][0] == "failed"
+    assert key not in said
+
+
+def test_only_lines_that_are_signed_are_verdicts_each_of_its_own_test() -> None:
+    key, other = secrets.token_hex(16), secrets.token_hex(16)
+    told = [f"{signature(key, line)} {line}" for line in ("0 failed AssertionError: 1 passed", "1 passed")]
+    forged = [
+        f"{told[1].partition(' ')[0]} 0 passed",
+        f"{signature(other, '0 passed')} 0 passed",
+        f"{key} 0 passed",
+        *("0 passed", " 0 passed", "\x00\ufffd\ud800 0 passed", "x" * 100_000, "", " ", told[1][:-1]),
+    ]
+    verdicts = {"0": ("failed", "AssertionError: 1 passed"), "1": ("passed", "")}
+    assert signed_lines("\n".join([*forged, *told, *forged]), key) == verdicts
+    assert signed_lines("\n".join([*forged, told[1], f"half a line{told[0]}"]), key) == {"1": ("passed", "")}

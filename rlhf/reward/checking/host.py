@@ -8,6 +8,7 @@ import json
 import operator
 import os
 import sys
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -15,9 +16,11 @@ from typing import Any
 from rlhf.reward.checking.values import (
     MOST_BYTES,
     Met,
-    content,
+    change,
+    changes,
     exception,
     exception_value,
+    items_of,
     pack_value,
     plain_value,
     unpack_value,
@@ -40,20 +43,30 @@ FIRST_USER, USERS = 50_000, 15_000
 
 
 class ObjectServer:
-    """Answers each request, a line of JSON, with one line. Objects are known by their number."""
+    """Answers each request, a number and a line of JSON, with one line under its number. Objects are known by their
+    number, and so are functions of the test."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "r"), os.fdopen(answers, "w")
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
+        self._of_test: dict[int, Any] = {}
+        self._numbers_of_test: dict[int, int] = {}
+        self._one_at_a_time = threading.Lock()
+        self._request = ""
+        self._waiting: list[str] = []
         solution = sys.modules["solution"] = ModuleType("solution")
         self._names = solution.__dict__
         self._names["__file__"] = os.path.join(os.getcwd(), "solution.py")
 
     def serve(self) -> None:
         """Carry out requests until nobody asks."""
-        while line := self._requests.readline():
-            self._send(self._answer(json.loads(line)))
+        while line := (self._waiting.pop(0) if self._waiting else self._requests.readline()):
+            self._request, _, asked = line.partition(" ")
+            answer = self._answer(json.loads(asked))
+            with self._one_at_a_time:  # a thread of the code may still call a function of the test
+                self._send(answer)
+                self._request = ""
 
     def _answer(self, request: dict[str, Any]) -> str:
         do, met, before = request["do"], Met(), []
@@ -64,12 +77,12 @@ class ObjectServer:
                 exec(compile(request["code"], SOURCES[do], "exec", dont_inherit=True), self._names)
                 return "{}"
             arguments, named = (unpack_value(request[given], self._find, met) for given in ("arguments", "named"))
-            before = [_items(value) for value in met.values]
+            before = [items_of(value) for value in met.values]
             result = next(arguments[0]) if do == "next" else OPERATIONS[do](*arguments, **named)
         except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
             end = {"end": True} if do == "next" and type(error) is StopIteration else exception_value(error)
-            return self._line(lambda: end | {"changed": self._changed(before, met)})
-        return self._line(lambda: {"result": self._pack(result, met), "changed": self._changed(before, met)})
+            return self._line(lambda: end | {"changed": changes(before, self._keep, met)})
+        return self._line(lambda: {"result": self._pack(result, met), "changed": changes(before, self._keep, met)})
 
     def _named(self, name: str) -> str:
         if name not in self._names or isinstance(self._names[name], ModuleType):
@@ -84,22 +97,16 @@ class ObjectServer:
             return json.dumps({"unfit": f"{type(error).__name__}: {exception_value(error)['text']}"})
         return line if len(line) < MOST_BYTES else json.dumps({"unfit": f"it has more than {MOST_BYTES} bytes"})
 
-    def _changed(self, before: list[tuple[Any, ...]], met: Met) -> list[Any]:
-        """Which mutable arguments hold something else than before, and what."""
-        return [
-            [number, content(value, self._keep, met)]
-            for number, (items, value) in enumerate(zip(before, list(met.values), strict=False))
-            if len(items) != len(now := _items(value)) or not all(map(operator.is_, items, now))
-        ]
-
     def _send(self, line: str) -> None:
-        self._answers.write(line + "\n")
+        self._answers.write(f"{self._request} {line}\n")
         self._answers.flush()
 
     def _pack(self, value: Any, met: Met) -> Any:
         return pack_value(value, self._keep, met)
 
     def _keep(self, value: Any) -> Any:
+        if (number := self._numbers_of_test.get(id(value))) is not None:
+            return {"own": number}
         if (simple := plain_value(value)) is not value:
             return {"kin": self._pack(simple, Met())}
         if (number := self._numbers.get(id(value))) is None:
@@ -112,26 +119,49 @@ class ObjectServer:
             return self._objects[known_by]
         if kind == "kin":
             return known_by
-        if kind == "named":
-            module, name = known_by
-            return operator.attrgetter(name)(importlib.import_module(module))
-        return self._function_of_the_test(known_by)
+        number, *about = known_by
+        if number not in self._of_test:
+            value = _named(*about) if kind == "named" else self._function_of_the_test(number, *about)
+            self._of_test[number], self._numbers_of_test[id(value)] = value, number
+        return self._of_test[number]
 
-    def _function_of_the_test(self, number: int) -> Callable[..., Any]:
-        def function(*arguments: Any) -> Any:
-            met = Met()
-            self._send(json.dumps({"function": number, "arguments": [self._pack(one, met) for one in arguments]}))
-            answer = json.loads(self._requests.readline())
-            if "raised" in answer:
-                raise exception(answer["raised"], answer["text"])
-            return unpack_value(answer["result"], self._find, met)
+    def _function_of_the_test(self, number: int, name: str, doc: str | None) -> Callable[..., Any]:
+        def function(*arguments: Any, **named: Any) -> Any:
+            with self._one_at_a_time:
+                if not self._request:
+                    raise RuntimeError("a function of the test is called when the test asks for nothing")
+                return self._call(number, list(arguments), named)
 
+        function.__name__ = function.__qualname__ = name
+        function.__doc__ = doc
         return function
 
+    def _call(self, number: int, arguments: list[Any], named: dict[str, Any]) -> Any:
+        met = Met()
+        packed = [self._pack(one, met) for one in arguments]
+        packed_named = {name: self._pack(one, met) for name, one in named.items()}
+        given = len(met.values)
+        self._send(json.dumps({"function": number, "arguments": packed, "named": packed_named}))
+        answer = self._said()
+        raised = exception(answer["raised"], answer["text"]) if "raised" in answer else None
+        result = None if raised else unpack_value(answer["result"], self._find, met)
+        change(answer["changed"], self._find, met, given)
+        if raised:
+            raise raised
+        return result
 
-def _items(value: Any) -> tuple[Any, ...]:
-    """What a mutable value holds, one by one."""
-    return (*value, *value.values()) if isinstance(value, dict) else tuple(value)
+    def _said(self) -> dict[str, Any]:
+        """What a function of the test said. The test may have left its request meanwhile, and asked for something."""
+        while line := self._requests.readline():
+            said: dict[str, Any] = json.loads(line.partition(" ")[2])
+            if "do" not in said:
+                return said
+            self._waiting.append(line)
+        os._exit(0)
+
+
+def _named(module: str, name: str) -> Any:
+    return operator.attrgetter(name)(importlib.import_module(module))
 
 
 def be_host(requests: int, answers: int, user: int) -> None:

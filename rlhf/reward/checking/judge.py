@@ -1,7 +1,8 @@
 """The process of the tests: it parts with that of the code, runs each test here, and prints a line about each.
 
-Read from standard input, as JSON: `nonce`, `code`, `tests`, `trusting`, `names` (those that come from the code) and
-`setup` (what is run before the tests). A line is `nonce index passed|failed detail`.
+Read from standard input, as JSON: `key`, `code`, `tests`, `trusting`, `names` (those that come from the code) and
+`setup` (what is run before the tests). A line is `signature index passed|failed detail`: whoever reads the lines cannot
+write others, since the key is in none of them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ast
 import builtins
 import contextlib
 import ctypes
+import hashlib
 import importlib
 import json
 import os
@@ -40,9 +42,15 @@ def judge_main() -> None:
     reach = Reach(tests)
     for index, test in enumerate(tests):
         complaint = refusal or why_test_fails(test, names, link, reach, trusting=asked["trusting"])
-        line = f"{asked['nonce']} {index} {'failed' if complaint else 'passed'} {complaint}"
-        verdicts.write(line.encode("ascii", "backslashreplace") + b"\n")
+        told = " ".join(f"{index} {'failed' if complaint else 'passed'} {complaint}".split())
+        line = told.encode("ascii", "backslashreplace").decode()
+        verdicts.write(f"{signature(asked['key'], line)} {line}\n".encode())
     os._exit(0)
+
+
+def signature(key: str, line: str) -> str:
+    """What only those who know the key can write before a verdict; its index is in it, so none is that of another."""
+    return hashlib.blake2b(line.encode(errors="replace"), key=bytes.fromhex(key), digest_size=16).hexdigest()
 
 
 def parted() -> Link:
@@ -54,12 +62,10 @@ def parted() -> Link:
     libc = ctypes.CDLL(None)
     of_tests, of_code, _ = os.getresuid()
     (read_requests, requests), (answers, write_answers) = os.pipe(), os.pipe()
-    libc.prctl(PR_SET_DUMPABLE, 0)
     if os.fork() == 0:
-        libc.prctl(PR_SET_DUMPABLE, 1)
         be_host(read_requests, write_answers, of_code)
     os.setresuid(of_tests, of_tests, of_tests)
-    libc.prctl(PR_SET_DUMPABLE, 0)  # changing users may undo it
+    libc.prctl(PR_SET_DUMPABLE, 0)  # a sandbox that refuses it fails the proof at the start of the reward
     os.close(read_requests)
     os.close(write_answers)
     return Link(requests, answers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import sys
 import threading
@@ -15,9 +16,11 @@ from rlhf.reward.checking.values import (
     MOST_BYTES,
     Met,
     NoValue,
+    change,
+    changes,
     exception,
     exception_value,
-    fill,
+    items_of,
     pack_value,
     unpack_value,
 )
@@ -35,17 +38,20 @@ class NeedsTrusting(Exception):
 
 class Link:
     """Asks the process of the code one thing at a time. `objection` says why no test passes any more, or this one;
-    `asked` how often the code was asked for what it has."""
+    `asked` how often the code was asked for what it has.
+
+    Exchanges are numbered: a test may leave one (by a signal that it sets), and its answer is none to what is asked
+    next."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "wb"), os.fdopen(answers, "rb")
         self._one_at_a_time = threading.RLock()
-        self._functions: list[FunctionType] = []
+        self._functions: list[Any] = []
         self._objects: dict[tuple[str, int], ObjectOfTheCode] = {}
         self._kin = {base: _kin_of(base, self) for base in BASES}
         self._calling_back = False
         self.ended = self.objection = ""
-        self.asked = 0
+        self.asked = self._number = 0
 
     def run(self, code: str) -> None:
         """Run the code. Raises what the code raises, and `CodeEnded`."""
@@ -69,7 +75,10 @@ class Link:
         """The result of an operation on the code's objects; mutable values it was given change as there."""
         with self._one_at_a_time:
             met = Met()
-            packed = [pack_value(all_of_them, self._keep, met) for all_of_them in (list(arguments), named)]
+            try:
+                packed = [pack_value(all_of_them, self._keep, met) for all_of_them in (list(arguments), named)]
+            except NoValue as error:
+                self.refuse(str(error))
             given = len(met.values)
             self.asked += 1
             answer = self._asked({"do": operation, "arguments": packed[0], "named": packed[1]}, met)
@@ -89,9 +98,10 @@ class Link:
 
     def _exchange(self, request: dict[str, Any], met: Met) -> dict[str, Any]:
         given = len(met.values)
+        self._number += 1
         self._send(request)
         while "function" in (answer := self._receive()):
-            self._send(self._call_back(answer["function"], answer.get("arguments")))
+            self._send(self._call_back(answer["function"], answer.get("arguments"), answer.get("named")))
         if "unfit" in answer:
             self.refuse("an answer of the code cannot be sent", str(answer["unfit"])[:100])
         if "raised" in answer:
@@ -108,52 +118,67 @@ class Link:
 
     def _become(self, changed: Any, met: Met, given: int) -> None:
         """Let the first `given` of the mutable values hold what the code says that they hold."""
-        if type(changed) is not list or len(changed) > given:
-            self._end("it gave no changes")
-        for change in changed:
-            if type(change) is not list or len(change) != 2 or type(change[0]) is not int:
-                self._end("a change is none")
-            if not 0 <= change[0] < given:
-                self._end("it changed what it was not given")
-            value = met.values[change[0]]
-            value.clear()
-            try:
-                fill(value, change[1], self._find, met)
-            except NoValue as error:
-                self._end(str(error))
+        try:
+            change(changed, self._find, met, given)
+        except NoValue as error:
+            self._end(str(error))
 
-    def _call_back(self, number: Any, packed: Any) -> dict[str, Any]:
-        """What a function of the test, which it handed over, says of the code's plain values."""
-        if type(number) is not int or not 0 <= number < len(self._functions) or type(packed) is not list:
-            self._end("it calls a function that it was not given")
+    def _call_back(self, number: Any, packed: Any, packed_named: Any) -> dict[str, Any]:
+        """What a function of the test, which it handed over, says of the code's plain values, and does to them."""
+        if type(packed) is not list or type(packed_named) is not dict:
+            self._end("it calls a function with nothing")
+        function, met = self._own(number), Met()
+        arguments = [self._unpack(argument, met) for argument in packed]
+        named = {name: self._unpack(argument, met) for name, argument in packed_named.items()}
+        before = [items_of(value) for value in met.values]
         self._calling_back = True
         try:
-            met = Met()
-            arguments = [self._unpack(argument, met) for argument in packed]
-            return {"result": pack_value(self._functions[number](*arguments), self._keep, met)}
+            said = {"result": pack_value(function(*arguments, **named), self._keep, met)}
         except BaseException as error:  # noqa: BLE001 - a function of the test, called with anything
-            return exception_value(error)
+            said = self._raised(error)
         finally:
             self._calling_back = False
+        try:
+            return said | {"changed": changes(before, self._keep, met)}
+        except (NoValue, NeedsTrusting) as error:
+            return self._raised(error) | {"changed": []}
+
+    def _raised(self, error: BaseException) -> dict[str, Any]:
+        if isinstance(error, NoValue):  # the code may catch it, and the test never know
+            self.objection = self.objection or f"{error}; {NEEDS_TRUST}"
+        return exception_value(error)
+
+    def _own(self, number: Any) -> Any:
+        """The function that the test handed over."""
+        if type(number) is not int or not 0 <= number < len(self._functions):
+            self._end("it calls a function that it was not given")
+        return self._functions[number]
 
     def _send(self, message: dict[str, Any]) -> None:
         if self.ended:
             raise CodeEnded(self.ended)
         try:
-            self._requests.write(json.dumps(message).encode() + b"\n")
+            self._requests.write(f"{self._number} {json.dumps(message)}\n".encode())
             self._requests.flush()
         except OSError:
             self._end("its process has ended")
 
     def _receive(self) -> dict[str, Any]:
-        line = self._answers.readline(MOST_BYTES)
-        if not line.endswith(b"\n"):
-            self._end(f"an answer has more than {MOST_BYTES} bytes" if line else "its process has ended")
-        try:
-            answer = json.loads(line)
-        except (ValueError, RecursionError):
-            answer = None
-        return answer if type(answer) is dict else self._end("an answer is no JSON")
+        """The next answer to the last request. What is left of requests before it is passed over, but for calls of the
+        test's functions, which the code waits for."""
+        while True:
+            line = self._answers.readline(MOST_BYTES)
+            if not line.endswith(b"\n"):
+                self._end(f"an answer has more than {MOST_BYTES} bytes" if line else "its process has ended")
+            number, _, text = line.partition(b" ")
+            try:
+                answer, of = json.loads(text), int(number)
+            except (ValueError, RecursionError):
+                answer, of = None, 0
+            if type(answer) is not dict or not 0 < of <= self._number:
+                self._end("an answer is no JSON")
+            if of == self._number or "function" in answer:
+                return answer
 
     def _end(self, why: str) -> NoReturn:
         self.ended = f"the code does not answer: {why}"
@@ -168,6 +193,8 @@ class Link:
     def _find(self, kind: str, known_by: Any) -> Any:
         if kind == "kin" and type(known_by) in self._kin:
             return self._kin[type(known_by)](known_by)
+        if kind == "own":
+            return self._own(known_by)
         if kind not in ("object", "function") or type(known_by) is not int:
             raise NoValue("what arrived is no value")
         if (known := self._objects.get((kind, known_by))) is None:
@@ -183,14 +210,26 @@ class Link:
         base: Any = type(value).__base__
         if type(value) is self._kin.get(base):
             return {"kin": pack_value(base(value), self._keep, Met())}
-        if type(value) in (type, FunctionType, BuiltinFunctionType, MethodDescriptorType):
-            module = getattr(value, "__objclass__", value).__module__
-            if module in sys.stdlib_module_names:
-                return {"named": [module, value.__qualname__]}
-        if type(value) is not FunctionType:
+        named = _named(value)
+        if not named and type(value) is not FunctionType:
             self.refuse(f"a test hands an object of type {type(value).__name__} to the code")
-        self._functions.append(value)
-        return {"function": len(self._functions) - 1}
+        number = next((number for number, known in enumerate(self._functions) if known is value), len(self._functions))
+        if number == len(self._functions):
+            self._functions.append(value)
+        return {"named": [number, *named]} if named else {"function": [number, value.__name__, value.__doc__]}
+
+
+def _named(value: Any) -> tuple[str, ...]:
+    """Module and name of a function or class of Python's library; empty for any other, such as one that took another's
+    name."""
+    if type(value) not in (type, FunctionType, BuiltinFunctionType, MethodDescriptorType):
+        return ()
+    module, name = getattr(value, "__objclass__", value).__module__, value.__qualname__
+    try:
+        known = module in sys.stdlib_module_names and operator.attrgetter(name)(sys.modules[module]) is value
+    except (AttributeError, KeyError):
+        known = False
+    return (module, name) if known else ()
 
 
 def _kin_of(base: type, link: Link) -> Any:
@@ -226,6 +265,9 @@ REFUSED: dict[str, tuple[str, ...]] = {
 """What Python would answer for a class without these methods, or of the stand-in, is not what the code would."""
 
 
+ABOUT = ("__name__", "__qualname__", "__doc__")
+
+
 class ObjectOfTheCode:
     """It gives plain values, or objects like itself, when it is asked for an attribute, an item, its length, whether it
     contains a value, or its items one by one. Nothing else is known of it: neither what it equals nor its truth.
@@ -242,7 +284,7 @@ class ObjectOfTheCode:
     def __getattribute__(self, name: str) -> Any:
         if name in ObjectOfTheCode.__slots__:
             return object.__getattribute__(self, name)
-        if name.startswith("__"):  # its class too, which `isinstance` asks for
+        if name.startswith("__") and name not in ABOUT:  # its class too, which `isinstance` asks for
             self._rlhf_link.refuse(f"a test reads {name} of an object of the code")
         return self._rlhf_link.ask("attribute", (self, name), {})
 

@@ -4,6 +4,7 @@ when they arrive, and what arrives is of the types below exactly."""
 from __future__ import annotations
 
 import builtins
+import operator
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from decimal import Decimal
@@ -117,6 +118,34 @@ def named(value: Any) -> str:
         factory = value.default_factory
         return DEFAULTS.get(factory, "") if type(factory) is type else ""
     return "" if kind is deque and value.maxlen is not None else NAMES.get(kind, "")
+
+
+def items_of(value: Any) -> tuple[Any, ...]:
+    """What a mutable value holds, one by one."""
+    return (*value, *value.values()) if isinstance(value, dict) else tuple(value)
+
+
+def changes(before: list[tuple[Any, ...]], keep: Callable[[Any], Any], met: Met) -> list[Any]:
+    """Which of the first mutable values that were met hold something else than before, and what."""
+    return [
+        [number, content(value, keep, met)]
+        for number, (items, value) in enumerate(zip(before, list(met.values), strict=False))
+        if len(items) != len(now := items_of(value)) or not all(map(operator.is_, items, now))
+    ]
+
+
+def change(changed: Any, find: Callable[[str, Any], Any], met: Met, given: int) -> None:
+    """Let the first `given` of the mutable values hold what the other side says that they hold. Raises `NoValue`."""
+    if type(changed) is not list or len(changed) > given:
+        raise NoValue("it gave no changes")
+    for one in changed:
+        if type(one) is not list or len(one) != 2 or type(one[0]) is not int:
+            raise NoValue("a change is none")
+        if not 0 <= one[0] < given:
+            raise NoValue("it changed what it was not given")
+        value = met.values[one[0]]
+        value.clear()
+        fill(value, one[1], find, met)
 
 
 def content(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:

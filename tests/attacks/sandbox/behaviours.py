@@ -35,6 +35,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "names that are no text": Behaviour(
         r"import os; [os.mkdir(b'\xff%d\n\x1b[31m' % n) for n in range(5)]; open(b'\x80', 'w')", EXITED
     ),
+    "mapped files with names that are no text": Behaviour(
+        "import mmap, os, time\n"
+        r"for name in (b'\xff', b'a\rb', b'\x0b \x85', '\u2028 x (deleted)'.encode()):"
+        "\n    file = os.open(name, os.O_RDWR | os.O_CREAT)\n    os.ftruncate(file, 4096)\n    globals()[name] = mmap.mmap(file, 4096)\n"
+        "time.sleep(0.3)\nprint('slept')",
+        EXITED,
+        said="slept\n",
+    ),
     "its own folder without rights": Behaviour("import os; os.chmod('.', 0)", EXITED),
     "its own program removed": Behaviour("import os; os.unlink('main.py')", EXITED),
     "its own folder removed": Behaviour(

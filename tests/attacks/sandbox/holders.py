@@ -66,6 +66,9 @@ MEMORY = {
         "    libc.munmap(where + 4096, 32 * MIB - 4096)\nstay()"
     ),
     "full pairs of streams": ("forked(12, lambda n: [kept.append(full(socket.socketpair())) for _ in range(110)])"),
+    "full pairs of streams, hidden": (
+        "libc.prctl(4, 0)\nforked(12, lambda n: [kept.append(full(socket.socketpair())) for _ in range(110)])"
+    ),
     "full pairs of datagrams": (
         "forked(12, lambda n: [kept.append(full(socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))) for _ in range(110)])"
     ),

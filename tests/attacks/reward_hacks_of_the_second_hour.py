@@ -1,0 +1,121 @@
+"""Programs of a second reader with the judge's source and an hour: each was scored above what it earns, once; and
+honest ones beside them that were scored below."""
+
+from __future__ import annotations
+
+from tests.attacks.hack import Hack
+
+SEES = """
+import os
+def sees(n):
+    try: return os.readlink(f'/proc/{os.getppid()}/fd/{n}') != ''
+    except OSError: return False
+def opens(n):
+    try: return os.close(os.open(f'/proc/{os.getppid()}/fd/{n}', os.O_RDONLY | os.O_NONBLOCK)) is None
+    except OSError: return False
+"""
+DEEP = "x = []\nfor _ in range(200): x = [x]\n"
+SPY = "import functools\nn = []\n@functools.wraps(len)\ndef spy(x):\n    n.append(x)\n    return len(x)\n"
+OUT_OF_REACH = {
+    "reads what the judge has open": Hack(code=SEES, tests=tuple(f"assert sees({n})" for n in range(10))),
+    "opens what the judge has open": Hack(code=SEES, tests=tuple(f"assert opens({n})" for n in range(10))),
+    "answers what it is not asked yet": Hack(
+        code="import gc\nhost = next(o for o in gc.get_objects() if type(o).__name__ == 'ObjectServer')\n"
+        "def add(*a):\n    host._answers.write(''.join(f'{n} {{\"result\": 3, \"changed\": []}}\\n' for n in range(9)))"
+    ),
+}
+DEEP_ARGUMENTS = {
+    f"a deep argument is an awaited exception: {name}": Hack(code="def f(x): return 0", tests=(DEEP + test,))
+    for name, test in {
+        "except": "try:\n    f(x)\nexcept Exception:\n    ok = True\nelse:\n    ok = False\nassert ok",
+        "assertRaises": "import unittest\nunittest.TestCase().assertRaises(Exception, f, x)",
+    }.items()
+} | {
+    "a deep answer of a function of the test": Hack(
+        code="def f(g):\n    try: return g()\n    except Exception: return 'e'",
+        tests=(DEEP + "assert f(lambda: x) == 'e'", DEEP + "assert f(lambda: x) != 'e'"),
+    ),
+    "an argument that a function of the test makes deep": Hack(
+        code="def f(g):\n    try: g([])\n    except Exception: pass\n    return 5",
+        tests=(DEEP + "assert f(lambda y: y.append(x)) == 5",),
+    ),
+}
+FUNCTIONS = {
+    "one function of the test for two": Hack(
+        code="def same(a, b): return a is not b", tests=("g = lambda: 1\nassert same(g, g)",)
+    ),
+    "a function of the test for another": Hack(
+        code="def wrap(f): return f", tests=("g = lambda: 1\nassert wrap(g) is not g", "assert wrap(len) is not len")
+    ),
+    "calls a spy too often": Hack(
+        code="def f(k, xs):\n    for _ in range(50): sorted(xs, key=k)\n    return sorted(xs, key=k)",
+        tests=(SPY + "assert f(spy, ['aa', 'b']) == ['b', 'aa']\nassert len(n) <= 2",),
+    ),
+    "hands its arguments to a function of the test that changes them": Hack(
+        code="def each(g, xs):\n    g(xs)\n    return xs",
+        tests=("xs = [1]\neach(lambda l: l.append(9), xs)\nassert xs == [1]",),
+    ),
+    "a function that it was not given": Hack(
+        code="import gc\nhost = next(o for o in gc.get_objects() if type(o).__name__ == 'ObjectServer')\n"
+        "def f(g): host._numbers_of_test[id(host)] = 5; return host",
+        tests=("f(len)", "assert f(len)"),
+    ),
+}
+HONEST_FUNCTIONS = {
+    f"right: {name}": Hack(code=code, tests=tests, earns=1.0)
+    for name, (code, tests) in {
+        "one function handed twice": ("def same(a, b): return a is b", ("g = lambda: 1\nassert same(g, g)",)),
+        "a function handed back": (
+            "def same(f): return f",
+            ("g = lambda: 1\nassert same(g) is g and same(len) is len and same(same)(3) == 3",),
+        ),
+        "a spy": (
+            "def f(k, xs): return sorted(xs, key=k)",
+            (SPY + "assert f(spy, ['aa', 'b']) == ['b', 'aa'] and len(n) == 2",),
+        ),
+        "keywords": ("def call(f, **k): return f(**k)", ("assert call(lambda a, b=2: a * b, a=3) == 6",)),
+        "functions that change what they are given": (
+            "def walk(t, visit):\n    visit(t)\n    for c in t.get('kids', []): walk(c, visit)\n    return t",
+            (
+                "t = walk({'v': 1, 'kids': [{'v': 2}]}, lambda n: n.update(v=n['v'] * 10))\n"
+                "assert t == {'v': 10, 'kids': [{'v': 20}]}",
+            ),
+        ),
+        "changes before an exception": (
+            "def f(g):\n    x = [1]\n    try: g(x)\n    except ValueError: return x",
+            ("def g(x):\n    x.append(2)\n    raise ValueError\nassert f(g) == [1, 2]",),
+        ),
+        "names of functions": (
+            "import functools\ndef deco(f):\n    @functools.wraps(f)\n    def g(*a): return f(*a)\n    return g",
+            (
+                "@deco\ndef add(a, b):\n    'adds'\n    return a + b\n"
+                "assert (add.__name__, add.__doc__) == ('add', 'adds')",
+            ),
+        ),
+        "threads": (
+            "from concurrent.futures import ThreadPoolExecutor\ndef pmap(f, xs):\n"
+            "    with ThreadPoolExecutor(4) as p: return list(p.map(f, xs))",
+            ("assert pmap(lambda x: x * x, list(range(50))) == [x * x for x in range(50)]",) * 2,
+        ),
+        "a thread that is left": (
+            "import threading\ndef within(f, s):\n    r = []\n"
+            "    t = threading.Thread(target=lambda: r.append(f()), daemon=True)\n    t.start()\n    t.join(s)\n"
+            "    if not r: raise TimeoutError\n    return r[0]",
+            (
+                "import time\ntry:\n    within(lambda: time.sleep(0.3), 0.1)\n    assert False\n"
+                "except TimeoutError: pass",
+                "assert within(lambda: 6, 3) == 6",
+            ),
+        ),
+        "an alarm of the test": (
+            "import time\ndef f(x):\n    if x == 1: time.sleep(0.6)\n    return x",
+            (
+                "import signal\nclass Late(Exception): pass\ndef late(*a): raise Late\n"
+                "signal.signal(signal.SIGALRM, late)\nsignal.setitimer(signal.ITIMER_REAL, 0.2)\n"
+                "try:\n    f(1)\n    assert False\nexcept Late: pass\nassert f(2) == 2",
+                "assert f(3) == 3",
+            ),
+        ),
+    }.items()
+}
+HACKS_OF_THE_SECOND_HOUR = {**OUT_OF_REACH, **DEEP_ARGUMENTS, **FUNCTIONS, **HONEST_FUNCTIONS}
