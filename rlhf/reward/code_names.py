@@ -15,7 +15,16 @@ BY_FIRST = frozenset(("eval", "exec", "compile", "__import__", "import_module", 
 BY_SECOND = frozenset(("getattr", "setattr", "delattr"))
 LOADERS = frozenset(("load", "loads", "Unpickler", "safe_load", "unsafe_load"))
 LOADED = frozenset(("pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"))
-COMMANDS = frozenset(("system", "popen", "run", "Popen", "call", "check_call", "check_output", "getoutput"))
+COMMANDS = frozenset(
+    [f"os.{name}" for name in ("system", "popen")]
+    + [
+        f"subprocess.{name}"
+        for name in ("run", "Popen", "call", "check_call", "check_output", "getoutput", "getstatusoutput")
+    ]
+)
+METHODS = frozenset(("eval", "exec", "compile"))
+"""Python's own have no object before them, and methods of the code are run there."""
+MODULES = frozenset(sys.stdlib_module_names) | {"__builtins__"}
 
 
 @lru_cache(maxsize=1024)
@@ -55,11 +64,22 @@ def _symbols(table: symtable.SymbolTable, *, top: bool) -> Iterator[tuple[symtab
 
 
 def _from_the_solution(text: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
+    nodes = list(ast.walk(ast.parse(text)))
+    modules = {"solution"} | {called for called, name in _imported(nodes) if name == "solution"}
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module == "solution":
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "solution":
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             yield node.attr
+
+
+def _imported(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
+    """What a text calls the modules and the members of modules that it imports, and which they are."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from ((alias.asname or alias.name, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 @lru_cache(maxsize=4096)
@@ -70,13 +90,16 @@ def evaluates(text: str, entry_point: str | None = None) -> str:
     first = {call.func for call in calls if call.args and _constant(call.args[0])}
     second = {call.func for call in calls if call.args[1:] and _constant(call.args[1])}
     loaded = any(_modules(node) & LOADED for node in nodes)
+    imported = dict(_imported(nodes))
     for node in nodes:
         name, of = _name(node)
+        whole = imported.get(of or name, of) + (f".{name}" if of else "")
+        own = of not in imported and of not in MODULES and isinstance(node, ast.Attribute)
         if name != entry_point and (
-            (name in BY_FIRST and node not in first and of != "re")
+            (name in BY_FIRST and node not in first and of != "re" and not (own and name in METHODS))
             or (name in BY_SECOND and node not in second)
             or (name in LOADERS and loaded and of != "json")
-            or (name in COMMANDS and node not in first and of in ("os", "subprocess"))
+            or (whole in COMMANDS and node not in first)
             or (name in ("format", "format_map") and isinstance(node, ast.Attribute) and not _constant(node.value))
         ):
             return f"they may run what the code answers, by {name}"

@@ -10,8 +10,10 @@ from typing import Any, NoReturn
 
 from rlhf.reward.code_config import CodeRewardConfig
 from rlhf.reward.code_names import unknown_names
+from rlhf.sandbox.limits import SandboxLimits
 
 Row = Mapping[str, Any]
+OUTPUT_BYTES = SandboxLimits().output_bytes
 
 
 class TestsError(Exception):
@@ -95,6 +97,8 @@ def _pairs(value: Any) -> list[InputOutput]:
         value = [{"input": given, "output": wanted} for given, wanted in zip(inputs, outputs, strict=True)]
     if not all(isinstance(one.get(key), str) for one in value for key in ("input", "output")):
         raise TestsError("a pair of input and output needs both, as text")
+    if any(len(one["output"].encode(errors="replace")) > OUTPUT_BYTES for one in value):
+        raise TestsError(f"an output has more than the {OUTPUT_BYTES} bytes that the sandbox keeps")
     return [InputOutput(stdin=one["input"], stdout=one["output"]) for one in value]
 
 

@@ -295,3 +295,10 @@ def test_pairs_are_read_in_the_forms_of_common_datasets() -> None:
         assert read_tests({"t": value}, CONFIG.model_copy(update={"tests_column": "t"})) == wanted
     with pytest.raises(TestsError, match="no tests in column 't'"):
         read_tests({}, CONFIG.model_copy(update={"tests_column": "t"}))
+
+
+async def test_an_output_that_the_sandbox_does_not_keep_whole_is_no_test() -> None:
+    tests = {"inputs": ["", ""], "outputs": ["x" * (1 << 20), "é" * (1 << 20)]}
+    scored = await CodeScorer(CONFIG, Broken()).score("print(1)", {"tests": tests})
+    assert isinstance(scored, Unscored)
+    assert scored.detail == "an output has more than the 1048576 bytes that the sandbox keeps"

@@ -22,7 +22,16 @@ def test_the_last_block_of_python_is_the_code_and_the_whole_reply_where_there_is
     [
         (f"So:\n```python\n{DOCUMENTED}```\nand\n```\noutput\n```", DOCUMENTED),
         ("Here it is: ```py\nx = 1```.", "x = 1"),
-        ("- a list\n  ```Python3 title=x\n  x = 1\n  ```\n", "  x = 1\n  "),
+        ("- a list\n  ```Python3 title=x\n  x = 1\n  ```\n", "x = 1\n"),
+        ("1. a list\n\n   ```python\n   def f():\n       return 1\n   ```\n", "def f():\n    return 1\n"),
+        ("- ```python\n  def f():\n\n      return 1\n  ```\n", "def f():\n\n    return 1\n"),
+        ("> ```python\n> def f():\n>\n>     return 1\n> ```\n", "def f():\n\n    return 1\n"),
+        ("> > ```python\n> > x = 1\n>> y = 2\n> > ```", "x = 1\ny = 2\n"),
+        ("``` python\nx = 1\n```", "x = 1\n"),
+        ("~~~python\nx = '~~~'  # ```\n~~~\n", "x = '~~~'  # ```\n"),
+        ("~~~ py\nx = 1\n```\n~~~", "x = 1\n```\n"),
+        ("\t```python\n\tx = 1\n\t```", "x = 1\n"),
+        ("It is > ```python\n  x = 1\n```", "  x = 1\n"),
         ("````python\nx = 1\n```\n````", "x = 1\n```\n"),
         ("```python\nx = '''\n```\nno,\n```python\ny = 2\n```", "y = 2\n"),
         ("```python\nx = 1\n```python\ny = 2", "y = 2"),
@@ -45,6 +54,10 @@ def test_a_fence_within_a_text_of_the_code_closes_no_block(reply: str, code: str
         "```py\n\"\"\"\n```\n\\'''\n",
         "```py\n\\",
         "````py\n```\n",
+        "> ```py\n> x\n",
+        "~~~py\n```py\n",
+        ">>>>",
+        "1. - > ",
     ],
 )
 def test_code_is_found_in_a_time_that_grows_with_the_reply_alone(piece: str) -> None:

@@ -143,7 +143,7 @@ class ObjectServer:
         given = len(met.values)
         self._send(json.dumps({"function": number, "arguments": packed, "named": packed_named}))
         answer = self._said()
-        raised = exception(answer["raised"], answer["text"]) if "raised" in answer else None
+        raised = exception(answer) if "raised" in answer else None
         result = None if raised else unpack_value(answer["result"], self._find, met)
         change(answer["changed"], self._find, met, given)
         if raised:

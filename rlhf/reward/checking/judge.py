@@ -21,13 +21,13 @@ from types import ModuleType
 from typing import Any
 
 from rlhf.reward.checking.host import be_host
-from rlhf.reward.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode, type_of
+from rlhf.reward.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode, matched, type_of
 
 PR_SET_DUMPABLE = 4
 ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException")
 """What Python says of operations that it does not know, and of `except` with a class of the code."""
 NEVER_ASKED = "the test never asks the code for anything"
-TYPE = "_rlhf_type_of"
+TYPE, MATCHED = "_rlhf_type_of", "_rlhf_matched"
 UNWANTED = {"this", "antigravity"}
 """Modules that do something when they are imported."""
 
@@ -91,7 +91,7 @@ class Names(dict[str, Any]):
     then; what the tests themselves call so goes before them."""
 
     def __init__(self, link: Link, of_code: list[str], real: dict[str, Any]) -> None:
-        super().__init__(real, __name__="tests", __builtins__=builtins, **{TYPE: type_of})
+        super().__init__(real, __name__="tests", __builtins__=builtins, **{TYPE: type_of, MATCHED: matched})
         self._link, self._of_code = link, frozenset(of_code)
         self._functions: dict[str, Any] = {}
 
@@ -144,13 +144,31 @@ def _names(test: ast.Module) -> list[ast.Name]:
 
 
 class TypeOf(ast.NodeTransformer):
-    """`type(value)` of a test, which Python answers for the stand-in."""
+    """`type` of a test, called, handed over or by another name, and `match`: Python answers for the stand-in."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1:
-            node.func.id = TYPE
+        asks = isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass")
+        used = [node.func] if len(node.args) == 1 else []
+        _rename([*used, *([] if asks else node.args), *([] if asks else (one.value for one in node.keywords))])
         return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        self.generic_visit(node)
+        _rename([node.value])
+        return node
+
+    def visit_Match(self, node: ast.Match) -> ast.AST:
+        self.generic_visit(node)
+        call = ast.Call(func=ast.Name(id=MATCHED, ctx=ast.Load()), args=[node.subject], keywords=[])
+        node.subject = ast.fix_missing_locations(ast.copy_location(call, node.subject))
+        return node
+
+
+def _rename(nodes: list[ast.expr]) -> None:
+    for node in nodes:
+        if isinstance(node, ast.Name) and node.id == "type":
+            node.id = TYPE
 
 
 def prepared(link: Link, asked: dict[str, Any], texts: list[ast.Module]) -> tuple[Names, str]:

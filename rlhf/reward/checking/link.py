@@ -106,7 +106,7 @@ class Link:
             self.refuse("an answer of the code cannot be sent", str(answer["unfit"])[:100])
         if "raised" in answer:
             self._become(answer.get("changed"), met, given)
-            raise exception(answer["raised"], answer.get("text"))
+            raise exception(answer)
         return answer
 
     def _result(self, answer: dict[str, Any], met: Met, given: int) -> Any:
@@ -329,3 +329,10 @@ def type_of(value: Any) -> Any:
     if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
         value._rlhf_link.refuse("a test asks for the type of an object of the code")
     return type(value)
+
+
+def matched(value: Any) -> Any:
+    """What `match value` looks at."""
+    if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
+        value._rlhf_link.refuse("a test matches an object of the code")
+    return value

@@ -4,13 +4,16 @@ when they arrive, and what arrives is of the types below exactly."""
 from __future__ import annotations
 
 import builtins
+import contextlib
 import operator
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
-from decimal import Decimal
+from decimal import Decimal, DivisionByZero, InvalidOperation
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from json import JSONDecodeError
+from queue import Empty, Full
+from typing import Any, NoReturn
 
 MOST_BYTES = 4 << 20
 """Of an answer."""
@@ -34,8 +37,9 @@ BUILT: dict[str, Callable[..., Any]] = {
     "Fraction": lambda parts: Fraction(*(int(part, 16) for part in parts)),
 }
 """How a value that JSON does not have is made of what does arrive."""
-UNFIT = (StopIteration, StopAsyncIteration, UnicodeError)
-"""The former would end the loops of whoever receives them; the last, and groups, are not made of a text alone."""
+UNFIT = (StopIteration, StopAsyncIteration)
+"""They would end the loops of whoever receives them."""
+OF_THE_LIBRARY = (JSONDecodeError, Empty, Full, InvalidOperation, DivisionByZero)
 BASES: tuple[Any, ...] = (int, float, complex, str, bytes, dict, list, tuple, set, frozenset, bytearray)
 
 
@@ -54,7 +58,7 @@ EXCEPTIONS: dict[str, type[BaseException]] = {
     and issubclass(kind, Exception)
     and not issubclass(kind, UNFIT)
     and name != "ExceptionGroup"
-} | {"SystemExit": SystemExit}
+} | {kind.__name__: kind for kind in (SystemExit, *OF_THE_LIBRARY)}
 """The exceptions that travel."""
 OTHERS = {kind.__name__: kind for kind in (OtherException, OtherBaseException)}
 
@@ -216,20 +220,34 @@ def plain_value(value: Any) -> Any:
 
 
 def exception_value(error: BaseException) -> dict[str, Any]:
-    """An exception by name: that of the nearest of its classes which travels, if one says more than `Exception`."""
-    travels = (kind.__name__ for kind in type(error).__mro__ if EXCEPTIONS.get(kind.__name__) is kind)
-    nearest = next(travels, "")
+    """An exception by name: that of the nearest of its classes which travels, if one says more than `Exception`. With
+    what it was made of, where that is plain and all that its text says."""
+    travels = (kind for kind in type(error).__mro__ if EXCEPTIONS.get(kind.__name__) is kind)
+    nearest = getattr(kind := next(travels, None), "__name__", "")
     if nearest in ("", "Exception") and type(error) is not Exception:
         nearest = (OtherException if isinstance(error, Exception) else OtherBaseException).__name__
-    words = error.args[0] if len(error.args) == 1 and type(error.args[0]) is str else error
+    says_so = kind is not None and type(error).__str__ is kind.__str__
+    words = error.args[0] if says_so and len(error.args) == 1 and type(error.args[0]) is str else error
     try:
         text = str(words)[:500]
     except BaseException:  # noqa: BLE001 - an exception of the code that cannot be shown
         text = ""
-    return {"raised": nearest, "text": text}
+    told = {"raised": nearest, "text": text}
+    with contextlib.suppress(BaseException):  # it is made of what an exception of the code says that it is made of
+        if says_so:
+            told["made_of"] = pack_value(tuple(error.__reduce__()[1]), _nothing_else, Met())
+    return told
 
 
-def exception(name: Any, text: Any) -> BaseException:
+def exception(told: dict[str, Any]) -> BaseException:
     """The exception of the table by that name; `OtherException` for any other."""
-    known = EXCEPTIONS | OTHERS
-    return known.get(name if type(name) is str else "", OtherException)(text if type(text) is str else "")
+    name, text = (one if type(one) is str else "" for one in (told["raised"], told.get("text")))
+    kind = (EXCEPTIONS | OTHERS).get(name, OtherException)
+    try:
+        return kind(*unpack_value(told["made_of"], _nothing_else, Met())) if "made_of" in told else kind(text)
+    except Exception:  # noqa: BLE001 - whatever its class says of what arrived
+        return OtherException(text)
+
+
+def _nothing_else(*value: Any) -> NoReturn:
+    raise NoValue("what is no plain value")
