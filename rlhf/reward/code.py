@@ -145,7 +145,7 @@ class CodeScorer:
         trusting = self.config.tests == "trusting"
         refused = [not trusting and evaluates(text, tests.entry_point) for text in tests.texts]
         asked = {
-            "key": secrets.token_hex(16),
+            "key": (key := secrets.token_hex(16)),
             "code": code,
             "tests": ["" if why else text for text, why in zip(tests.texts, refused, strict=True)],
             "names": of_the_code(tests),
@@ -154,7 +154,7 @@ class CodeScorer:
         }
         stdin, seconds = json.dumps(asked).encode(), self.config.timeout_seconds
         run = await self._run(self._judging, stdin, seconds, two_users=self._two_users)
-        judged = signed_lines(run.stdout, asked["key"])
+        judged = signed_lines(run.stdout, key)
         silence = ("", run.detail or f"the tests ended with code {run.return_code}")
         verdicts = [judged.get(str(index), silence) for index in range(len(tests.texts))]
         return [
