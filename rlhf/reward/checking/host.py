@@ -16,8 +16,8 @@ from typing import Any
 from rlhf.reward.checking.values import (
     MOST_BYTES,
     Met,
-    change,
-    changes,
+    apply_changes,
+    changed_values,
     exception,
     exception_value,
     items_of,
@@ -81,8 +81,10 @@ class ObjectServer:
             result = next(arguments[0]) if do == "next" else OPERATIONS[do](*arguments, **named)
         except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
             end = {"end": True} if do == "next" and type(error) is StopIteration else exception_value(error)
-            return self._line(lambda: end | {"changed": changes(before, self._keep, met)})
-        return self._line(lambda: {"result": self._pack(result, met), "changed": changes(before, self._keep, met)})
+            return self._line(lambda: end | {"changed": changed_values(before, self._keep, met)})
+        return self._line(
+            lambda: {"result": self._pack(result, met), "changed": changed_values(before, self._keep, met)}
+        )
 
     def _named(self, name: str) -> str:
         if name not in self._names or isinstance(self._names[name], ModuleType):
@@ -145,7 +147,7 @@ class ObjectServer:
         answer = self._said()
         raised = exception(answer) if "raised" in answer else None
         result = None if raised else unpack_value(answer["result"], self._find, met)
-        change(answer["changed"], self._find, met, given)
+        apply_changes(answer["changed"], self._find, met, given)
         if raised:
             raise raised
         return result

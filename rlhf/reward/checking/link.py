@@ -16,8 +16,8 @@ from rlhf.reward.checking.values import (
     MOST_BYTES,
     Met,
     NoValue,
-    change,
-    changes,
+    apply_changes,
+    changed_values,
     exception,
     exception_value,
     items_of,
@@ -119,7 +119,7 @@ class Link:
     def _become(self, changed: Any, met: Met, given: int) -> None:
         """Let the first `given` of the mutable values hold what the code says that they hold."""
         try:
-            change(changed, self._find, met, given)
+            apply_changes(changed, self._find, met, given)
         except NoValue as error:
             self._end(str(error))
 
@@ -139,7 +139,7 @@ class Link:
         finally:
             self._calling_back = False
         try:
-            return said | {"changed": changes(before, self._keep, met)}
+            return said | {"changed": changed_values(before, self._keep, met)}
         except (NoValue, NeedsTrusting) as error:
             return self._raised(error) | {"changed": []}
 

@@ -129,7 +129,7 @@ def items_of(value: Any) -> tuple[Any, ...]:
     return (*value, *value.values()) if isinstance(value, dict) else tuple(value)
 
 
-def changes(before: list[tuple[Any, ...]], keep: Callable[[Any], Any], met: Met) -> list[Any]:
+def changed_values(before: list[tuple[Any, ...]], keep: Callable[[Any], Any], met: Met) -> list[Any]:
     """Which of the first mutable values that were met hold something else than before, and what."""
     return [
         [number, content(value, keep, met)]
@@ -138,7 +138,7 @@ def changes(before: list[tuple[Any, ...]], keep: Callable[[Any], Any], met: Met)
     ]
 
 
-def change(changed: Any, find: Callable[[str, Any], Any], met: Met, given: int) -> None:
+def apply_changes(changed: Any, find: Callable[[str, Any], Any], met: Met, given: int) -> None:
     """Let the first `given` of the mutable values hold what the other side says that they hold. Raises `NoValue`."""
     if type(changed) is not list or len(changed) > given:
         raise NoValue("it gave no changes")
@@ -245,7 +245,7 @@ def exception(told: dict[str, Any]) -> BaseException:
     kind = (EXCEPTIONS | OTHERS).get(name, OtherException)
     try:
         return kind(*unpack_value(told["made_of"], _nothing_else, Met())) if "made_of" in told else kind(text)
-    except Exception:  # noqa: BLE001 - whatever its class says of what arrived
+    except (NoValue, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # says its class
         return OtherException(text)
 
 
