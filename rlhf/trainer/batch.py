@@ -16,6 +16,7 @@ from rlhf.errors import NotFinite
 from rlhf.trainer.aggregation import Aggregation, denominator, token_weights
 from rlhf.trainer.packing import Row, cut_microbatches, deal, pack_rows
 from rlhf.trainer.prefix_group import PrefixGroup, TokenSequence, group_by_prefix, laid_out
+from rlhf.trainer.rewards import EpisodeRewards, episode_rewards
 from rlhf.types import EpisodeStatus, Group, PolicyVersion, Routing, Segment
 
 Floats = NDArray[np.float32]
@@ -56,7 +57,7 @@ class PerToken:
 class Batch:
     """What one update trains on. `sequences[i]` belongs to sample `sequence_samples[i]`, that to group
     `sample_groups[s]`; sample `s` owns the flat range `offsets[s]:offsets[s + 1]` of `per_token` and is known as
-    `samples[s]`, its `(ordinal, sample index)`.
+    `samples[s]`, its `(ordinal, sample index)`. `rewards` are the episodes', None of demonstrations and pairs.
     """
 
     sequences: tuple[TokenSequence, ...]
@@ -66,6 +67,7 @@ class Batch:
     offsets: Ints
     per_token: PerToken
     groups: int
+    rewards: EpisodeRewards | None = None
 
     @property
     def tokens(self) -> int:
@@ -137,9 +139,10 @@ def build_batch(
     mask_truncated: bool = False,
     version: PolicyVersion | None = None,
 ) -> Batch:
-    """The trainable samples of `groups`. With `mask_truncated` those that were cut off weigh nothing. `version` is that
-    of the learner's weights, None where the tokens' versions are not this learner's."""
-    return assemble(
+    """The trainable samples of `groups` with their rewards. With `mask_truncated` those that were cut off weigh nothing.
+    `version` is that of the learner's weights, None where the tokens' versions are not this learner's. Raises
+    `NotFinite` for a reward or a log-prob that is NaN or infinity."""
+    batch = assemble(
         [
             Entry(
                 segments=trajectory.segments,
@@ -154,6 +157,7 @@ def build_batch(
         aggregation=aggregation,
         version=version,
     )
+    return replace(batch, rewards=episode_rewards(groups))
 
 
 def assemble(

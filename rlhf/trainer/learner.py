@@ -72,15 +72,14 @@ class RemoteLearner:
 
     async def update(self, groups: Sequence[Group]) -> Updated:
         """Scores on the ranks, advantages here, optimizer steps on the ranks."""
-        groups = self._dealt(groups)
         batch = build_batch(
-            groups,
+            self._dealt(groups),
             aggregation=self._config.loss.aggregation,
             mask_truncated=self._config.overlong.mask_truncated,
             version=self._version if self._guarded else None,
         )
         outputs = await self._forward_outputs(batch)
-        batch, estimated = with_advantages(batch, groups, outputs, self._config, self._kl.coefficient, self._max_tokens)
+        batch, estimated = with_advantages(batch, outputs, self._config, self._kl.coefficient, self._max_tokens)
         parts = self._cut(batch, self._config.minibatches)
         arguments = UpdateArguments(
             epochs=self._config.epochs,
