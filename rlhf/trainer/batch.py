@@ -139,7 +139,7 @@ def build_batch(
     mask_truncated: bool = False,
     version: PolicyVersion | None = None,
 ) -> Batch:
-    """The trainable samples of `groups` with their rewards. With `mask_truncated` those that were cut off weigh nothing.
+    """The trainable samples of `groups` and their rewards. With `mask_truncated` those that were cut off weigh nothing.
     `version` is that of the learner's weights, None where the tokens' versions are not this learner's. Raises
     `NotFinite` for a reward or a log-prob that is NaN or infinity."""
     batch = assemble(

@@ -60,7 +60,7 @@ def episodes_of(
     """The episodes of a batch that has rewards, with the ranks' `outputs` of them. `kl_in_reward` is the price of a nat
     of KL to the reference, by `estimator`."""
     given = batch.rewards
-    assert given is not None, "credit is of a batch of episodes"
+    assert given is not None
     lengths = np.diff(batch.offsets)
     mask = np.arange(max(lengths, default=0)) < lengths[:, None]
     outcomes = given.outcomes + overlong_penalty_of(lengths, overlong, max_tokens)
@@ -98,7 +98,9 @@ def _rows(flat: NDArray[Any], mask: NDArray[np.bool_]) -> Doubles:
 
 def _sums(flat: Doubles, lengths: Ints) -> Doubles:
     """The sum over each episode's ACTION tokens, `[B]`, from the first to the last."""
-    return np.bincount(np.repeat(np.arange(len(lengths)), lengths), weights=flat, minlength=len(lengths))
+    of = np.repeat(np.arange(len(lengths)), lengths)
+    sums: Doubles = np.bincount(of, weights=flat, minlength=len(lengths))
+    return sums
 
 
 def _bootstrap(outputs: ForwardOutputs, bootstrapped: NDArray[np.bool_]) -> Doubles | None:
