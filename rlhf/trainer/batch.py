@@ -1,12 +1,13 @@
 """From groups to what the ranks compute on: sequences in rows, rows in micro-batches, in equal numbers a rank.
 
 Numpy only and pure. Every per-token array of an update is flat, `[N]` over the ACTION tokens of all trainable samples
-in order; a micro-batch carries its slices of them and their `places`, so that answers find their way back.
+in order; a micro-batch carries its slices of them and their `places`, so that answers find their way back. A rank's
+columns are flat too, `[A]` over the ACTION tokens of its minibatches in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -120,6 +121,29 @@ class Minibatch:
     denominator: float
     tokens: int
     samples: int
+
+
+def microbatches_of(minibatches: Sequence[Minibatch]) -> Iterator[MicroBatch]:
+    """All of a rank's part, in order."""
+    return (microbatch for minibatch in minibatches for microbatch in minibatch.microbatches)
+
+
+def places_of(minibatches: Sequence[Minibatch]) -> Ints:
+    """The places of a rank's ACTION tokens, `[A]`."""
+    return np.concatenate([np.zeros(0, np.int64), *(one.places for one in microbatches_of(minibatches))])
+
+
+def with_rank_columns(minibatches: Sequence[Minibatch], columns: Mapping[str, Floats]) -> tuple[Minibatch, ...]:
+    """The same minibatches, their `per_token` with these columns of the rank, `[A]`."""
+    filled, start = [], 0
+    for minibatch in minibatches:
+        microbatches = []
+        for microbatch in minibatch.microbatches:
+            own = slice(start, start := start + len(microbatch.places))
+            per_token = replace(microbatch.per_token, **{name: column[own] for name, column in columns.items()})
+            microbatches.append(replace(microbatch, per_token=per_token))
+        filled.append(replace(minibatch, microbatches=tuple(microbatches)))
+    return tuple(filled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

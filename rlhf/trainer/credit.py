@@ -6,7 +6,7 @@ import numpy as np
 
 from rlhf.trainer.advantages import kl_estimate
 from rlhf.trainer.algorithm import needs_of, needs_reference
-from rlhf.trainer.batch import Batch
+from rlhf.trainer.batch import Batch, Floats, Ints, PerToken
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.episodes import Episodes, Estimator, episodes_of
 from rlhf.trainer.estimators import estimate
@@ -51,6 +51,12 @@ def with_advantages(
         values=outputs.values,
     )
     return filled, _metrics(episodes, estimates.returns, _kl_shown(trainer))
+
+
+def credit_columns(per_token: PerToken, places: Ints) -> dict[str, Floats]:
+    """What credit adds to a batch, at `places`."""
+    columns = {"advantages": per_token.advantages, "returns": per_token.returns}
+    return {name: column[places] for name, column in columns.items() if column is not None}
 
 
 def _kl_shown(trainer: TrainerConfig) -> Estimator:

@@ -64,7 +64,7 @@ def episodes_of(
     lengths = np.diff(batch.offsets)
     mask = np.arange(max(lengths, default=0)) < lengths[:, None]
     outcomes = given.outcomes + overlong_penalty_of(lengths, overlong, max_tokens)
-    rows = {name: _rows(values, mask) for name, values in outputs.named() if values is not None}
+    rows = {name: _rows(values, mask) for name, values in outputs.columns()}
     kl = kl_estimate(rows["proximal"] - rows["reference"], estimator) if kl_in_reward else np.zeros(mask.shape)
     turn_rewards, paid = _rows(given.turn_rewards, mask), _sums(given.turn_rewards, lengths)
     return Episodes(

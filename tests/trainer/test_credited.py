@@ -42,7 +42,7 @@ def credited(**config: Any) -> tuple[Batch, dict[str, float], ForwardOutputs]:
 def test_what_the_ranks_said_goes_with_the_batch_to_its_losses() -> None:
     batch, metrics, scores = credited(advantage={"estimator": "gae", "lam": 1.0}, critic={})
     columns = batch.per_token
-    for name, column in scores.named():
+    for name, column in scores.columns():
         np.testing.assert_array_equal(getattr(columns, name), column)
     assert columns.returns is not None
     assert columns.returns.dtype == columns.advantages.dtype == np.float32
