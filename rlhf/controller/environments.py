@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 
+from rlhf.cluster.handle import Handle
 from rlhf.cluster.worker import Cluster
 from rlhf.config import load_piece
 from rlhf.env.cassette import RecordedEnvironments, ReplayedEnvironments
@@ -18,7 +19,7 @@ from rlhf.env.config import EnvironmentConfig
 from rlhf.env.hosting.here import HostedEnvironments
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.hosting.kinds import isolation_of
-from rlhf.env.server.worker import WorkerSettings
+from rlhf.env.server.worker import EnvironmentServer, WorkerSettings
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.http.binding import token_from
 from rlhf.http.config import check_cassette
@@ -164,7 +165,10 @@ async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone:
     )
     workers = await cluster.spawn(ENVIRONMENT, lambda index: {"loopback": alone})
     seconds = START_SECONDS + config.start_timeout_seconds
-    urls = await asyncio.gather(*(worker.call("start", settings, timeout_seconds=seconds) for worker in workers))
+    handles = [Handle[EnvironmentServer](worker) for worker in workers]
+    urls = await asyncio.gather(
+        *(handle.call(lambda server: server.start(settings), timeout_seconds=seconds) for handle in handles)
+    )
     addresses = [Address(url=url, token=settings.token) for url in urls]
     return await connect_servers(addresses, config, "environment.servers are of")
 

@@ -79,7 +79,7 @@ class Rank(ModelRank):
         self._packed = with_rank_columns(minibatches, dict(outputs.columns()))
         return outputs
 
-    def score_tokens(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+    def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         """Log-probs `[T - 1]` at temperature 1; `routing` may be of the first tokens only."""
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)[None]
         positions = torch.arange(ids.shape[1], device=self.device)
@@ -93,13 +93,14 @@ class Rank(ModelRank):
         return found
 
     def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
-        """By how much another way of rounding moves `score_tokens`, `[T - 1]`."""
+        """By how much another way of rounding moves `token_logprobs`, `[T - 1]`."""
         with rounded(self.policy):
-            again = self.score_tokens(token_ids, routing)
-        moved: NDArray[np.float32] = np.abs(again - self.score_tokens(token_ids, routing))
+            again = self.token_logprobs(token_ids, routing)
+        moved: NDArray[np.float32] = np.abs(again - self.token_logprobs(token_ids, routing))
         return moved
 
     def update(self, minibatches: Sequence[Minibatch], arguments: UpdateArguments) -> RankAnswer:
+        """One optimizer step for every minibatch of every epoch, of the policy and, with a critic, of the critic."""
         accumulator = MetricAccumulator()
         self._optimize(minibatches, arguments, accumulator)
         self._average_weights()
@@ -111,6 +112,7 @@ class Rank(ModelRank):
         return self.update(minibatches, arguments)
 
     def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
+        """One optimizer step for every minibatch, on the supervised loss of the ACTION tokens."""
         accumulator = MetricAccumulator()
         for minibatch in minibatches:
             losses = (self._sft_loss(microbatch, minibatch, accumulator) for microbatch in minibatch.microbatches)
@@ -119,14 +121,17 @@ class Rank(ModelRank):
         return accumulator.answer()
 
     def manifest(self) -> Manifest:
+        """What `send` will send."""
         return weights.publish_manifest(self.policy, self._form)
 
     def connect(self, rendezvous: Rendezvous) -> None:
+        """Rank 0 joins the transfer group with the engines; the others have nothing to join."""
         if self.rank == 0:
             self._sender = sender_for(rendezvous.backend)
             self._sender.connect(rendezvous)
 
     def send(self) -> None:
+        """Send every weight to the engines: rank 0 sends, the others help to gather."""
         tensors = weights.published_tensors(self.policy, self.settings.bucket_bytes, self._form)
         if self._sender is None:
             gather_only(tensors)
@@ -134,10 +139,12 @@ class Rank(ModelRank):
             self._sender.send(tensors, self.manifest())
 
     def perturb(self) -> None:
+        """Move every weight far above tolerance, for the drill."""
         self._held = weights.snapshot(self.policy)
         weights.change(self.policy, self.settings.bucket_bytes, perturbed, self._form)
 
     def restore(self) -> None:
+        """Undo `perturb`, bit for bit."""
         if self._held is not None:
             weights.put_back(self.policy, self._held)
             self._held = None

@@ -413,7 +413,7 @@ def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[Proce
         calls = zip(pair, parts, strict=True)
         return await asyncio.gather(
             *(
-                worker.call("forward_outputs", part, ForwardRequest(proximal=True), timeout_seconds=scaled(60))
+                worker.call("policy.forward_outputs", part, ForwardRequest(proximal=True), timeout_seconds=scaled(60))
                 for worker, part in calls
             )
         )

@@ -33,10 +33,10 @@ class EchoWorker:
             raise self.error
         if method == "meeting":
             return Meeting(address="127.0.0.1", port=5000, secret="s")
-        if method != "update_packed":
+        if method != "policy.update_packed":
             self.places = places_of(arguments[0])
         places = self.places
-        if method == "forward_outputs":
+        if method == "policy.forward_outputs":
             return ForwardOutputs(proximal=places.astype(np.float32), reference=-places.astype(np.float32))
         return RankAnswer(sums={}, maxima={}, steps={}, places=places, logprobs=-places.astype(np.float32))
 
@@ -57,7 +57,7 @@ async def test_an_update_is_one_call_a_rank_and_every_log_prob_finds_its_sample(
     groups = made_groups(4)
     learner = remote(*workers)
     updated = await learner.update(groups)
-    assert [worker.calls for worker in workers] == [["update"], ["update"]]
+    assert [worker.calls for worker in workers] == [["policy.update"], ["policy.update"]]
     assert learner.version == 1
     found = np.concatenate([trained.logprobs for trained in updated.samples])
     np.testing.assert_array_equal(found, -np.arange(len(found), dtype=np.float32))
@@ -70,7 +70,7 @@ async def test_where_the_ranks_are_asked_first_the_tokens_cross_once_and_then_cr
     workers = [EchoWorker("learner-0"), EchoWorker("learner-1")]
     groups = made_groups(4)
     updated = await remote(*workers, old_logprobs="recomputed").update(groups)
-    assert [worker.calls for worker in workers] == [["forward_outputs", "update_packed"]] * 2
+    assert [worker.calls for worker in workers] == [["policy.forward_outputs", "policy.update_packed"]] * 2
     plain = await remote(EchoWorker("learner-0")).update(groups)
     for one, other in zip(updated.samples, plain.samples, strict=True):
         np.testing.assert_array_equal(one.advantages, other.advantages)
