@@ -160,8 +160,8 @@ class HttpFailed(RlhfError):
         self.retry_after_seconds = retry_after_seconds
 
 
-class CassetteError(UserError):
-    """A cassette that cannot be used, or that has no answer to what is asked."""
+class RecordingError(UserError):
+    """A recording that cannot be used, or that has no answer to what is asked."""
 
 
 class OpponentFailed(RlhfError):

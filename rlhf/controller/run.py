@@ -255,8 +255,8 @@ class Run:
             samples=counts.samples,
             wall_seconds=round(self.wall_seconds, 2),
             seconds_to_first_update=counts.seconds_to_first_update,
-            group_accounts=counts.groups,
-            sample_accounts=counts.episodes,
+            group_counts=counts.groups,
+            sample_counts=counts.episodes,
             max_staleness=counts.max_staleness,
         )
 

@@ -38,7 +38,7 @@ class CanaryAnswer:
 class Publisher:
     """Brings every engine to the learner's weights. `connect` once, then `drill`, then `publish` after each update.
 
-    `canary_difference` is the largest difference in nats between engines and learner at the last publish.
+    `logprob_difference` is the largest difference in nats between engines and learner at the last publish.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Publisher:
         self._source, self._targets = source, tuple(targets)
         self._canary, self._seconds = canary, phase_timeout_seconds
         self._start: Start | None = None
-        self.canary_difference = 0.0
+        self.logprob_difference = 0.0
 
     async def connect(self) -> None:
         """Form the transfer group: the learner is rank 0, the engines' workers follow in order."""
@@ -97,7 +97,7 @@ class Publisher:
             await self._prove_at_length()
         self._start = start
         differences = [difference(engine, learner[name]) for name, engine in engines.items()]
-        self.canary_difference = max(differences, default=0.0)
+        self.logprob_difference = max(differences, default=0.0)
 
     async def _prove_drill(self, learner: ByEngine, engines: ByEngine, limits: LogprobTolerance) -> None:
         # What was measured was measured on the perturbed weights.

@@ -355,11 +355,11 @@ def _reference(settings: LearnerSettings) -> PolicyModel | None:
 
 
 def _balance(policy: PolicyModel, settings: LearnerSettings) -> RouterBalance | None:
-    balance = balance_of(policy.model, settings.trainer.loss.balance_coefficient)
+    balance = balance_of(policy.model, settings.trainer.loss.router_aux_loss_coefficient)
     if balance and settings.trainer.deepspeed.sequence_parallel > 1:
         raise ModelError(
             "ranks that share rows (trainer.deepspeed.sequence_parallel) do not see the balance of experts over them; "
-            "use trainer.loss.balance_coefficient: 0"
+            "use trainer.loss.router_aux_loss_coefficient: 0"
         )
     return balance
 

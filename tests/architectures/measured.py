@@ -137,7 +137,7 @@ def learner_of(family: Family, folder: Path, lora: LoraConfig | None = None) -> 
 def engine_after_update(family: Family, folder: Path, lora: LoraConfig | None = None) -> float:
     """The largest difference of log-probs of engine and learner in nats, after the drill, an update and a publish."""
     learner = learner_of(family, folder, lora)
-    adapters = lora is not None and lora.publish == "adapter"
+    adapters = lora is not None and lora.weight_sync == "adapter"
     engine = _engine(folder, lora if adapters else None)
     try:
         return asyncio.run(_followed(learner, engine))
@@ -198,9 +198,9 @@ def numbers_of_row(family: Family, folder: Path) -> float:
     return float((packed - torch.cat([own[0], own[1][SHARED:], own[2]])).abs().max())
 
 
-def with_lora(publish: str) -> Measure:
+def with_lora(form: str) -> Measure:
     def of(family: Family, folder: Path) -> float:
-        lora = lora_for_model(LoraConfig.model_validate({"rank": 4, "alpha": 6, "publish": publish}), str(folder))
+        lora = lora_for_model(LoraConfig.model_validate({"rank": 4, "alpha": 6, "weight_sync": form}), str(folder))
         return engine_after_update(family, folder, lora)
 
     return of

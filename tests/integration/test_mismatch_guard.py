@@ -28,7 +28,7 @@ from tests.integration.torch_learner import LINEAR, ThreadedEngine
 pytestmark = pytest.mark.engine
 
 SIXTEEN = pytest.param("bfloat16", marks=pytest.mark.slow)
-ADAPTER, MERGED = LoraConfig(rank=8, target_modules=LINEAR, publish="adapter"), LoraConfig(rank=8)
+ADAPTER, MERGED = LoraConfig(rank=8, target_modules=LINEAR, weight_sync="adapter"), LoraConfig(rank=8)
 Planted = Callable[[Rank], None]
 
 
@@ -168,7 +168,7 @@ def test_two_hundred_healthy_updates_raise_no_alarm(
 ) -> None:
     os.environ.update(engine_environment("cpu"))
     folder = hot_folder(tmp_path) if name == "hot" else save_tiny(SHAPE, 0, tmp_path)
-    adapters = lora if lora and lora.publish == "adapter" else None
+    adapters = lora if lora and lora.weight_sync == "adapter" else None
     slots = {"lora_rank": adapters.rank, "lora_targets": adapters.target_modules} if adapters else {}
     engine = ThreadedEngine(folder, dtype, **slots)
     try:

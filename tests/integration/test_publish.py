@@ -122,7 +122,7 @@ async def test_after_every_publish_the_engine_computes_what_the_learner_does(pai
     for version in range(1, 6):
         learner.update(1e-2)
         assert await publisher.publish() == version
-        assert publisher.canary_difference <= ROUNDING[pair.dtype] * (10 if pair.folder.name == "hot" else 1)
+        assert publisher.logprob_difference <= ROUNDING[pair.dtype] * (10 if pair.folder.name == "hot" else 1)
 
 
 @pytest.mark.parametrize("frozen", DENSE)
@@ -156,7 +156,7 @@ async def test_experts_follow_every_publish_and_stay_behind_unseen_neither_at_fi
     for version in range(1, 4):
         learner.update(1e-2)
         assert await publisher.publish() == version
-        assert publisher.canary_difference <= ROUNDING["float32"]
+        assert publisher.logprob_difference <= ROUNDING["float32"]
     for frozen in ("experts", "router"):
         with pytest.MonkeyPatch.context() as monkeypatch:
             learner, publisher = await pair.publisher()

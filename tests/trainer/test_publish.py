@@ -173,7 +173,7 @@ async def test_each_publish_brings_the_new_weights_and_their_version() -> None:
     for version in range(4):
         assert await stage.publisher.publish() == version
         assert {(engine.weight, engine.version) for engine in stage.engines} == {(stage.learner.weight, version)}
-        assert stage.publisher.canary_difference == 0
+        assert stage.publisher.logprob_difference == 0
         stage.learner.update(stage.learner.weight + 1)
 
 
@@ -248,7 +248,7 @@ async def test_the_learner_takes_the_experts_of_each_engine() -> None:
     stage.engines[1].routing = np.full((4, 1, 1), 3, np.int16)
     await stage.publisher.connect()
     await stage.publisher.drill()
-    assert stage.publisher.canary_difference == 0
+    assert stage.publisher.logprob_difference == 0
     stage.learner.update(2.0)
     stage.engines[0].routing, stage.engines[1].frozen = np.full((4, 1, 1), 1, np.int16), True
     with pytest.raises(PublishError, match=r"engine-1 .* it is stale"):
