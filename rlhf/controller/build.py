@@ -184,7 +184,7 @@ def make_engine(recipe: Recipe, worker: Worker) -> RemoteEngine:
 
 
 async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Serving) -> Publisher:
-    """Engines and learner joined for transfers; with the drill, the path between them proved."""
+    """Engines and learner joined for transfers; with the start check, the path between them proved."""
     limits = tolerance_for(recipe.model.dtype, recipe.trainer.weight_sync.tolerance)
     publisher = Publisher(
         learner,
@@ -194,7 +194,7 @@ async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Servin
     )
     await publisher.connect()
     if recipe.trainer.weight_sync.verify_at_start:
-        await publisher.drill()
+        await publisher.verify()
     return publisher
 
 

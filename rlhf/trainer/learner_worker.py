@@ -124,7 +124,7 @@ class LearnerWorker:
         self._started.send()
 
     def perturb(self) -> None:
-        """Move every weight far above tolerance, for the drill."""
+        """Move every weight far above tolerance, for the start check."""
         self._started.perturb()
 
     def restore(self) -> None:

@@ -269,7 +269,7 @@ def flat(state: dict[str, torch.Tensor]) -> np.ndarray:
 @pytest.mark.parametrize(
     ("ranks", "stage", "dtype"), [(1, 0, "float32"), (2, 3, "float32"), (2, 3, "bfloat16"), (1, 0, "bfloat16")]
 )
-def test_a_drill_leaves_no_trace(
+def test_a_start_check_leaves_no_trace(
     request: pytest.FixtureRequest, folder: str, ranks: int, stage: int, dtype: str
 ) -> None:
     workers = ranks_of(request, ranks)

@@ -118,7 +118,7 @@ async def test_engine_and_folder_compute_what_the_learner_does_after_every_publi
     tolerance = EXACT.high
     publisher = Publisher(learner, [served.engine], canary=canary(256, 256, EXACT), phase_timeout_seconds=120)
     await publisher.connect()
-    await publisher.drill()
+    await publisher.verify()
     for version in (1, 2):
         await learner.update(GROUPS)
         assert await publisher.publish() == version
@@ -165,7 +165,7 @@ PRECISE = [
 
 
 @pytest.mark.parametrize(("count", "stage", "dtype"), PRECISE)
-async def test_adapters_and_averages_continue_bit_for_bit_after_a_drill_and_a_resume(
+async def test_adapters_and_averages_continue_bit_for_bit_after_a_start_check_and_a_resume(
     request: pytest.FixtureRequest, folder: str, tmp_path: Path, count: int, stage: int, dtype: str
 ) -> None:
     workers, config = ranks_of(request, count), trainer(count, stage, ema_decay=0.5)

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf.errors import EngineBroken, PublishError
+from rlhf.errors import EngineBroken, WeightSyncError
 from rlhf.models.config import LoraConfig, TinyModelConfig
 from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.tiny import save_tiny
@@ -94,7 +94,7 @@ async def follows_every_publish(case: Case, folder: Path) -> None:
     tolerance = ROUNDING[case.dtype]
     with started(case, folder) as (learner, engine):
         publisher = await joined(learner, engine)
-        await publisher.drill()
+        await publisher.verify()
         for version in range(1, 4):
             learner.update(3e-2)
             assert await publisher.publish() == version
@@ -152,7 +152,7 @@ def assert_sampled_by(reply: Finished, scores: dict[int, NDArray[np.float32]]) -
 
 
 @pytest.mark.parametrize("frozen", ["lora_A", "lora_B"])
-async def test_the_drill_catches_a_part_of_the_adapters_that_stays_behind(
+async def test_the_start_check_catches_a_part_of_the_adapters_that_stays_behind(
     frozen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rlhf.transfer.gloo_receiver import GlooReceiver
@@ -170,8 +170,8 @@ async def test_the_drill_catches_a_part_of_the_adapters_that_stays_behind(
     with started(ADAPTER, tmp_path) as (learner, engine):
         publisher = await joined(learner, engine)
         await publisher.publish()
-        with pytest.raises(PublishError, match="it does not follow perturbed weights"):
-            await publisher.drill()
+        with pytest.raises(WeightSyncError, match="it does not follow perturbed weights"):
+            await publisher.verify()
 
 
 async def test_adapters_that_the_engine_has_no_place_for_are_refused_before_any_byte_moves(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def only_the_learner_scales_its_rope(rank: Rank) -> None:
 
 
 def one_layer_s_norm_is_stale(rank: Rank) -> None:
-    """As it would be if the engine had kept the drill's."""
+    """As it would be if the engine had kept the start check's."""
     norm = rank.policy.model.base_model.layers[1].input_layernorm.weight
     with torch.no_grad():
         norm.copy_(perturbed("model.layers.1.input_layernorm.weight", norm))
