@@ -170,7 +170,7 @@ class Run:
 
     async def save(self) -> None:
         """Write a checkpoint beside the earlier ones, and drop the oldest. Raises `SaveFailed`."""
-        position = self.kind.position()  # with the state: players go on while the ranks save
+        position = self.kind.position()  # with the state: groups are played on while the ranks save
         checkpoint = await save_run(
             self.folder,
             self.kind.learner,

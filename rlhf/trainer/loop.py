@@ -47,10 +47,10 @@ class Loop:
             return
         self.buffer.advance(self.version)
         async with asyncio.TaskGroup() as tasks:
-            players = [tasks.create_task(self.play()) for _ in range(self.max_concurrent_groups)]
+            playing = [tasks.create_task(self.play()) for _ in range(self.max_concurrent_groups)]
             await self.learn(updates, boundary)
-            for player in players:
-                player.cancel()
+            for one in playing:
+                one.cancel()
 
     async def play(self) -> None:
         """Consumes tickets, produces groups; woken by the buffer. `max_concurrent_groups` of them run at once."""
@@ -59,7 +59,7 @@ class Loop:
             self.buffer.settle(ticket, await self.rollout(self.tasks[ticket.ordinal], ticket))
 
     async def learn(self, updates: int, boundary: Boundary) -> None:
-        """Consumes groups in order, produces weights; woken by the players."""
+        """Consumes groups in order, produces weights; woken by groups that are ready."""
         while self.version < updates:
             groups = await self.buffer.take()
             updated = await self.learner.update(groups)
