@@ -33,7 +33,11 @@ RENAMED_KEYS: Mapping[str, str] = {
 those of their sets."""
 RENAMED_VALUES: Mapping[str, Mapping[str, str]] = {"environment.isolation": {"own": "self_managed"}}
 """What the old values of a key are called."""
-NAMED = {("reward", "parts"): ("reward",), ("data", "train"): ("data", "train"), ("data", "eval"): ("data", "eval")}
+NAMED: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("reward", "parts"): ("reward",),
+    ("data", "train"): ("data", "train"),
+    ("data", "eval"): ("data", "eval"),
+}
 """Where a name or a position stands between two keys, and the keys before it as the tables have them."""
 
 
