@@ -17,11 +17,19 @@ from rlhf.runs.durable import synced
 from rlhf.trainer.advantages import shuffled_rewards
 from rlhf.trainer.aggregation import Aggregation
 from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
-from rlhf.trainer.batch import ROW_TOKENS, Batch, Minibatch, build_batch, build_minibatches
+from rlhf.trainer.batch import (
+    ROW_TOKENS,
+    Batch,
+    Minibatch,
+    build_batch,
+    build_minibatches,
+    places_of,
+    with_rank_columns,
+)
 from rlhf.trainer.config import TrainerConfig
-from rlhf.trainer.credit import forward_request_of, with_advantages
+from rlhf.trainer.credit import credit_columns, forward_request_of, with_advantages
 from rlhf.trainer.disagreement import explain_disagreement
-from rlhf.trainer.forward_outputs import ForwardOutputs, gather_forward_outputs
+from rlhf.trainer.forward_outputs import ForwardOutputs, ForwardRequest, gather_forward_outputs
 from rlhf.trainer.kl_control import kl_controller, read_controller, write_controller
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.transfer.types import Manifest, Meeting, Rendezvous
@@ -72,24 +80,18 @@ class RemoteLearner:
 
     async def update(self, groups: Sequence[Group]) -> Updated:
         """Scores on the ranks, advantages here, optimizer steps on the ranks."""
-        groups = self._dealt(groups)
         batch = build_batch(
-            groups,
+            self._dealt(groups),
             aggregation=self._config.loss.aggregation,
             mask_truncated=self._config.overlong.mask_truncated,
             version=self._version if self._guarded else None,
         )
-        outputs = await self._forward_outputs(batch)
-        batch, estimated = with_advantages(batch, groups, outputs, self._config, self._kl.coefficient, self._max_tokens)
         parts = self._cut(batch, self._config.minibatches)
-        arguments = UpdateArguments(
-            epochs=self._config.epochs,
-            kl_coefficient=self._kl.coefficient,
-            policy_learns=self._config.critic is None or self._version >= self._config.critic.warmup_updates,
-        )
-        answers: list[RankAnswer] = []
-        if parts[0]:
-            answers = await self._each("update", [(part, arguments) for part in parts], self._seconds)
+        wanted = forward_request_of(self._config)
+        kept = wanted.anything and bool(parts[0])
+        outputs = await self._forward_outputs(batch, parts, wanted) if kept else ForwardOutputs()
+        batch, estimated = with_advantages(batch, outputs, self._config, self._kl.coefficient, self._max_tokens)
+        answers = await self._train(batch, parts, kept=kept)
         self._stop_on_mismatch(batch, answers)
         self._version += 1
         metrics = (
@@ -161,16 +163,25 @@ class RemoteLearner:
         """Let the ranks leave their process group."""
         await self._all("stop", seconds=self._publish_seconds)
 
-    async def _forward_outputs(self, batch: Batch) -> ForwardOutputs:
-        """What the recipe needs to know of a batch before its first optimizer step."""
-        wanted = forward_request_of(self._config)
-        if not (wanted.anything and batch.tokens):
-            return ForwardOutputs()
-        parts = self._cut(batch, 1)
-        calls = [(part[0].microbatches, wanted) for part in parts]
-        return gather_forward_outputs(
-            await self._each("forward_outputs", calls, self._seconds), batch.tokens, len(batch.samples)
+    async def _forward_outputs(
+        self, batch: Batch, parts: Sequence[Sequence[Minibatch]], wanted: ForwardRequest
+    ) -> ForwardOutputs:
+        """What is `wanted` of a batch before its first optimizer step. The ranks keep their parts of it."""
+        answers = await self._each("forward_outputs", [(part, wanted) for part in parts], self._seconds)
+        return gather_forward_outputs(batch, parts, answers)
+
+    async def _train(self, batch: Batch, parts: Sequence[Sequence[Minibatch]], *, kept: bool) -> list[RankAnswer]:
+        """The optimizer steps of an update; where the ranks have `kept` their parts, only what credit added is sent."""
+        arguments = UpdateArguments(
+            epochs=self._config.epochs,
+            kl_coefficient=self._kl.coefficient,
+            policy_learns=self._config.critic is None or self._version >= self._config.critic.warmup_updates,
         )
+        credits = [credit_columns(batch.per_token, places_of(part)) for part in parts]
+        if kept:
+            return await self._each("update_packed", [(credit, arguments) for credit in credits], self._seconds)
+        filled = [with_rank_columns(part, credit) for part, credit in zip(parts, credits, strict=True)]
+        return await self._each("update", [(part, arguments) for part in filled], self._seconds) if parts[0] else []
 
     def _cut(
         self, batch: Batch, minibatches: int, *, aggregation: Aggregation | None = None, whole_groups: bool = False

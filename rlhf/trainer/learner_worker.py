@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from rlhf.trainer.accelerator import choose_accelerator
 from rlhf.trainer.answers import RankAnswer
-from rlhf.trainer.batch import MicroBatch, Minibatch
-from rlhf.trainer.forward_outputs import ForwardRequest, RankForwardOutputs
+from rlhf.trainer.batch import Minibatch
+from rlhf.trainer.forward_outputs import ForwardOutputs, ForwardRequest
 from rlhf.trainer.settings import LearnerSettings, PairTerms, Trained, UpdateArguments
 from rlhf.transfer.interfaces import LOOPBACK, own_address
 from rlhf.transfer.types import Manifest, Meeting, Rendezvous
@@ -79,13 +79,17 @@ class LearnerWorker:
         self._rank = kinds[settings.trains](rank, world_size, settings)
         return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}
 
-    def forward_outputs(self, microbatches: Sequence[MicroBatch], wanted: ForwardRequest) -> RankForwardOutputs:
+    def forward_outputs(self, minibatches: Sequence[Minibatch], wanted: ForwardRequest) -> ForwardOutputs:
         """Log-probs of the ACTION tokens under the present weights and the reference, and values: what is wanted."""
-        return self._started.forward_outputs(microbatches, wanted)
+        return self._started.forward_outputs(minibatches, wanted)
 
     def update(self, minibatches: Sequence[Minibatch], arguments: UpdateArguments) -> RankAnswer:
         """One optimizer step for every minibatch of every epoch, of the policy and, with a critic, of the critic."""
         return self._started.update(minibatches, arguments)
+
+    def update_packed(self, credit: Mapping[str, NDArray[np.float32]], arguments: UpdateArguments) -> RankAnswer:
+        """`update` on the minibatches of the last `forward_outputs`."""
+        return self._started.update_packed(credit, arguments)
 
     def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
         """One optimizer step for every minibatch, on the supervised loss of the ACTION tokens."""

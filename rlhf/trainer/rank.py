@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,9 +26,9 @@ from rlhf.models.scalar import check_same_vocabulary
 from rlhf.trainer import weights, zero
 from rlhf.trainer.algorithm import needs_of, needs_reference
 from rlhf.trainer.answers import Disagreement, RankAnswer
-from rlhf.trainer.batch import MicroBatch, Minibatch
+from rlhf.trainer.batch import MicroBatch, Minibatch, microbatches_of, with_rank_columns
 from rlhf.trainer.critic import Critic
-from rlhf.trainer.forward_outputs import Columns, ForwardRequest, RankForwardOutputs
+from rlhf.trainer.forward_outputs import ForwardOutputs, ForwardRequest
 from rlhf.trainer.losses import (
     Objective,
     Tokens,
@@ -65,22 +65,19 @@ class Rank(ModelRank):
         self.balance = _balance(self.policy, settings)
         self._sender: WeightSender | None = None
         self._held: list[Tensor] | None = None
+        self._packed: tuple[Minibatch, ...] = ()
 
-    def forward_outputs(self, microbatches: Sequence[MicroBatch], wanted: ForwardRequest) -> RankForwardOutputs:
-        """What is `wanted` of every ACTION token, without gradients."""
-        columns = Columns()
-        for microbatch in microbatches:
-            columns.begin(microbatch)
-            if wanted.proximal:
-                columns.keep("proximal", self._scored(self.engine, microbatch))
-            if wanted.reference:
-                columns.keep("reference", self._scored_by_reference(microbatch))
-            if wanted.values:
-                assert self.critic is not None, "the recipe has a critic"
-                values, last = self.critic.values(microbatch)
-                columns.keep("values", values)
-                columns.keep("last_values", last)
-        return columns.answer()
+    def forward_outputs(self, minibatches: Sequence[Minibatch], wanted: ForwardRequest) -> ForwardOutputs:
+        """What is `wanted` of this rank's part of an update, without gradients. The part stays here with these columns,
+        for `update_packed`."""
+        found: dict[str, list[Tensor]] = {}  # tensors until the end: a GPU is never waited for
+        for microbatch in microbatches_of(minibatches):
+            for name, values in self._outputs(microbatch, wanted):
+                found.setdefault(name, []).append(values)
+        arrays = {name: np.concatenate([part.float().cpu().numpy() for part in parts]) for name, parts in found.items()}
+        outputs = ForwardOutputs(**arrays)
+        self._packed = with_rank_columns(minibatches, dict(outputs.columns()))
+        return outputs
 
     def score_tokens(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         """Log-probs `[T - 1]` at temperature 1; `routing` may be of the first tokens only."""
@@ -107,6 +104,11 @@ class Rank(ModelRank):
         self._optimize(minibatches, arguments, accumulator)
         self._average_weights()
         return accumulator.answer()
+
+    def update_packed(self, credit: Mapping[str, NDArray[np.float32]], arguments: UpdateArguments) -> RankAnswer:
+        """`update` on the part of the last `forward_outputs`, with the columns of `credit`, `[A]`."""
+        minibatches, self._packed = with_rank_columns(self._packed, credit), ()
+        return self.update(minibatches, arguments)
 
     def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
         accumulator = MetricAccumulator()
@@ -162,6 +164,17 @@ class Rank(ModelRank):
     @property
     def _form(self) -> weights.Form:
         return "adapter" if self.settings.model.publishes_adapters else "merged"
+
+    def _outputs(self, microbatch: MicroBatch, wanted: ForwardRequest) -> Iterator[tuple[str, Tensor]]:
+        if wanted.proximal:
+            yield "proximal", self._scored(self.engine, microbatch)
+        if wanted.reference:
+            yield "reference", self._scored_by_reference(microbatch)
+        if wanted.values:
+            assert self.critic is not None, "the recipe has a critic"
+            values, last = self.critic.values(microbatch)
+            yield "values", values
+            yield "last_values", last
 
     def _optimize(
         self, minibatches: Sequence[Minibatch], arguments: UpdateArguments, accumulator: MetricAccumulator

@@ -413,14 +413,12 @@ def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[Proce
         calls = zip(pair, parts, strict=True)
         return await asyncio.gather(
             *(
-                worker.call(
-                    "forward_outputs", part[0].microbatches, ForwardRequest(proximal=True), timeout_seconds=scaled(60)
-                )
+                worker.call("forward_outputs", part, ForwardRequest(proximal=True), timeout_seconds=scaled(60))
                 for worker, part in calls
             )
         )
 
-    scores = gather_forward_outputs(asyncio.run(scored()), batch.tokens, len(batch.samples))
+    scores = gather_forward_outputs(batch, parts, asyncio.run(scored()))
     assert scores.proximal is not None
     found = batch.per_sample(scores.proximal)
     for sample, logprobs in zip(asyncio.run(learner.update(GROUPS)).samples, found, strict=True):
