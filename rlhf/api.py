@@ -29,7 +29,7 @@ from rlhf.trainer.checkpoint import export_model, model_folder
 
 
 class Trainer:
-    """One recipe, run from Python exactly as by `rlhf train_recipe`, save that no supervisor stands behind the process.
+    """One recipe, run from Python exactly as by `rlhf train`, save that no supervisor stands behind the process.
 
     >>> trainer = Trainer.from_recipe("recipes/quickstart.yaml", "trainer.updates=5")
     >>> trainer.fit().eval_reward_end

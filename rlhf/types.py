@@ -117,10 +117,6 @@ class Sampling:
     max_tokens: int = 16
     max_seconds: float | None = None
 
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prompt:
@@ -292,7 +288,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """One episode's fate within its group: a trajectory with its score, or the failure that took its place."""
+    """What became of one episode of a group: a trajectory with its score, or the failure that took its place."""
 
     trajectory: Trajectory | Failed
     score: Scored | Unscored

@@ -1,4 +1,4 @@
-"""`rlhf run_doctor`: is this machine, and this installation, fit to train? Nothing heavy is imported."""
+"""`rlhf doctor`: is this machine, and this installation, fit to train? Nothing heavy is imported."""
 
 from __future__ import annotations
 

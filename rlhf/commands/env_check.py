@@ -1,4 +1,4 @@
-"""`rlhf env run_env_check`: does a live environment server keep to the wire?"""
+"""`rlhf env check`: does a live environment server keep to the wire?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlhf run_export`: a checkpoint's model as a Hugging Face folder of its own."""
+"""`rlhf export`: a checkpoint's model as a Hugging Face folder of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlhf run_generate`: one reply of a checkpoint."""
+"""`rlhf generate`: one reply of a checkpoint."""
 
 from __future__ import annotations
 

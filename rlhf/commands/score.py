@@ -1,4 +1,4 @@
-"""`rlhf run_score`: the recipe's reward on recorded responses."""
+"""`rlhf score`: the recipe's reward on recorded responses."""
 
 from __future__ import annotations
 

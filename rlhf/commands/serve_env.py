@@ -1,4 +1,4 @@
-"""`rlhf serve_environment env`: an environment as a server."""
+"""`rlhf serve env`: an environment as a server."""
 
 from __future__ import annotations
 

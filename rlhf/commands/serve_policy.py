@@ -1,4 +1,4 @@
-"""`rlhf serve_model policy`: a checkpoint as OpenAI's API, with the episodes that agents play on it in a file."""
+"""`rlhf serve policy`: a checkpoint as OpenAI's API, with the episodes that agents play on it in a file."""
 
 from __future__ import annotations
 

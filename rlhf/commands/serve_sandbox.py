@@ -1,4 +1,4 @@
-"""`rlhf serve_programs sandbox`: run model-written Python for whoever asks over SandboxFusion's `/run_code`."""
+"""`rlhf serve sandbox`: run model-written Python for whoever asks over SandboxFusion's `/run_code`."""
 
 from __future__ import annotations
 

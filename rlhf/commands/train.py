@@ -1,4 +1,4 @@
-"""`rlhf run_train`: one recipe, one run folder. The controller runs under a supervisor, so that nothing outlives it."""
+"""`rlhf train`: one recipe, one run folder. The controller runs under a supervisor, so that nothing outlives it."""
 
 from __future__ import annotations
 

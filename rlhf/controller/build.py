@@ -140,7 +140,7 @@ def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
         max_tokens=recipe.sampling.max_tokens,
         shuffle_seed=recipe.seed,
         transfer_backend=transfer_backend(recipe),
-        publish_timeout_seconds=recipe.rollout.publish_timeout_seconds,
+        publish_timeout_seconds=recipe.rollout.weight_sync_timeout_seconds,
         # Flash attention takes no mask: there a sequence has a row alone. Untested.
         row_tokens=1 if recipe.model.attention == "flash_attention_2" else ROW_TOKENS,
         plays=recipe.plays,
@@ -167,7 +167,7 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
         routing=publishes and routing_of(recipe, model) != "ignore",
         device=engine_device(recipe),
         start_timeout_seconds=rollout.start_timeout_seconds,
-        command_timeout_seconds=rollout.publish_timeout_seconds,
+        command_timeout_seconds=rollout.weight_sync_timeout_seconds,
     )
 
 
@@ -179,22 +179,22 @@ def make_engine(recipe: Recipe, worker: Worker) -> RemoteEngine:
         max_sequences=rollout.max_sequences,
         start_timeout_seconds=rollout.start_timeout_seconds,
         generate_timeout_seconds=rollout.generate_timeout_seconds,
-        publish_timeout_seconds=rollout.publish_timeout_seconds,
+        publish_timeout_seconds=rollout.weight_sync_timeout_seconds,
     )
 
 
 async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Serving) -> Publisher:
-    """Engines and learner joined for transfers; with the drill, the path between them proved."""
-    limits = tolerance_for(recipe.model.dtype, recipe.trainer.publish.tolerance)
+    """Engines and learner joined for transfers; with the start check, the path between them proved."""
+    limits = tolerance_for(recipe.model.dtype, recipe.trainer.weight_sync.tolerance)
     publisher = Publisher(
         learner,
         serving.engines,
         canary=canary(serving.facts.vocab_size, serving.facts.max_context_tokens, limits, seed=recipe.seed),
-        phase_timeout_seconds=recipe.rollout.publish_timeout_seconds,
+        phase_timeout_seconds=recipe.rollout.weight_sync_timeout_seconds,
     )
     await publisher.connect()
-    if recipe.trainer.publish.drill:
-        await publisher.drill()
+    if recipe.trainer.weight_sync.verify_at_start:
+        await publisher.verify()
     return publisher
 
 

@@ -12,17 +12,17 @@ from functools import partial
 from rlhf.cluster.handle import Handle
 from rlhf.cluster.worker import Cluster
 from rlhf.config import load_piece
-from rlhf.env.cassette import RecordedEnvironments, ReplayedEnvironments
 from rlhf.env.client.pool import EnvironmentPool
 from rlhf.env.client.remote import Address, Patience
 from rlhf.env.config import EnvironmentConfig
 from rlhf.env.hosting.here import HostedEnvironments
 from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
 from rlhf.env.hosting.kinds import isolation_of
+from rlhf.env.recording import RecordedEnvironments, ReplayedEnvironments
 from rlhf.env.server.worker import EnvironmentServer, WorkerSettings
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.http.binding import token_from
-from rlhf.http.config import check_cassette
+from rlhf.http.config import check_recording
 from rlhf.http.listening import listening
 from rlhf.protocols import Environments
 from rlhf.recipe.schema import Recipe
@@ -118,16 +118,16 @@ async def started_environments(
 
     With `alone` all of the cluster is on this machine.
     """
-    if (cassette := config.cassette) is None:
+    if (recording := config.recording) is None:
         async with live_environments(config, cluster, alone=alone) as environments:
             yield environments
         return
-    check_cassette(cassette)
+    check_recording(recording)
     if config.is_replayed:
-        yield ReplayedEnvironments(cassette.file)
+        yield ReplayedEnvironments(recording.file)
         return
     async with live_environments(config, cluster, alone=alone) as environments:
-        with closing(RecordedEnvironments(environments, cassette.file)) as recorded:
+        with closing(RecordedEnvironments(environments, recording.file)) as recorded:
             yield recorded
 
 

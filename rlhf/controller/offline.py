@@ -73,17 +73,17 @@ class OfflineTrainer:
     def counts(self) -> Counts:
         """Every group and every episode of the file once, whatever the number of epochs."""
         reached = min(self.learner.version * self._batch_size, len(self._order))
-        fates = {
+        outcomes = {
             "trained": [self._order[ordinal] for ordinal in range(reached)],
             "filtered": self._recording.filtered,
             "failed": self._recording.failed,
             "in_flight": [self._order[ordinal] for ordinal in range(reached, len(self._order))],
         }
-        episodes = Counter(_fates(fates))
+        episodes = Counter(_outcomes(outcomes))
         return Counts(
             samples=self._samples,
-            groups=_accounts({fate: len(groups) for fate, groups in fates.items()}),
-            episodes=_accounts({fate: episodes[fate] for fate in (*fates, "unscored")}),
+            groups=_accounts({outcome: len(groups) for outcome, groups in outcomes.items()}),
+            episodes=_accounts({outcome: episodes[outcome] for outcome in (*outcomes, "unscored")}),
         )
 
 
@@ -141,17 +141,17 @@ def check_fit(recording: Recording, file: Path, *, vocab_size: int, context_toke
                     )
 
 
-def _fates(groups: Mapping[str, Sequence[Group]]) -> Iterable[str]:
-    """The fate of every episode: its own failure, else that of its group."""
-    for fate, those in groups.items():
-        yield from (_fate(sample, fate) for group in those for sample in group.samples)
+def _outcomes(groups: Mapping[str, Sequence[Group]]) -> Iterable[str]:
+    """The outcome of every episode: its own failure, else that of its group."""
+    for outcome, those in groups.items():
+        yield from (_outcome(sample, outcome) for group in those for sample in group.samples)
 
 
-def _fate(sample: Sample, of_group: str) -> str:
+def _outcome(sample: Sample, of_group: str) -> str:
     if isinstance(sample.trajectory, Failed):
         return "failed"
     return "unscored" if isinstance(sample.score, Unscored) else of_group
 
 
-def _accounts(fates: Mapping[str, int]) -> dict[str, int]:
-    return {"admitted": sum(fates.values())} | dict(fates)
+def _accounts(outcomes: Mapping[str, int]) -> dict[str, int]:
+    return {"admitted": sum(outcomes.values())} | dict(outcomes)

@@ -142,7 +142,7 @@ class Playing:
             buffer=ObservedBuffer(self._buffer, clock=clock, ledger=self._episodes),
             learner=self._observed,
             weights=ObservedWeights(publisher, clock=clock, view=view),
-            players=recipe.rollout.players or recipe.trainer.tickets,
+            max_concurrent_groups=recipe.rollout.max_concurrent_groups or recipe.trainer.tickets,
         )
 
     @property
@@ -190,14 +190,14 @@ class Playing:
         return {
             "groups/failed": float(accounts.failed),
             "groups/filtered": float(accounts.filtered),
-            "publish/canary_difference": self._publisher.canary_difference,
+            "weight_sync/logprob_difference": self._publisher.logprob_difference,
         }
 
     def counts(self) -> Counts:
         return Counts(
             samples=self._samples,
             groups=asdict(self._buffer.accounts),
-            episodes=self._episodes.sample_accounts,
+            episodes=self._episodes.sample_counts,
             max_staleness=int(self._max_staleness),
             seconds_to_first_update=self._observed.seconds_to_first_update,
         )
@@ -207,7 +207,7 @@ class Playing:
             next_ordinal=self._buffer.next_ordinal,
             outstanding=self._buffer.outstanding,
             groups=self._buffer.settled_accounts,
-            episodes=self._episodes.fates,
+            episodes=self._episodes.outcomes,
             lines={
                 self._folder.episodes.name: self._episodes.written_bytes,
                 self._folder.evaluations.name: self._evaluations.written_bytes,

@@ -25,7 +25,7 @@ class TrainerState:
     """`plan_of` the run."""
     groups: Accounts
     episodes: Mapping[str, int]
-    """Records by fate."""
+    """Records by outcome."""
     lines: Mapping[str, int]
     """Lengths of the files of records in bytes, by name."""
     metrics: Mapping[str, float]

@@ -14,7 +14,7 @@ FOLDER = "/tmp"
 PACKAGE_ROOT = "/run/supervisor"
 """Where the supervisor's own source is seen."""
 PACKAGE = "rlhf/sandbox"
-WARDEN_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH")
+SUPERVISOR_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH")
 """For a supervisor that is root in the sandbox: to give its rights up in the child, to end it, and to measure it."""
 
 
@@ -45,7 +45,7 @@ def _namespaces(privileged: bool) -> list[str]:
     common = ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     common += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     if privileged:
-        return [*common, *(word for name in WARDEN_CAPABILITIES for word in ("--cap-add", name))]
+        return [*common, *(word for name in SUPERVISOR_CAPABILITIES for word in ("--cap-add", name))]
     return ["--unshare-user", "--disable-userns", *common]
 
 

@@ -86,7 +86,7 @@ def overlong_penalty_of(lengths: Ints, overlong: OverlongConfig, max_tokens: int
     if not overlong.buffer_tokens:
         return np.zeros(lengths.shape)
     return overlong_penalty(
-        lengths, max_tokens=max_tokens, buffer_tokens=overlong.buffer_tokens, factor=overlong.factor
+        lengths, max_tokens=max_tokens, buffer_tokens=overlong.buffer_tokens, factor=overlong.penalty_factor
     )
 
 

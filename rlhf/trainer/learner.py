@@ -100,7 +100,7 @@ class RemoteLearner:
         self._stop_on_mismatch(batch, answers)
         self._version += 1
         metrics = (
-            estimated | with_effective_sample_size(reduce_metrics(answers)) | _sizes(batch, parts[:: self._sharing])
+            estimated | with_effective_sample_size(reduce_metrics(answers)) | computed_tokens(parts[:: self._sharing])
         )
         return Updated(metrics=self._steered(metrics, len(batch.samples)), samples=_trained(batch, answers))
 
@@ -141,7 +141,7 @@ class RemoteLearner:
             secret=meeting.secret,
             world_size=world_size,
             timeout_seconds=self._publish_seconds,
-            bucket_bytes=int(self._config.publish.bucket_megabytes * 2**20),
+            bucket_bytes=int(self._config.weight_sync.bucket_megabytes * 2**20),
         )
 
     async def connect(self, rendezvous: Rendezvous) -> None:
@@ -268,13 +268,10 @@ class RemoteLearner:
                 call.cancel()
 
 
-def _sizes(batch: Batch, parts: Sequence[Sequence[Minibatch]]) -> dict[str, float]:
+def computed_tokens(parts: Sequence[Sequence[Minibatch]]) -> dict[str, float]:
+    """Tokens of one pass over the batch, prompts and padding included."""
     computed = sum(micro.tokens for part in parts for minibatch in part for micro in minibatch.microbatches)
-    return {
-        "trained_samples": float(len(batch.samples)),
-        "trained_tokens": float(batch.tokens),
-        "computed_tokens": float(computed),
-    }
+    return {"tokens/computed": float(computed)}
 
 
 def _trained(batch: Batch, answers: Sequence[RankAnswer]) -> tuple[TrainedSample, ...]:

@@ -139,7 +139,7 @@ class Rank(ModelRank):
             self._sender.send(tensors, self.manifest())
 
     def perturb(self) -> None:
-        """Move every weight far above tolerance, for the drill."""
+        """Move every weight far above tolerance, for the start check."""
         self._held = weights.snapshot(self.policy)
         weights.change(self.policy, self.settings.bucket_bytes, perturbed, self._form)
 
@@ -375,11 +375,11 @@ def _reference(settings: LearnerSettings) -> PolicyModel | None:
 
 
 def _balance(policy: PolicyModel, settings: LearnerSettings) -> RouterBalance | None:
-    balance = balance_of(policy.model, settings.trainer.loss.balance_coefficient)
+    balance = balance_of(policy.model, settings.trainer.loss.router_aux_loss_coefficient)
     if balance and settings.trainer.deepspeed.sequence_parallel > 1:
         raise ModelError(
             "ranks that share rows (trainer.deepspeed.sequence_parallel) do not see the balance of experts over them; "
-            "use trainer.loss.balance_coefficient: 0"
+            "use trainer.loss.router_aux_loss_coefficient: 0"
         )
     return balance
 

@@ -17,7 +17,7 @@ from rlhf.transfer.infos import ManifestInfo, MeetingInfo
 
 
 class IpcReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
-    """vLLM's `ipc` engine with a exchange to fetch handles from: a publish is one call here, however many chunks it
+    """vLLM's `ipc` engine with an exchange to fetch handles from: a publish is one call here, however many chunks it
     has.
 
     The manifest it is given is what the chunks repeat, piece by piece. *Untested.*

@@ -1,4 +1,4 @@
-"""Recipes with several datasets: described by `rlhf run_check`, and refused in one line where their parts disagree."""
+"""Recipes with several datasets: described by `rlhf check`, and refused in one line where their parts disagree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlhf run_score` on real GSM8K rows: the dataset's own solutions are right, other rows' solutions are wrong."""
+"""`rlhf score` on real GSM8K rows: the dataset's own solutions are right, other rows' solutions are wrong."""
 
 from __future__ import annotations
 

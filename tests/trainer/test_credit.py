@@ -245,7 +245,7 @@ def test_kl_in_the_reward_is_priced_by_the_recipe_s_estimator(
 def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_the_recipe_says() -> None:
     long = episode(1.0, segment([P, *[A] * 8]), status=EpisodeStatus.TRUNCATED)
     groups = [group_of(episode(1.0, segment([P, A, A])), long)]
-    config = TrainerConfig(overlong=OverlongConfig(buffer_tokens=4, factor=0.5, mask_truncated=True))
+    config = TrainerConfig(overlong=OverlongConfig(buffer_tokens=4, penalty_factor=0.5, mask_truncated=True))
     batch = build_batch(groups, mask_truncated=True)
     filled, _ = with_advantages(batch, ForwardOutputs(), config, 0.0, 8)
     short, cut_off = filled.per_sample(filled.per_token.advantages)
@@ -257,7 +257,7 @@ def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_t
 
 
 def test_a_reply_beyond_the_buffer_pays_the_recipe_s_factor() -> None:
-    overlong = OverlongConfig(buffer_tokens=4, factor=0.5)
+    overlong = OverlongConfig(buffer_tokens=4, penalty_factor=0.5)
     assert overlong_penalty_of(np.array([2, 6, 8, 9]), overlong, 8).tolist() == [0.0, -0.25, -0.5, -0.5]
 
 

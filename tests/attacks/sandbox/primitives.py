@@ -128,10 +128,10 @@ PROCESSES = {
     "list open files": "os.listdir(f'/proc/{BYSTANDER}/fd')",
     "enter a root": "os.listdir(f'/proc/{BYSTANDER}/root')",
     "read a working folder": "os.readlink(f'/proc/{BYSTANDER}/cwd')",
-    "read the supervisor's environment": "open(f'/proc/{WARDEN}/environ').read()",
-    "open the supervisor's memory": "open(f'/proc/{WARDEN}/mem', 'r+b')",
-    "open the supervisor's files": "os.listdir(f'/proc/{WARDEN}/fd')",
-    "write to the supervisor's output": "open(f'/proc/{WARDEN}/fd/1', 'w').write('{}')",
+    "read the supervisor's environment": "open(f'/proc/{SUPERVISOR}/environ').read()",
+    "open the supervisor's memory": "open(f'/proc/{SUPERVISOR}/mem', 'r+b')",
+    "open the supervisor's files": "os.listdir(f'/proc/{SUPERVISOR}/fd')",
+    "write to the supervisor's output": "open(f'/proc/{SUPERVISOR}/fd/1', 'w').write('{}')",
     "kill": "os.kill(BYSTANDER, signal.SIGKILL)",
     "stop": "os.kill(BYSTANDER, signal.SIGSTOP)",
     "probe by signal 0": "os.kill(BYSTANDER, 0)",
@@ -143,7 +143,7 @@ PROCESSES = {
     "signal by descriptor": "call('pidfd_send_signal', os.pidfd_open(BYSTANDER), 9, None, 0)",
     "ptrace attach": "call('ptrace', 16, BYSTANDER, 0, 0)",
     "ptrace seize": "call('ptrace', 0x4206, BYSTANDER, 0, 0)",
-    "ptrace the supervisor": "call('ptrace', 16, WARDEN, 0, 0)",
+    "ptrace the supervisor": "call('ptrace', 16, SUPERVISOR, 0, 0)",
     "be traced": "call('ptrace', 0, 0, 0, 0)",
     "read memory": "call('process_vm_readv', BYSTANDER, None, 0, None, 0, 0)",
     "write memory": "call('process_vm_writev', BYSTANDER, None, 0, None, 0, 0)",
@@ -152,7 +152,7 @@ PROCESSES = {
     "compare": "call('kcmp', os.getpid(), os.getpid(), 0, 0, 1)",
     "take a descriptor": "call('pidfd_getfd', os.pidfd_open(os.getpid()), 0, 0)",
     "limits": "resource.prlimit(BYSTANDER, resource.RLIMIT_NOFILE, (0, 0))",
-    "limits of the supervisor": "resource.prlimit(WARDEN, resource.RLIMIT_NOFILE, (0, 0))",
+    "limits of the supervisor": "resource.prlimit(SUPERVISOR, resource.RLIMIT_NOFILE, (0, 0))",
     "priority": "os.setpriority(os.PRIO_PROCESS, BYSTANDER, 19)",
     "priority of all": "os.setpriority(os.PRIO_USER, 0, 19)",
     "input priority": "call('ioprio_set', 1, BYSTANDER, 0)",
@@ -162,9 +162,9 @@ PROCESSES = {
     "scheduling attributes": "call('sched_setattr', BYSTANDER, buffer, 0)",
     "move pages": "call('move_pages', BYSTANDER, 0, None, None, None, 0)",
     "migrate pages": "call('migrate_pages', BYSTANDER, 1, None, None)",
-    "SIGSEGV to the supervisor": "os.kill(WARDEN, signal.SIGSEGV)",
-    "SIGSTOP to the supervisor": "os.kill(WARDEN, signal.SIGSTOP)",
-    "SIGTERM to the supervisor": "os.kill(WARDEN, signal.SIGTERM)",
+    "SIGSEGV to the supervisor": "os.kill(SUPERVISOR, signal.SIGSEGV)",
+    "SIGSTOP to the supervisor": "os.kill(SUPERVISOR, signal.SIGSTOP)",
+    "SIGTERM to the supervisor": "os.kill(SUPERVISOR, signal.SIGTERM)",
     "owner of a descriptor's signals": "fcntl.fcntl(0, fcntl.F_SETOWN, BYSTANDER) or os.kill(BYSTANDER, 0)",
 }
 
@@ -402,7 +402,7 @@ def program(numbers: Mapping[str, int], values: Mapping[str, object]) -> str:
     """Python that tries every primitive and prints a line of JSON for each: name, outcome, and what was seen."""
     known = [f"NUMBERS = {dict(numbers)!r}", *(f"{name} = {value!r}" for name, value in values.items())]
     tries = [f"attempt({name!r}, lambda: {what})" for name, what in attempts().items()]
-    return "\n".join([LIBRARY, *known, "WARDEN = os.getppid()", *tries])
+    return "\n".join([LIBRARY, *known, "SUPERVISOR = os.getppid()", *tries])
 
 
 def allowed(name: str, level: str, *, grouped: bool) -> bool:
