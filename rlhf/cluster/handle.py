@@ -12,7 +12,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Handle(Generic[T]):
+class WorkerHandle(Generic[T]):
     """A worker that holds a `T`.
 
     In `await handle.call(lambda engine: engine.submit(requests), timeout_seconds=30)` the method, its arguments and
@@ -29,7 +29,9 @@ class Handle(Generic[T]):
     async def call(self, ask: Callable[[T], R], *, timeout_seconds: float) -> R: ...
     async def call(self, ask: Callable[[T], Any], *, timeout_seconds: float) -> Any:
         """What `ask` returns of the worker's object; a coroutine is awaited there. Raises as `Worker.call`."""
-        call: MethodCall = ask(cast(T, Recorder()))
+        call = ask(cast(T, CallRecorder()))
+        if not isinstance(call, MethodCall):
+            raise TypeError(f"{self.name} was to be asked by a function that ends with the call of a method")
         return await self._worker.call(call.method, *call.args, timeout_seconds=timeout_seconds, **call.kwargs)
 
 
@@ -42,16 +44,16 @@ class MethodCall:
     kwargs: Mapping[str, Any]
 
 
-class Recorder:
+class CallRecorder:
     """Stands for a worker's object in a function that calls one of its methods."""
 
     def __init__(self, path: tuple[str, ...] = ()) -> None:
         self._path = path
 
-    def __getattr__(self, name: str) -> Recorder:
+    def __getattr__(self, name: str) -> CallRecorder:
         if name.startswith("_"):
             raise AttributeError(f"{name} is not public: a worker is asked by its public methods")
-        return Recorder((*self._path, name))
+        return CallRecorder((*self._path, name))
 
     def __call__(self, *args: Any, **kwargs: Any) -> MethodCall:
         return MethodCall(".".join(self._path), args, kwargs)

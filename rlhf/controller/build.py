@@ -16,7 +16,7 @@ from rlhf.cluster.described import describe
 from rlhf.cluster.local import LocalCluster
 from rlhf.cluster.ray_cluster import RayCluster
 from rlhf.cluster.worker import Cluster, Worker
-from rlhf.controller.environments import Surroundings, opening_of, started_surroundings
+from rlhf.controller.environments import Surroundings, started_surroundings
 from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import ConfigError, ModelError, RlhfError
 from rlhf.models.config import LoraConfig, RoutingMode
@@ -37,6 +37,7 @@ from rlhf.reward.live import LiveReward
 from rlhf.reward.model import ModelReward
 from rlhf.reward.model_worker import RewardModelSettings
 from rlhf.reward.reward import make_reward
+from rlhf.rollout.dry_run import opening_of
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.evaluation import EvaluationSet, Evaluator
 from rlhf.rollout.group import GroupRollout
@@ -224,9 +225,10 @@ class Serving:
             play=self.surroundings.play(purpose),
         )
 
-    async def opening(self, recipe: Recipe, task: Task) -> str | None:
+    async def opening(self, seed: int, task: Task) -> str | None:
         """What the first episode will be asked, for a person; None without an environment. Raises `ConfigError`."""
-        return await opening_of(self.surroundings, recipe, task, self.renderer, self.facts.max_context_tokens)
+        play, longest = self.surroundings.training, self.facts.max_context_tokens
+        return await opening_of(play, task, self.renderer, run_seed=seed, max_context_tokens=longest)
 
     def evaluator(self, recipe: Recipe, problems: Mapping[str, Sequence[Task]]) -> Evaluator | None:
         """Every evaluation set with its own sampling; `problems` by the name of their set."""
@@ -285,7 +287,10 @@ async def started_serving(
     """Engines started on `model`, the reward's workers, and environments or the agent's endpoint. Before that the chat
     template is tried on what will be `asked`."""
     async with AsyncExitStack() as stack:
-        surroundings = await stack.enter_async_context(started_surroundings(recipe, cluster))
+        alone = recipe.cluster.address is None
+        surroundings = await stack.enter_async_context(
+            started_surroundings(recipe.environment, recipe.agent, cluster, alone=alone)
+        )
         renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
         check_asked(recipe, model, renderer, asked)
         settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)

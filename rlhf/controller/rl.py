@@ -27,7 +27,6 @@ from rlhf.controller.instrumentation import (
     ObservedRollout,
     ObservedWeights,
 )
-from rlhf.controller.provenance import Provenance
 from rlhf.controller.resume import ResumePoint, reported_updates
 from rlhf.controller.run import Boundary, Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
@@ -38,6 +37,7 @@ from rlhf.errors import RlhfError, UserError, WorkerFailed
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.plot import plot_rewards
+from rlhf.runs.provenance import Provenance
 from rlhf.runs.summary import Summary
 from rlhf.runs.view import UpdateLine
 from rlhf.trainer.buffer import TicketBuffer
@@ -87,7 +87,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         length = serving.renderer.prompt_tokens
         tasks = await asyncio.to_thread(training_tasks, recipe.data, train, length, view.message)
         problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, view.message)
-        if opening := await serving.opening(recipe, tasks[0][0]):
+        if opening := await serving.opening(recipe.seed, tasks[0][0]):
             view.message(opening)
         began = await begun(context, model)
     playing = Playing(

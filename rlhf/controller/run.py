@@ -14,11 +14,11 @@ from typing import Protocol
 from rlhf.controller.checkpoints import save_run
 from rlhf.controller.closing import closed, each
 from rlhf.controller.context import RunContext
-from rlhf.controller.provenance import Provenance
 from rlhf.controller.resume import plan_of
 from rlhf.controller.trainer_state import TrainerState
 from rlhf.protocols import Saves
 from rlhf.rollout.evaluation import Evaluation
+from rlhf.runs.provenance import Provenance
 from rlhf.runs.summary import SAVED, SetSummary, Summary
 from rlhf.runs.view import UpdateLine
 from rlhf.trainer.buffer import Accounts

@@ -15,6 +15,9 @@ Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 Kind = Literal["thread", "process", "self_managed", "inline"]
 """Where the code of an environment runs."""
 
+ENVIRONMENT = "environment"
+"""The role of workers that serve environments."""
+
 
 class EnvironmentConfig(Config):
     """An environment that takes turns with the policy, and the rules of taking them."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from rlhf.cluster.resources import Role
+from rlhf.env.config import ENVIRONMENT
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.environment import rank_environment
 
-ENGINE, LEARNER, REWARD, ENVIRONMENT = "engine", "learner", "reward", "environment"
+ENGINE, LEARNER, REWARD = "engine", "learner", "reward"
 
 
 def roles_of(recipe: Recipe) -> tuple[Role, ...]:

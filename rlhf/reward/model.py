@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.cluster.attempt import Raised, attempt_awaiting
-from rlhf.cluster.handle import Handle
+from rlhf.cluster.handle import WorkerHandle
 from rlhf.cluster.worker import Worker
 from rlhf.errors import DeadlinePassed, WorkerFailed
 from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings, RewardModelWorker
@@ -33,7 +33,7 @@ class ModelReward:
         timeout_seconds: float,
         start_timeout_seconds: float,
     ) -> None:
-        self._workers, self._settings = [Handle[RewardModelWorker](worker) for worker in workers], settings
+        self._workers, self._settings = [WorkerHandle[RewardModelWorker](worker) for worker in workers], settings
         self._start_timeout_seconds = start_timeout_seconds
         self._batcher = Batcher(self._workers, settings.tokens_per_batch, timeout_seconds)
         self._facts = RewardModelFacts(context_tokens=0, vocab_size=0)
@@ -97,7 +97,7 @@ class Batcher:
     The deadline is for one call; waiting for a free worker ends because every call before it does.
     """
 
-    def __init__(self, workers: Sequence[Handle[RewardModelWorker]], tokens: int, timeout_seconds: float) -> None:
+    def __init__(self, workers: Sequence[WorkerHandle[RewardModelWorker]], tokens: int, timeout_seconds: float) -> None:
         self._tokens, self._timeout_seconds = tokens, timeout_seconds
         self._free = list(workers)
         self._waiting: deque[PendingSequence] = deque()
@@ -119,7 +119,7 @@ class Batcher:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
 
-    async def _serve(self, worker: Handle[RewardModelWorker]) -> None:
+    async def _serve(self, worker: WorkerHandle[RewardModelWorker]) -> None:
         """Let one worker score until nothing waits."""
         await asyncio.sleep(0)  # the rest of a group asks in the same tick
         try:
@@ -128,7 +128,7 @@ class Batcher:
         finally:
             self._free.append(worker)
 
-    async def _settle(self, worker: Handle[RewardModelWorker], batch: Sequence[PendingSequence]) -> None:
+    async def _settle(self, worker: WorkerHandle[RewardModelWorker], batch: Sequence[PendingSequence]) -> None:
         """This is a task of its own: whoever waits is told what becomes of it."""
         try:
             answers = await attempt_awaiting(self._ask(worker, batch))
@@ -144,7 +144,7 @@ class Batcher:
                 request.answer.cancel()
 
     async def _ask(
-        self, worker: Handle[RewardModelWorker], batch: Sequence[PendingSequence]
+        self, worker: WorkerHandle[RewardModelWorker], batch: Sequence[PendingSequence]
     ) -> Sequence[float | Unscored]:
         sequences = [request.tokens for request in batch]
         try:

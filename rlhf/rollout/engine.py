@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.cluster.handle import Handle
+from rlhf.cluster.handle import WorkerHandle
 from rlhf.cluster.worker import Worker
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed
 from rlhf.rollout.clock import RunningClock
@@ -77,7 +77,7 @@ class RemoteEngine:
         publish_timeout_seconds: float = 120,
     ) -> None:
         self.name, self.transfer_ranks = worker.name, transfer_ranks
-        self._worker = Handle[EngineWorker](worker)
+        self._worker = WorkerHandle[EngineWorker](worker)
         self._start_seconds, self._generate_seconds = start_timeout_seconds, generate_timeout_seconds
         self._publish_seconds = publish_timeout_seconds
         # A request that vLLM would let wait for a place waits here instead, where its deadline does not run yet.

@@ -99,8 +99,7 @@ def _rows(flat: NDArray[Any], mask: NDArray[np.bool_]) -> Doubles:
 def _sums(flat: Doubles, lengths: Ints) -> Doubles:
     """The sum over each episode's ACTION tokens, `[B]`, from the first to the last."""
     of = np.repeat(np.arange(len(lengths)), lengths)
-    sums: Doubles = np.bincount(of, weights=flat, minlength=len(lengths))
-    return sums
+    return np.bincount(of, weights=flat, minlength=len(lengths)).astype(np.float64)
 
 
 def _bootstrap(outputs: ForwardOutputs, bootstrapped: NDArray[np.bool_]) -> Doubles | None:

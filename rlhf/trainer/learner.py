@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.cluster.handle import Handle
+from rlhf.cluster.handle import WorkerHandle
 from rlhf.cluster.worker import Worker
 from rlhf.errors import PolicyMismatch, WorkerDied
 from rlhf.runs.durable import synced
@@ -62,7 +62,7 @@ class RemoteLearner:
     ) -> None:
         """`max_tokens` is the longest reply; `shuffle_seed` deals the rewards of the control experiment. Only where the
         groups were played with this learner's weights (`plays`) can their log-probs be held against its own."""
-        self._ranks, self._config = [Handle[LearnerWorker](worker) for worker in workers], config
+        self._ranks, self._config = [WorkerHandle[LearnerWorker](worker) for worker in workers], config
         self._max_tokens, self._shuffle_seed = max_tokens, shuffle_seed
         self._kl = kl_controller(config.kl)
         self._transfer_backend, self._publish_seconds = transfer_backend, publish_timeout_seconds

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf.cluster.local import LocalCluster
-from rlhf.controller.environments import started_environments
+from rlhf.env.starting import started_environments
 from rlhf.env.tools import CalculatorEnvironment
 from rlhf.errors import ConfigError, RecordingError
 from rlhf.recipe.loading import recipe_from

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rlhf.cluster.local import LocalCluster
-from rlhf.controller.environments import started_environments
 from rlhf.env.config import EnvironmentConfig
 from rlhf.env.recording import RecordedEnvironments, ReplayedEnvironments
+from rlhf.env.starting import started_environments
 from rlhf.errors import EnvironmentFailed, RecordingError
 from rlhf.rollout.timed_environment import TimedEnvironment
 from rlhf.runs.records import EpisodeRecord
