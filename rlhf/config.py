@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,18 +82,19 @@ def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield dotted, value
 
 
-def build(kind: type[C], values: Mapping[str, Any]) -> C:
-    """Validate `values` into `kind`. Raises `ConfigError` naming key, value and what to write instead."""
+def build(kind: type[C], values: Mapping[str, Any], known: Callable[[ValidationError], str] = lambda error: "") -> C:
+    """Validate `values` into `kind`. Raises `ConfigError` naming key, value and what to write instead, in the words of
+    `known` where it has any."""
     try:
         return kind.model_validate(_numbers(values))
     except ValidationError as error:
-        raise ConfigError(explain(kind, error)) from None
+        raise ConfigError(known(error) or explain(kind, error)) from None
 
 
 def explain(kind: type[Config], error: ValidationError) -> str:
     """The first problem of a validation error as one line."""
     problem = error.errors()[0]
-    key = ".".join(str(part) for part in problem["loc"] if not _is_tag(part))
+    key = ".".join(key_of(problem))
     if problem["type"] == "extra_forbidden":
         return f"unknown key {key!r}{_did_you_mean(key, known_keys(kind))}"
     if problem["type"] == "missing":
@@ -102,6 +103,11 @@ def explain(kind: type[Config], error: ValidationError) -> str:
     given = problem.get("input")
     shown = f" (got {given!r})" if isinstance(given, (str, int, float, bool, type(None))) and key else ""
     return f"{key}: {message}{shown}" if key else message
+
+
+def key_of(problem: Mapping[str, Any]) -> tuple[str, ...]:
+    """The key that a problem is about, part by part."""
+    return tuple(str(part) for part in problem["loc"] if not _is_tag(part))
 
 
 def known_keys(kind: type[Config]) -> list[str]:

@@ -83,11 +83,11 @@ class TransferError(RlhfError):
     """Weights did not travel: a member of the transfer group is silent, gone, or disagrees about what is sent."""
 
 
-class PublishError(RlhfError):
-    """A publish that did not complete, or that was not proved. No engine serves after it."""
+class WeightSyncError(RlhfError):
+    """A weight sync that did not complete, or that was not proved. No engine serves after it."""
 
     def __init__(self, engine: str, phase: str, version: int, cause: str) -> None:
-        super().__init__(f"publish of version {version} to {engine} failed in phase {phase!r}: {cause}")
+        super().__init__(f"weight sync of version {version} to {engine} failed in phase {phase!r}: {cause}")
         self.engine, self.phase, self.version, self.cause = engine, phase, version, cause
 
 
@@ -160,8 +160,8 @@ class HttpFailed(RlhfError):
         self.retry_after_seconds = retry_after_seconds
 
 
-class CassetteError(UserError):
-    """A cassette that cannot be used, or that has no answer to what is asked."""
+class RecordingError(UserError):
+    """A recording that cannot be used, or that has no answer to what is asked."""
 
 
 class OpponentFailed(RlhfError):

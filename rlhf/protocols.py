@@ -113,7 +113,7 @@ class WeightSync(Protocol):
 class Buffer(Protocol):
     """Hands out the right to play groups, and hands the groups to the learner in order.
 
-    A player does `settle(await admit(), …)`; the learner does `take`, updates, publishes, `advance`. `settle` returns
+    Playing a group is `settle(await admit(), …)`; the learner does `take`, updates, syncs, `advance`. `settle` returns
     whether the group will be trained.
     """
 

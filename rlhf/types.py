@@ -288,7 +288,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """One episode's fate within its group: a trajectory with its score, or the failure that took its place."""
+    """What became of one episode of a group: a trajectory with its score, or the failure that took its place."""
 
     trajectory: Trajectory | Failed
     score: Scored | Unscored

@@ -18,7 +18,7 @@ class ClusterConfig(Config):
     """An existing Ray cluster to join; a fresh one on this machine when absent."""
     nodes: int = Field(1, ge=1)
     """Nodes that the cluster at `address` must have before anything is placed; they are waited for."""
-    learners: Literal["pack", "spread"] = "pack"
+    learner_placement: Literal["pack", "spread"] = "pack"
     """How learner ranks are dealt to nodes: on as few as can be, so that most of their traffic stays within a node; or
     as evenly as the room allows, so that each has more of its node's memory. Ranks of a node are consecutive."""
     placement_timeout_seconds: float = Field(60, gt=0)

@@ -6,10 +6,11 @@ import asyncio
 import importlib
 import inspect
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from rlhf import errors
@@ -38,36 +39,31 @@ class WorkerHost:
 
     async def construct(self, kwargs: Mapping[str, Any]) -> MethodResult:
         """Import the factory and construct it."""
-        return await self._answer(partial(self._construct, kwargs))
+        return await self._answer(lambda: partial(self._construct, kwargs))
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MethodResult:
-        """Run one method of the object."""
-        return await self._answer(partial(self._method(method), *args, **kwargs))
+        """Run one method of the object, or of the part of it that dots lead to."""
+        return await self._answer(lambda: partial(attrgetter(method)(self._target), *args, **kwargs))
 
     async def close(self) -> MethodResult:
         """Call the object's `close`, if it has one."""
         if not hasattr(self._target, "close"):
             return MethodResult()
-        return await self._answer(self._target.close)
+        return await self._answer(lambda: self._target.close)
 
     def _construct(self, kwargs: Mapping[str, Any]) -> None:
         self._target = resolve_name(self._factory)(**kwargs)
 
-    def _method(self, name: str) -> Any:
-        """Looked up when it runs, so that a wrong name is the call's failure and not the host's."""
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            return getattr(self._target, name)(*args, **kwargs)
-
-        found = inspect.getattr_static(self._target, name, None)
-        return getattr(self._target, name) if inspect.iscoroutinefunction(found) else run
-
-    async def _answer(self, function: Any) -> MethodResult:
-        if inspect.iscoroutinefunction(function):
-            value = await attempt_awaiting(function())
-        else:
-            value = await attempt_awaiting(asyncio.get_running_loop().run_in_executor(self._threads, function))
+    async def _answer(self, find: Callable[[], Callable[[], Any]]) -> MethodResult:
+        """A method that cannot be found is the call's failure, and not the host's."""
+        value = await attempt_awaiting(self._run(find))
         return _failure(value.error) if isinstance(value, Raised) else MethodResult(value=value)
+
+    async def _run(self, find: Callable[[], Callable[[], Any]]) -> Any:
+        function = find()
+        if inspect.iscoroutinefunction(function):
+            return await function()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
 
 def resolve_name(name: str) -> Any:

@@ -27,7 +27,7 @@ LOOKED_AT = 200
 """Rows of a local file whose unit tests are read."""
 Row = tuple[str, str]
 """A label and what is said of it."""
-ISOLATED = {"thread": "in threads", "process": "each session in a process", "own": "as its class isolates it"}
+ISOLATED = {"thread": "in threads", "process": "each session in a process", "self_managed": "as its class isolates it"}
 """The words for `environment.isolation`."""
 
 
@@ -196,12 +196,12 @@ def describe_environment(config: EnvironmentConfig) -> list[Row]:
 
 
 def describe_hosting(config: EnvironmentConfig) -> str:
-    """Where the environment's code runs, and what a cassette has to do with it."""
-    if config.cassette and config.is_replayed:
-        return f"nowhere: {config.cassette.path} answers for it"
+    """Where the environment's code runs, and what a recording has to do with it."""
+    if config.recording and config.is_replayed:
+        return f"replayed from {config.recording.path}"
     where = f"on {count(config.servers, 'server')} of this run" if config.servers else "beside the controller"
     place = "on servers that run already" if config.urls else f"{where}, {ISOLATED[config.isolation]}"
-    return place + (f", recorded in {config.cassette.path}" if config.cassette else "")
+    return place + (f", recorded in {config.recording.path}" if config.recording else "")
 
 
 def describe_agent(config: AgentConfig) -> str:

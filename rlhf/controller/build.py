@@ -16,7 +16,7 @@ from rlhf.cluster.described import describe
 from rlhf.cluster.local import LocalCluster
 from rlhf.cluster.ray_cluster import RayCluster
 from rlhf.cluster.worker import Cluster, Worker
-from rlhf.controller.environments import Surroundings, opening_of, started_surroundings
+from rlhf.controller.environments import Surroundings, started_surroundings
 from rlhf.data.config import EvaluationSetConfig
 from rlhf.errors import ConfigError, ModelError, RlhfError
 from rlhf.models.config import LoraConfig, RoutingMode
@@ -37,6 +37,7 @@ from rlhf.reward.live import LiveReward
 from rlhf.reward.model import ModelReward
 from rlhf.reward.model_worker import RewardModelSettings
 from rlhf.reward.reward import make_reward
+from rlhf.rollout.dry_run import opening_of
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.evaluation import EvaluationSet, Evaluator
 from rlhf.rollout.group import GroupRollout
@@ -140,7 +141,7 @@ def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
         max_tokens=recipe.sampling.max_tokens,
         shuffle_seed=recipe.seed,
         transfer_backend=transfer_backend(recipe),
-        publish_timeout_seconds=recipe.rollout.publish_timeout_seconds,
+        publish_timeout_seconds=recipe.rollout.weight_sync_timeout_seconds,
         # Flash attention takes no mask: there a sequence has a row alone. Untested.
         row_tokens=1 if recipe.model.attention == "flash_attention_2" else ROW_TOKENS,
         plays=recipe.plays,
@@ -167,7 +168,7 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
         routing=publishes and routing_of(recipe, model) != "ignore",
         device=engine_device(recipe),
         start_timeout_seconds=rollout.start_timeout_seconds,
-        command_timeout_seconds=rollout.publish_timeout_seconds,
+        command_timeout_seconds=rollout.weight_sync_timeout_seconds,
     )
 
 
@@ -179,22 +180,22 @@ def make_engine(recipe: Recipe, worker: Worker) -> RemoteEngine:
         max_sequences=rollout.max_sequences,
         start_timeout_seconds=rollout.start_timeout_seconds,
         generate_timeout_seconds=rollout.generate_timeout_seconds,
-        publish_timeout_seconds=rollout.publish_timeout_seconds,
+        publish_timeout_seconds=rollout.weight_sync_timeout_seconds,
     )
 
 
 async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Serving) -> Publisher:
-    """Engines and learner joined for transfers; with the drill, the path between them proved."""
-    limits = tolerance_for(recipe.model.dtype, recipe.trainer.publish.tolerance)
+    """Engines and learner joined for transfers; with the start check, the path between them proved."""
+    limits = tolerance_for(recipe.model.dtype, recipe.trainer.weight_sync.tolerance)
     publisher = Publisher(
         learner,
         serving.engines,
         canary=canary(serving.facts.vocab_size, serving.facts.max_context_tokens, limits, seed=recipe.seed),
-        phase_timeout_seconds=recipe.rollout.publish_timeout_seconds,
+        phase_timeout_seconds=recipe.rollout.weight_sync_timeout_seconds,
     )
     await publisher.connect()
-    if recipe.trainer.publish.drill:
-        await publisher.drill()
+    if recipe.trainer.weight_sync.verify_at_start:
+        await publisher.verify()
     return publisher
 
 
@@ -224,9 +225,10 @@ class Serving:
             play=self.surroundings.play(purpose),
         )
 
-    async def opening(self, recipe: Recipe, task: Task) -> str | None:
+    async def opening(self, seed: int, task: Task) -> str | None:
         """What the first episode will be asked, for a person; None without an environment. Raises `ConfigError`."""
-        return await opening_of(self.surroundings, recipe, task, self.renderer, self.facts.max_context_tokens)
+        play, longest = self.surroundings.training, self.facts.max_context_tokens
+        return await opening_of(play, task, self.renderer, run_seed=seed, max_context_tokens=longest)
 
     def evaluator(self, recipe: Recipe, problems: Mapping[str, Sequence[Task]]) -> Evaluator | None:
         """Every evaluation set with its own sampling; `problems` by the name of their set."""
@@ -285,7 +287,10 @@ async def started_serving(
     """Engines started on `model`, the reward's workers, and environments or the agent's endpoint. Before that the chat
     template is tried on what will be `asked`."""
     async with AsyncExitStack() as stack:
-        surroundings = await stack.enter_async_context(started_surroundings(recipe, cluster))
+        alone = recipe.cluster.address is None
+        surroundings = await stack.enter_async_context(
+            started_surroundings(recipe.environment, recipe.agent, cluster, alone=alone)
+        )
         renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
         check_asked(recipe, model, renderer, asked)
         settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)

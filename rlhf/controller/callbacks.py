@@ -14,7 +14,7 @@ from rlhf.runs.tracing import Span, busy_seconds
 from rlhf.runs.view import EvaluationLine
 from rlhf.types import PolicyVersion
 
-PHASES = {"generate": "wait", "train": "train", "publish": "publish", "evaluate": "evaluate", "save": "save"}
+PHASES = {"generate": "wait", "train": "train", "weight_sync": "weight_sync", "evaluate": "evaluate", "save": "save"}
 """What people read of an update's time: the seconds the learner waited for groups stand for generation."""
 ROOM = 1.5
 """Times the longest update so far, with what follows it: what is kept free for the next."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from rlhf.config import Origins
 from rlhf.controller.preemption import Leaving
-from rlhf.controller.provenance import Provenance, check_provenance, provenance
 from rlhf.controller.resume import ResumePoint, resume_point, rewind
 from rlhf.http.inert import inert
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.folder import RunFolder
+from rlhf.runs.provenance import Provenance, check_provenance, provenance
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
 from rlhf.trainer.checkpoint import CHECKPOINTS
@@ -40,7 +40,14 @@ async def begun(context: RunContext, model: str) -> Provenance:
     Until here a start that fails has changed nothing in the folder. Raises `ConfigError` for a run that is to go on
     with something else than it began with.
     """
-    found = await asyncio.to_thread(provenance, context.recipe, model)
+    recipe = context.recipe
+    found = await asyncio.to_thread(
+        provenance,
+        model,
+        data=recipe.data,
+        reference=recipe.trainer.reference_path,
+        trust_remote_code=recipe.model.trust_remote_code,
+    )
     begin(context, found)
     return found
 

@@ -31,7 +31,7 @@ class ObservedRollout:
 
 
 class ObservedBuffer:
-    """A `Buffer` whose fates are written down, and whose waits are timed."""
+    """A `Buffer` whose outcomes are written down, and whose waits are timed."""
 
     def __init__(self, buffer: TicketBuffer, *, clock: Clock, ledger: Ledger) -> None:
         self._buffer, self._clock, self._ledger = buffer, clock, ledger
@@ -95,14 +95,14 @@ class ObservedEvaluator:
 
 
 class ObservedWeights:
-    """A `WeightSync` whose publishes are timed."""
+    """A `WeightSync` whose syncs are timed."""
 
     def __init__(self, weights: WeightSync, *, clock: Clock, view: View) -> None:
         self._weights, self._clock, self._view = weights, clock, view
 
     async def publish(self) -> PolicyVersion:
-        self._view.phase("publish")
-        with self._clock.span("publish"):
+        self._view.phase("weight_sync")
+        with self._clock.span("weight_sync"):
             version = await self._weights.publish()
         self._view.phase("generate")
         return version

@@ -27,7 +27,6 @@ from rlhf.controller.instrumentation import (
     ObservedRollout,
     ObservedWeights,
 )
-from rlhf.controller.provenance import Provenance
 from rlhf.controller.resume import ResumePoint, reported_updates
 from rlhf.controller.run import Boundary, Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
@@ -38,6 +37,7 @@ from rlhf.errors import RlhfError, UserError, WorkerFailed
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.plot import plot_rewards
+from rlhf.runs.provenance import Provenance
 from rlhf.runs.summary import Summary
 from rlhf.runs.view import UpdateLine
 from rlhf.trainer.buffer import TicketBuffer
@@ -87,7 +87,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         length = serving.renderer.prompt_tokens
         tasks = await asyncio.to_thread(training_tasks, recipe.data, train, length, view.message)
         problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, view.message)
-        if opening := await serving.opening(recipe, tasks[0][0]):
+        if opening := await serving.opening(recipe.seed, tasks[0][0]):
             view.message(opening)
         began = await begun(context, model)
     playing = Playing(
@@ -142,7 +142,7 @@ class Playing:
             buffer=ObservedBuffer(self._buffer, clock=clock, ledger=self._episodes),
             learner=self._observed,
             weights=ObservedWeights(publisher, clock=clock, view=view),
-            players=recipe.rollout.players or recipe.trainer.tickets,
+            max_concurrent_groups=recipe.rollout.max_concurrent_groups or recipe.trainer.tickets,
         )
 
     @property
@@ -190,14 +190,14 @@ class Playing:
         return {
             "groups/failed": float(accounts.failed),
             "groups/filtered": float(accounts.filtered),
-            "publish/canary_difference": self._publisher.canary_difference,
+            "weight_sync/logprob_difference": self._publisher.logprob_difference,
         }
 
     def counts(self) -> Counts:
         return Counts(
             samples=self._samples,
             groups=asdict(self._buffer.accounts),
-            episodes=self._episodes.sample_accounts,
+            episodes=self._episodes.sample_counts,
             max_staleness=int(self._max_staleness),
             seconds_to_first_update=self._observed.seconds_to_first_update,
         )
@@ -207,7 +207,7 @@ class Playing:
             next_ordinal=self._buffer.next_ordinal,
             outstanding=self._buffer.outstanding,
             groups=self._buffer.settled_accounts,
-            episodes=self._episodes.fates,
+            episodes=self._episodes.outcomes,
             lines={
                 self._folder.episodes.name: self._episodes.written_bytes,
                 self._folder.evaluations.name: self._evaluations.written_bytes,

@@ -14,11 +14,11 @@ from typing import Protocol
 from rlhf.controller.checkpoints import save_run
 from rlhf.controller.closing import closed, each
 from rlhf.controller.context import RunContext
-from rlhf.controller.provenance import Provenance
 from rlhf.controller.resume import plan_of
 from rlhf.controller.trainer_state import TrainerState
 from rlhf.protocols import Saves
 from rlhf.rollout.evaluation import Evaluation
+from rlhf.runs.provenance import Provenance
 from rlhf.runs.summary import SAVED, SetSummary, Summary
 from rlhf.runs.view import UpdateLine
 from rlhf.trainer.buffer import Accounts
@@ -170,7 +170,7 @@ class Run:
 
     async def save(self) -> None:
         """Write a checkpoint beside the earlier ones, and drop the oldest. Raises `SaveFailed`."""
-        position = self.kind.position()  # with the state: players go on while the ranks save
+        position = self.kind.position()  # with the state: groups are played on while the ranks save
         checkpoint = await save_run(
             self.folder,
             self.kind.learner,
@@ -255,8 +255,8 @@ class Run:
             samples=counts.samples,
             wall_seconds=round(self.wall_seconds, 2),
             seconds_to_first_update=counts.seconds_to_first_update,
-            group_accounts=counts.groups,
-            sample_accounts=counts.episodes,
+            group_counts=counts.groups,
+            sample_counts=counts.episodes,
             max_staleness=counts.max_staleness,
         )
 

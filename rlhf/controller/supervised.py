@@ -10,13 +10,13 @@ from rlhf.cluster.worker import Cluster, Worker
 from rlhf.controller.build import spawn_learners
 from rlhf.controller.context import RunContext, begun
 from rlhf.controller.dataset_trainer import DatasetTrainer
-from rlhf.controller.provenance import Provenance
 from rlhf.controller.run import Boundary, Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
 from rlhf.data.tasks import Tell
 from rlhf.recipe.kinds import OF_EXAMPLES, start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import Evaluation
+from rlhf.runs.provenance import Provenance
 from rlhf.runs.view import UpdateLine
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.types import PolicyVersion

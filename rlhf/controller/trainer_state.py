@@ -25,7 +25,7 @@ class TrainerState:
     """`plan_of` the run."""
     groups: Accounts
     episodes: Mapping[str, int]
-    """Records by fate."""
+    """Records by outcome."""
     lines: Mapping[str, int]
     """Lengths of the files of records in bytes, by name."""
     metrics: Mapping[str, float]
@@ -34,7 +34,7 @@ class TrainerState:
     """Those before this checkpoint, without their groups."""
     wall_seconds: float
     provenance: Mapping[str, str] = field(default_factory=dict)
-    """What the run began with, by digest (`rlhf.controller.provenance`)."""
+    """What the run began with, by digest (`rlhf.runs.provenance`)."""
 
 
 def write_trainer_state(checkpoint: Path, trainer_state: TrainerState) -> None:

@@ -8,12 +8,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rlhf.config import Config, is_piece
-from rlhf.http.config import CassetteConfig
+from rlhf.http.config import RecordingConfig
 from rlhf.models.tool_formats import ToolFormatName
 
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
-Kind = Literal["thread", "process", "own", "inline"]
+Kind = Literal["thread", "process", "self_managed", "inline"]
 """Where the code of an environment runs."""
+
+ENVIRONMENT = "environment"
+"""The role of workers that serve environments."""
 
 
 class EnvironmentConfig(Config):
@@ -40,8 +43,8 @@ class EnvironmentConfig(Config):
     """Cores a server takes; threads are its floor, at least 1."""
     isolation: Kind = "thread"
     """Where the code of `environment` runs. `thread`: in threads, quick; `process`: one process a session, for code
-    that hangs, ends its process, or keeps state in modules; `own`: a class that opens sessions itself, as EnvPool's;
-    `inline`: on the event loop, for code that is known to be quick, for nothing can stop it."""
+    that hangs, ends its process, or keeps state in modules; `self_managed`: a class that opens sessions itself, as
+    EnvPool's; `inline`: on the event loop, for code that is known to be quick, for nothing can stop it."""
     demonstrations: str | None = None
     """`module:function` `(count, seed) -> conversations`: lists of messages whose assistant's are imitated by
     `model.warmup`."""
@@ -55,7 +58,7 @@ class EnvironmentConfig(Config):
     """How long an episode waits for a place, and then for its environment to be made."""
     max_sessions: int = Field(1024, ge=1)
     """Episodes that this run hosts at once, on all its servers together; others wait for a place."""
-    cassette: CassetteConfig | None = None
+    recording: RecordingConfig | None = None
     """Write what environments answer to a file, or answer from one without them."""
     history: Literal["full", "last_n"] = "full"
     """What the policy sees of its episode. `full`: all of it, in one context that grows. `last_n`: what was asked and
@@ -81,8 +84,8 @@ class EnvironmentConfig(Config):
             raise ValueError("servers are of environment, which this run then starts; urls names servers that run")
         if self.urls and self.isolation != "thread":
             raise ValueError("isolation is for an environment that this run hosts; a server has its own")
-        if self.eval_arguments and (self.servers or self.cassette):
-            raise ValueError("eval_arguments make a second environment, which has neither servers nor a cassette yet")
+        if self.eval_arguments and (self.servers or self.recording):
+            raise ValueError("eval_arguments make a second environment, which has neither servers nor a recording yet")
         if self.token_env and not self.urls:
             raise ValueError("token_env is for servers, and there are none; give urls")
         if self.demonstrations is not None and not is_piece(self.demonstrations):
@@ -102,8 +105,8 @@ class EnvironmentConfig(Config):
 
     @property
     def is_replayed(self) -> bool:
-        """Whether a cassette stands for the environment, which is then neither imported nor asked."""
-        return self.cassette is not None and self.cassette.mode == "replay"
+        """Whether a recording stands for the environment, which is then neither imported nor asked."""
+        return self.recording is not None and self.recording.mode == "replay"
 
     @property
     def sessions_per_server(self) -> int:

@@ -16,12 +16,12 @@ import httpx
 from rlhf.errors import HttpFailed
 from rlhf.http.adaptive_limiter import AdaptiveLimiter
 from rlhf.http.binding import is_loopback
-from rlhf.http.cassette import transport_for
 from rlhf.http.circuit import Circuit
-from rlhf.http.config import CassetteConfig, HttpConfig
+from rlhf.http.config import HttpConfig, RecordingConfig
 from rlhf.http.exchange import client, json_body, send_request
 from rlhf.http.failures import may_repeat, of_status, of_transport
 from rlhf.http.foreign import InvalidJson, read_json
+from rlhf.http.recording import transport_for
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 
@@ -51,18 +51,20 @@ class HttpClient:
         *,
         timeout_seconds: float,
         token: str | None = None,
-        cassette: CassetteConfig | None = None,
+        recording: RecordingConfig | None = None,
         headers: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.url, self._config, self._timeout_seconds = url.rstrip("/"), config, timeout_seconds
-        self._cassette = cassette
+        self._recording = recording
         self._headers = dict(headers or {}) | ({"Authorization": f"Bearer {token}"} if token else {})
         self._limiter = AdaptiveLimiter(config.concurrency)
-        self._circuit = Circuit(self.url, opens_after=config.opens_after, open_seconds=config.open_seconds, clock=clock)
+        self._circuit = Circuit(
+            self.url, failure_threshold=config.failure_threshold, reset_seconds=config.reset_seconds, clock=clock
+        )
 
     async def post(self, path: str, body: Any, *, repeatable: bool = False, key: str | None = None) -> Any:
-        """The JSON that the server answers. Raises `HttpFailed`, and `CassetteError` from a replay."""
+        """The JSON that the server answers. Raises `HttpFailed`, and `RecordingError` from a replay."""
         return await self.call(
             HttpRequest(method="POST", path=path, body=body, repeatable=repeatable or key is not None, key=key)
         )
@@ -91,18 +93,18 @@ class HttpClient:
             self._limiter.narrow(capacity)
 
     async def close(self) -> None:
-        """Close the connections, and the cassette."""
+        """Close the connections, and the recording."""
         if "_http" in self.__dict__:
             await self._http.aclose()
 
     @cached_property
     def _http(self) -> httpx.AsyncClient:
-        """Made at first use: a cassette that cannot be used is an error of the start."""
+        """Made at first use: a recording that cannot be used is an error of the start."""
         return client(
             timeout=self._timeout_seconds,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._config.concurrency),
             headers=self._headers,
-            transport=transport_for(self._cassette),
+            transport=transport_for(self._recording),
             trust_env=not is_loopback(urlsplit(self.url).hostname or ""),  # no proxy stands before this machine
         )
 
@@ -124,8 +126,8 @@ class HttpClient:
 
     def _pause(self, attempt: int, asked_for: float) -> float:
         """Seconds before the next attempt. Drawn, so that calls that failed together do not come back together."""
-        longest = self._config.longest_pause_seconds
-        whole: float = min(longest, self._config.first_pause_seconds * 2 ** (attempt - 1))
+        longest = self._config.max_backoff_seconds
+        whole: float = min(longest, self._config.initial_backoff_seconds * 2 ** (attempt - 1))
         drawn = whole * random.uniform(0.5, 1.0)
         return max(drawn, min(asked_for, longest))
 

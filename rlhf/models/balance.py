@@ -23,8 +23,8 @@ class RouterBalance:
         own = vars(sys.modules[type(model).__module__]).get("load_balancing_loss_func")
         if own is None:
             raise ModelError(
-                f"trainer.loss.balance_coefficient is {coefficient}, but {type(model).__name__} has no load-balancing "
-                "loss; use 0"
+                f"trainer.loss.router_aux_loss_coefficient is {coefficient}, but {type(model).__name__} has no "
+                "load-balancing loss; use 0"
             )
         self._loss: Callable[..., Tensor] = own
         self._coefficient = coefficient

@@ -71,7 +71,7 @@ class LoraConfig(Config):
     target_modules: tuple[str, ...] = ()
     """Names of the linear layers that get adapters; without any, all of the decoder's do, whatever its family calls
     them. Experts that are stacked in one tensor, and routers, get none."""
-    publish: Literal["merged", "adapter"] = "merged"
+    weight_sync: Literal["merged", "adapter"] = "merged"
     """What engines are sent: whole weights with the adapters added, served at full speed, or the adapters alone: less
     to send, exact in 16 bits too, and served more slowly. In 16 bits it is the adapters unless the recipe says so."""
 
@@ -116,4 +116,4 @@ class ModelConfig(Config):
     @property
     def publishes_adapters(self) -> bool:
         """Whether engines are sent LoRA adapters and nothing else."""
-        return self.lora is not None and self.lora.publish == "adapter"
+        return self.lora is not None and self.lora.weight_sync == "adapter"

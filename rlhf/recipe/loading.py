@@ -9,6 +9,7 @@ from typing import Any
 
 from rlhf.config import Origins, build, merge, parse_override, read_yaml
 from rlhf.errors import ConfigError
+from rlhf.recipe.renamed import renamed
 from rlhf.recipe.schema import Recipe
 from rlhf.trainer.algorithm import adapter_layer, mismatch_layer, preset_layer
 
@@ -61,7 +62,7 @@ def _composed(bases: Sequence[Layer], layers: Sequence[Layer], path: Path | None
     beneath = _beneath(values)
     values, _ = merge(*bases, beneath, *layers)
     values, origins = merge(*bases, beneath, mismatch_layer(values), *layers, adapter_layer(values))
-    return LoadedRecipe(build(Recipe, values), origins, path)
+    return LoadedRecipe(build(Recipe, values, renamed), origins, path)
 
 
 def _beneath(values: Mapping[str, Any]) -> Layer:

@@ -19,7 +19,7 @@ from rlhf.data.rows import task_from_row
 from rlhf.data.sources import local_files
 from rlhf.errors import ConfigError, DataError, ModelError, PlacementError
 from rlhf.http.binding import token_from
-from rlhf.http.config import check_cassette
+from rlhf.http.config import check_recording
 from rlhf.models.dimensions import check_dimensions, embedding_rows
 from rlhf.models.folder import text_config
 from rlhf.models.headers import tensor_shapes
@@ -68,11 +68,11 @@ def placement(recipe: Recipe) -> Plan | None:
 
 def check_devices(recipe: Recipe) -> None:
     """What only GPUs can do is not asked of a CPU. Raises `ConfigError`."""
-    backend = recipe.trainer.publish.backend
+    backend = recipe.trainer.weight_sync.backend
     if recipe.plays and backend in ("nccl", "ipc") and "cpu" in (engine_device(recipe), learner_device(recipe)):
         raise ConfigError(
-            f"trainer.publish.backend is {backend}, but not every engine and rank has a GPU (rollout.gpus_per_engine, "
-            "trainer.deepspeed.gpus_per_rank); use auto or gloo"
+            f"trainer.weight_sync.backend is {backend}, but not every engine and rank has a GPU "
+            "(rollout.gpus_per_engine, trainer.deepspeed.gpus_per_rank); use auto or gloo"
         )
     if recipe.model.dtype == "float16" and learner_device(recipe) == "cpu":
         raise ConfigError("model.dtype is float16, which trains on GPUs only; on a CPU use float32 or bfloat16")
@@ -131,10 +131,10 @@ def check_reward_model(recipe: Recipe) -> None:
 
 
 def check_reward_servers(recipe: Recipe) -> None:
-    """Tokens of servers and judges are in the environment, and cassettes where they should be. Raises `UserError`."""
+    """Tokens of servers and judges are in the environment, and recordings where they should be. Raises `UserError`."""
     for scorer in recipe.reward.scorers.values() if recipe.plays else ():
-        if scorer.cassette:
-            check_cassette(scorer.cassette)
+        if scorer.recording:
+            check_recording(scorer.recording)
         if asked := scorer.remote or scorer.judge:
             token_from(asked.token_env if scorer.asks else None)
 
@@ -163,12 +163,12 @@ def check_episodes(recipe: Recipe) -> None:
 
 
 def check_environment(recipe: Recipe) -> None:
-    """The environment's class, and the functions that go with it, can be imported, and its cassette is where it should
+    """The environment's class, and the functions that go with it, can be imported, and its recording is where it should
     be. Raises `UserError`."""
     if (environment := recipe.environment) is None:
         return
-    if environment.cassette:
-        check_cassette(environment.cassette)
+    if environment.recording:
+        check_recording(environment.recording)
     own_format = environment.tool_format if is_piece(environment.tool_format) else None
     pieces = {
         "environment.environment": None if environment.is_replayed else environment.environment,

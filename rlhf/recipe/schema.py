@@ -218,11 +218,11 @@ class Recipe(Config):
             )
 
     def _adapters_can_travel(self) -> None:
-        backend = self.trainer.publish.backend
+        backend = self.trainer.weight_sync.backend
         if self.model.publishes_adapters and backend not in ("auto", "gloo"):
             raise ValueError(
-                f"trainer.publish.backend is {backend}, but model.lora.publish: adapter travels by gloo alone; "
-                "use auto, or publish: merged"
+                f"trainer.weight_sync.backend is {backend}, but model.lora.weight_sync: adapter travels by gloo alone; "
+                "use auto, or weight_sync: merged"
             )
 
     def _routing_is_heard(self) -> None:

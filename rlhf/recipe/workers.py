@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from rlhf.cluster.resources import Role
+from rlhf.env.config import ENVIRONMENT
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.environment import rank_environment
 
-ENGINE, LEARNER, REWARD, ENVIRONMENT = "engine", "learner", "reward", "environment"
+ENGINE, LEARNER, REWARD = "engine", "learner", "reward"
 
 
 def roles_of(recipe: Recipe) -> tuple[Role, ...]:
@@ -21,7 +22,7 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
         imports="rlhf.trainer.learner_worker:import_ranks",
         cpus=recipe.trainer.deepspeed.cpus_per_rank,
         gpus=recipe.trainer.deepspeed.gpus_per_rank,
-        layout=recipe.cluster.learners,
+        layout=recipe.cluster.learner_placement,
         env=rank_environment(learner_device(recipe)),
         start_timeout_seconds=recipe.trainer.deepspeed.start_timeout_seconds,
         hint="trainer.deepspeed.ranks, trainer.deepspeed.cpus_per_rank or trainer.deepspeed.gpus_per_rank",
@@ -106,7 +107,7 @@ def learner_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
 def transfer_backend(recipe: Recipe) -> Literal["gloo", "nccl", "ipc"]:
     """`auto` resolved: gloo unless both sides have GPUs, and for adapters, which are small; ipc where an engine and a
     rank share one."""
-    chosen = recipe.trainer.publish.backend
+    chosen = recipe.trainer.weight_sync.backend
     if chosen != "auto":
         return chosen
     if recipe.model.publishes_adapters or "cpu" in (engine_device(recipe), learner_device(recipe)):

@@ -218,11 +218,12 @@ def make_code_scorer(config: CodeRewardConfig) -> CodeScorer:
 def make_runner(config: CodeRewardConfig) -> ProgramRunner:
     """The server's sandbox where the settings name one, else that of this process."""
     if config.url:
-        seconds = max(QUEUE_SECONDS, config.requests * config.timeout_seconds)  # were each of ours to use all of its
+        at_once = config.max_concurrent_requests
+        seconds = max(QUEUE_SECONDS, at_once * config.timeout_seconds)  # were each of ours to use all of its
         remote = RemoteSandbox(config.url, token_from(config.token_env), seconds)
-        return InTurn(remote, config.requests, seconds)
+        return InTurn(remote, at_once, seconds)
     limits = SandboxLimits(wall_seconds=config.timeout_seconds, memory_bytes=config.memory_mb * MIB)
-    queue = Queue(runs=config.runs, waiting=1_000_000, wait_seconds=WAIT_SECONDS)
+    queue = Queue(runs=config.max_concurrent_runs, waiting=1_000_000, wait_seconds=WAIT_SECONDS)
     return Sandbox(limits, queue, python=config.python, allow_rlimits=config.allow_rlimits)
 
 

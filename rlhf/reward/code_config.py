@@ -40,9 +40,9 @@ class CodeRewardConfig(Config):
     """Server that runs the code (`rlhf serve sandbox`, or a SandboxFusion); without one it is run on this machine."""
     token_env: str | None = None
     """Environment variable with the server's bearer token."""
-    requests: int = Field(64, ge=1)
+    max_concurrent_requests: int = Field(64, ge=1)
     """Programs that the server is asked for at once; a reply has one at a time."""
-    runs: int = Field(2, ge=1)
+    max_concurrent_runs: int = Field(2, ge=1)
     """Programs that this machine's sandbox runs at once."""
     python: str | None = None
     """The Python that runs the code on this machine, with its packages; without one, a Python without packages."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rlhf.config import Config, compiled_pattern
-from rlhf.http.config import CassetteConfig, HttpConfig
+from rlhf.http.config import HttpConfig, RecordingConfig
 from rlhf.reward.code_config import CodeRewardConfig
 
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
@@ -18,11 +18,11 @@ class RemoteConfig(Config):
     """A reward server that somebody runs."""
 
     url: Url
-    """Address of the server, without the path of its shape: http://127.0.0.1:8100, say."""
-    shape: Literal["openrlhf", "slime", "vllm_classify", "vllm_pooling", "vllm_score"] = "openrlhf"
+    """Address of the server, without the path of its API: http://127.0.0.1:8100, say."""
+    api: Literal["openrlhf", "slime", "vllm_classify", "vllm_pooling", "vllm_score"] = "openrlhf"
     """What it speaks: OpenRLHF's `POST /get_reward`, slime's `POST /`, or vLLM's `/classify`, `/pooling`, `/score`."""
     model: str | None = None
-    """Name of the model, for vLLM's shapes."""
+    """Name of the model, for vLLM's APIs."""
     sends: Literal["text", "tokens"] = "text"
     """`tokens` sends `vllm_classify` and `vllm_pooling` the token ids as they were sampled: for a reward model with the
     policy's tokenizer."""
@@ -31,8 +31,8 @@ class RemoteConfig(Config):
 
     @model_validator(mode="after")
     def _complete(self) -> RemoteConfig:
-        if self.sends == "tokens" and self.shape not in ("vllm_classify", "vllm_pooling"):
-            raise ValueError(f"sends: tokens is for vllm_classify and vllm_pooling; shape {self.shape} reads text")
+        if self.sends == "tokens" and self.api not in ("vllm_classify", "vllm_pooling"):
+            raise ValueError(f"sends: tokens is for vllm_classify and vllm_pooling; api {self.api} reads text")
         return self
 
 
@@ -136,7 +136,7 @@ class ScorerConfig(Config):
     remote: RemoteConfig | None = None
     judge: JudgeConfig | None = None
     http: HttpConfig = HttpConfig()
-    cassette: CassetteConfig | None = None
+    recording: RecordingConfig | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> ScorerConfig:
@@ -162,8 +162,8 @@ class ScorerConfig(Config):
                 f"reward.on_scorer_failure is given, but reward.kind: {self.kind} cannot break over a reply; leave it "
                 "out, or give it to the parts that can"
             )
-        if self.cassette and not (self.remote or self.judge):
-            raise ValueError("reward.cassette records servers, and only kinds remote and judge ask one")
+        if self.recording and not (self.remote or self.judge):
+            raise ValueError("reward.recording records servers, and only kinds remote and judge ask one")
         return self
 
     @property
@@ -192,7 +192,7 @@ class ScorerConfig(Config):
     @property
     def asks(self) -> bool:
         """Whether a server is asked; one that is replayed is not, and needs no token."""
-        return self.kind in ("remote", "judge") and not (self.cassette and self.cassette.mode == "replay")
+        return self.kind in ("remote", "judge") and not (self.recording and self.recording.mode == "replay")
 
 
 class PartConfig(ScorerConfig):
@@ -230,9 +230,9 @@ class RewardConfig(ScorerConfig):
             raise ValueError(
                 "reward.parts has more than one of kind: model, which share a place; serve one as kind: remote"
             )
-        tapes = [part.cassette.path for part in self.parts.values() if part.cassette]
-        if len(set(tapes)) < len(tapes):
-            raise ValueError("two parts of reward.parts have the same cassette.path; give each a file of its own")
+        files = [part.recording.path for part in self.parts.values() if part.recording]
+        if len(set(files)) < len(files):
+            raise ValueError("two parts of reward.parts have the same recording.path; give each a file of its own")
         return self
 
     @property

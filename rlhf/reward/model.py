@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.cluster.attempt import Raised, attempt_awaiting
+from rlhf.cluster.handle import WorkerHandle
 from rlhf.cluster.worker import Worker
 from rlhf.errors import DeadlinePassed, WorkerFailed
-from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings
+from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings, RewardModelWorker
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
 NAME = "model"
@@ -32,16 +33,16 @@ class ModelReward:
         timeout_seconds: float,
         start_timeout_seconds: float,
     ) -> None:
-        self._workers, self._settings = workers, settings
+        self._workers, self._settings = [WorkerHandle[RewardModelWorker](worker) for worker in workers], settings
         self._start_timeout_seconds = start_timeout_seconds
-        self._batcher = Batcher(workers, settings.tokens_per_batch, timeout_seconds)
+        self._batcher = Batcher(self._workers, settings.tokens_per_batch, timeout_seconds)
         self._facts = RewardModelFacts(context_tokens=0, vocab_size=0)
 
     async def start(self) -> None:
         """Load the model in every worker. Raises `ModelError`."""
         facts = await asyncio.gather(
             *(
-                worker.call("start", self._settings, timeout_seconds=self._start_timeout_seconds)
+                worker.call(lambda model: model.start(self._settings), timeout_seconds=self._start_timeout_seconds)
                 for worker in self._workers
             )
         )
@@ -96,7 +97,7 @@ class Batcher:
     The deadline is for one call; waiting for a free worker ends because every call before it does.
     """
 
-    def __init__(self, workers: Sequence[Worker], tokens: int, timeout_seconds: float) -> None:
+    def __init__(self, workers: Sequence[WorkerHandle[RewardModelWorker]], tokens: int, timeout_seconds: float) -> None:
         self._tokens, self._timeout_seconds = tokens, timeout_seconds
         self._free = list(workers)
         self._waiting: deque[PendingSequence] = deque()
@@ -118,7 +119,7 @@ class Batcher:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
 
-    async def _serve(self, worker: Worker) -> None:
+    async def _serve(self, worker: WorkerHandle[RewardModelWorker]) -> None:
         """Let one worker score until nothing waits."""
         await asyncio.sleep(0)  # the rest of a group asks in the same tick
         try:
@@ -127,7 +128,7 @@ class Batcher:
         finally:
             self._free.append(worker)
 
-    async def _settle(self, worker: Worker, batch: Sequence[PendingSequence]) -> None:
+    async def _settle(self, worker: WorkerHandle[RewardModelWorker], batch: Sequence[PendingSequence]) -> None:
         """This is a task of its own: whoever waits is told what becomes of it."""
         try:
             answers = await attempt_awaiting(self._ask(worker, batch))
@@ -142,10 +143,12 @@ class Batcher:
             for request in batch:
                 request.answer.cancel()
 
-    async def _ask(self, worker: Worker, batch: Sequence[PendingSequence]) -> Sequence[float | Unscored]:
+    async def _ask(
+        self, worker: WorkerHandle[RewardModelWorker], batch: Sequence[PendingSequence]
+    ) -> Sequence[float | Unscored]:
         sequences = [request.tokens for request in batch]
         try:
-            scores: list[float] = await worker.call("score", sequences, timeout_seconds=self._timeout_seconds)
+            scores = await worker.call(lambda model: model.score(sequences), timeout_seconds=self._timeout_seconds)
         except DeadlinePassed as error:
             return [Unscored(kind="timeout", detail=str(error))] * len(batch)
         except WorkerFailed as error:

@@ -19,10 +19,10 @@ class RemoteReward:
     """A `RewardFunction` over HTTP. A group is one request, and one request a reply where the shape knows no lists."""
 
     def __init__(self, config: RemoteConfig, client: HttpClient) -> None:
-        self._config, self._shape, self._client = config, SHAPES[config.shape], client
+        self._config, self._shape, self._client = config, SHAPES[config.api], client
 
     async def start(self) -> None:
-        """See that the server is there. Raises `HttpFailed`, `CassetteError`."""
+        """See that the server is there. Raises `HttpFailed`, `RecordingError`."""
         await self._client.meet()
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
@@ -61,6 +61,6 @@ def client_of(
         scorer.http,
         timeout_seconds=scorer.timeout_seconds,
         token=token_from(token_env if scorer.asks else None),
-        cassette=scorer.cassette,
+        recording=scorer.recording,
         headers=headers,
     )

@@ -69,12 +69,12 @@ class RolloutConfig(Config):
     """Mixture of experts: the learner takes the experts that the engine chose for each token (`replay`), or chooses
     itself and the difference is measured (`compare`), or not (`ignore`). `auto` replays where the choices of a family
     were measured to be those of the engine, on CPUs with engines of one process, and ignores them elsewhere."""
-    players: int | None = Field(None, ge=1)
+    max_concurrent_groups: int | None = Field(None, ge=1)
     """Groups played at once; as many as there are tickets when absent."""
     start_timeout_seconds: float = Field(300, gt=0)
     """Deadline for an engine to start."""
     generate_timeout_seconds: float = Field(300, gt=0)
-    """Time that one reply may take once the engine has it, pauses of publishes not counted. One that takes longer is
-    cut off there: truncated, with what was said so far."""
-    publish_timeout_seconds: float = Field(120, gt=0)
-    """Deadline for each phase of a publish."""
+    """Time that one reply may take once the engine has it, pauses for weight syncs not counted. One that takes longer
+    is cut off there: truncated, with what was said so far."""
+    weight_sync_timeout_seconds: float = Field(120, gt=0)
+    """Deadline for each phase of a weight sync."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlhf.errors import ConfigError
 from rlhf.protocols import Environments
+from rlhf.rollout.episode import EpisodeRunner
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.seeds import environment_seed
 from rlhf.rollout.timed_environment import TimedEnvironment
+from rlhf.rollout.turns import WithEnvironment
 from rlhf.types import Task
 
 
@@ -34,3 +37,21 @@ async def dry_run(
         await environment.close()
     token_ids = renderer.prompt(first.messages).token_ids
     return Opening(text=renderer.whole_text(token_ids), tokens=len(token_ids))
+
+
+async def opening_of(
+    play: EpisodeRunner, task: Task, renderer: ChatRenderer, *, run_seed: int, max_context_tokens: int
+) -> str | None:
+    """What the first episode will be asked, for a person; None without an environment. Raises `ConfigError` when that
+    leaves no room for a reply."""
+    if not isinstance(play, WithEnvironment):
+        return None
+    first = await dry_run(
+        task, play.environments, renderer, run_seed=run_seed, timeout_seconds=play.rules.timeout_seconds
+    )
+    if first.tokens >= max_context_tokens:
+        raise ConfigError(
+            f"what the environment asks has {first.tokens} tokens, and the context is {max_context_tokens}: there is "
+            "no room for a reply; raise rollout.max_context_tokens"
+        )
+    return f"the first episode is asked ({first.tokens} tokens):\n{first.text}"

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.cluster.handle import WorkerHandle
 from rlhf.cluster.worker import Worker
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed
 from rlhf.rollout.clock import RunningClock
+from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.rollout.vllm.settings import EngineFacts, Finished, GenerateRequest, RefusedRequest
 from rlhf.transfer.init_info import init_info, update_info
 from rlhf.transfer.types import Manifest, Rendezvous
 from rlhf.types import Completion, FinishReason, PolicyVersion, Prompt, Sampling, TokenLogprobs
+
+R = TypeVar("R")
 
 POLL_SECONDS = 1.0
 """How long one `collect` waits for a first reply."""
@@ -73,7 +77,7 @@ class RemoteEngine:
         publish_timeout_seconds: float = 120,
     ) -> None:
         self.name, self.transfer_ranks = worker.name, transfer_ranks
-        self._worker = worker
+        self._worker = WorkerHandle[EngineWorker](worker)
         self._start_seconds, self._generate_seconds = start_timeout_seconds, generate_timeout_seconds
         self._publish_seconds = publish_timeout_seconds
         # A request that vLLM would let wait for a place waits here instead, where its deadline does not run yet.
@@ -87,7 +91,7 @@ class RemoteEngine:
 
     async def start(self) -> EngineFacts:
         """Load the model; what the engine says of itself."""
-        return EngineFacts(*await self._worker.call("start", timeout_seconds=self._start_seconds))
+        return await self._worker.call(lambda engine: engine.start(), timeout_seconds=self._start_seconds)
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
         """One reply; every draw is decided by `seed`."""
@@ -113,37 +117,39 @@ class RemoteEngine:
 
     async def _cut_off(self, request_id: str, pending: _Pending) -> None:
         """Have what was said so far come back as the reply; it may also have ended in this moment."""
-        await self._call("cut_off", [request_id])
+        await self._call(lambda engine: engine.cut_off([request_id]))
         await asyncio.wait((pending.reply,), timeout=CALL_SECONDS)
 
     async def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
         """Log-probs of given tokens at temperature 1."""
-        return TokenLogprobs(*await self._call("token_logprobs", token_ids))
+        return await self._call(lambda engine: engine.token_logprobs(token_ids))
 
     async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
         """`tokens` more behind `token_ids`, sampled at temperature 1."""
-        return completion_of(await self._call("extend", token_ids, tokens), self.name)
+        return completion_of(await self._call(lambda engine: engine.extend(token_ids, tokens)), self.name)
 
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
         """Join the transfer group with ranks from `first_rank` on."""
-        await self._phase("connect", init_info(rendezvous, first_rank))
+        info = init_info(rendezvous, first_rank)
+        await self._phase(lambda engine: engine.connect(info))
 
     async def prepare(self, manifest: Manifest) -> None:
         """Pause sampling and acknowledge the manifest; requests are kept."""
         self._clock.pause()
-        await self._phase("prepare", manifest)
+        await self._phase(lambda engine: engine.prepare(manifest))
 
     async def receive(self, manifest: Manifest) -> None:
         """Take the tensors while the learner sends them."""
-        await self._phase("receive", update_info(manifest))
+        info = update_info(manifest)
+        await self._phase(lambda engine: engine.receive(info))
 
     async def commit(self, version: PolicyVersion) -> None:
         """Stamp what is sampled from here on with `version`."""
-        await self._phase("commit", version)
+        await self._phase(lambda engine: engine.commit(version))
 
     async def resume(self) -> None:
         """Let sampling go on."""
-        await self._phase("resume")
+        await self._phase(lambda engine: engine.resume())
         self._clock.go_on()
 
     async def stop(self) -> None:
@@ -152,10 +158,10 @@ class RemoteEngine:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._worker.call("close", timeout_seconds=CALL_SECONDS)
+        await self._worker.call(lambda engine: engine.close(), timeout_seconds=CALL_SECONDS)
 
-    async def _phase(self, method: str, *arguments: object) -> None:
-        await self._worker.call(method, *arguments, timeout_seconds=self._publish_seconds)
+    async def _phase(self, ask: Callable[[EngineWorker], None]) -> None:
+        await self._worker.call(ask, timeout_seconds=self._publish_seconds)
 
     def _post(self, request: GenerateRequest) -> None:
         if not self._outbox:
@@ -168,7 +174,7 @@ class RemoteEngine:
         batch = [request for request in batch if request.id in self._pending]
         if not batch:
             return
-        await self._call("submit", batch)
+        await self._call(lambda engine: engine.submit(batch))
         for request in batch:
             if pending := self._pending.get(request.id):
                 pending.take()
@@ -177,15 +183,15 @@ class RemoteEngine:
 
     async def _collect(self) -> None:
         while self._pending:
-            for reply in await self._call("collect", POLL_SECONDS):
+            for reply in await self._call(lambda engine: engine.collect(POLL_SECONDS)):
                 self._settle(reply)
 
     async def _abort(self, request_id: str) -> None:
-        await self._call("abort", [request_id])
+        await self._call(lambda engine: engine.abort([request_id]))
 
-    async def _call(self, method: str, *arguments: object) -> Any:
+    async def _call(self, ask: Callable[[EngineWorker], R]) -> R:
         """A call that waits, at worst, for a publish to end."""
-        return await self._worker.call(method, *arguments, timeout_seconds=self._publish_seconds + CALL_SECONDS)
+        return await self._worker.call(ask, timeout_seconds=self._publish_seconds + CALL_SECONDS)
 
     def _settle(self, reply: Finished | RefusedRequest) -> None:
         pending = self._pending.pop(reply.id, None)

@@ -21,7 +21,8 @@ from rlhf.runs.view import EvaluationLine, PlainView, UpdateLine, View, duration
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 48
 PHASE_COLOURS = {
-    "generate": "cyan", "reward": "yellow", "train": "green", "publish": "magenta", "evaluate": "blue", "wait": "red",
+    "generate": "cyan", "reward": "yellow", "train": "green", "weight_sync": "magenta", "evaluate": "blue",
+    "wait": "red",
 }  # fmt: skip
 
 

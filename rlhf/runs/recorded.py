@@ -12,7 +12,7 @@ import numpy as np
 
 from rlhf.errors import DataError
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, read_episodes
 from rlhf.types import (
     EpisodeStatus,
     Failed,
@@ -56,7 +56,7 @@ def recorded_groups(file: Path) -> list[Group]:
     """
     played: dict[int, dict[int, RecordedEpisode]] = defaultdict(dict)
     for record in _records(file):
-        if record.fate is Fate.EVALUATED:
+        if record.outcome is EpisodeOutcome.EVALUATED:
             raise DataError(f"{file} holds episodes of evaluations, which are held out; give an episodes.jsonl")
         if record.sample in played[record.ordinal]:
             raise DataError(f"{file} has sample {record.sample} of group {record.ordinal} twice; give one run's file")
@@ -93,13 +93,13 @@ def _recorded(record: EpisodeRecord, file: Path) -> RecordedEpisode:
         ticket=Ticket(ordinal=record.ordinal, version=record.admitted_version),
         task=task,
         sample=_sample(record, task, file),
-        beside=record.fate is Fate.BASELINE,
+        beside=record.outcome is EpisodeOutcome.BASELINE,
     )
 
 
 def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
-    kind, detail = record.failure_kind or record.fate.value, record.failure_detail or ""
-    if record.fate is Fate.FAILED or record.token_ids is None or record.status is None:
+    kind, detail = record.failure_kind or record.outcome.value, record.failure_detail or ""
+    if record.outcome is EpisodeOutcome.FAILED or record.token_ids is None or record.status is None:
         return Sample(trajectory=Failed(kind=kind, detail=detail), score=Unscored(kind="not_played", detail=kind))
     trajectory = Trajectory(
         task=task,

@@ -33,7 +33,7 @@ from rlhf.types import (
 )
 
 
-class Fate(StrEnum):
+class EpisodeOutcome(StrEnum):
     """What became of an episode. Every admitted episode has exactly one."""
 
     TRAINED = "trained"
@@ -67,7 +67,7 @@ class EpisodeRecord:
     """Id of the task."""
     evaluation_set: str | None = None
     """Name of the evaluation set, for an episode that was evaluated."""
-    fate: Fate
+    outcome: EpisodeOutcome
     admitted_version: int
     """Policy version when the group was admitted."""
     update: int | None = None
@@ -135,13 +135,15 @@ def records_of_update(groups: Sequence[Group], updated: Updated, update: int) ->
 def records_of_filtered(filtered: Filtered) -> list[EpisodeRecord]:
     """The records of a group that the filter replaced."""
     group = filtered.group
-    ended = _ended(group.ticket, group.task, group.samples, len(group.samples), Fate.FILTERED, filtered.reason, None)
+    ended = _ended(
+        group.ticket, group.task, group.samples, len(group.samples), EpisodeOutcome.FILTERED, filtered.reason, None
+    )
     return ended + _baseline(group)
 
 
 def records_of_failed(ticket: Ticket, task: Task, failed: Failed, group_size: int) -> list[EpisodeRecord]:
     """The records of a failed group: all of its episodes, those that were never played too."""
-    return _ended(ticket, task, failed.samples, group_size, Fate.FAILED, failed.kind, failed.detail)
+    return _ended(ticket, task, failed.samples, group_size, EpisodeOutcome.FAILED, failed.kind, failed.detail)
 
 
 def records_of_evaluation(groups: Sequence[Group], evaluation_set: str) -> list[EpisodeRecord]:
@@ -149,7 +151,9 @@ def records_of_evaluation(groups: Sequence[Group], evaluation_set: str) -> list[
     return [
         replace(record, evaluation_set=evaluation_set)
         for group in groups
-        for record in _ended(group.ticket, group.task, group.samples, len(group.samples), Fate.EVALUATED, None, None)
+        for record in _ended(
+            group.ticket, group.task, group.samples, len(group.samples), EpisodeOutcome.EVALUATED, None, None
+        )
     ]
 
 
@@ -157,12 +161,14 @@ def record_of_served(ordinal: int, trajectory: Trajectory, reward: float | None)
     """The record of the n-th episode that was played with a served policy; `reward` is what its agent said of it."""
     score = Unscored(kind="no reward") if reward is None else Scored(value=reward)
     identity = _identity(Ticket(ordinal=ordinal, version=0), trajectory.task, 0)
-    return EpisodeRecord(**identity, **_played(Sample(trajectory=trajectory, score=score)), fate=Fate.SERVED)
+    return EpisodeRecord(
+        **identity, **_played(Sample(trajectory=trajectory, score=score)), outcome=EpisodeOutcome.SERVED
+    )
 
 
 def records_in_flight(ticket: Ticket, task: Task, group_size: int, group: Group | None = None) -> list[EpisodeRecord]:
     """The records of a group that the end of the run found still being played, or played and not yet trained."""
-    played = _ended(ticket, task, group.samples if group else (), group_size, Fate.IN_FLIGHT, None, None)
+    played = _ended(ticket, task, group.samples if group else (), group_size, EpisodeOutcome.IN_FLIGHT, None, None)
     return played + (_baseline(group) if group else [])
 
 
@@ -172,9 +178,9 @@ def as_row(record: EpisodeRecord) -> dict[str, Any]:
 
 
 def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
-    """The records of `episodes.jsonl`, in the order in which their fates were known."""
+    """The records of `episodes.jsonl`, in the order in which their outcomes were known."""
     for row in read_jsonl(path):
-        yield EpisodeRecord(**(row | {"fate": Fate(row["fate"])}))
+        yield EpisodeRecord(**(row | {"outcome": EpisodeOutcome(row["outcome"])}))
 
 
 def _updated(group: Group, trained: Mapping[tuple[int, int], TrainedSample], update: int) -> list[EpisodeRecord]:
@@ -191,16 +197,16 @@ def _baseline(group: Group, update: int | None = None) -> list[EpisodeRecord]:
     if group.baseline is None:
         return []
     identity = _identity(group.ticket, group.task, len(group.samples))
-    return [EpisodeRecord(**identity, **_played(group.baseline), fate=Fate.BASELINE, update=update)]
+    return [EpisodeRecord(**identity, **_played(group.baseline), outcome=EpisodeOutcome.BASELINE, update=update)]
 
 
 def _record(
     ticket: Ticket, task: Task, index: int, sample: Sample, trained: TrainedSample | None, update: int
 ) -> EpisodeRecord:
     if trained is None:
-        fate = _broken(sample, Fate.FILTERED, kind="left_out", detail="the update did not train it")
-        return EpisodeRecord(**_identity(ticket, task, index), **_played(sample), **fate)
-    learnt: dict[str, Any] = {"fate": Fate.TRAINED, "update": update} | _learnt(sample, trained)
+        outcome = _broken(sample, EpisodeOutcome.FILTERED, kind="left_out", detail="the update did not train it")
+        return EpisodeRecord(**_identity(ticket, task, index), **_played(sample), **outcome)
+    learnt: dict[str, Any] = {"outcome": EpisodeOutcome.TRAINED, "update": update} | _learnt(sample, trained)
     return EpisodeRecord(**_identity(ticket, task, index), **_played(sample), **learnt)
 
 
@@ -209,18 +215,18 @@ def _ended(
     task: Task,
     samples: Sequence[Sample],
     group_size: int,
-    fate: Fate,
+    outcome: EpisodeOutcome,
     kind: str | None,
     detail: str | None,
 ) -> list[EpisodeRecord]:
     played = [
         EpisodeRecord(
-            **_identity(ticket, task, index), **_played(sample), **_broken(sample, fate, kind=kind, detail=detail)
+            **_identity(ticket, task, index), **_played(sample), **_broken(sample, outcome, kind=kind, detail=detail)
         )
         for index, sample in enumerate(samples)
     ]
     never_played = [
-        EpisodeRecord(**_identity(ticket, task, index), fate=fate, failure_kind=kind, failure_detail=detail)
+        EpisodeRecord(**_identity(ticket, task, index), outcome=outcome, failure_kind=kind, failure_detail=detail)
         for index in range(len(samples), group_size)
     ]
     return played + never_played
@@ -303,15 +309,19 @@ def _learnt(sample: Sample, trained: TrainedSample) -> dict[str, Any]:
     }
 
 
-def _broken(sample: Sample, fate: Fate, kind: str | None, detail: str | None) -> dict[str, Any]:
-    """Fate and failure of an episode that was not trained: what broke it, else what befell its group."""
+def _broken(sample: Sample, outcome: EpisodeOutcome, kind: str | None, detail: str | None) -> dict[str, Any]:
+    """Outcome and failure of an episode that was not trained: what broke it, else what befell its group."""
     match sample:
         case Sample(trajectory=Failed() as failed):
-            return {"fate": Fate.FAILED, "failure_kind": failed.kind, "failure_detail": failed.detail}
+            return {"outcome": EpisodeOutcome.FAILED, "failure_kind": failed.kind, "failure_detail": failed.detail}
         case Sample(score=Unscored() as unscored):
-            return {"fate": Fate.UNSCORED, "failure_kind": unscored.kind, "failure_detail": unscored.detail}
+            return {
+                "outcome": EpisodeOutcome.UNSCORED,
+                "failure_kind": unscored.kind,
+                "failure_detail": unscored.detail,
+            }
         case _:
-            return {"fate": fate, "failure_kind": kind, "failure_detail": detail}
+            return {"outcome": outcome, "failure_kind": kind, "failure_detail": detail}
 
 
 def _joined(arrays: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:

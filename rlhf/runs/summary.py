@@ -46,9 +46,9 @@ class Summary:
     """From the command to the end; of all sittings together, where the run was resumed."""
     seconds_to_first_update: float | None = None
     """From the command until the first update began to train."""
-    group_accounts: Mapping[str, int] = field(default_factory=dict)
+    group_counts: Mapping[str, int] = field(default_factory=dict)
     """`admitted = trained + filtered + failed + in_flight`, in groups."""
-    sample_accounts: Mapping[str, int] = field(default_factory=dict)
+    sample_counts: Mapping[str, int] = field(default_factory=dict)
     """`admitted = trained + filtered + failed + unscored + in_flight`, in episodes."""
     max_staleness: int = 0
     """Largest staleness of any trained token, in updates."""

@@ -210,12 +210,12 @@ def adapter_layer(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     Merged, a change is added to a weight that has 8 bits (bfloat16) or 11 (float16): of changes of 1e-5 to weights of
     0.02 bfloat16 keeps 28 %, of 1e-6 3 %, and engines would go on sampling with the base.
     """
-    model, publish = _mapping(values, "model"), _mapping(_mapping(values, "trainer"), "publish")
+    model, sync = _mapping(values, "model"), _mapping(_mapping(values, "trainer"), "weight_sync")
     dtype, lora = model.get("dtype", "float32"), model.get("lora")
-    travels = publish.get("backend", "auto") in ("auto", "gloo")
-    if dtype == "float32" or not isinstance(lora, Mapping) or "publish" in lora or not travels:
+    travels = sync.get("backend", "auto") in ("auto", "gloo")
+    if dtype == "float32" or not isinstance(lora, Mapping) or "weight_sync" in lora or not travels:
         return "", {}
-    return f"model.dtype {dtype}", {"model": {"lora": {"publish": "adapter"}}}
+    return f"model.dtype {dtype}", {"model": {"lora": {"weight_sync": "adapter"}}}
 
 
 def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -1,12 +1,13 @@
 """From groups to what the ranks compute on: sequences in rows, rows in micro-batches, in equal numbers a rank.
 
 Numpy only and pure. Every per-token array of an update is flat, `[N]` over the ACTION tokens of all trainable samples
-in order; a micro-batch carries its slices of them and their `places`, so that answers find their way back.
+in order; a micro-batch carries its slices of them and their `places`, so that answers find their way back. A rank's
+columns are flat too, `[A]` over the ACTION tokens of its minibatches in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from rlhf.errors import NotFinite
 from rlhf.trainer.aggregation import Aggregation, denominator, token_weights
 from rlhf.trainer.packing import Row, cut_microbatches, deal, pack_rows
 from rlhf.trainer.prefix_group import PrefixGroup, TokenSequence, group_by_prefix, laid_out
+from rlhf.trainer.rewards import EpisodeRewards, episode_rewards
 from rlhf.types import EpisodeStatus, Group, PolicyVersion, Routing, Segment
 
 Floats = NDArray[np.float32]
@@ -56,7 +58,7 @@ class PerToken:
 class Batch:
     """What one update trains on. `sequences[i]` belongs to sample `sequence_samples[i]`, that to group
     `sample_groups[s]`; sample `s` owns the flat range `offsets[s]:offsets[s + 1]` of `per_token` and is known as
-    `samples[s]`, its `(ordinal, sample index)`.
+    `samples[s]`, its `(ordinal, sample index)`. `rewards` are the episodes', None of demonstrations and pairs.
     """
 
     sequences: tuple[TokenSequence, ...]
@@ -66,6 +68,7 @@ class Batch:
     offsets: Ints
     per_token: PerToken
     groups: int
+    rewards: EpisodeRewards | None = None
 
     @property
     def tokens(self) -> int:
@@ -120,6 +123,29 @@ class Minibatch:
     samples: int
 
 
+def microbatches_of(minibatches: Sequence[Minibatch]) -> Iterator[MicroBatch]:
+    """All of a rank's part, in order."""
+    return (microbatch for minibatch in minibatches for microbatch in minibatch.microbatches)
+
+
+def places_of(minibatches: Sequence[Minibatch]) -> Ints:
+    """The places of a rank's ACTION tokens, `[A]`."""
+    return np.concatenate([np.zeros(0, np.int64), *(one.places for one in microbatches_of(minibatches))])
+
+
+def with_rank_columns(minibatches: Sequence[Minibatch], columns: Mapping[str, Floats]) -> tuple[Minibatch, ...]:
+    """The same minibatches, their `per_token` with these columns of the rank, `[A]`."""
+    filled, start = [], 0
+    for minibatch in minibatches:
+        microbatches = []
+        for microbatch in minibatch.microbatches:
+            own = slice(start, start := start + len(microbatch.places))
+            per_token = replace(microbatch.per_token, **{name: column[own] for name, column in columns.items()})
+            microbatches.append(replace(microbatch, per_token=per_token))
+        filled.append(replace(minibatch, microbatches=tuple(microbatches)))
+    return tuple(filled)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Entry:
     """One sample on its way into a batch: its segments, who it is, and its `weight` in the loss."""
@@ -137,9 +163,10 @@ def build_batch(
     mask_truncated: bool = False,
     version: PolicyVersion | None = None,
 ) -> Batch:
-    """The trainable samples of `groups`. With `mask_truncated` those that were cut off weigh nothing. `version` is that
-    of the learner's weights, None where the tokens' versions are not this learner's."""
-    return assemble(
+    """The trainable samples of `groups` and their rewards. With `mask_truncated` those that were cut off weigh nothing.
+    `version` is that of the learner's weights, None where the tokens' versions are not this learner's. Raises
+    `NotFinite` for a reward or a log-prob that is NaN or infinity."""
+    batch = assemble(
         [
             Entry(
                 segments=trajectory.segments,
@@ -154,6 +181,7 @@ def build_batch(
         aggregation=aggregation,
         version=version,
     )
+    return replace(batch, rewards=episode_rewards(groups))
 
 
 def assemble(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlhf.trainer.agreement import EXACT, LogprobTolerance, uniform_tolerance
 
-DRILL_FACTOR = 4
+VERIFY_FACTOR = 4
 """By how much perturbed weights may amplify rounding where the limits are fixed; an engine in which a kind of tensor
 stayed behind is off by 1.2 nats and more."""
 MOVED_FACTOR = 3

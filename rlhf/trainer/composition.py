@@ -168,6 +168,6 @@ def _unread_besides(trainer: TrainerConfig) -> Iterator[tuple[bool, str]]:
         "filter.refill_groups is read with filter.equal_rewards, which is off",
     )
     yield (
-        overlong.factor != OverlongConfig().factor and not overlong.buffer_tokens,
-        "overlong.factor is read with overlong.buffer_tokens, which is 0 (off)",
+        overlong.penalty_factor != OverlongConfig().penalty_factor and not overlong.buffer_tokens,
+        "overlong.penalty_factor is read with overlong.buffer_tokens, which is 0 (off)",
     )

@@ -84,7 +84,7 @@ class LossConfig(Config):
     """`constant`: what token sums are divided by (Dr.GRPO, arXiv 2503.20783); `sampling.max_tokens` when absent."""
     entropy_coefficient: float = Field(0.0, ge=0)
     """Weight of the entropy bonus of every action token."""
-    balance_coefficient: float | None = Field(None, ge=0)
+    router_aux_loss_coefficient: float | None = Field(None, ge=0)
     """Weight of the load-balancing loss of a mixture of experts (arXiv 2101.03961). When absent it is the
     `router_aux_loss_coef` of the model's config.json if that has `output_router_logits: true`, else 0."""
 
@@ -128,8 +128,8 @@ class OverlongConfig(Config):
     """Replies that come near or pass `sampling.max_tokens` (DAPO, arXiv 2503.14476)."""
 
     buffer_tokens: int = Field(0, ge=0)
-    """The reward falls over this many last tokens, by `factor` at the end; 0 is off."""
-    factor: float = Field(1.0, ge=0)
+    """The reward falls over this many last tokens, by `penalty_factor` at the end; 0 is off."""
+    penalty_factor: float = Field(1.0, ge=0)
     """What the reward of the longest reply loses."""
     mask_truncated: bool = False
     """Leave truncated episodes out of the loss (they still count in their group's baseline)."""
@@ -151,7 +151,7 @@ class CriticConfig(Config):
 class RewardModelConfig(Config):
     """The loss of pairs that a reward model is trained on (Bradley-Terry, arXiv 2203.02155)."""
 
-    centring: float = Field(0.01, ge=0)
+    center_rewards_coefficient: float = Field(0.01, ge=0)
     """Weight of the square of a pair's summed scores, which holds them around 0 (arXiv 2312.09244)."""
 
 
@@ -235,15 +235,15 @@ class DeepSpeedConfig(Config):
         return self
 
 
-class PublishConfig(Config):
+class WeightSyncConfig(Config):
     """How new weights reach the engines."""
 
     backend: Literal["auto", "gloo", "nccl", "ipc"] = "auto"
     """`auto`: gloo without GPUs, ipc where engine and rank share a GPU, nccl otherwise."""
     bucket_megabytes: float = Field(4, gt=0)
     """Tensors travel in packed buckets of this size."""
-    drill: bool = True
-    """At start, prove the path by publishing perturbed weights."""
+    verify_at_start: bool = True
+    """At start, prove the path of the weights: send perturbed ones, and see the engines' log-probs follow."""
     tolerance: float | None = Field(None, gt=0)
     """Largest difference of canary log-probs; 1e-4 in float32 and measured in 16 bits when absent."""
 
@@ -302,7 +302,7 @@ class TrainerConfig(Config):
     preference: PreferenceConfig = PreferenceConfig()
     filter: FilterConfig = FilterConfig()
     deepspeed: DeepSpeedConfig = DeepSpeedConfig()
-    publish: PublishConfig = PublishConfig()
+    weight_sync: WeightSyncConfig = WeightSyncConfig()
 
     @model_validator(mode="after")
     def _minibatches_hold_groups(self) -> TrainerConfig:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from rlhf.trainer.advantages import kl_estimate
 from rlhf.trainer.algorithm import needs_of, needs_reference
-from rlhf.trainer.batch import Batch
+from rlhf.trainer.batch import Batch, Floats, Ints, PerToken
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.episodes import Episodes, Estimator, episodes_of
 from rlhf.trainer.estimators import estimate
 from rlhf.trainer.forward_outputs import ForwardOutputs, ForwardRequest
-from rlhf.types import Group
 
 
 def forward_request_of(trainer: TrainerConfig) -> ForwardRequest:
@@ -30,23 +27,15 @@ def forward_request_of(trainer: TrainerConfig) -> ForwardRequest:
 
 
 def with_advantages(
-    batch: Batch,
-    groups: Sequence[Group],
-    outputs: ForwardOutputs,
-    trainer: TrainerConfig,
-    kl_coefficient: float,
-    max_tokens: int,
+    batch: Batch, outputs: ForwardOutputs, trainer: TrainerConfig, kl_coefficient: float, max_tokens: int
 ) -> tuple[Batch, dict[str, float]]:
-    """The batch with its advantages (and a critic's targets), and what there is to say of them.
-
-    `groups` are those that the batch was built from. Raises `NotFinite` for a number that is none.
-    """
+    """The batch with its advantages (and a critic's targets), and what there is to say of them. Raises `NotFinite` for
+    an advantage that is NaN or infinity."""
     if batch.tokens == 0:  # nobody said anything: there is nothing to credit
         return batch, {}
     episodes = episodes_of(
-        groups,
+        batch,
         outputs,
-        batch.per_token.behaviour,
         overlong=trainer.overlong,
         max_tokens=max_tokens,
         kl_in_reward=kl_coefficient if trainer.kl.place == "reward" else 0.0,
@@ -62,6 +51,12 @@ def with_advantages(
         values=outputs.values,
     )
     return filled, _metrics(episodes, estimates.returns, _kl_shown(trainer))
+
+
+def credit_columns(per_token: PerToken, places: Ints) -> dict[str, Floats]:
+    """What credit adds to a batch, at `places`."""
+    columns = {"advantages": per_token.advantages, "returns": per_token.returns}
+    return {name: column[places] for name, column in columns.items() if column is not None}
 
 
 def _kl_shown(trainer: TrainerConfig) -> Estimator:

@@ -16,7 +16,7 @@ LONG = "only long ones: the attention window or the rope scaling of learner and 
 SOME = "some of any length: rows of several sequences are not computed apart; use another model.attention"
 ALL = (
     "all of them: engine and learner have other weights or another temperature, or a LoRA delta was lost in 16 bits "
-    "(model.lora.publish=adapter)"
+    "(model.lora.weight_sync=adapter)"
 )
 
 

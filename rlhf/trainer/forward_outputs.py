@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.trainer.batch import MicroBatch
+from rlhf.trainer.batch import Batch, Minibatch, microbatches_of, places_of
 
 Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,83 +28,48 @@ class ForwardRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForwardOutputs:
-    """Over the batch's ACTION tokens, `float32 [N]`: log-probs of the `proximal` policy (the learner's weights before
-    the update) and of the `reference`, and the critic's `values` before each token. `last_values` `[B]` are its values
-    behind the last token of every episode. None where nobody asked."""
+    """Over ACTION tokens, `float32 [N]` of the batch or `[A]` of a rank: log-probs of the `proximal` policy (the
+    learner's weights before the update) and of the `reference`, and the critic's `values` before each token.
+    `last_values` are its values behind the last token of every episode, `[B]`, or of a rank's every sequence, `[S]`.
+    None where nobody asked."""
 
     proximal: Floats | None = None
     reference: Floats | None = None
     values: Floats | None = None
     last_values: Floats | None = None
 
-    def named(self) -> Iterator[tuple[str, Floats | None]]:
-        """The per-token columns by name."""
-        yield from (("proximal", self.proximal), ("reference", self.reference), ("values", self.values))
+    def columns(self) -> Iterator[tuple[str, Floats]]:
+        """The per-token ones that were asked for, by name."""
+        named = (("proximal", self.proximal), ("reference", self.reference), ("values", self.values))
+        return ((name, column) for name, column in named if column is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankForwardOutputs:
-    """One rank's part of `ForwardOutputs`: `columns` over its ACTION tokens, which are at `places` `[A]` of the batch,
-    and `last_values` over its sequences `[S]`, which belong to `samples` and begin at the places `firsts`."""
-
-    places: Ints
-    samples: Ints
-    firsts: Ints
-    columns: Mapping[str, Floats]
-    last_values: Floats | None
-
-
-class Columns:
-    """Collects a rank's outputs micro-batch by micro-batch: tensors until the end, so that a GPU is never waited
-    for."""
-
-    def __init__(self) -> None:
-        empty = np.zeros(0, np.int64)
-        self._places, self._samples, self._firsts = [empty], [empty], [empty]
-        self._kept: dict[str, list[Any]] = {}
-
-    def begin(self, microbatch: MicroBatch) -> None:
-        """What is kept next is this micro-batch's."""
-        self._places.append(microbatch.places)
-        self._samples.append(microbatch.samples)
-        starts = np.searchsorted(microbatch.sequences, np.arange(len(microbatch.samples)))
-        self._firsts.append(microbatch.places[starts])
-
-    def keep(self, name: str, values: Any) -> None:
-        """A tensor over the micro-batch's ACTION tokens, or over its sequences."""
-        self._kept.setdefault(name, []).append(values)
-
-    def answer(self) -> RankForwardOutputs:
-        columns = {
-            name: np.concatenate([part.float().cpu().numpy() for part in parts]) for name, parts in self._kept.items()
-        }
-        last_values = columns.pop("last_values", None)
-        return RankForwardOutputs(
-            places=np.concatenate(self._places),
-            samples=np.concatenate(self._samples),
-            firsts=np.concatenate(self._firsts),
-            columns=columns,
-            last_values=last_values,
-        )
-
-
-def gather_forward_outputs(answers: Sequence[RankForwardOutputs], tokens: int, samples: int) -> ForwardOutputs:
-    """All ranks' outputs in the order of the batch of `tokens` ACTION tokens and `samples` samples."""
+def gather_forward_outputs(
+    batch: Batch, parts: Sequence[Sequence[Minibatch]], answers: Sequence[ForwardOutputs]
+) -> ForwardOutputs:
+    """Of every rank's part its answer, in the order of the batch."""
     columns: dict[str, Floats] = {}
-    for answer in answers:
-        for name, values in answer.columns.items():
-            columns.setdefault(name, np.full(tokens, np.nan, np.float32))[answer.places] = values
+    for part, answer in zip(parts, answers, strict=True):
+        for name, values in answer.columns():
+            columns.setdefault(name, np.full(batch.tokens, np.nan, np.float32))[places_of(part)] = values
     asked = any(answer.last_values is not None for answer in answers)
-    return ForwardOutputs(**columns, last_values=_last_values(answers, samples) if asked else None)
+    return ForwardOutputs(**columns, last_values=_last_values(batch, parts, answers) if asked else None)
 
 
-def _last_values(answers: Sequence[RankForwardOutputs], samples: int) -> Floats:
+def _last_values(batch: Batch, parts: Sequence[Sequence[Minibatch]], answers: Sequence[ForwardOutputs]) -> Floats:
     """Of each sample the value behind its last sequence, the one that begins last in the batch; 0 of one without
     any."""
-    last, reached = np.zeros(samples, np.float32), np.full(samples, -1, np.int64)
-    for answer in answers:
-        assert answer.last_values is not None, "ranks answer alike"
-        for sample, first, value in zip(answer.samples, answer.firsts, answer.last_values, strict=True):
+    last, reached = np.zeros(len(batch.samples), np.float32), np.full(len(batch.samples), -1, np.int64)
+    for part, answer in zip(parts, answers, strict=True):
+        assert answer.last_values is not None
+        for (sample, first), value in zip(_sequences(part), answer.last_values, strict=True):
             if first > reached[sample]:
                 last[sample], reached[sample] = value, first
     return last
+
+
+def _sequences(part: Sequence[Minibatch]) -> Iterator[tuple[int, int]]:
+    """The sample of every sequence of a rank, and the place of its first ACTION token."""
+    for microbatch in microbatches_of(part):
+        starts = np.searchsorted(microbatch.sequences, np.arange(len(microbatch.samples)))
+        yield from zip(microbatch.samples, microbatch.places[starts], strict=True)

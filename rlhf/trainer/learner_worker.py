@@ -1,4 +1,4 @@
-"""One learner rank: a DeepSpeed engine behind synchronous methods that speak numpy and plain data.
+"""One learner rank as a worker: it joins the others and loads what is trained. Numpy and plain data in and out.
 
 It runs in a Ray worker or in this process. All ranks get the same calls in the same order; a call that computes is a
 collective. torch, transformers and DeepSpeed are imported by `start`, so that constructing a worker costs nothing.
@@ -10,21 +10,13 @@ import importlib
 import secrets
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rlhf.trainer.accelerator import choose_accelerator
-from rlhf.trainer.answers import RankAnswer
-from rlhf.trainer.batch import MicroBatch, Minibatch
-from rlhf.trainer.forward_outputs import ForwardRequest, RankForwardOutputs
-from rlhf.trainer.settings import LearnerSettings, PairTerms, Trained, UpdateArguments
+from rlhf.trainer.settings import LearnerSettings, Trained
 from rlhf.transfer.interfaces import LOOPBACK, own_address
-from rlhf.transfer.types import Manifest, Meeting, Rendezvous
-from rlhf.types import PolicyVersion, Routing, Written
+from rlhf.transfer.types import Meeting
 
 if TYPE_CHECKING:
     from rlhf.trainer.preference_rank import PreferenceRank
@@ -38,7 +30,8 @@ def import_ranks() -> None:
 
 
 class LearnerWorker:
-    """Answers for one rank. `start` comes first; `address` may come before it."""
+    """Holds one rank: `policy`, `preferences` and `pairs` are it, by what it learns. `start` comes first; `meeting` may
+    come before it."""
 
     def __init__(self, name: str = "learner-0", *, loopback: bool = False) -> None:
         """With `loopback` all that meet this worker are on its machine, and nobody else can."""
@@ -79,71 +72,6 @@ class LearnerWorker:
         self._rank = kinds[settings.trains](rank, world_size, settings)
         return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}
 
-    def forward_outputs(self, microbatches: Sequence[MicroBatch], wanted: ForwardRequest) -> RankForwardOutputs:
-        """Log-probs of the ACTION tokens under the present weights and the reference, and values: what is wanted."""
-        return self._started.forward_outputs(microbatches, wanted)
-
-    def update(self, minibatches: Sequence[Minibatch], arguments: UpdateArguments) -> RankAnswer:
-        """One optimizer step for every minibatch of every epoch, of the policy and, with a critic, of the critic."""
-        return self._started.update(minibatches, arguments)
-
-    def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
-        """One optimizer step for every minibatch, on the supervised loss of the ACTION tokens."""
-        return self._started.imitate(minibatches)
-
-    def prefer(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
-        """One optimizer step for every minibatch, of a reward model or of a policy, on the loss of its pairs."""
-        return self._of_pairs.prefer(minibatches, terms)
-
-    def judge(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
-        """What `prefer` would report, without learning."""
-        return self._of_pairs.judge(minibatches, terms)
-
-    def diverge(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
-        """How far a policy of pairs has come from its reference on these replies."""
-        return self._of_preferences.diverge(minibatches)
-
-    def score_tokens(self, token_ids: NDArray[np.int32], routing: Routing | None) -> NDArray[np.float32]:
-        """Log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1."""
-        return self._started.score_tokens(token_ids, routing)
-
-    def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None) -> NDArray[np.float32]:
-        """By how much another way of rounding moves `score_tokens`."""
-        return self._started.rounding(token_ids, routing)
-
-    def manifest(self) -> Manifest:
-        """What `send` will send."""
-        return self._started.manifest()
-
-    def connect(self, rendezvous: Rendezvous) -> None:
-        """Rank 0 joins the transfer group with the engines; the others have nothing to join."""
-        self._started.connect(rendezvous)
-
-    def send(self) -> None:
-        """Send every weight to the engines: rank 0 sends, the others help to gather."""
-        self._started.send()
-
-    def perturb(self) -> None:
-        """Move every weight far above tolerance, for the drill."""
-        self._started.perturb()
-
-    def restore(self) -> None:
-        """Undo `perturb`, bit for bit."""
-        self._started.restore()
-
-    def save(self, path: Path, version: PolicyVersion) -> dict[str, Written]:
-        """Write DeepSpeed's state (weights, optimizer, schedule), the version, and a ready Hugging Face folder. Returns
-        what this rank wrote, by path within `path`; it is on the disk."""
-        return self._model.save(path, version)
-
-    def load(self, path: Path) -> PolicyVersion:
-        """Continue exactly from `save`; returns its version. Raises `CheckpointError` for another plan's state."""
-        return self._model.load(path)
-
-    def export(self, path: Path) -> None:
-        """Write the Hugging Face folder alone."""
-        self._model.export(path)
-
     def stop(self) -> None:
         """Forget the model and its optimizer. The process group stays until the process ends: DeepSpeed keeps handles
         to it, and a later `start` in this process uses it again."""
@@ -152,29 +80,33 @@ class LearnerWorker:
             self._rank = None
 
     @property
-    def _model(self) -> Rank | RewardRank:
+    def model(self) -> Rank | RewardRank:
+        """Whatever is trained. Raises `RuntimeError` before `start`."""
         if self._rank is None:
             raise RuntimeError(f"{self.name} was asked to work before start()")
         return self._rank
 
     @property
-    def _started(self) -> Rank:
+    def policy(self) -> Rank:
+        """A policy. Raises `TypeError` where a reward model is trained."""
         policy, _, _ = _kinds()
-        if not isinstance(self._model, policy):
+        if not isinstance(self.model, policy):
             raise TypeError(f"{self.name} trains a reward model and was asked for a policy's work")
-        return self._model
+        return self.model
 
     @property
-    def _of_preferences(self) -> PreferenceRank:
+    def preferences(self) -> PreferenceRank:
+        """A policy that learns from pairs. Raises `TypeError` where something else is trained."""
         _, preference, _ = _kinds()
-        if not isinstance(self._model, preference):
+        if not isinstance(self.model, preference):
             raise TypeError(f"{self.name} was asked to train a policy on pairs, and it trains something else")
-        return self._model
+        return self.model
 
     @property
-    def _of_pairs(self) -> RewardRank | PreferenceRank:
+    def pairs(self) -> RewardRank | PreferenceRank:
+        """Whatever learns from pairs. Raises `TypeError` where something else is trained."""
         _, _, reward_model = _kinds()
-        return self._model if isinstance(self._model, reward_model) else self._of_preferences
+        return self.model if isinstance(self.model, reward_model) else self.preferences
 
 
 def _kinds() -> tuple[type[Rank], type[PreferenceRank], type[RewardRank]]:

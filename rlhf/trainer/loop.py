@@ -32,11 +32,11 @@ class Loop:
         buffer: Buffer,
         learner: Learner,
         weights: WeightSync,
-        players: int,
+        max_concurrent_groups: int,
     ) -> None:
         self.tasks, self.rollout, self.buffer = tasks, rollout, buffer
         self.learner, self.weights = learner, weights
-        self.players = players
+        self.max_concurrent_groups = max_concurrent_groups
         self.version: PolicyVersion = 0
 
     async def run(self, updates: int, boundary: Boundary) -> None:
@@ -47,19 +47,19 @@ class Loop:
             return
         self.buffer.advance(self.version)
         async with asyncio.TaskGroup() as tasks:
-            players = [tasks.create_task(self.play()) for _ in range(self.players)]
+            playing = [tasks.create_task(self.play()) for _ in range(self.max_concurrent_groups)]
             await self.learn(updates, boundary)
-            for player in players:
-                player.cancel()
+            for one in playing:
+                one.cancel()
 
     async def play(self) -> None:
-        """Consumes tickets, produces groups; woken by the buffer. There are as many players as tickets."""
+        """Consumes tickets, produces groups; woken by the buffer. `max_concurrent_groups` of them run at once."""
         while True:
             ticket = await self.buffer.admit()
             self.buffer.settle(ticket, await self.rollout(self.tasks[ticket.ordinal], ticket))
 
     async def learn(self, updates: int, boundary: Boundary) -> None:
-        """Consumes groups in order, produces weights; woken by the players."""
+        """Consumes groups in order, produces weights; woken by groups that are ready."""
         while self.version < updates:
             groups = await self.buffer.take()
             updated = await self.learner.update(groups)

@@ -20,6 +20,7 @@ class PairRank(ModelRank):
     both replies of a pair lie in one micro-batch, and share their prompt."""
 
     def prefer(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
+        """One optimizer step for every minibatch, on the loss of its pairs."""
         accumulator = MetricAccumulator()
         for minibatch in minibatches:
             self._optimizer_step(
@@ -29,6 +30,7 @@ class PairRank(ModelRank):
         return accumulator.answer()
 
     def judge(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
+        """What `prefer` would report, without learning."""
         accumulator = MetricAccumulator()
         for minibatch in minibatches:
             with zero.forward_only(self.engine):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlhf.trainer.answers import reduce_metrics
-from rlhf.trainer.batch import Batch, Entry, Ints, MicroBatch, assemble
+from rlhf.trainer.answers import RankAnswer, reduce_metrics
+from rlhf.trainer.batch import Batch, Entry, Ints, MicroBatch, Minibatch, assemble
 from rlhf.trainer.learner import RemoteLearner
+from rlhf.trainer.learner_worker import LearnerWorker
 from rlhf.trainer.settings import PairTerms
 from rlhf.types import Segment
 
@@ -43,23 +44,24 @@ class RewardLearner(RemoteLearner):
 
     async def prefer(self, pairs: Sequence[PairOfSegments]) -> dict[str, float]:
         """One optimizer step on the mean loss of these pairs."""
-        metrics = await self._on_pairs("prefer", pairs)
+        terms = await self._terms(pairs)
+        metrics = await self._on_ranks(lambda worker, part: worker.pairs.prefer(part, terms), pairs)
         self._version += 1
         return metrics
 
     async def judge(self, pairs: Sequence[PairOfSegments]) -> dict[str, float]:
         """What the reward model makes of these pairs, without learning."""
-        return await self._on_pairs("judge", pairs)
+        terms = await self._terms(pairs)
+        return await self._on_ranks(lambda worker, part: worker.pairs.judge(part, terms), pairs)
 
     async def _terms(self, pairs: Sequence[PairOfSegments]) -> PairTerms:
         return PairTerms(margins=np.array([pair.margin for pair in pairs], np.float32))
 
-    async def _on_pairs(self, method: str, pairs: Sequence[PairOfSegments]) -> dict[str, float]:
-        return await self._on_ranks(method, pairs, await self._terms(pairs))
-
-    async def _on_ranks(self, method: str, pairs: Sequence[PairOfSegments], *more: PairTerms) -> dict[str, float]:
+    async def _on_ranks(
+        self, ask: Callable[[LearnerWorker, Sequence[Minibatch]], RankAnswer], pairs: Sequence[PairOfSegments]
+    ) -> dict[str, float]:
         parts = self._cut(pair_batch(pairs), 1, aggregation="sequence_mean", whole_groups=True)
-        return reduce_metrics(await self._each(method, [(part, *more) for part in parts], self._seconds))
+        return reduce_metrics(await self._each(ask, parts, self._seconds))
 
 
 class PreferenceLearner(RewardLearner):
@@ -69,7 +71,7 @@ class PreferenceLearner(RewardLearner):
         terms = await super()._terms(pairs)
         if self._config.preference.loss != "kto":
             return terms
-        strayed = await self._on_ranks("diverge", mismatched(pairs))
+        strayed = await self._on_ranks(lambda worker, part: worker.preferences.diverge(part), mismatched(pairs))
         return replace(terms, baseline=kto_baseline(strayed))
 
 

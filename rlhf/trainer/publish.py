@@ -1,7 +1,7 @@
 """A publish is a transaction, and it is proved: rules 3 and 4 of the design.
 
 prepare all engines → the learner sends while all receive → commit → canary → resume. Each phase has the same deadline.
-Whatever fails, no engine is resumed: the run ends with a `PublishError` that names engine, phase and version.
+Whatever fails, no engine is resumed: the run ends with a `WeightSyncError` that names engine, phase and version.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.errors import PublishError, WorkerDied
+from rlhf.errors import WeightSyncError, WorkerDied
 from rlhf.trainer.agreement import LogprobTolerance, measured
-from rlhf.trainer.canary import DRILL_FACTOR, Canary, Scores, Start, difference, disagreement, staleness
+from rlhf.trainer.canary import VERIFY_FACTOR, Canary, Scores, Start, difference, disagreement, staleness
 from rlhf.transfer.protocols import PublishTarget, WeightSource
 from rlhf.types import PolicyVersion, Routing
 
@@ -36,9 +36,9 @@ class CanaryAnswer:
 
 
 class Publisher:
-    """Brings every engine to the learner's weights. `connect` once, then `drill`, then `publish` after each update.
+    """Brings every engine to the learner's weights. `connect` once, then `verify`, then `publish` after each update.
 
-    `canary_difference` is the largest difference in nats between engines and learner at the last publish.
+    `logprob_difference` is the largest difference in nats between engines and learner at the last publish.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Publisher:
         self._source, self._targets = source, tuple(targets)
         self._canary, self._seconds = canary, phase_timeout_seconds
         self._start: Start | None = None
-        self.canary_difference = 0.0
+        self.logprob_difference = 0.0
 
     async def connect(self) -> None:
         """Form the transfer group: the learner is rank 0, the engines' workers follow in order."""
@@ -61,14 +61,14 @@ class Publisher:
         await self._phase("connect", joining)
 
     async def publish(self) -> PolicyVersion:
-        """Returns the version that every engine now samples from. Raises `PublishError`."""
+        """Returns the version that every engine now samples from. Raises `WeightSyncError`."""
         await self._transaction(self._prove)
         return self._source.version
 
-    async def drill(self) -> PolicyVersion:
+    async def verify(self) -> PolicyVersion:
         """Prove the path: publish weights that are all far off, see the engines follow, then publish the real ones."""
         await self._ask_learner("perturb", self._source.perturb())
-        await self._transaction(self._prove_drill)
+        await self._transaction(self._prove_followed)
         await self._ask_learner("restore", self._source.restore())
         return await self.publish()
 
@@ -97,11 +97,11 @@ class Publisher:
             await self._prove_at_length()
         self._start = start
         differences = [difference(engine, learner[name]) for name, engine in engines.items()]
-        self.canary_difference = max(differences, default=0.0)
+        self.logprob_difference = max(differences, default=0.0)
 
-    async def _prove_drill(self, learner: ByEngine, engines: ByEngine, limits: LogprobTolerance) -> None:
+    async def _prove_followed(self, learner: ByEngine, engines: ByEngine, limits: LogprobTolerance) -> None:
         # What was measured was measured on the perturbed weights.
-        limits = limits.times(DRILL_FACTOR) if self._canary.limits else limits
+        limits = limits.times(VERIFY_FACTOR) if self._canary.limits else limits
         for name, engine in engines.items():
             fault = disagreement(engine, learner[name], limits)
             self._refuse(name, fault and f"it does not follow perturbed weights: {fault}")
@@ -129,7 +129,7 @@ class Publisher:
 
     def _refuse(self, engine: str, fault: str | None) -> None:
         if fault:
-            raise PublishError(engine, "canary", self._source.version, fault)
+            raise WeightSyncError(engine, "canary", self._source.version, fault)
 
     async def _asked(self, target: PublishTarget) -> CanaryAnswer:
         told = [await target.token_logprobs(sequence) for sequence in self._canary.sequences]
@@ -171,12 +171,12 @@ class Publisher:
             raise self._error(phase, causes, silent)
         return {name: task.result() for name, task in tasks.items()}
 
-    def _error(self, phase: str, causes: Mapping[str, BaseException], silent: Sequence[str]) -> PublishError:
+    def _error(self, phase: str, causes: Mapping[str, BaseException], silent: Sequence[str]) -> WeightSyncError:
         """Blame who died before who failed before who is silent, and engines before the learner, who waits for them."""
         died = [name for name, cause in causes.items() if isinstance(cause, WorkerDied)]
         blamed = _engines_first(died) or _engines_first(causes) or _engines_first(silent)
         told = "; ".join(_describe(causes[name]) for name in blamed if name in causes)
-        error = PublishError(
+        error = WeightSyncError(
             ", ".join(blamed), phase, self._source.version, told or f"no answer within {self._seconds:g} s"
         )
         error.__cause__ = causes.get(blamed[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,9 +26,9 @@ from rlhf.models.scalar import check_same_vocabulary
 from rlhf.trainer import weights, zero
 from rlhf.trainer.algorithm import needs_of, needs_reference
 from rlhf.trainer.answers import Disagreement, RankAnswer
-from rlhf.trainer.batch import MicroBatch, Minibatch
+from rlhf.trainer.batch import MicroBatch, Minibatch, microbatches_of, with_rank_columns
 from rlhf.trainer.critic import Critic
-from rlhf.trainer.forward_outputs import Columns, ForwardRequest, RankForwardOutputs
+from rlhf.trainer.forward_outputs import ForwardOutputs, ForwardRequest
 from rlhf.trainer.losses import (
     Objective,
     Tokens,
@@ -65,24 +65,21 @@ class Rank(ModelRank):
         self.balance = _balance(self.policy, settings)
         self._sender: WeightSender | None = None
         self._held: list[Tensor] | None = None
+        self._packed: tuple[Minibatch, ...] = ()
 
-    def forward_outputs(self, microbatches: Sequence[MicroBatch], wanted: ForwardRequest) -> RankForwardOutputs:
-        """What is `wanted` of every ACTION token, without gradients."""
-        columns = Columns()
-        for microbatch in microbatches:
-            columns.begin(microbatch)
-            if wanted.proximal:
-                columns.keep("proximal", self._scored(self.engine, microbatch))
-            if wanted.reference:
-                columns.keep("reference", self._scored_by_reference(microbatch))
-            if wanted.values:
-                assert self.critic is not None, "the recipe has a critic"
-                values, last = self.critic.values(microbatch)
-                columns.keep("values", values)
-                columns.keep("last_values", last)
-        return columns.answer()
+    def forward_outputs(self, minibatches: Sequence[Minibatch], wanted: ForwardRequest) -> ForwardOutputs:
+        """What is `wanted` of this rank's part of an update, without gradients. The part stays here with these columns,
+        for `update_packed`."""
+        found: dict[str, list[Tensor]] = {}  # tensors until the end: a GPU is never waited for
+        for microbatch in microbatches_of(minibatches):
+            for name, values in self._outputs(microbatch, wanted):
+                found.setdefault(name, []).append(values)
+        arrays = {name: np.concatenate([part.float().cpu().numpy() for part in parts]) for name, parts in found.items()}
+        outputs = ForwardOutputs(**arrays)
+        self._packed = with_rank_columns(minibatches, dict(outputs.columns()))
+        return outputs
 
-    def score_tokens(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+    def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         """Log-probs `[T - 1]` at temperature 1; `routing` may be of the first tokens only."""
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)[None]
         positions = torch.arange(ids.shape[1], device=self.device)
@@ -96,19 +93,26 @@ class Rank(ModelRank):
         return found
 
     def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
-        """By how much another way of rounding moves `score_tokens`, `[T - 1]`."""
+        """By how much another way of rounding moves `token_logprobs`, `[T - 1]`."""
         with rounded(self.policy):
-            again = self.score_tokens(token_ids, routing)
-        moved: NDArray[np.float32] = np.abs(again - self.score_tokens(token_ids, routing))
+            again = self.token_logprobs(token_ids, routing)
+        moved: NDArray[np.float32] = np.abs(again - self.token_logprobs(token_ids, routing))
         return moved
 
     def update(self, minibatches: Sequence[Minibatch], arguments: UpdateArguments) -> RankAnswer:
+        """One optimizer step for every minibatch of every epoch, of the policy and, with a critic, of the critic."""
         accumulator = MetricAccumulator()
         self._optimize(minibatches, arguments, accumulator)
         self._average_weights()
         return accumulator.answer()
 
+    def update_packed(self, credit: Mapping[str, NDArray[np.float32]], arguments: UpdateArguments) -> RankAnswer:
+        """`update` on the part of the last `forward_outputs`, with the columns of `credit`, `[A]`."""
+        minibatches, self._packed = with_rank_columns(self._packed, credit), ()
+        return self.update(minibatches, arguments)
+
     def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
+        """One optimizer step for every minibatch, on the supervised loss of the ACTION tokens."""
         accumulator = MetricAccumulator()
         for minibatch in minibatches:
             losses = (self._sft_loss(microbatch, minibatch, accumulator) for microbatch in minibatch.microbatches)
@@ -117,14 +121,17 @@ class Rank(ModelRank):
         return accumulator.answer()
 
     def manifest(self) -> Manifest:
+        """What `send` will send."""
         return weights.publish_manifest(self.policy, self._form)
 
     def connect(self, rendezvous: Rendezvous) -> None:
+        """Rank 0 joins the transfer group with the engines; the others have nothing to join."""
         if self.rank == 0:
             self._sender = sender_for(rendezvous.backend)
             self._sender.connect(rendezvous)
 
     def send(self) -> None:
+        """Send every weight to the engines: rank 0 sends, the others help to gather."""
         tensors = weights.published_tensors(self.policy, self.settings.bucket_bytes, self._form)
         if self._sender is None:
             gather_only(tensors)
@@ -132,10 +139,12 @@ class Rank(ModelRank):
             self._sender.send(tensors, self.manifest())
 
     def perturb(self) -> None:
+        """Move every weight far above tolerance, for the start check."""
         self._held = weights.snapshot(self.policy)
         weights.change(self.policy, self.settings.bucket_bytes, perturbed, self._form)
 
     def restore(self) -> None:
+        """Undo `perturb`, bit for bit."""
         if self._held is not None:
             weights.put_back(self.policy, self._held)
             self._held = None
@@ -162,6 +171,17 @@ class Rank(ModelRank):
     @property
     def _form(self) -> weights.Form:
         return "adapter" if self.settings.model.publishes_adapters else "merged"
+
+    def _outputs(self, microbatch: MicroBatch, wanted: ForwardRequest) -> Iterator[tuple[str, Tensor]]:
+        if wanted.proximal:
+            yield "proximal", self._scored(self.engine, microbatch)
+        if wanted.reference:
+            yield "reference", self._scored_by_reference(microbatch)
+        if wanted.values:
+            assert self.critic is not None, "the recipe has a critic"
+            values, last = self.critic.values(microbatch)
+            yield "values", values
+            yield "last_values", last
 
     def _optimize(
         self, minibatches: Sequence[Minibatch], arguments: UpdateArguments, accumulator: MetricAccumulator
@@ -355,11 +375,11 @@ def _reference(settings: LearnerSettings) -> PolicyModel | None:
 
 
 def _balance(policy: PolicyModel, settings: LearnerSettings) -> RouterBalance | None:
-    balance = balance_of(policy.model, settings.trainer.loss.balance_coefficient)
+    balance = balance_of(policy.model, settings.trainer.loss.router_aux_loss_coefficient)
     if balance and settings.trainer.deepspeed.sequence_parallel > 1:
         raise ModelError(
             "ranks that share rows (trainer.deepspeed.sequence_parallel) do not see the balance of experts over them; "
-            "use trainer.loss.balance_coefficient: 0"
+            "use trainer.loss.router_aux_loss_coefficient: 0"
         )
     return balance
 

@@ -41,7 +41,9 @@ class RewardRank(PairRank):
             scores = self._scores(microbatch)
             chosen, rejected = (scores[self._tensor(side)] for side in places)
             margins = self._tensor(terms.margins[microbatch.samples[places[0]] // 2])
-            losses = bradley_terry(chosen, rejected, margins, self.settings.trainer.reward_model.centring)
+            losses = bradley_terry(
+                chosen, rejected, margins, self.settings.trainer.reward_model.center_rewards_coefficient
+            )
             accumulator.see(ranking_metrics(chosen.detach(), rejected.detach(), losses.detach()))
             yield losses.sum() / (minibatch.samples / 2)
 

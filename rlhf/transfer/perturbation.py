@@ -1,4 +1,4 @@
-"""The drill's change of every weight, sized so that an engine in which any one kind of tensor stayed behind is far off.
+"""The change of every weight for the start check: an engine in which any one kind of tensor stayed behind is far off.
 
 Scaling by a tensor's own size would not do: in a model with small embeddings the logits are all alike, and no change in
 proportion to them shows. So a matrix gets noise of standard deviation `MATRIX / sqrt(fan in)`, which gives outputs of

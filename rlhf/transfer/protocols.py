@@ -36,7 +36,7 @@ class PublishTarget(Protocol):
 
 
 class WeightSource(Protocol):
-    """The learner as a publish sees it. `perturb` moves every tensor far above tolerance for the drill; `restore`
+    """The learner as a publish sees it. `perturb` moves every tensor far above tolerance for the start check; `restore`
     brings back exactly what was there. `version` counts the updates behind the weights. `token_logprobs` gives the
     log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, by the experts `routing` of the first tokens where an
     engine named them, and `rounding` by how much another way of rounding moves them."""

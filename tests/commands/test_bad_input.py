@@ -111,7 +111,7 @@ def test_a_negative_seed_is_refused(rlhf: Command, recipe: Path):
 
 
 @pytest.mark.parametrize(
-    "override", ["trainer.publish.backend=nccl", "trainer.publish.backend=ipc", "model.dtype=float16"]
+    "override", ["trainer.weight_sync.backend=nccl", "trainer.weight_sync.backend=ipc", "model.dtype=float16"]
 )
 def test_what_needs_a_gpu_is_refused_on_a_cpu(rlhf: Command, recipe: Path, override: str):
     key, _, value = override.partition("=")

@@ -27,7 +27,7 @@ def test_it_learns_what_the_agent_rewards(run: Run) -> None:
 
 
 def test_every_episode_was_driven_by_the_agent_and_the_accounts_balance(run: Run) -> None:
-    accounts = run.summary["sample_accounts"]
+    accounts = run.summary["sample_counts"]
     assert accounts.pop("admitted") == sum(accounts.values()) == len(run.episodes) == 5 * 32 * 8
     assert accounts["failed"] == 0
     for episode in run.episodes:

@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
 
 
 def test_it_trains_and_the_accounts_balance(run: Run) -> None:
-    accounts = run.summary["sample_accounts"]
+    accounts = run.summary["sample_counts"]
     assert (run.summary["outcome"], run.summary["updates"]) == ("finished", 2)
     assert accounts.pop("admitted") == sum(accounts.values()) == 32
     assert run.metrics[-1]["environment/turns_mean"] >= 1

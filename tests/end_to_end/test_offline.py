@@ -79,5 +79,5 @@ def test_its_books_hold_every_recorded_episode(replayed: Run) -> None:
     summary = replayed.summary
     assert summary["outcome"] == "finished"
     assert summary["samples"] == 48
-    assert summary["group_accounts"] == {"admitted": 12, "trained": 12, "filtered": 0, "failed": 0, "in_flight": 0}
-    assert summary["sample_accounts"]["trained"] == summary["sample_accounts"]["admitted"] == 48
+    assert summary["group_counts"] == {"admitted": 12, "trained": 12, "filtered": 0, "failed": 0, "in_flight": 0}
+    assert summary["sample_counts"]["trained"] == summary["sample_counts"]["admitted"] == 48

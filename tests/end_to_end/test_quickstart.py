@@ -39,9 +39,9 @@ def test_training_problems_and_held_out_problems_are_disjoint(quickstart: Run) -
 
 def test_every_episode_is_recorded_and_the_accounts_balance(quickstart: Run) -> None:
     summary, episodes = quickstart.summary, quickstart.episodes
-    accounts = summary["sample_accounts"]
+    accounts = summary["sample_counts"]
     assert len(episodes) == accounts.pop("admitted") == sum(accounts.values())
-    groups = summary["group_accounts"]
+    groups = summary["group_counts"]
     assert groups.pop("admitted") == sum(groups.values())
     assert len({(episode.ordinal, episode.sample) for episode in episodes}) == len(episodes)
     assert summary["samples"] == accounts["trained"]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rlhf.cluster.local import LocalCluster
-from rlhf.controller.environments import started_environments
+from rlhf.env.starting import started_environments
 from rlhf.env.tools import CalculatorEnvironment
-from rlhf.errors import CassetteError, ConfigError
+from rlhf.errors import ConfigError, RecordingError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.preflight import check_environment
 from rlhf.recipe.schema import Recipe
@@ -91,10 +91,10 @@ def test_what_cannot_be_imported_is_found_before_anything_starts(wrong: dict[str
         check_environment(recipe(wrong))
 
 
-def test_a_cassette_is_looked_for_before_anything_starts_and_stands_for_the_environment(tmp_path: Path) -> None:
-    cassette = {"cassette": {"path": str(tmp_path / "c.jsonl")}}
-    missing = recipe({"environment": "nowhere:Environment", "servers": 2} | cassette)
-    with pytest.raises(CassetteError, match=r"no such cassette; record it first"):
+def test_a_recording_is_looked_for_before_anything_starts_and_stands_for_the_environment(tmp_path: Path) -> None:
+    recording = {"recording": {"path": str(tmp_path / "c.jsonl")}}
+    missing = recipe({"environment": "nowhere:Environment", "servers": 2} | recording)
+    with pytest.raises(RecordingError, match=r"no such recording; record it first"):
         check_environment(missing)
     (tmp_path / "c.jsonl").touch()
     check_environment(missing)

@@ -122,7 +122,7 @@ async def started(
         learner, [engine], canary=canary(256, CONTEXT, tolerance_for(dtype)), phase_timeout_seconds=120
     )
     await publisher.connect()
-    await publisher.drill()
+    await publisher.verify()
     return Sampled(engine, learner, publisher)
 
 

@@ -16,8 +16,8 @@ import pytest
 from rlhf.cluster.watch import while_alive
 from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import started_cluster
-from rlhf.controller.environments import started_environments
 from rlhf.env.client.pool import EnvironmentPool
+from rlhf.env.starting import started_environments
 from rlhf.errors import EnvironmentFailed, WorkerDied
 from rlhf.protocols import Environment, Environments
 from rlhf.recipe.loading import recipe_from

@@ -122,7 +122,9 @@ def test_the_size_of_a_bucket_changes_no_tensor(folder: str, form: weights.Form)
 
 
 @pytest.mark.parametrize("form", ["merged", "adapter"])
-def test_a_drill_moves_every_tensor_that_is_published_and_leaves_no_trace(folder: str, form: weights.Form) -> None:
+def test_a_start_check_moves_every_tensor_that_is_published_and_leaves_no_trace(
+    folder: str, form: weights.Form
+) -> None:
     policy = adapted(folder)
     before = {name: tensor.clone() for name, tensor in weights.published_tensors(policy, 1 << 14, form)}
     held = weights.snapshot(policy)

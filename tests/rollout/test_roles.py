@@ -174,10 +174,7 @@ async def test_self_play_gives_a_sample_for_every_role_and_a_baseline_for_each(
     rewards = [score.value for _, _, score in group.trainable]
     assert roles == [*ROLES] * 4
     assert all(first == -second for first, second in zip(rewards[::2], rewards[1::2], strict=True)), "zero-sum"
-    batch = build_batch([group])
-    episodes = episodes_of(
-        [group], ForwardOutputs(), batch.per_token.behaviour, overlong=OverlongConfig(), max_tokens=8
-    )
+    episodes = episodes_of(build_batch([group]), ForwardOutputs(), overlong=OverlongConfig(), max_tokens=8)
     assert episodes.groups.tolist() == [0, 1] * 4, "compared with its own role only"
     assert episodes.outcomes.tolist() == rewards
     told = reward_statistics([group])

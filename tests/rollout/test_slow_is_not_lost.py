@@ -125,7 +125,7 @@ async def test_the_lengths_that_are_trained_are_those_at_the_cut() -> None:
     )
     loop = Loop(
         tasks=FakeTasks(), rollout=rollout, buffer=buffer, learner=learner, weights=learner,
-        players=2 * GROUPS,
+        max_concurrent_groups=2 * GROUPS,
     )  # fmt: skip
     await loop.run(UPDATES, Boundary())
     trained = [trajectory for group in learner.trained for _, trajectory, _ in group.trainable]

@@ -73,7 +73,7 @@ class FakeServing:
 
 
 class FakePublisher:
-    canary_difference = 0.0
+    logprob_difference = 0.0
 
     def __init__(self, learner: SavingLearner) -> None:
         self.publish = learner.publish
@@ -161,14 +161,14 @@ def cut(place: Path, at: int, rng: random.Random, *, resume: bool) -> tuple[Path
 
 def balanced(run: Path, summary: Summary) -> bool:
     """Every group and episode once, in the counts of all processes as in the records."""
-    groups = summary.group_accounts
+    groups = summary.group_counts
     assert groups["trained"] == UPDATES * GROUPS
-    assert groups["admitted"] == sum(groups[fate] for fate in ("trained", "filtered", "failed", "in_flight"))
+    assert groups["admitted"] == sum(groups[outcome] for outcome in ("trained", "filtered", "failed", "in_flight"))
     records = list(read_episodes(run / "episodes.jsonl"))
-    trained = Counter((one.ordinal, one.sample, one.update) for one in records if one.fate == "trained")
+    trained = Counter((one.ordinal, one.sample, one.update) for one in records if one.outcome == "trained")
     assert trained == {(n, sample, n // GROUPS + 1): 1 for n in range(UPDATES * GROUPS) for sample in range(SAMPLES)}
-    fates = Counter(one.fate.value for one in records)
-    assert {name: many for name, many in summary.sample_accounts.items() if many} == fates | {"admitted": len(records)}
+    outcomes = Counter(one.outcome.value for one in records)
+    assert {name: many for name, many in summary.sample_counts.items() if many} == outcomes | {"admitted": len(records)}
     assert [line["update"] for line in read_jsonl(run / "metrics.jsonl")] == list(range(1, UPDATES + 1))
     return True
 

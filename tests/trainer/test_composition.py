@@ -85,7 +85,7 @@ def test_every_preset_has_a_recipe() -> None:
         ({"algorithm": "ppo", "advantage": {"c_bar": 0.9}}, "are read by vtrace"),
         ({"loss": {"temperature_negative": 2.0}}, "are read by sapo"),
         ({"filter": {"refill_groups": 3}}, "which is off"),
-        ({"overlong": {"factor": 0.5}}, "which is 0 (off)"),
+        ({"overlong": {"penalty_factor": 0.5}}, "which is 0 (off)"),
         ({"kl": {"coefficient": 0.1, "place": "reward", "exact_gradient": True}}, "no gradient runs through KL"),
         ({"correction": {"high": 3.0}}, "nothing would read it; set old_logprobs: recomputed"),
         ({"old_logprobs": "recomputed", "correction": {"low": 0.5}}, "is a bound of method mask"),
@@ -145,22 +145,22 @@ def test_vtrace_corrects_itself_and_a_bound_of_the_recipe_s_own_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "trainer", "publish"),
+    ("model", "trainer", "form"),
     [
         ({"dtype": "float32", "lora": {}}, {}, "merged"),
         ({"dtype": "bfloat16", "lora": {}}, {}, "adapter"),
-        ({"dtype": "float16", "lora": {"rank": 4}}, {"publish": {"backend": "gloo"}}, "adapter"),
-        ({"dtype": "bfloat16", "lora": {"publish": "merged"}}, {}, "merged"),
-        ({"dtype": "bfloat16", "lora": {}}, {"publish": {"backend": "nccl"}}, "merged"),
+        ({"dtype": "float16", "lora": {"rank": 4}}, {"weight_sync": {"backend": "gloo"}}, "adapter"),
+        ({"dtype": "bfloat16", "lora": {"weight_sync": "merged"}}, {}, "merged"),
+        ({"dtype": "bfloat16", "lora": {}}, {"weight_sync": {"backend": "nccl"}}, "merged"),
     ],
 )
 def test_in_16_bits_adapters_are_published_where_they_can_travel_unless_the_recipe_says_so(
-    model: dict[str, Any], trainer: dict[str, Any], publish: str
+    model: dict[str, Any], trainer: dict[str, Any], form: str
 ) -> None:
     loaded = recipe_from({"model": {"tiny": {}, **model}, "data": MADE["data"], "trainer": trainer})
     assert loaded.recipe.model.lora is not None
-    assert loaded.recipe.model.lora.publish == publish
-    assert (loaded.origins.get("model.lora.publish") == f"model.dtype {model['dtype']}") == (publish == "adapter")
+    assert loaded.recipe.model.lora.weight_sync == form
+    assert (loaded.origins.get("model.lora.weight_sync") == f"model.dtype {model['dtype']}") == (form == "adapter")
 
 
 def test_k1_in_the_loss_is_taken_for_its_value_beside_an_exact_gradient() -> None:

@@ -17,6 +17,7 @@ from rlhf.trainer.config import OverlongConfig, TrainerConfig
 from rlhf.trainer.credit import forward_request_of, with_advantages
 from rlhf.trainer.episodes import Episodes, episodes_of, overlong_penalty_of
 from rlhf.trainer.forward_outputs import ForwardOutputs
+from rlhf.trainer.rewards import episode_rewards
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Task, Ticket, TokenKind, Trajectory, Turn
 from tests.trainer.made import without_score
 
@@ -78,14 +79,12 @@ def made_scores(groups: Sequence[Group]) -> ForwardOutputs:
 def advantages_of(estimator: str, groups: Sequence[Group], scores: ForwardOutputs | None = None) -> list[np.ndarray]:
     config = config_of(estimator)
     scores = made_scores(groups) if scores is None else scores
-    batch, _ = with_advantages(build_batch(groups), groups, scores, config, config.kl.coefficient, 16)
+    batch, _ = with_advantages(build_batch(groups), scores, config, config.kl.coefficient, 16)
     return batch.per_sample(batch.per_token.advantages)
 
 
 def episodes(groups: Sequence[Group], **named: Any) -> Episodes:
-    scores = made_scores(groups)
-    behaviour = build_batch(groups).per_token.behaviour
-    return episodes_of(groups, scores, behaviour, overlong=OverlongConfig(), max_tokens=16, **named)
+    return episodes_of(build_batch(groups), made_scores(groups), overlong=OverlongConfig(), max_tokens=16, **named)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -115,7 +114,7 @@ def test_a_reward_that_is_no_number_ends_the_update_by_name(estimator: str, valu
 def test_one_survivor_has_nothing_to_be_compared_with(estimator: str) -> None:
     config = TrainerConfig(advantage={"estimator": estimator})
     groups = [group_of(episode(3.0, segment([P, A, A])))]
-    batch, _ = with_advantages(build_batch(groups), groups, ForwardOutputs(), config, 0.0, 16)
+    batch, _ = with_advantages(build_batch(groups), ForwardOutputs(), config, 0.0, 16)
     assert not batch.per_token.advantages.any()
 
 
@@ -124,7 +123,7 @@ def test_a_group_without_survivors_is_no_part_of_the_batch() -> None:
         without_score(group_of(episode(0, segment([P, A]))), 0),
         group_of(episode(1, segment([P, A])), episode(0, segment([P, A]))),
     ]
-    batch, _ = with_advantages(build_batch(groups), groups, ForwardOutputs(), TrainerConfig(), 0.0, 16)
+    batch, _ = with_advantages(build_batch(groups), ForwardOutputs(), TrainerConfig(), 0.0, 16)
     assert batch.samples == ((0, 0), (0, 1))
     (steps,) = build_minibatches(batch, minibatches=2, ranks=1, tokens_per_microbatch=64)
     assert len(steps) == 1
@@ -148,7 +147,7 @@ def test_an_episode_without_an_action_is_compared_with_and_trains_nothing(
 def test_a_batch_without_any_action_has_no_step(estimator: str) -> None:
     groups = [group_of(episode(1.0, segment([P, E])), episode(0.0, segment([P, E])))]
     config = config_of(estimator)
-    batch, _ = with_advantages(build_batch(groups), groups, ForwardOutputs(), config, config.kl.coefficient, 16)
+    batch, _ = with_advantages(build_batch(groups), ForwardOutputs(), config, config.kl.coefficient, 16)
     assert build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=64) == [()]
 
 
@@ -183,14 +182,16 @@ def test_rewards_of_turns_come_at_their_last_actions_and_the_rest_of_the_outcome
 
 def test_turns_are_counted_over_as_many_contexts_as_an_episode_has() -> None:
     parts = [segment([P, A, A], Turn(start=1, stop=3, reward=reward)) for reward in (1.0, 2.0, 3.0)]
-    found = episodes([group_of(by_turns(episode(6.0, *parts)))])
-    assert found.turns.tolist() == [[0, 0, 1, 1, 2, 2]]
-    assert found.rewards.tolist() == [[0.0, 1.0, 0.0, 2.0, 0.0, 3.0]]
+    groups = [group_of(by_turns(episode(6.0, *parts)), by_turns(episode(0.0, segment([P, E]))))]
+    found = episodes(groups)
+    assert found.turns.tolist() == [[0, 0, 1, 1, 2, 2], [0] * 6]
+    assert found.rewards.tolist() == [[0.0, 1.0, 0.0, 2.0, 0.0, 3.0], [0.0] * 6]
+    assert episode_rewards(groups).turns.dtype == np.int64
 
 
 def test_groups_without_an_episode_to_train_are_no_rows() -> None:
     groups = [without_score(group_of(episode(0, segment([P, A]))), 0)]
-    found = episodes_of(groups, ForwardOutputs(), np.zeros(0, np.float32), overlong=OverlongConfig(), max_tokens=16)
+    found = episodes_of(build_batch(groups), ForwardOutputs(), overlong=OverlongConfig(), max_tokens=16)
     assert found.mask.shape == found.rewards.shape == (0, 0)
     assert (found.lengths.dtype, found.groups.dtype) == (np.int64, np.int64)
 
@@ -244,9 +245,9 @@ def test_kl_in_the_reward_is_priced_by_the_recipe_s_estimator(
 def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_the_recipe_says() -> None:
     long = episode(1.0, segment([P, *[A] * 8]), status=EpisodeStatus.TRUNCATED)
     groups = [group_of(episode(1.0, segment([P, A, A])), long)]
-    config = TrainerConfig(overlong=OverlongConfig(buffer_tokens=4, factor=0.5, mask_truncated=True))
+    config = TrainerConfig(overlong=OverlongConfig(buffer_tokens=4, penalty_factor=0.5, mask_truncated=True))
     batch = build_batch(groups, mask_truncated=True)
-    filled, _ = with_advantages(batch, groups, ForwardOutputs(), config, 0.0, 8)
+    filled, _ = with_advantages(batch, ForwardOutputs(), config, 0.0, 8)
     short, cut_off = filled.per_sample(filled.per_token.advantages)
     assert short[0] == pytest.approx(-cut_off[0])
     assert short[0] > 0
@@ -256,7 +257,7 @@ def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_t
 
 
 def test_a_reply_beyond_the_buffer_pays_the_recipe_s_factor() -> None:
-    overlong = OverlongConfig(buffer_tokens=4, factor=0.5)
+    overlong = OverlongConfig(buffer_tokens=4, penalty_factor=0.5)
     assert overlong_penalty_of(np.array([2, 6, 8, 9]), overlong, 8).tolist() == [0.0, -0.25, -0.5, -0.5]
 
 

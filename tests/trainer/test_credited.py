@@ -35,14 +35,14 @@ def credited(**config: Any) -> tuple[Batch, dict[str, float], ForwardOutputs]:
     groups = two_episodes()
     scores = made_scores(groups)
     trainer = TrainerConfig(**config)
-    batch, metrics = with_advantages(build_batch(groups), groups, scores, trainer, trainer.kl.coefficient, 16)
+    batch, metrics = with_advantages(build_batch(groups), scores, trainer, trainer.kl.coefficient, 16)
     return batch, metrics, scores
 
 
 def test_what_the_ranks_said_goes_with_the_batch_to_its_losses() -> None:
     batch, metrics, scores = credited(advantage={"estimator": "gae", "lam": 1.0}, critic={})
     columns = batch.per_token
-    for name, column in scores.named():
+    for name, column in scores.columns():
         np.testing.assert_array_equal(getattr(columns, name), column)
     assert columns.returns is not None
     assert columns.returns.dtype == columns.advantages.dtype == np.float32
@@ -66,14 +66,14 @@ def test_vapo_carries_the_outcome_by_the_length_and_teaches_the_critic_by_its_ow
 def test_equal_returns_leave_nothing_to_explain() -> None:
     groups = [group_of(episode(1.0, segment([P, A])), episode(1.0, segment([P, A])))]
     trainer = TrainerConfig(advantage={"estimator": "gae", "lam": 1.0}, critic={})
-    _, metrics = with_advantages(build_batch(groups), groups, made_scores(groups), trainer, 0.0, 16)
+    _, metrics = with_advantages(build_batch(groups), made_scores(groups), trainer, 0.0, 16)
     assert "explained_variance" not in metrics
     assert "value_mean" in metrics
 
 
 def test_without_a_critic_there_are_no_targets_and_nothing_to_say_of_values() -> None:
     groups = two_episodes()
-    batch, metrics = with_advantages(build_batch(groups), groups, ForwardOutputs(), TrainerConfig(), 0.0, 16)
+    batch, metrics = with_advantages(build_batch(groups), ForwardOutputs(), TrainerConfig(), 0.0, 16)
     assert batch.per_token.returns is None
     assert metrics == {}
 
@@ -97,7 +97,7 @@ def test_the_divergence_that_is_steered_is_shown_and_else_the_plain_one(
 def test_without_log_probs_of_a_reference_no_divergence_is_shown() -> None:
     groups = two_episodes()
     scores = ForwardOutputs(proximal=made_scores(groups).proximal)
-    assert with_advantages(build_batch(groups), groups, scores, TrainerConfig(), 0.0, 16)[1] == {}
+    assert with_advantages(build_batch(groups), scores, TrainerConfig(), 0.0, 16)[1] == {}
 
 
 @pytest.mark.parametrize(

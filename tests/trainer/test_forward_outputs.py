@@ -3,58 +3,63 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
+import pytest
 
-from rlhf.trainer.forward_outputs import Columns, RankForwardOutputs, gather_forward_outputs
+from rlhf.trainer.batch import Batch, Minibatch, microbatches_of, places_of, with_rank_columns
+from rlhf.trainer.forward_outputs import ForwardOutputs, gather_forward_outputs
 from tests.trainer.test_microbatches import cut, made_batch, several_segments
 
 
-def said(places: list[int], values: list[float], sequences: list[tuple[int, int, float]]) -> RankForwardOutputs:
-    """A rank's values at its places, and of each sequence its sample, its first place, and the value behind it."""
-    return RankForwardOutputs(
-        places=np.array(places, np.int64),
-        samples=np.array([sample for sample, _, _ in sequences], np.int64),
-        firsts=np.array([first for _, first, _ in sequences], np.int64),
-        columns={"values": np.array(values, np.float32)},
-        last_values=np.array([value for _, _, value in sequences], np.float32),
-    )
+def firsts_of(batch: Batch, part: tuple[Minibatch, ...]) -> list[int]:
+    """The place of the first token of every sequence of a part, found by brute force."""
+    flat = np.arange(batch.tokens)
+    return [
+        int(flat[micro.places[micro.sequences == number]].min())
+        for micro in microbatches_of(part)
+        for number in range(len(micro.samples))
+    ]
 
 
 def test_numbers_come_to_their_places_and_a_sample_s_last_value_is_that_behind_its_last_sequence() -> None:
-    one = said([4, 5, 0], [0.4, 0.5, 0.0], [(1, 4, 14.0), (0, 0, 10.0)])
-    other = said([3, 2, 1], [0.3, 0.2, 0.1], [(1, 3, 13.0), (1, 2, 12.0), (0, 1, 11.0)])
-    for answers in ([one, other], [other, one]):
-        scores = gather_forward_outputs(answers, 6, 3)
-        np.testing.assert_allclose(scores.values, [0.0, 0.1, 0.2, 0.3, 0.4, 0.5], rtol=1e-6)
-        assert scores.last_values.tolist() == [11.0, 14.0, 0.0], "nothing was said of the last sample"
-        assert (scores.proximal, scores.reference) == (None, None)
+    batch = made_batch(several_segments())
+    assert len(batch.sequences) > len(batch.samples), "some samples have several sequences"
+    parts = cut(batch, ranks=2)
+    answers = [
+        ForwardOutputs(
+            values=places_of(part).astype(np.float32),
+            last_values=np.array([1000 + first for first in firsts_of(batch, part)], np.float32),
+        )
+        for part in parts
+    ]
+    last = {sample: sequence.place for sample, sequence in zip(batch.sequence_samples, batch.sequences, strict=True)}
+    for order in (slice(None), slice(None, None, -1)):
+        gathered = gather_forward_outputs(batch, parts[order], answers[order])
+        assert gathered.values is not None
+        assert gathered.values.tolist() == list(range(batch.tokens))
+        assert gathered.last_values is not None
+        assert gathered.last_values.tolist() == [1000 + last[n] for n in range(len(batch.samples))]
+        assert (gathered.proximal, gathered.reference) == (None, None)
 
 
 def test_ranks_that_were_not_asked_for_values_have_none() -> None:
-    answer = RankForwardOutputs(
-        places=np.array([1, 0]), samples=np.array([0]), firsts=np.array([0]),
-        columns={"proximal": np.array([-1.0, -2.0], np.float32)}, last_values=None,
-    )  # fmt: skip
-    scores = gather_forward_outputs([answer], 2, 1)
-    assert scores.proximal.tolist() == [-2.0, -1.0]
-    assert (scores.values, scores.last_values) == (None, None)
-
-
-def test_a_rank_collects_what_it_computes_micro_batch_by_micro_batch() -> None:
     batch = made_batch(several_segments())
-    answers = []
-    for rank in cut(batch, ranks=2):
-        columns = Columns()
-        for micro in rank[0].microbatches:
-            columns.begin(micro)
-            columns.keep("proximal", torch.tensor(micro.places, dtype=torch.float32))
-            columns.keep("last_values", torch.tensor(micro.ends, dtype=torch.float32))
-        answers.append(columns.answer())
-    for answer in answers:
-        assert set(answer.columns) == {"proximal"}
-        assert len(answer.last_values) == len(answer.samples) == len(answer.firsts)
-        np.testing.assert_array_equal(np.searchsorted(batch.offsets, answer.firsts, side="right") - 1, answer.samples)
-    firsts = sorted(int(first) for answer in answers for first in answer.firsts)
-    assert firsts == sorted(sequence.place for sequence in batch.sequences)
-    scores = gather_forward_outputs(answers, batch.tokens, len(batch.samples))
-    assert scores.proximal.tolist() == list(range(batch.tokens))
+    (part,) = cut(batch)
+    gathered = gather_forward_outputs(batch, [part], [ForwardOutputs(proximal=-places_of(part).astype(np.float32))])
+    assert gathered.proximal is not None
+    assert gathered.proximal.tolist() == [-float(n) for n in range(batch.tokens)]
+    assert (gathered.values, gathered.last_values) == (None, None)
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_columns_of_a_rank_come_to_the_tokens_of_its_micro_batches(minibatches: int) -> None:
+    batch = made_batch(several_segments())
+    for part in cut(batch, ranks=2, minibatches=minibatches):
+        places = places_of(part)
+        filled = with_rank_columns(part, {"returns": places.astype(np.float32)})
+        assert [one.denominator for one in filled] == [one.denominator for one in part]
+        for before, micro in zip(microbatches_of(part), microbatches_of(filled), strict=True):
+            assert micro.per_token.returns is not None
+            np.testing.assert_array_equal(micro.per_token.returns, micro.places)
+            assert before.per_token.returns is None
+            assert micro.per_token.behaviour is before.per_token.behaviour
+            assert micro.token_ids is before.token_ids

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.errors import PublishError, WorkerDied
+from rlhf.errors import WeightSyncError, WorkerDied
 from rlhf.trainer.agreement import LogprobTolerance, uniform_tolerance
 from rlhf.trainer.canary import Canary
 from rlhf.trainer.publish import Publisher
@@ -173,25 +173,27 @@ async def test_each_publish_brings_the_new_weights_and_their_version() -> None:
     for version in range(4):
         assert await stage.publisher.publish() == version
         assert {(engine.weight, engine.version) for engine in stage.engines} == {(stage.learner.weight, version)}
-        assert stage.publisher.canary_difference == 0
+        assert stage.publisher.logprob_difference == 0
         stage.learner.update(stage.learner.weight + 1)
 
 
-async def test_the_drill_ends_with_the_real_weights() -> None:
+async def test_the_start_check_ends_with_the_real_weights() -> None:
     stage = Stage()
     await stage.publisher.connect()
-    assert await stage.publisher.drill() == 0
+    assert await stage.publisher.verify() == 0
     assert stage.wire.log.count("send learner") == 2
     assert stage.learner.truth is None
     assert {engine.weight for engine in stage.engines} == {1.0}
 
 
-async def test_the_drill_catches_an_engine_that_holds_the_right_weights_and_does_not_take_new_ones() -> None:
+async def test_the_start_check_catches_an_engine_that_holds_the_right_weights_and_does_not_take_new_ones() -> None:
     stage = Stage()
     stage.engines[1].weight, stage.engines[1].frozen = 1.0, True
     await stage.publisher.connect()
-    with pytest.raises(PublishError, match="engine-1 failed in phase 'canary': it does not follow perturbed weights"):
-        await stage.publisher.drill()
+    with pytest.raises(
+        WeightSyncError, match="engine-1 failed in phase 'canary': it does not follow perturbed weights"
+    ):
+        await stage.publisher.verify()
     assert not any(engine.serving for engine in stage.engines)
 
 
@@ -201,7 +203,7 @@ async def test_an_engine_that_stays_behind_is_caught_as_stale() -> None:
     await stage.publisher.publish()
     stage.engines[0].frozen = True
     stage.learner.update(2.0)
-    with pytest.raises(PublishError, match=r"version 1 to engine-0 .* it is stale"):
+    with pytest.raises(WeightSyncError, match=r"version 1 to engine-0 .* it is stale"):
         await stage.publisher.publish()
     assert not any(engine.serving for engine in stage.engines)
 
@@ -210,15 +212,15 @@ async def test_engines_that_differ_only_at_the_end_of_a_full_context_are_refused
     stage = Stage()
     stage.engines[1].off_at_length = 0.3
     await stage.publisher.connect()
-    with pytest.raises(PublishError, match=r"engine-1 .* at the end of a context of 12 tokens .* the rope scaling"):
-        await stage.publisher.drill()
+    with pytest.raises(WeightSyncError, match=r"engine-1 .* at the end of a context of 12 tokens .* the rope scaling"):
+        await stage.publisher.verify()
     assert not any(engine.serving for engine in stage.engines)
 
 
 async def test_a_full_context_is_asked_for_once() -> None:
     stage = Stage()
     await stage.publisher.connect()
-    await stage.publisher.drill()
+    await stage.publisher.verify()
     stage.learner.update(2.0)
     await stage.publisher.publish()
     assert [engine.lengths for engine in stage.engines] == [[12], [12]]
@@ -231,7 +233,7 @@ async def test_without_fixed_limits_what_rounding_explains_is_measured_at_every_
 ) -> None:
     stage = Stage(limits=None)
     await stage.publisher.connect()
-    await stage.publisher.drill()
+    await stage.publisher.verify()
     stage.learner.update(weight)
     logprobs = stage.engines[0].token_logprobs
 
@@ -239,7 +241,7 @@ async def test_without_fixed_limits_what_rounding_explains_is_measured_at_every_
         return TokenLogprobs((await logprobs(token_ids)).logprobs + np.float32(gap * weight))
 
     stage.engines[0].token_logprobs = otherwise_rounded
-    with pytest.raises(PublishError, match="allowed are") if refused else nullcontext():
+    with pytest.raises(WeightSyncError, match="allowed are") if refused else nullcontext():
         await stage.publisher.publish()
 
 
@@ -247,11 +249,11 @@ async def test_the_learner_takes_the_experts_of_each_engine() -> None:
     stage = Stage()
     stage.engines[1].routing = np.full((4, 1, 1), 3, np.int16)
     await stage.publisher.connect()
-    await stage.publisher.drill()
-    assert stage.publisher.canary_difference == 0
+    await stage.publisher.verify()
+    assert stage.publisher.logprob_difference == 0
     stage.learner.update(2.0)
     stage.engines[0].routing, stage.engines[1].frozen = np.full((4, 1, 1), 1, np.int16), True
-    with pytest.raises(PublishError, match=r"engine-1 .* it is stale"):
+    with pytest.raises(WeightSyncError, match=r"engine-1 .* it is stale"):
         await stage.publisher.publish()
 
 
@@ -296,7 +298,7 @@ async def test_a_fault_in_any_phase_ends_in_a_named_error_in_time(
         # Its partner waits for it, as a broadcast does.
         stage.wire.faults["learner", "send"] = hangs
     started = time.monotonic()
-    with pytest.raises(PublishError, match=cause) as caught:
+    with pytest.raises(WeightSyncError, match=cause) as caught:
         await stage.connect_and_publish()
     assert time.monotonic() - started < scaled(10), "what hangs does so for a minute"
     if fault is hangs_and_will_not_be_cancelled:
@@ -311,7 +313,7 @@ async def test_a_death_is_blamed_rather_than_the_connections_it_broke() -> None:
     stage = Stage()
     stage.wire.faults |= {("engine-0", "receive"): fails, ("engine-1", "receive"): dies, ("learner", "send"): fails}
     await stage.publisher.connect()
-    with pytest.raises(PublishError) as caught:
+    with pytest.raises(WeightSyncError) as caught:
         await stage.publisher.publish()
     assert caught.value.engine == "engine-1"
     assert isinstance(caught.value.__cause__, WorkerDied)
@@ -321,6 +323,6 @@ async def test_a_learner_that_cannot_send_is_named_while_engines_wait_for_it() -
     stage = Stage()
     stage.wire.faults["learner", "send"] = fails
     await stage.publisher.connect()
-    with pytest.raises(PublishError, match="to learner failed in phase 'receive': no such tensor"):
+    with pytest.raises(WeightSyncError, match="to learner failed in phase 'receive': no such tensor"):
         await stage.publisher.publish()
     assert not any(engine.serving for engine in stage.engines)

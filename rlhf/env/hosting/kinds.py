@@ -23,5 +23,5 @@ def isolation_of(kind: Kind, factory: Factory, deadlines: Deadlines, max_session
             return ProcessIsolation(factory, deadlines)
         case "inline":
             return InlineIsolation(factory, deadlines)
-        case "own":
+        case "self_managed":
             return OwnIsolation(factory, deadlines)

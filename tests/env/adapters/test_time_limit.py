@@ -45,7 +45,7 @@ def targets(played: Trajectory) -> np.ndarray:
     trainer = TrainerConfig(advantage={"estimator": "gae", "gamma": 1.0, "lam": 1.0}, critic={})
     batch = build_batch([group])
     scores = ForwardOutputs(values=np.zeros(batch.tokens, np.float32), last_values=np.array([WORTH], np.float32))
-    filled, _ = with_advantages(batch, [group], scores, trainer, 0.0, 64)
+    filled, _ = with_advantages(batch, scores, trainer, 0.0, 64)
     (returns,) = filled.per_sample(filled.per_token.returns)
     return returns
 

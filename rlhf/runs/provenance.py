@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 
-from rlhf.data.config import DatasetConfig
+from rlhf.data.config import DataConfig, DatasetConfig
 from rlhf.data.sources import local_files, read_rows
 from rlhf.errors import ConfigError
-from rlhf.recipe.schema import Recipe
 from rlhf.runs.durable import checksum
 from rlhf.runs.recorded import episodes_file
 
@@ -28,15 +27,15 @@ Provenance = Mapping[str, str]
 TEMPLATE = "the chat template of model.path"
 
 
-def provenance(recipe: Recipe, model: str) -> dict[str, str]:
-    """What a run of `recipe` on the start model in `model` begins with. Reads data and models."""
-    reference = recipe.trainer.reference_path
-    episodes = recipe.data.episodes
+def provenance(
+    model: str, *, data: DataConfig, reference: str | None = None, trust_remote_code: bool = False
+) -> dict[str, str]:
+    """What a run on `data`, from the start model in `model`, begins with. Reads data and models."""
     return {
-        **{key: data_digest(one) for key, one in recipe.data.sets.items() if one.path is not None},
-        **({"data.episodes": checksum(episodes_file(episodes))} if episodes else {}),
+        **{key: data_digest(one) for key, one in data.sets.items() if one.path is not None},
+        **({"data.episodes": checksum(episodes_file(data.episodes))} if data.episodes else {}),
         "model.path": model_digest(model),
-        TEMPLATE: template_digest(model, trust_remote_code=recipe.model.trust_remote_code),
+        TEMPLATE: template_digest(model, trust_remote_code=trust_remote_code),
         **({"trainer.reference_path": model_digest(reference)} if reference else {}),
     }
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.controller import provenance
-from rlhf.controller.provenance import TEMPLATE, check_provenance
 from rlhf.errors import ConfigError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
+from rlhf.runs import provenance
+from rlhf.runs.provenance import TEMPLATE, check_provenance
 
 ROWS = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(1000)]
 
@@ -52,6 +52,11 @@ def test_a_tokenizer_without_a_template_has_a_digest_too(tmp_path: Path, recipe:
     assert provenance.template_digest(start, trust_remote_code=False) != with_one
 
 
+def began_with(recipe: Recipe, model: str) -> dict[str, str]:
+    reference = recipe.trainer.reference_path
+    return provenance.provenance(model, data=recipe.data, reference=reference)
+
+
 def drop_a_row(folder: Path) -> None:
     write_rows(folder, ROWS[:499] + ROWS[500:])
 
@@ -86,18 +91,18 @@ def test_what_changed_behind_its_name_is_refused_by_name(
     recipe: Recipe, tmp_path: Path, change: Callable[[Path], None], key: str
 ) -> None:
     start = str(recipe.model.path)
-    began = provenance.provenance(recipe, start)
-    check_provenance(tmp_path, began, provenance.provenance(recipe, start))
+    began = began_with(recipe, start)
+    check_provenance(tmp_path, began, began_with(recipe, start))
     change(tmp_path)
     with pytest.raises(ConfigError) as refused:
-        check_provenance(tmp_path, began, provenance.provenance(recipe, start))
+        check_provenance(tmp_path, began, began_with(recipe, start))
     assert str(refused.value).startswith(f"{key}: not what {tmp_path} began with")
 
 
 def test_the_same_models_elsewhere_are_the_same(recipe: Recipe, tmp_path: Path) -> None:
-    began = provenance.provenance(recipe, str(recipe.model.path))
+    began = began_with(recipe, str(recipe.model.path))
     moved = shutil.move(tmp_path / "start", tmp_path / "moved")
-    check_provenance(tmp_path, began, provenance.provenance(recipe, str(moved)))
+    check_provenance(tmp_path, began, began_with(recipe, str(moved)))
 
 
 def test_a_reference_that_is_new_to_a_run_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Cassettes: what servers answered, recorded to a file and answered again without them."""
+"""Recordings: what servers answered, recorded to a file and answered again without them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from rlhf.errors import CassetteError
-from rlhf.http.config import CassetteConfig, check_cassette
+from rlhf.errors import RecordingError
+from rlhf.http.config import RecordingConfig, check_recording
 from rlhf.http.exchange import received
 from rlhf.http.foreign import InvalidJson
 from rlhf.runs.durable import private
@@ -20,20 +20,20 @@ KEPT_HEADERS = ("content-type", "retry-after")
 """Of an answer. Headers of requests hold tokens: none is kept."""
 TIMEOUT = "ReadTimeout"
 ANY_BYTES = "surrogateescape"
-"""Bytes that are no text survive a cassette."""
+"""Bytes that are no text survive a recording."""
 UNLIMITED = httpx.Limits(max_connections=None)
 """The client has a limit of its own."""
 Line = dict[str, Any]
 
 
-def transport_for(cassette: CassetteConfig | None) -> httpx.AsyncBaseTransport | None:
-    """What a client sends its requests through; None is the network. Raises `CassetteError`."""
-    if cassette is None:
+def transport_for(recording: RecordingConfig | None) -> httpx.AsyncBaseTransport | None:
+    """What a client sends its requests through; None is the network. Raises `RecordingError`."""
+    if recording is None:
         return None
-    check_cassette(cassette)
-    if cassette.mode == "replay":
-        return Replay(cassette.file)
-    return Recorder(cassette.file, httpx.AsyncHTTPTransport(limits=UNLIMITED))
+    check_recording(recording)
+    if recording.mode == "replay":
+        return Replay(recording.file)
+    return Recorder(recording.file, httpx.AsyncHTTPTransport(limits=UNLIMITED))
 
 
 class Recorder(httpx.AsyncBaseTransport):
@@ -44,7 +44,7 @@ class Recorder(httpx.AsyncBaseTransport):
         try:
             self._file = open(path, "x", encoding="utf-8", opener=private)  # noqa: SIM115
         except OSError as error:
-            raise CassetteError(f"{path} cannot be written: {error.strerror}; name another cassette.path") from None
+            raise RecordingError(f"{path} cannot be written: {error.strerror}; name another recording.path") from None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         asked = await _asked(request)
@@ -72,8 +72,8 @@ class Recorder(httpx.AsyncBaseTransport):
 
 
 class Replay(httpx.AsyncBaseTransport):
-    """Answers from a file, the same request in the order in which it was answered. Raises `CassetteError` for a request
-    that has no answer left."""
+    """Answers from a file, the same request in the order in which it was answered. Raises `RecordingError` for a
+    request that has no answer left."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -85,7 +85,7 @@ class Replay(httpx.AsyncBaseTransport):
         asked = await _asked(request)
         waiting = self._answers[_key(asked)]
         if not waiting:
-            raise CassetteError(
+            raise RecordingError(
                 f"{self._path} has no answer left to {asked['method']} {asked['url']} {asked['body']:.200}; "
                 "the run asks something else than the recorded one did: record again"
             )
@@ -115,7 +115,7 @@ def _lines(path: Path) -> list[Line]:
     try:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
     except ValueError as error:
-        raise CassetteError(f"{path} is not a cassette: {error}; record it again") from None
+        raise RecordingError(f"{path} is not a recording: {error}; record it again") from None
 
 
 def _failure(name: str) -> type[httpx.TransportError]:

@@ -1,4 +1,4 @@
-"""Environments on a cassette: every session's requests with their answers, written to a file and answered again from
+"""Environments on a recording: every session's requests with their answers, written to a file and answered again from
 it, without the environment.
 
 A line of the file is one request of one session: `session` and `opening` (how many sessions of that name were opened
@@ -26,7 +26,7 @@ from rlhf.env.encoding import (
     task_data,
 )
 from rlhf.env.wire import Json
-from rlhf.errors import CassetteError, EnvironmentFailed
+from rlhf.errors import EnvironmentFailed, RecordingError
 from rlhf.protocols import Environment, Environments
 from rlhf.runs.durable import private
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
@@ -40,14 +40,14 @@ GIVEN_UP = "given_up"
 
 
 class RecordedEnvironments:
-    """The sessions of `inner`, written down as they are played. Raises `CassetteError` for a file that is there."""
+    """The sessions of `inner`, written down as they are played. Raises `RecordingError` for a file that is there."""
 
     def __init__(self, inner: Environments, path: Path) -> None:
         self.spec, self._inner, self._openings = inner.spec, inner, Counter[str]()
         try:
             self._file = open(path, "x", encoding="utf-8", opener=private)  # noqa: SIM115
         except OSError as error:
-            raise CassetteError(f"{path} cannot be written: {error.strerror}; name another cassette.path") from None
+            raise RecordingError(f"{path} cannot be written: {error.strerror}; name another recording.path") from None
         self._write({"spec": spec_data(inner.spec)})
 
     async def open(self, session: str) -> Environment:
@@ -83,8 +83,8 @@ class RecordedEnvironments:
 class RecordedEnvironment:
     """One session that is written down."""
 
-    def __init__(self, cassette: RecordedEnvironments, key: Key, inner: Environment) -> None:
-        self._cassette, self._key, self._inner = cassette, key, inner
+    def __init__(self, recording: RecordedEnvironments, key: Key, inner: Environment) -> None:
+        self._recording, self._key, self._inner = recording, key, inner
         self._given_up: Json | None = None
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
@@ -100,12 +100,12 @@ class RecordedEnvironment:
         cancelled, at the end of the run, nothing became of it."""
         closing = asyncio.current_task()
         if self._given_up and closing is not None and not closing.cancelling():
-            self._cassette.failed(self._given_up, GIVEN_UP, "the episode had waited too long for its environment")
+            self._recording.failed(self._given_up, GIVEN_UP, "the episode had waited too long for its environment")
         await self._inner.close()
 
     async def _noted(self, line: Json, asked: Coroutine[Any, Any, Observation]) -> Observation:
         try:
-            said: Observation = await self._cassette.noted(line, asked)
+            said: Observation = await self._recording.noted(line, asked)
         except asyncio.CancelledError:
             self._given_up = line
             raise
@@ -115,7 +115,7 @@ class RecordedEnvironment:
 class ReplayedEnvironments:
     """The sessions of a file: each answers what it answered, in the order in which it was asked.
 
-    Raises `CassetteError` for a file that is no cassette, and for a request that is not the next one recorded.
+    Raises `RecordingError` for a file that is no recording, and for a request that is not the next one recorded.
     """
 
     def __init__(self, path: Path) -> None:
@@ -131,11 +131,11 @@ class ReplayedEnvironments:
 
     def next_line(self, asked: Json) -> Json:
         """What was recorded of the request. Raises `EnvironmentFailed` where it failed, `TimeoutError` where the time
-        of its episode was over, and `CassetteError`."""
+        of its episode was over, and `RecordingError`."""
         waiting = self._lines[asked["session"], asked["opening"]]
         if not waiting or any(waiting[0][name] != asked[name] for name in ("method", "request")):
             recorded = f"it has {dumps(waiting[0]['request']):.200} there" if waiting else "it has nothing more"
-            raise CassetteError(
+            raise RecordingError(
                 f"{self._path} has no answer to {asked['method']} {dumps(asked['request']):.200} of session "
                 f"{asked['session']}: {recorded}; the run asks something else than the recorded one did: record again"
             )
@@ -155,32 +155,32 @@ class ReplayedEnvironments:
             raise self._damaged(error) from None
 
     def _read(self) -> EnvironmentSpec:
-        """Every line to its session; the spec. Raises `CassetteError`."""
+        """Every line to its session; the spec. Raises `RecordingError`."""
         try:
             first, *lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").split("\n") if line]
             for line in lines:
                 self._lines[line["session"], line["opening"]].append(line)
             return spec_from(first["spec"])
         except OSError as error:
-            raise CassetteError(f"{self._path} cannot be read: {error.strerror}") from None
+            raise RecordingError(f"{self._path} cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError) as error:  # what cannot be decoded is a ValueError too
             raise self._damaged(error) from None
 
-    def _damaged(self, error: Exception) -> CassetteError:
-        return CassetteError(f"{self._path} is not a cassette of environments: {error}; record it again")
+    def _damaged(self, error: Exception) -> RecordingError:
+        return RecordingError(f"{self._path} is not a recording of environments: {error}; record it again")
 
 
 class ReplayedEnvironment:
     """One session from the file."""
 
-    def __init__(self, cassette: ReplayedEnvironments, key: Key) -> None:
-        self._cassette, self._key = cassette, key
+    def __init__(self, recording: ReplayedEnvironments, key: Key) -> None:
+        self._recording, self._key = recording, key
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
-        return self._cassette.observation(recorded_line(self._key, "reset", reset_request(task, seed)))
+        return self._recording.observation(recorded_line(self._key, "reset", reset_request(task, seed)))
 
     async def step(self, action: Message) -> Observation:
-        return self._cassette.observation(recorded_line(self._key, "step", action_data(action)))
+        return self._recording.observation(recorded_line(self._key, "step", action_data(action)))
 
     async def close(self) -> None: ...
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from rlhf.cluster.local import LocalCluster
-from rlhf.controller.environments import started_environments
-from rlhf.env.cassette import RecordedEnvironments, ReplayedEnvironments
 from rlhf.env.config import EnvironmentConfig
-from rlhf.errors import CassetteError, EnvironmentFailed
+from rlhf.env.recording import RecordedEnvironments, ReplayedEnvironments
+from rlhf.env.starting import started_environments
+from rlhf.errors import EnvironmentFailed, RecordingError
 from rlhf.rollout.timed_environment import TimedEnvironment
 from rlhf.runs.records import EpisodeRecord
 from rlhf.types import Message, Observation, Task, ToolCall
@@ -44,20 +44,20 @@ async def test_a_run_that_was_recorded_repeats_without_its_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CASSETTE_TOKEN", "not-to-be-written")
-    cassette, log = {"path": str(tmp_path / "cassette.jsonl")}, tmp_path / "log"
+    file, log = {"path": str(tmp_path / "recording.jsonl")}, tmp_path / "log"
     log.touch()
     arguments = {"log": str(log), "fates": ["raise"], "rate": 0.02}
     with served("Fated", module="tests.env.fated:", arguments=arguments, token="not-to-be-written") as url:
         config: dict[str, Any] = {"urls": [url], "token_env": "CASSETTE_TOKEN", "start_timeout_seconds": 10}
-        recording = EnvironmentConfig(**config, cassette=cassette | {"mode": "record"})
+        recording = EnvironmentConfig(**config, recording=file | {"mode": "record"})
         live = await run(recording, tmp_path / "live")
     live.check(UPDATES, RETURN)
     assert live.failures["environment_raised"] == met(log).total() > 0
-    again = await run(EnvironmentConfig(**config, cassette=cassette), tmp_path / "again")
+    again = await run(EnvironmentConfig(**config, recording=file), tmp_path / "again")
     assert episodes(again) == episodes(live)
     assert again.groups == live.groups
-    assert "not-to-be-written" not in (tmp_path / "cassette.jsonl").read_text()
-    with pytest.raises(CassetteError, match="is there already"):
+    assert "not-to-be-written" not in (tmp_path / "recording.jsonl").read_text()
+    with pytest.raises(RecordingError, match="is there already"):
         await run(recording, tmp_path / "over")
 
 
@@ -69,23 +69,23 @@ async def recorded(path: Path) -> None:
             [says("go again", truncated=True)],
         ]
     )
-    cassette = RecordedEnvironments(ScriptedEnvironments(lambda session: ScriptedEnvironment(*next(plays))), path)
-    first = await cassette.open("s")
+    recording = RecordedEnvironments(ScriptedEnvironments(lambda session: ScriptedEnvironment(*next(plays))), path)
+    first = await recording.open("s")
     await first.reset(TASK, seed=1)
     await first.step(Message(role="assistant", content="a", tool_calls=(CALL,)))
     with pytest.raises(EnvironmentFailed):
         await first.step(Message(role="assistant", content="b"))
     await first.close()
-    second = await cassette.open("s")
+    second = await recording.open("s")
     await second.reset(TASK, seed=1)
-    cassette.close()
+    recording.close()
 
 
 async def test_every_opening_of_a_session_answers_what_it_did_failures_too(tmp_path: Path) -> None:
     await recorded(tmp_path / "c")
-    cassette = ReplayedEnvironments(tmp_path / "c")
-    assert cassette.spec == ScriptedEnvironments.spec
-    first, second = await cassette.open("s"), await cassette.open("s")
+    recording = ReplayedEnvironments(tmp_path / "c")
+    assert recording.spec == ScriptedEnvironments.spec
+    first, second = await recording.open("s"), await recording.open("s")
     assert await second.reset(TASK, seed=1) == says("go again", truncated=True)
     assert await first.reset(TASK, seed=1) == says("go")
     one = await first.step(Message(role="assistant", content="a", tool_calls=(CALL,)))
@@ -104,8 +104,8 @@ class Silent(ScriptedEnvironment):
 
 async def silent_episode(path: Path, seconds: float) -> Observation | None:
     """One that is asked something, has a deadline, and is closed however it ends."""
-    cassette = RecordedEnvironments(ScriptedEnvironments(lambda session: Silent(says("go"))), path)
-    environment = await cassette.open("s")
+    recording = RecordedEnvironments(ScriptedEnvironments(lambda session: Silent(says("go"))), path)
+    environment = await recording.open("s")
     try:
         seat = TimedEnvironment(environment, "silent", seconds)
         await seat.reset(TASK, seed=1)
@@ -135,21 +135,21 @@ async def test_an_episode_that_is_cancelled_with_the_run_has_not_failed(tmp_path
 
 async def test_what_was_not_recorded_is_an_error_and_not_an_answer(tmp_path: Path) -> None:
     await recorded(tmp_path / "c")
-    cassette = ReplayedEnvironments(tmp_path / "c")
-    first = await cassette.open("s")
-    with pytest.raises(CassetteError, match=r"no answer to reset .*record again"):
+    recording = ReplayedEnvironments(tmp_path / "c")
+    first = await recording.open("s")
+    with pytest.raises(RecordingError, match=r"no answer to reset .*record again"):
         await first.reset(TASK, seed=2)
-    with pytest.raises(CassetteError, match="no answer to reset"):
+    with pytest.raises(RecordingError, match="no answer to reset"):
         await first.reset(Task(id="other", messages=()), seed=1)
     await first.reset(TASK, seed=1)
-    with pytest.raises(CassetteError, match=r"no answer to step .* of session s: it has .*tool_calls"):
+    with pytest.raises(RecordingError, match=r"no answer to step .* of session s: it has .*tool_calls"):
         await first.step(Message(role="assistant", content="a"))
-    with pytest.raises(CassetteError, match="of session t: it has nothing more"):
-        await cassette.open("t")
+    with pytest.raises(RecordingError, match="of session t: it has nothing more"):
+        await recording.open("t")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"spec": {}}', '{"other": 1}'])
-def test_a_file_that_is_no_cassette_is_told(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_recording_is_told(text: str, tmp_path: Path) -> None:
     (tmp_path / "c").write_text(text)
-    with pytest.raises(CassetteError, match="is not a cassette of environments"):
+    with pytest.raises(RecordingError, match="is not a recording of environments"):
         ReplayedEnvironments(tmp_path / "c")

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from rlhf.errors import CassetteError, HttpFailed
+from rlhf.errors import HttpFailed, RecordingError
 from rlhf.http.client import HttpClient
-from rlhf.http.config import CassetteConfig, HttpConfig
+from rlhf.http.config import HttpConfig, RecordingConfig
 from tests.pace import scaled
 from tests.servers import DROP, HANG, Asked, Reply, response, scripted
 
-CONFIG = HttpConfig(attempts=2, first_pause_seconds=0.001, longest_pause_seconds=0.001)
+CONFIG = HttpConfig(attempts=2, initial_backoff_seconds=0.001, max_backoff_seconds=0.001)
 
 
 def client(url: str, path: Path, mode: str) -> HttpClient:
-    cassette = CassetteConfig(path=str(path), mode=mode)  # type: ignore[arg-type]
-    return HttpClient(url, CONFIG, timeout_seconds=scaled(1), token="secret", cassette=cassette)
+    recording = RecordingConfig(path=str(path), mode=mode)  # type: ignore[arg-type]
+    return HttpClient(url, CONFIG, timeout_seconds=scaled(1), token="secret", recording=recording)
 
 
 async def answers(asking: HttpClient, *bodies: Any) -> list[Any]:
@@ -58,14 +58,14 @@ async def test_a_request_that_was_not_recorded_is_an_error_by_name(tmp_path: Pat
         await answers(client(server.url, tmp_path / "tape", "record"), {"text": "a"})
     asking = client(server.url, tmp_path / "tape", "replay")
     assert await asking.post("/score", {"text": "a"}) == 1
-    with pytest.raises(CassetteError, match=r"no answer left to POST .*/score"):
+    with pytest.raises(RecordingError, match=r"no answer left to POST .*/score"):
         await asking.post("/score", {"text": "a"})
-    with pytest.raises(CassetteError, match="the run asks something else"):
+    with pytest.raises(RecordingError, match="the run asks something else"):
         await asking.post("/score", {"text": "b"})
     await asking.close()
 
 
-async def test_no_token_is_on_a_cassette(tmp_path: Path) -> None:
+async def test_no_token_is_on_a_recording(tmp_path: Path) -> None:
     async with scripted(lambda asked: (200, 1)) as server:
         await answers(client(server.url, tmp_path / "tape", "record"), {"text": "a"})
     assert "secret" not in (tmp_path / "tape").read_text()
@@ -74,15 +74,15 @@ async def test_no_token_is_on_a_cassette(tmp_path: Path) -> None:
 
 async def test_a_recording_is_never_written_over(tmp_path: Path) -> None:
     (tmp_path / "tape").write_text("")
-    with pytest.raises(CassetteError, match="is there already"):
+    with pytest.raises(RecordingError, match="is there already"):
         await client("http://127.0.0.1:9", tmp_path / "tape", "record").post("/", {})
 
 
-@pytest.mark.parametrize(("content", "message"), [(None, "no such cassette"), ("{", "is not a cassette")])
-async def test_a_cassette_that_cannot_be_played_says_what_to_do(
+@pytest.mark.parametrize(("content", "message"), [(None, "no such recording"), ("{", "is not a recording")])
+async def test_a_recording_that_cannot_be_played_says_what_to_do(
     tmp_path: Path, content: str | None, message: str
 ) -> None:
     if content is not None:
         (tmp_path / "tape").write_text(content)
-    with pytest.raises(CassetteError, match=f"{message}.* record it"):
+    with pytest.raises(RecordingError, match=f"{message}.* record it"):
         await client("http://127.0.0.1:9", tmp_path / "tape", "replay").post("/", {})

@@ -1,0 +1,89 @@
+"""Keys and values of recipes that once had another name: they are refused, and the refusal says the new name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from rlhf.config import key_of
+
+RENAMED_KEYS: Mapping[str, str] = {
+    "cluster.learners": "cluster.learner_placement",
+    "environment.cassette": "environment.recording",
+    "model.lora.publish": "model.lora.weight_sync",
+    "reward.cassette": "reward.recording",
+    "reward.code.requests": "reward.code.max_concurrent_requests",
+    "reward.code.runs": "reward.code.max_concurrent_runs",
+    "reward.http.first_pause_seconds": "reward.http.initial_backoff_seconds",
+    "reward.http.longest_pause_seconds": "reward.http.max_backoff_seconds",
+    "reward.http.open_seconds": "reward.http.reset_seconds",
+    "reward.http.opens_after": "reward.http.failure_threshold",
+    "reward.remote.shape": "reward.remote.api",
+    "rollout.players": "rollout.max_concurrent_groups",
+    "rollout.publish_timeout_seconds": "rollout.weight_sync_timeout_seconds",
+    "trainer.loss.balance_coefficient": "trainer.loss.router_aux_loss_coefficient",
+    "trainer.overlong.factor": "trainer.overlong.penalty_factor",
+    "trainer.publish": "trainer.weight_sync",
+    "trainer.publish.drill": "trainer.weight_sync.verify_at_start",
+    "trainer.reward_model.centring": "trainer.reward_model.center_rewards_coefficient",
+}
+"""What each old key is called. Keys of `reward` are those of its `parts` too, and keys of `data.train` and `data.eval`
+those of their sets."""
+RENAMED_VALUES: Mapping[str, Mapping[str, str]] = {"environment.isolation": {"own": "self_managed"}}
+"""What the old values of a key are called."""
+NAMED: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("reward", "parts"): ("reward",),
+    ("data", "train"): ("data", "train"),
+    ("data", "eval"): ("data", "eval"),
+}
+"""Where a name or a position stands between two keys, and the keys before it as the tables have them."""
+
+
+def renamed(error: ValidationError, within: str = "") -> str:
+    """What the unknown keys and refused values of `error` are called, in one line; empty where none had another name.
+    `within` is the part of a recipe that was validated, where it was not all of it."""
+    outer = (within,) if within else ()
+    return "; ".join(
+        line for problem in error.errors() for line in _told(outer, key_of(problem), problem["type"], problem["input"])
+    )
+
+
+def _told(outer: tuple[str, ...], key: tuple[str, ...], kind: str, given: Any) -> Iterator[str]:
+    """The lines about one problem: for an unknown key, about those within it too."""
+    if kind == "extra_forbidden":
+        for inner in ((), *_keys_within(given)):
+            called = _new_key((*outer, *key, *inner))
+            if called:
+                yield f"{'.'.join((*key, *inner))} is called {'.'.join(called[len(outer) :])}"
+    elif isinstance(given, str):
+        values = (RENAMED_VALUES.get(".".join(place), {}) for place in _places((*outer, *key)))
+        yield from (f"{'.'.join(key)}: {given} is called {found[given]}" for found in values if given in found)
+
+
+def _keys_within(given: Any) -> Iterator[tuple[str, ...]]:
+    if isinstance(given, Mapping):
+        for key, value in given.items():
+            yield (str(key),)
+            yield from ((str(key), *inner) for inner in _keys_within(value))
+
+
+def _new_key(key: tuple[str, ...]) -> tuple[str, ...]:
+    """The new name of a key at its place, empty where there is none. A key within one that was renamed is known by the
+    new name of that one too."""
+    for place in _places(key):
+        for old, new in RENAMED_KEYS.items():
+            part, _, leaf = old.rpartition(".")
+            if ".".join(place) in (old, f"{RENAMED_KEYS.get(part, part)}.{leaf}"):
+                olds, news = old.split("."), new.split(".")
+                same = next((n for n, (a, b) in enumerate(zip(olds, news, strict=False)) if a != b), len(news))
+                return (*key[: len(key) - len(olds) + same], *news[same:])
+    return ()
+
+
+def _places(key: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The key as the tables may have it: as it stands, and without the name of a part or of a set."""
+    yield key
+    if key[:2] in NAMED:
+        yield (*NAMED[key[:2]], *key[3:])
