@@ -64,7 +64,7 @@ def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float 
 
 async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
     """The work's result on one engine in this process that serves `model`."""
-    one_process = {"model": {"path": model}, "data": {"train": {"sorting": {}}}, "cluster": {"kind": "local"}}
+    one_process = {"model": {"path": model}, "data": {"train": {"path": "none is read"}}, "cluster": {"kind": "local"}}
     return await _served(recipe_from(one_process).recipe, model, work)
 
 
