@@ -30,7 +30,7 @@ def untold(message: str) -> None:
 
 def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluation:
     """Every evaluation set of the recipe, by the model in a Hugging Face folder."""
-    loaded = load_sets(recipe.data.eval_sets)
+    loaded = load_sets(recipe.data.eval_sets, asks=recipe.tasks_ask)
 
     async def evaluate(serving: Serving) -> Evaluation:
         for words in serving.renderer.told:

@@ -66,7 +66,7 @@ def demonstrations_of(recipe: Recipe, prompt_tokens: PromptTokens, tell: Tell) -
     """As many as the run needs, in the order of tasks."""
     count = recipe.trainer.updates * recipe.trainer.groups_per_update
     columns = [str(dataset.demonstration_column) for dataset in recipe.data.train_sets.values()]
-    tasks = training_tasks(recipe.data, load_sets(recipe.data.train_sets), prompt_tokens, tell)
+    tasks = training_tasks(recipe.data, load_sets(recipe.data.train_sets, asks=recipe.tasks_ask), prompt_tokens, tell)
     lessons = [
         [(task.messages, str(task.row[column])) for task in its] for its, column in zip(tasks, columns, strict=True)
     ]

@@ -75,6 +75,8 @@ def pair_from_row(config: DatasetConfig, row: Row, where: str) -> PreferencePair
 
 def pair_from_task(config: DatasetConfig, task: Task, where: str) -> PreferencePair | Useless:
     """The pair of two replies in the task's row, texts both. Raises `DataError`."""
+    if not task.messages:
+        raise DataError(f"{where} asks nothing: a pair is two replies to one prompt; give it messages")
     replies = []
     for key, column in (("chosen_column", config.chosen_column), ("rejected_column", config.rejected_column)):
         reply = column_of(task.row, str(column), key, where)

@@ -300,6 +300,11 @@ class Recipe(Config):
         return self.kind in PLAYED
 
     @property
+    def tasks_ask(self) -> bool:
+        """Whether tasks say themselves what is asked, and no environment or agent does."""
+        return self.environment is None and self.agent is None
+
+    @property
     def is_own_kind(self) -> bool:
         """Whether the kind is the user's own, of which nobody knows what it reads."""
         return is_piece(self.kind)

@@ -13,6 +13,7 @@ from rlhf.data import own_tasks
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import PreferencePair, Useless
 from rlhf.data.sources import load_pairs, load_tasks
+from rlhf.data.tasks import load_sets
 from rlhf.errors import ConfigError, DataError, UserError
 from rlhf.recipe.preflight import check_dataset
 from rlhf.types import Message, Task
@@ -45,6 +46,11 @@ def pairs() -> list[Task]:
 
 def numbers() -> list[Task]:
     return [task(row={"good": 4, "bad": "5"})]
+
+
+def silent() -> list[Task]:
+    replies = {"good": "4", "bad": "5"}
+    return [task(row=replies), task("1", messages=(), row=replies)]
 
 
 WRONG: dict[str, tuple[Any, str]] = {
@@ -105,6 +111,15 @@ def test_before_a_run_the_function_is_looked_at_and_not_called(
     with pytest.raises(ConfigError, match=message) as caught:
         check_dataset(dataset(function, arguments=arguments), "data.eval")
     assert "\n" not in str(caught.value)
+
+
+def test_a_task_asks_something_where_no_environment_does() -> None:
+    sets = {"data.train": dataset("silent")}
+    assert len(load_sets(sets)["data.train"]) == 2
+    with pytest.raises(DataError, match=r"data\.train: task 1 asks nothing, and there is no environment that does"):
+        load_sets(sets, asks=True)
+    with pytest.raises(DataError, match="task 2 of .* asks nothing: a pair is two replies to one prompt"):
+        load_pairs(dataset("silent", **PAIRS))
 
 
 def test_a_column_of_replies_is_one_of_the_task_s_row() -> None:

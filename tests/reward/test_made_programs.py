@@ -1,4 +1,4 @@
-"""The made programming task and the reward that its recipe gives it meet in a real sandbox."""
+"""The small programming task and the reward that its recipe gives it meet in a real sandbox."""
 
 from __future__ import annotations
 
