@@ -31,6 +31,7 @@ class Config(BaseModel):
 
 C = TypeVar("C", bound=Config)
 PIECE = re.compile(r"([A-Za-z_][\w.]*):[A-Za-z_]\w*")
+"""`module:function`, and nothing else of the many texts with a colon."""
 Origins = dict[str, str]
 """Where each dotted key was set: a file, `override`, or (when absent) `default`."""
 

@@ -74,11 +74,12 @@ def _composed(
     values, _ = merge(*bases, beneath, *layers)
     values, origins = merge(*bases, beneath, mismatch_layer(values), *layers, adapter_layer(values))
     recipe = build(Recipe, values)
-    if folders := _folders_of(values, files, recipe.python_path):
-        recipe = recipe.model_copy(update={"python_path": (*recipe.python_path, *folders)})
+    given = tuple(str(Path(folder).expanduser().absolute()) for folder in recipe.python_path)
+    found = _folders_of(values, files, given)
+    if found:
         origins["python_path"] = "where the recipe's modules are"
-    find_in(recipe.python_path)
-    return LoadedRecipe(recipe, origins, path)
+    find_in((*given, *found))
+    return LoadedRecipe(recipe.model_copy(update={"python_path": (*given, *found)}), origins, path)
 
 
 def _folders_of(values: Mapping[str, Any], files: Sequence[Path], known: Sequence[str]) -> list[str]:

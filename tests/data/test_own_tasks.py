@@ -118,7 +118,7 @@ def test_a_task_asks_something_where_no_environment_does() -> None:
     assert len(load_sets(sets)["data.train"]) == 2
     with pytest.raises(DataError, match=r"data\.train: task 1 asks nothing, and there is no environment that does"):
         load_sets(sets, asks=True)
-    with pytest.raises(DataError, match="task 2 of .* asks nothing: a pair is two replies to one prompt"):
+    with pytest.raises(DataError, match=r"task 2 of .* asks nothing: a pair is two replies to one prompt"):
         load_pairs(dataset("silent", **PAIRS))
 
 

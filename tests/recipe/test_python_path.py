@@ -67,6 +67,14 @@ def test_where_the_command_runs_in_the_project_nothing_is_added(project: Path, m
     assert load_recipe(Path("recipes/mine.yaml")).recipe.python_path == ()
 
 
+def test_folders_that_a_recipe_names_are_searched_last(project: Path, tmp_path: Path) -> None:
+    Path("own.yaml").write_text("base: ../project/recipes/mine.yaml\npython_path: [../project]\n")
+    recipe = load_recipe(Path("own.yaml")).recipe
+    assert [Path(folder).resolve() for folder in recipe.python_path] == [project]
+    assert Path(recipe.python_path[0]).is_absolute()
+    assert sys.path[-1] == recipe.python_path[0]
+
+
 def test_a_module_that_is_nowhere_is_one_line(project: Path) -> None:
     absent = "own_code.absent:tasks"
     recipe = load_recipe(project / "recipes" / "mine.yaml", [f"data.train.tasks={absent}"]).recipe
