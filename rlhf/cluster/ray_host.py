@@ -8,13 +8,14 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any, Never
 
 from rlhf.cluster.host import MethodResult, WorkerHost, resolve_name
 from rlhf.cluster.quiet_ray import ray_module
+from rlhf.config import find_in
 from rlhf.transfer.interfaces import interface_environment, interface_toward
 
 MALLOC_PARAMETERS = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THRESHOLD_": -3}
@@ -35,11 +36,13 @@ class RayHost:
         imports: str,
         concurrency: int,
         environment: Mapping[str, str],
+        python_path: Sequence[str],
         log_file: str,
         head: str | None,
     ) -> None:
         redirect_output(Path(log_file))
         set_environment(environment)
+        find_in(python_path)
         end_at_once_on_sigterm()
         if head is not None:
             use_interface_toward(head)

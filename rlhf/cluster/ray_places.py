@@ -42,7 +42,9 @@ def launch_ray_worker(
     )
     # Variables go by the actor: in Ray's `runtime_env` they make a worker two processes, one after the other.
     environment = thread_environment([placement]) | dict(role.env)
-    actor = host.remote(role.factory, role.imports, role.concurrency, environment, str(log_file), head)
+    actor = host.remote(
+        role.factory, role.imports, role.concurrency, environment, role.python_path, str(log_file), head
+    )
     return RayWorker(placement.worker, placement.node, actor)
 
 

@@ -24,12 +24,13 @@ class Resources:
 class Role:
     """A kind of worker: how many, what each takes, and the class each holds.
 
-    `factory` is `module:Class`, imported inside the worker after `env` is set. `imports` is a `module:function` that
-    makes the slow imports of the class: a process of the worker's own runs it as soon as it is there, and so does the
-    server that workers are forked from. `cpus` and `gpus` are for one worker, which is whole on one node. `layout` says
-    how the workers of the role are dealt to the nodes. `concurrency` bounds the synchronous calls that run at once.
-    `hint` names the settings that decide `count`, `cpus` and `gpus`, and `size_hint` those that decide the latter two
-    alone, for the message of a plan that does not fit.
+    `factory` is `module:Class`, imported inside the worker after `env` is set and the folders of `python_path` are
+    on Python's path. `imports` is a `module:function` that makes the slow imports of the class: a process of the
+    worker's own runs it as soon as it is there, and so does the server that workers are forked from. `cpus` and
+    `gpus` are for one worker, which is whole on one node. `layout` says how the workers of the role are dealt to
+    the nodes. `concurrency` bounds the synchronous calls that run at once. `hint` names the settings that decide
+    `count`, `cpus` and `gpus`, and `size_hint` those that decide the latter two alone, for the message of a plan
+    that does not fit.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Role:
     gpus: float = 0.0
     layout: Layout = "fill"
     env: Mapping[str, str] = field(default_factory=dict)
+    python_path: tuple[str, ...] = ()
     imports: str = ""
     concurrency: int = 4
     start_timeout_seconds: float = 300.0

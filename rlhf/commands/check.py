@@ -224,10 +224,9 @@ def describe_evaluation(name: str, config: EvaluationSetConfig) -> str:
 def describe_dataset(config: DatasetConfig) -> str:
     """The dataset in a line."""
     limit = f", the first {config.limit:,} rows" if config.limit else ""
-    if (made := config.sorting) is not None:
-        return f"{made.rows:,} made problems: sort {made.digits} digits ({made.fold} fold){limit}"
-    if config.programs is not None:
-        return f"{config.programs.rows:,} made problems: write a function ({config.programs.fold} fold){limit}"
+    if config.tasks is not None:
+        given = ", ".join(f"{name} {value}" for name, value in config.arguments.items())
+        return config.tasks + (f" ({given})" if given else "") + limit
     if config.seeds is not None:
         return f"{count(config.seeds, 'seed')} of the environment{limit}"
     return f"{config.path}, split {config.split}{limit}"

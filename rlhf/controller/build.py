@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -71,7 +71,7 @@ async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view
             nodes=recipe.cluster.nodes,
         )
     possible = (*roles_of(recipe), *playing_roles(recipe))
-    chosen = [role for role in possible if role.name in roles]
+    chosen = [replace(role, python_path=recipe.python_path) for role in possible if role.name in roles]
     unique = tuple({role.name: role for role in chosen}.values())
     try:
         if recipe.cluster.kind == "ray":  # the tokenizer's imports, while Ray and its workers start

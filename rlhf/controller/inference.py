@@ -13,10 +13,11 @@ from rlhf.cluster.watch import while_alive
 from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import Serving, started_cluster, started_serving
 from rlhf.data.tasks import Tell, conversations_of, held_out_problems, load_sets
+from rlhf.env.config import ENVIRONMENT
 from rlhf.errors import UserError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.workers import ENGINE, ENVIRONMENT, REWARD
+from rlhf.recipe.workers import ENGINE, REWARD
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.view import PlainView
 from rlhf.types import Message, Sampling
@@ -30,7 +31,7 @@ def untold(message: str) -> None:
 
 def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluation:
     """Every evaluation set of the recipe, by the model in a Hugging Face folder."""
-    loaded = load_sets(recipe.data.eval_sets)
+    loaded = load_sets(recipe.data.eval_sets, asks=recipe.tasks_ask)
 
     async def evaluate(serving: Serving) -> Evaluation:
         for words in serving.renderer.told:
@@ -64,7 +65,7 @@ def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float 
 
 async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
     """The work's result on one engine in this process that serves `model`."""
-    one_process = {"model": {"path": model}, "data": {"train": {"sorting": {}}}, "cluster": {"kind": "local"}}
+    one_process = {"model": {"path": model}, "data": {"train": {"path": "none is read"}}, "cluster": {"kind": "local"}}
     return await _served(recipe_from(one_process).recipe, model, work)
 
 

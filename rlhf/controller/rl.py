@@ -55,8 +55,8 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
     """Everything that plays and learns, started and proved, and what it began with. What must be ended is put on the
     `stack`."""
     recipe, view = context.recipe, context.view
-    train = await asyncio.to_thread(load_sets, recipe.data.train_sets)
-    held_out = await asyncio.to_thread(load_sets, recipe.data.eval_sets)
+    train = await asyncio.to_thread(load_sets, recipe.data.train_sets, asks=recipe.tasks_ask)
+    held_out = await asyncio.to_thread(load_sets, recipe.data.eval_sets, asks=recipe.tasks_ask)
     check_overlap(
         recipe.data,
         {key: questions_of(train[key], config) for key, config in recipe.data.train_sets.items()},

@@ -12,7 +12,6 @@ from rlhf.cluster.worker import Worker
 from rlhf.controller.build import learner_settings, make_learner
 from rlhf.controller.dataset_trainer import StepResult
 from rlhf.controller.run import Counts
-from rlhf.data.made import demonstrations
 from rlhf.data.selection import PromptTokens
 from rlhf.data.tasks import Tell, load_sets, mixed, training_tasks
 from rlhf.errors import DataError
@@ -64,13 +63,10 @@ async def start_sft(recipe: Recipe, workers: Sequence[Worker], model: str, tell:
 
 
 def demonstrations_of(recipe: Recipe, prompt_tokens: PromptTokens, tell: Tell) -> Iterator[Demonstration]:
-    """As many as the run needs: those of the made task, or the datasets' rows in the order of tasks."""
+    """As many as the run needs, in the order of tasks."""
     count = recipe.trainer.updates * recipe.trainer.groups_per_update
-    if recipe.data.made:
-        yield from demonstrations(recipe.data.made, count, recipe.seed)
-        return
     columns = [str(dataset.demonstration_column) for dataset in recipe.data.train_sets.values()]
-    tasks = training_tasks(recipe.data, load_sets(recipe.data.train_sets), prompt_tokens, tell)
+    tasks = training_tasks(recipe.data, load_sets(recipe.data.train_sets, asks=recipe.tasks_ask), prompt_tokens, tell)
     lessons = [
         [(task.messages, str(task.row[column])) for task in its] for its, column in zip(tasks, columns, strict=True)
     ]

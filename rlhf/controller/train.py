@@ -13,7 +13,8 @@ from rlhf.controller.own_callbacks import own_callbacks
 from rlhf.controller.rl import start_rl
 from rlhf.controller.run import Callback, Run
 from rlhf.controller.supervised import start_supervised
-from rlhf.recipe.workers import ENGINE, ENVIRONMENT, LEARNER, REWARD
+from rlhf.env.config import ENVIRONMENT
+from rlhf.recipe.workers import ENGINE, LEARNER, REWARD
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import make_loggers
 from rlhf.runs.summary import Summary

@@ -45,9 +45,6 @@ class EnvironmentConfig(Config):
     """Where the code of `environment` runs. `thread`: in threads, quick; `process`: one process a session, for code
     that hangs, ends its process, or keeps state in modules; `self_managed`: a class that opens sessions itself, as
     EnvPool's; `inline`: on the event loop, for code that is known to be quick, for nothing can stop it."""
-    demonstrations: str | None = None
-    """`module:function` `(count, seed) -> conversations`: lists of messages whose assistant's are imitated by
-    `model.warmup`."""
     max_turns: int = Field(8, ge=1)
     """Replies of the policy in one episode; the last one truncates it unless the environment has ended it."""
     turn_timeout_seconds: float = Field(30, gt=0)
@@ -88,8 +85,6 @@ class EnvironmentConfig(Config):
             raise ValueError("eval_arguments make a second environment, which has neither servers nor a recording yet")
         if self.token_env and not self.urls:
             raise ValueError("token_env is for servers, and there are none; give urls")
-        if self.demonstrations is not None and not is_piece(self.demonstrations):
-            raise ValueError(f"demonstrations is {self.demonstrations!r}; give module:function")
         return self
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -53,12 +53,25 @@ class TinyModelConfig(Config):
 class WarmupConfig(Config):
     """Supervised fine-tuning of a tiny model before RL, on demonstrations of the training task."""
 
+    demonstrations: str
+    """`module:function` `(count, seed, **arguments) -> conversations`: lists of `rlhf.types.Message`, of which the
+    assistant's are imitated."""
+    arguments: dict[str, Any] = Field({})
+    """Keyword arguments of `demonstrations`; `count` and `seed` are the run's."""
     updates: int = Field(200, ge=1)
     """Optimizer steps."""
     batch_size: int = Field(64, ge=1)
     """Demonstrations a step."""
     learning_rate: float = Field(3e-3, gt=0)
     """Peak learning rate; decays linearly to zero."""
+
+    @model_validator(mode="after")
+    def _is_a_function(self) -> WarmupConfig:
+        if not is_piece(self.demonstrations):
+            raise ValueError(f"demonstrations is {self.demonstrations!r}; give module:function")
+        if taken := sorted({"count", "seed"} & set(self.arguments)):
+            raise ValueError(f"arguments has {' and '.join(taken)}, which the run gives: leave it out")
+        return self
 
 
 class LoraConfig(Config):

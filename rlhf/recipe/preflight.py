@@ -12,8 +12,9 @@ from typing import Any
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.plan import plan
 from rlhf.cluster.resources import Plan
-from rlhf.config import check_found, is_piece, load_piece, read_yaml
+from rlhf.config import check_found, is_piece, load_bound, load_piece, read_yaml
 from rlhf.data.config import DatasetConfig
+from rlhf.data.own_tasks import check_tasks
 from rlhf.data.preference import pair_from_row
 from rlhf.data.rows import task_from_row
 from rlhf.data.sources import local_files
@@ -40,14 +41,15 @@ def preflight(recipe: Recipe) -> Plan | None:
     check_pieces(recipe)
     check_loggers(recipe)
     check_model_folder(recipe)
+    check_warmup(recipe)
     check_reward_model(recipe)
     check_reward_servers(recipe)
     check_reference(recipe)
     check_episodes(recipe)
     check_environment(recipe)
     check_agent(recipe)
-    for dataset in recipe.data.sets.values():
-        check_dataset(dataset)
+    for key, dataset in recipe.data.sets.items():
+        check_dataset(dataset, key)
     return placement(recipe)
 
 
@@ -122,6 +124,13 @@ def check_model_folder(recipe: Recipe) -> None:
         check_template(folder)
 
 
+def check_warmup(recipe: Recipe) -> None:
+    """The function that makes the demonstrations is there and takes its arguments. Raises `ConfigError`."""
+    if (warmup := recipe.model.warmup) is not None:
+        arguments = {"count": 0, "seed": 0, **warmup.arguments}
+        load_bound(warmup.demonstrations, "model.warmup.demonstrations", arguments, given=0)
+
+
 def check_reward_model(recipe: Recipe) -> None:
     """A local reward model is a model folder; what it scores with is seen when it loads. Raises `ModelError`."""
     scorer = recipe.reward.model_scorer
@@ -163,7 +172,7 @@ def check_episodes(recipe: Recipe) -> None:
 
 
 def check_environment(recipe: Recipe) -> None:
-    """The environment's class, and the functions that go with it, can be imported, and its recording is where it should
+    """The environment's class and its tool format can be imported, and its recording is where it should
     be. Raises `UserError`."""
     if (environment := recipe.environment) is None:
         return
@@ -172,7 +181,6 @@ def check_environment(recipe: Recipe) -> None:
     own_format = environment.tool_format if is_piece(environment.tool_format) else None
     pieces = {
         "environment.environment": None if environment.is_replayed else environment.environment,
-        "environment.demonstrations": environment.demonstrations,
         "environment.tool_format": own_format,
     }
     for setting, name in pieces.items():
@@ -204,12 +212,14 @@ def check_context(recipe: Recipe, context: int | None) -> None:
         )
 
 
-def check_dataset(config: DatasetConfig) -> None:
+def check_dataset(config: DatasetConfig, key: str = "data.train") -> None:
     """The files of a local dataset are there and, where that is cheap to see, their first row makes a task
-    or can be read as a pair.
+    or can be read as a pair; a function that makes tasks can be called with its arguments.
 
-    Raises `DataError`.
+    `key` is the dataset's in the recipe. Raises `DataError`, `ConfigError`.
     """
+    if config.tasks is not None:
+        check_tasks(config, key)
     if config.path is None:
         return
     plain = [file for file in local_files(config) if file.suffix == ".jsonl"]

@@ -71,6 +71,10 @@ class Recipe(Config):
     run: RunConfig = RunConfig()
     callbacks: tuple[CallbackConfig, ...] = ()
     """What is done between updates beside what the system does, in this order."""
+    python_path: tuple[str, ...] = ()
+    """Folders in which the modules of `module:function` are found, after the one the command runs in and what is
+    installed. A module that is in none of these and lies beside the recipe's file or above it is found by itself; then
+    its folder is written here."""
 
     @field_validator("kind")
     @classmethod
@@ -101,18 +105,9 @@ class Recipe(Config):
         self._routing_is_heard()
         self._attention_can_be_shared()
         self._source_is_that_of_the_kind()
-        if self.model.warmup and not self.data.made and not (self.environment and self.environment.demonstrations):
-            raise ValueError(
-                "model.warmup needs demonstrations, and only data.train.sorting, data.train.programs and "
-                "environment.demonstrations make them; for your own data run a recipe of kind: sft first and start "
-                "from its checkpoint (model.path)"
-            )
         self._environment_is_played()
         for key, one in self.data.train_sets.items():
-            if self.kind == "sft" and one.made and not self.data.made:
-                made = "sorting" if one.sorting else "programs"
-                raise ValueError(f"{key}.{made} has demonstrations only alone, not in a list; give it as data.train")
-            if self.kind == "sft" and one.path and not one.demonstration_column:
+            if self.kind == "sft" and not one.demonstration_column:
                 raise ValueError(f"{key}.response_column is required by kind: sft: the column with the demonstration")
         for key, dataset in self.data.sets.items():
             if dataset.seeds and self.environment is None:
@@ -122,7 +117,7 @@ class Recipe(Config):
                     f"reward.kind: {self.reward.kind} compares with an answer, and {key}.seeds have none; use "
                     "reward.kind: environment"
                 )
-            if self.plays and self.reward.needs_answer and dataset.answer_column is None:
+            if self.plays and self.reward.needs_answer and dataset.path and dataset.answer_column is None:
                 raise ValueError(
                     f"{key}.answer_column is null, but reward.kind: {self.reward.kind} compares with an answer; "
                     "name its column"
@@ -194,7 +189,7 @@ class Recipe(Config):
 
     def _pairs_are_there(self) -> None:
         for key, dataset in self.data.sets.items():
-            if not dataset.sorting and not dataset.holds_pairs:
+            if not dataset.holds_pairs:
                 raise ValueError(
                     f"{key}.chosen_column and rejected_column are required by kind: {self.kind}: the two replies"
                 )
@@ -303,6 +298,11 @@ class Recipe(Config):
     def plays(self) -> bool:
         """Whether engines play episodes that a reward scores."""
         return self.kind in PLAYED
+
+    @property
+    def tasks_ask(self) -> bool:
+        """Whether tasks say themselves what is asked, and no environment or agent does."""
+        return self.environment is None and self.agent is None
 
     @property
     def is_own_kind(self) -> bool:

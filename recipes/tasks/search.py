@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf.env.corpus import Document, load_corpus
+from recipes.tasks.corpus import Document, load_corpus
 from rlhf.env.tool_use import Handled, ToolUseEnvironment, text_argument, text_tool
 
 SEARCH = text_tool("search", "Finds the documents that fit some words best.", "query", "the words to look for")
