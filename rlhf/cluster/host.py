@@ -1,4 +1,4 @@
-"""Holds one worker's object and runs its methods; the same for a worker in this process and in a Ray worker."""
+"""Holds one worker's object and runs its methods; the same code for a worker in this process and in a Ray worker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class WorkerHost:
         return await self._answer(partial(self._construct, kwargs))
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MethodResult:
-        """Run one method of the object."""
+        """Run one method of the object and return its outcome."""
         return await self._answer(partial(self._method(method), *args, **kwargs))
 
     async def close(self) -> MethodResult:
@@ -54,7 +54,7 @@ class WorkerHost:
         self._target = resolve_name(self._factory)(**kwargs)
 
     def _method(self, name: str) -> Any:
-        """Looked up when it runs, so that a wrong name is the call's failure and not the host's."""
+        """Looks the method up when it runs, so that a wrong name is a failure of the call and not of the host."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
             return getattr(self._target, name)(*args, **kwargs)
@@ -71,13 +71,13 @@ class WorkerHost:
 
 
 def resolve_name(name: str) -> Any:
-    """What `module:name` names."""
+    """The object that `module:name` refers to."""
     module, _, attribute = name.partition(":")
     return vars(importlib.import_module(module))[attribute]
 
 
 def value_of(worker: str, method: str, answer: MethodResult) -> Any:
-    """The value of an answer, or its failure raised."""
+    """The value of a result; raises its failure if it has one."""
     if not answer.error:
         return answer.value
     known = vars(errors).get(answer.error)
