@@ -11,8 +11,7 @@ from rlhf.http.binding import is_loopback
 from rlhf.http.limits import HttpLimits
 
 TOLD_LINES, TOLD_SECONDS = 20, 10.0
-"""At most 20 refusals are logged per 10 s and the others are counted; otherwise a flood would fill the disk with
-logs."""
+"""Refusals that are logged in a period, and its seconds. Further ones are counted, or a flood would fill the disk."""
 TOLD_CHARACTERS = 300
 
 
