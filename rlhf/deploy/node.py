@@ -56,8 +56,7 @@ def check_token() -> None:
 
 
 def run_node(settings: NodeSettings) -> int:
-    """Run a node until SIGTERM or the end of the cluster (exit code 0), or until a failure, which is printed in one
-    line."""
+    """Run a node until SIGTERM or the end of the cluster (exit code 0), or until a failure, which it prints."""
     os.environ.update(PRIVATE_RAY)
     ending = StopSignals(settings.grace_seconds)
     try:
@@ -70,8 +69,7 @@ def run_node(settings: NodeSettings) -> int:
 
 
 def head(settings: NodeSettings, ending: StopSignals) -> None:
-    """Start a head, publish its address, and run while the rendezvous file exists: removing the file ends the
-    cluster."""
+    """Start a head, publish its address, and run while the rendezvous file exists: removing it ends the cluster."""
     own = own_interface(settings, ELSEWHERE)
     ray = start_ray_node(settings, own, None)
     address = ray.until_up(settings.timeout_seconds, ending.is_asked)

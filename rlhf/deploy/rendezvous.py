@@ -31,8 +31,8 @@ def publish(path: Path, rendezvous: HeadAddress) -> None:
 
 
 def read_head_address(path: Path, run: str) -> HeadAddress | None:
-    """The file's content, or None if it does not exist. Raises `RendezvousError` for another run's file or a damaged
-    one."""
+    """The file's content, or None if it does not exist. Raises `RendezvousError` for a damaged file or another
+    run's."""
     try:
         values = json.loads(path.read_text())
         found = HeadAddress(**values)

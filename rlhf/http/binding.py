@@ -1,5 +1,4 @@
-"""Server addresses and access: where a server listens, its host names, and the rule that only loopback needs no
-token."""
+"""Where a server listens, its host names, and who may use it: a server beyond loopback needs a token."""
 
 from __future__ import annotations
 
@@ -86,8 +85,7 @@ def may_be_asked_as(header: str, names: Collection[str], address: str) -> bool:
 
 
 def token_from(variable: str | None) -> str | None:
-    """The bearer token in an environment variable; None if no variable is named. Raises `ConfigError` when it is
-    empty."""
+    """The bearer token in an environment variable; None if none is named. Raises `ConfigError` when it is empty."""
     if variable is None:
         return None
     token = os.environ.get(variable, "").strip()

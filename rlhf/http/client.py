@@ -123,7 +123,7 @@ class HttpClient:
         raise AssertionError("a call has at least one attempt")
 
     def _pause(self, attempt: int, asked_for: float) -> float:
-        """Backoff in seconds before the next attempt. It is random, so that calls that failed together do not retry
+        """Backoff in seconds before the next attempt. Random, so that calls that failed together do not retry
         together."""
         longest = self._config.longest_pause_seconds
         whole: float = min(longest, self._config.first_pause_seconds * 2 ** (attempt - 1))

@@ -38,8 +38,7 @@ class Crowd:
         return len(self._here)
 
     def enter(self, connection: Connection, peer: str) -> bool:
-        """Whether the connection is accepted. At the limit, the connection that has been idle longest is closed to make
-        room."""
+        """Whether the connection is accepted. At the limit, the connection idle longest is closed for it."""
         if self._of_peer[peer] >= self.limits.peer_connections and not is_loopback(peer):
             self.told.refused(peer, f"a connection beyond {self.limits.peer_connections} from one address")
             return False
@@ -79,8 +78,7 @@ class Held:
         self.most, self.now = most, 0
 
     def take(self, more: int) -> bool:
-        """Reserve `more` bytes and return True, or return False if there is no room. A negative number releases
-        bytes."""
+        """Reserve `more` bytes and return True, or return False without room. A negative number releases bytes."""
         if more > 0 and self.now + more > self.most:
             return False
         self.now += more

@@ -20,8 +20,7 @@ END_SECONDS = 10.0
 
 
 def bound(host: str, port: int) -> contextlib.closing[socket.socket]:
-    """A listening socket at the address; port 0 means any free port. Raises `UserError` when the address is not
-    available."""
+    """A listening socket at the address; port 0 means any free port. Raises `UserError` if there is none."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return contextlib.closing(socket.create_server((host, port), family=family, backlog=BACKLOG))

@@ -1,5 +1,4 @@
-"""uvicorn's HTTP and WebSocket protocols with limits on headers, time and connections, before a request is
-authenticated."""
+"""uvicorn's HTTP and WebSocket protocols with limits on headers, time and connections, before any authentication."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ class Stopped(Exception):
 
 
 class Placed(asyncio.Protocol):
-    """Base of both connection types: it is counted in the crowd, and a client that does not read is disconnected in
-    time."""
+    """Base of both connection types: it is counted in the crowd, and a client that does not read is disconnected."""
 
     crowd: Crowd
     transport: Any

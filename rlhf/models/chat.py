@@ -1,5 +1,4 @@
-"""Renders demonstrations as tokens in the same way as episodes, so that training uses the tokens that would be
-sampled."""
+"""Renders demonstrations as tokens in the same way as episodes: training uses the tokens that would be sampled."""
 
 from __future__ import annotations
 

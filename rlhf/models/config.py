@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 from rlhf.config import Config, is_piece
 
 RoutingMode = Literal["replay", "compare", "ignore"]
-"""How the learner uses the experts that engines chose: replay them, compare them with its own choice, or ignore
-them."""
+"""How the learner uses the experts that engines chose: replay them, compare them with its own, or ignore them."""
 
 
 class TinyModelConfig(Config):
@@ -100,7 +99,7 @@ class ModelConfig(Config):
     """`module:function` of yours that loads the policy instead of `AutoModelForCausalLM.from_pretrained`, with the same
     arguments. The engines load `path` on their own: register a new architecture with vLLM too."""
     cache_dir: str = "~/.cache/rlhf/models"
-    """Cache for made models, by a hash of their content."""
+    """Cache for made models, in folders named by a hash of what determines their weights."""
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelConfig:

@@ -84,8 +84,7 @@ class Shard:
         return -(-self.length // self.size)
 
     def filled(self, rows: Tensor) -> Tensor:
-        """`[R, length]` padded with zeros to `[R, size * width]`. As positions, the zeros are sequences of one
-        token."""
+        """Pad `[R, length]` with zeros to `[R, size * width]`. As positions, zeros are sequences of one token."""
         return pad(rows, (0, self.size * self.width - self.length))
 
     def of(self, rows: Tensor) -> Tensor:

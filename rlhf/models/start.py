@@ -1,5 +1,4 @@
-"""The start model of a run: the recipe's own, or a tiny one that is made if missing and cached by a hash of its
-content."""
+"""The start model of a run: the recipe's own, or a tiny one that is made if missing and cached."""
 
 from __future__ import annotations
 

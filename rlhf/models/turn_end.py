@@ -58,15 +58,13 @@ def end_of_reply(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) 
 
 
 def mark_text(tokenizer: ChatTokenizer, token: int) -> str:
-    """A special token's text as templates write it. Decoding is not enough: sentencepiece decodes `▁` within it as a
-    space."""
+    """A special token's text as templates write it; sentencepiece would decode `▁` within it as a space."""
     added = tokenizer.added_tokens_decoder
     return str(added[token].content if token in added else tokenizer.decode([token], skip_special_tokens=False))
 
 
 def with_reply(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> str:
-    """A conversation that ends with a reply, rendered by the template. Raises `ModelError` if the template rejects
-    it."""
+    """A conversation that ends with a reply, as the template renders it. Raises `ModelError` if it is rejected."""
     return prompt_text(tokenizer, ASKED_AND_ANSWERED, {**arguments, "add_generation_prompt": False})
 
 

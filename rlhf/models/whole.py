@@ -1,5 +1,4 @@
-"""Loads a model and refuses missing or mismatched weights, which transformers would draw at random with only a log
-message."""
+"""Loads a model; refuses missing or mismatched weights, which transformers would draw at random and only log."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ FORMS = re.compile(r"(?:(?P<days>\d+)-(?P<day_hours>\d+)(?P<day_rest>(?::\d+){0,
 
 
 def seconds_of(text: str) -> int:
-    """Seconds of a time limit. Raises `UserError` for what SLURM cannot parse, and for zero, which SLURM reads as no
-    limit."""
+    """Seconds of a time limit. Raises `UserError` for what SLURM cannot parse, and for zero, which means no limit."""
     form = FORMS.fullmatch(text.strip())
     if form is None:
         raise UserError(f"--time {text!r} is no time; write minutes, hours:minutes:seconds or days-hours")

@@ -116,8 +116,7 @@ async def conducted(launch: Launch, started: Started, shared: Path, stop: asynci
 
 
 async def all_ready(sessions: Sequence[SshSession]) -> list[Resources]:
-    """The resources of every host. Raises a group of `HostError` with all unusable hosts, so that they can be fixed
-    together."""
+    """The resources of every host. Raises a group of `HostError` with all unusable hosts."""
     answers = await asyncio.gather(*(ready_or_not(session) for session in sessions))
     if refused := [answer for answer in answers if isinstance(answer, HostError)]:
         raise ExceptionGroup("hosts that cannot be used", unique(refused))

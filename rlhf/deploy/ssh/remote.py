@@ -69,8 +69,7 @@ class Launcher:
 
 
 def remote_main(shared: str) -> int:
-    """Report this host's resources, then run the command that arrives. `shared` is a folder that every host must
-    see."""
+    """Report this host's resources, then run the command that arrives. Every host must see the folder `shared`."""
     machine = this_machine()
     facts = {"cpus": machine.cpus, "gpus": machine.gpus, "host": socket.gethostname(), "sees": Path(shared).is_dir()}
     print(READY + json.dumps(facts), flush=True)
