@@ -31,6 +31,7 @@ class RayNode:
 
     @property
     def resources(self) -> Resources:
+        """The node as the placement plan uses it."""
         return Resources(node=self.name, cpus=self.cpus, gpus=self.gpus)
 
 

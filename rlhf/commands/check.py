@@ -153,6 +153,7 @@ def count(number: int, thing: str) -> str:
 
 
 def and_every(updates: int) -> str:
+    """The text for a repeated action; empty for 0 updates."""
     return f", and every {count(updates, 'update')}" if updates else ""
 
 
@@ -212,6 +213,7 @@ def describe_agent(config: AgentConfig) -> str:
 
 
 def describe_training(config: TrainingSetConfig) -> str:
+    """The training set in one line, with its weight."""
     return describe_dataset(config) + (f", weight {config.weight:g}" if config.weight else "")
 
 

@@ -78,12 +78,14 @@ def judge(subject: str, good: bool, seen: str, advice: str, otherwise: Level = L
 
 
 def python() -> Iterable[Diagnosis]:
+    """Check the version of Python."""
     right = (3, 11) <= sys.version_info[:2] <= (3, 13)
     advice = "the pinned packages are for Python 3.11, 3.12 and 3.13: run make setup"
     yield judge("python", right, platform.python_version(), advice)
 
 
 def packages() -> Iterable[Diagnosis]:
+    """Check that the required packages are installed."""
     for name in NEEDED:
         version = installed(name)
         yield judge(name, version is not None, version or "missing", "run make setup", Level.FAIL)
@@ -106,6 +108,7 @@ def vllm() -> Iterable[Diagnosis]:
 
 
 def plugin() -> Iterable[Diagnosis]:
+    """Check that the weight-transfer plugin is registered for vLLM."""
     names = {point.name for point in metadata.entry_points(group="vllm.general_plugins")}
     seen = "registered" if PLUGIN in names else "not registered"
     advice = "run make setup: vLLM finds it by the package's entry point"
@@ -113,6 +116,7 @@ def plugin() -> Iterable[Diagnosis]:
 
 
 def cores() -> Iterable[Diagnosis]:
+    """Check the number of cores, and `OMP_NUM_THREADS`."""
     count = len(os.sched_getaffinity(0))
     yield judge("cores", count >= 2, str(count), "one core is slow: engine and learner take turns on it")
     threads = os.environ.get("OMP_NUM_THREADS")
@@ -122,17 +126,20 @@ def cores() -> Iterable[Diagnosis]:
 
 
 def memory() -> Iterable[Diagnosis]:
+    """Check the free memory."""
     free = min(psutil.virtual_memory().available, cgroup_memory_left())
     advice = "an engine and a learner rank take about 2 GiB each"
     yield judge("memory", free >= 6 * GIB, f"{free / GIB:.1f} GiB free", advice)
 
 
 def gpus() -> Iterable[Diagnosis]:
+    """List the GPUs."""
     lines = nvidia_smi()
     yield Diagnosis("gpus", Level.OK, "; ".join(lines) if lines else "none: everything runs on the CPU")
 
 
 def ports() -> Iterable[Diagnosis]:
+    """Check that processes can listen on loopback."""
     try:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
@@ -144,6 +151,7 @@ def ports() -> Iterable[Diagnosis]:
 
 
 def storage() -> Iterable[Diagnosis]:
+    """Check the free space in /dev/shm and on disk, and the length of the path for temporary files."""
     shared = shutil.disk_usage("/dev/shm").free / GIB
     advice = "Ray keeps objects there: start the container with --shm-size=1g"
     yield judge("/dev/shm", shared >= 0.5, f"{shared:.1f} GiB free", advice)
@@ -155,6 +163,7 @@ def storage() -> Iterable[Diagnosis]:
 
 
 def limits() -> Iterable[Diagnosis]:
+    """Check the limits on open files and processes."""
     for subject, kind, flag, least in LIMITS:
         soft, hard = resource.getrlimit(kind)
         unlimited = soft == resource.RLIM_INFINITY

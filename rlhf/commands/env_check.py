@@ -21,6 +21,7 @@ def run_env_check(url: str, token_env: str | None, action: str | None) -> int:
 
 
 async def print_findings(address: Address, action: dict[str, Any] | None) -> int:
+    """Check the server, and print the findings."""
     failed = 0
     async for finding in check_server(address, action):
         print(f"{finding.verdict:<6}{finding.name:<22}{inert_line(finding.detail)}", flush=True)
@@ -30,6 +31,7 @@ async def print_findings(address: Address, action: dict[str, Any] | None) -> int
 
 
 def action_option(text: str | None) -> dict[str, Any] | None:
+    """Parse the option `--action`."""
     if text is None:
         return None
     return json_object(text, "--action")

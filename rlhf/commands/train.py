@@ -72,6 +72,7 @@ def run_controller(
 
 
 def stopped(folder: Path) -> int:
+    """Report a stopped run, and return its exit code."""
     print(f"stopped; what was done so far is in {folder}", file=sys.stderr)
     return 130
 

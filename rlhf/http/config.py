@@ -39,6 +39,7 @@ class CassetteConfig(Config):
 
     @property
     def file(self) -> Path:
+        """The path with `~` expanded."""
         return Path(self.path).expanduser()
 
 

@@ -58,6 +58,7 @@ class ControlGroup:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
+        """All file descriptors of the group."""
         return (*self.entrances, self.events, *(() if self.end is None else (self.end,)))
 
 

@@ -31,18 +31,24 @@ class RunCodeRequest(BaseModel):
 
 
 class RunStatus(StrEnum):
+    """How the run ended, in SandboxFusion's words."""
+
     FINISHED = "Finished"
     ERROR = "Error"
     TIME_LIMIT_EXCEEDED = "TimeLimitExceeded"
 
 
 class SandboxStatus(StrEnum):
+    """The outcome of a request, in SandboxFusion's words."""
+
     SUCCESS = "Success"
     FAILED = "Failed"
     SANDBOX_ERROR = "SandboxError"
 
 
 class RunResult(BaseModel):
+    """The result of one run."""
+
     status: RunStatus
     execution_time: float | None = None
     return_code: int | None = None

@@ -51,6 +51,7 @@ def describe_nodes(job: SlurmJob) -> str:
 
 
 def nodes(number: int) -> str:
+    """`1 node`, `2 nodes`."""
     return f"{number} node{'' if number == 1 else 's'}"
 
 
