@@ -41,7 +41,7 @@ class WorkerHost:
         return await self._answer(partial(self._construct, kwargs))
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MethodResult:
-        """Run one method of the object and return its outcome."""
+        """Run one method of the object."""
         return await self._answer(partial(self._method(method), *args, **kwargs))
 
     async def close(self) -> MethodResult:
@@ -54,7 +54,7 @@ class WorkerHost:
         self._target = resolve_name(self._factory)(**kwargs)
 
     def _method(self, name: str) -> Any:
-        """Looks the method up when it runs, so that a wrong name is a failure of the call and not of the host."""
+        """Looked up when it runs, so that a wrong name is the call's failure and not the host's."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
             return getattr(self._target, name)(*args, **kwargs)

@@ -26,9 +26,9 @@ from rlhf.trainer.config import CorrectionConfig
 LOOKED_AT = 200
 """Number of rows of a local file whose unit tests are checked."""
 Row = tuple[str, str]
-"""A label and its text."""
+"""A label and what is said of it."""
 ISOLATED = {"thread": "in threads", "process": "each session in a process", "own": "as its class isolates it"}
-"""Descriptions of the values of `environment.isolation`."""
+"""The words for `environment.isolation`."""
 
 
 def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:

@@ -103,7 +103,7 @@ class HttpClient:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._config.concurrency),
             headers=self._headers,
             transport=transport_for(self._cassette),
-            trust_env=not is_loopback(urlsplit(self.url).hostname or ""),  # no proxy for this machine
+            trust_env=not is_loopback(urlsplit(self.url).hostname or ""),  # no proxy stands before this machine
         )
 
     async def _attempts(self, request: HttpRequest) -> Any:
@@ -123,8 +123,7 @@ class HttpClient:
         raise AssertionError("a call has at least one attempt")
 
     def _pause(self, attempt: int, asked_for: float) -> float:
-        """Backoff in seconds before the next attempt. Random, so that calls that failed together do not retry
-        together."""
+        """Seconds before the next attempt. Drawn, so that calls that failed together do not come back together."""
         longest = self._config.longest_pause_seconds
         whole: float = min(longest, self._config.first_pause_seconds * 2 ** (attempt - 1))
         drawn = whole * random.uniform(0.5, 1.0)

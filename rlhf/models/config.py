@@ -69,8 +69,8 @@ class LoraConfig(Config):
     alpha: int = Field(32, ge=1)
     """An adapter counts `alpha / rank` times."""
     target_modules: tuple[str, ...] = ()
-    """Names of the linear layers that get adapters. If empty, all linear layers of the decoder get them, whatever their
-    names. Experts that are stacked in one tensor, and routers, get none."""
+    """Names of the linear layers that get adapters; without any, all of the decoder's do, whatever its family calls
+    them. Experts that are stacked in one tensor, and routers, get none."""
     publish: Literal["merged", "adapter"] = "merged"
     """What engines are sent: whole weights with the adapters added, served at full speed, or the adapters alone: less
     to send, exact in 16 bits too, and served more slowly. In 16 bits it is the adapters unless the recipe says so."""
@@ -115,5 +115,5 @@ class ModelConfig(Config):
 
     @property
     def publishes_adapters(self) -> bool:
-        """Whether engines receive LoRA adapters only, and no merged weights."""
+        """Whether engines are sent LoRA adapters and nothing else."""
         return self.lora is not None and self.lora.publish == "adapter"

@@ -27,8 +27,8 @@ def version() -> int:
 
 
 def restrict(folder: str, readable: Iterable[str], devices: Iterable[str]) -> None:
-    """Restrict this thread and its children: full access to `folder`, read and execute `readable`, and use of
-    `devices`.
+    """Restrict this thread and its children to these files: all rights on `folder` except making devices and sockets,
+    read and execute on `readable`, and use of `devices`.
 
     Paths that do not exist are ignored. Needs `no_new_privs`, or privileges. Raises `OSError`.
     """
