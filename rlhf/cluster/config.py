@@ -1,4 +1,4 @@
-"""Where the processes run."""
+"""Settings for where the processes of a run are placed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf.config import Config
 
 
 class ClusterConfig(Config):
-    """One process, or Ray."""
+    """Whether a run uses one process or a Ray cluster, and how workers are placed."""
 
     kind: Literal["local", "ray"] = "ray"
     """`local`: everything in one process, without Ray, so that a debugger works; `ray`: a process for every worker."""
@@ -22,4 +22,4 @@ class ClusterConfig(Config):
     """How learner ranks are dealt to nodes: on as few as can be, so that most of their traffic stays within a node; or
     as evenly as the room allows, so that each has more of its node's memory. Ranks of a node are consecutive."""
     placement_timeout_seconds: float = Field(60, gt=0)
-    """Deadline for the nodes to join, and for the cluster to give every worker its place."""
+    """Deadline for the nodes to join, and for the cluster to start every worker."""

@@ -1,4 +1,4 @@
-"""Holds one worker's object and runs its methods; the same for a worker in this process and in a Ray worker."""
+"""Holds one worker's object and runs its methods; the same code for a worker in this process and in a Ray worker."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class WorkerHost:
 
 
 def resolve_name(name: str) -> Any:
-    """What `module:name` names."""
+    """The object that `module:name` refers to."""
     module, _, attribute = name.partition(":")
     return vars(importlib.import_module(module))[attribute]
 
 
 def value_of(worker: str, method: str, answer: MethodResult) -> Any:
-    """The value of an answer, or its failure raised."""
+    """The value of a result; raises its failure if it has one."""
     if not answer.error:
         return answer.value
     known = vars(errors).get(answer.error)

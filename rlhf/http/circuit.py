@@ -1,4 +1,4 @@
-"""A circuit breaker: a server that fails call after call is left alone for a while, and the failure has a name."""
+"""A circuit breaker: after repeated failures a server is not called for a while, and calls fail with a named error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Circuit:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Around one call, all its attempts included. Raises `HttpFailed("open")` instead of letting it begin."""
+        """Guards one call with all its attempts. Raises `HttpFailed("open")` instead of starting it while the circuit
+        is open."""
         probe = self._admit()
         try:
             yield
@@ -37,7 +38,7 @@ class Circuit:
             self._probing = self._probing and not probe
 
     def _admit(self) -> bool:
-        """Whether this call is the one that tries a server whose circuit was open."""
+        """Whether this call is the probe of a server whose circuit was open."""
         if self._closes_at is None:
             return False
         left = self._closes_at - self._clock()

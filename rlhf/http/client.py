@@ -1,4 +1,4 @@
-"""The one way in which this project asks a server: deadlines, retries of what is safe, a limit, a circuit."""
+"""The HTTP client of this project: deadlines, retries of safe requests, a concurrency limit and a circuit breaker."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ IDEMPOTENCY_HEADER = "Idempotency-Key"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest:
-    """One request. `repeatable` says that asking twice is as good as asking once: it changes nothing at the server, or
-    the server knows `key` and answers the second time with what it did the first time."""
+    """One request. `repeatable` says that a retry is safe: the request changes nothing at the server, or the server
+    knows `key` and answers a repeated request with the first result."""
 
     method: str
     path: str
@@ -39,10 +39,9 @@ class HttpRequest:
 
 
 class HttpClient:
-    """Asks one server. `timeout_seconds` is for one attempt, from connecting to the last byte; waiting for a place (see
-    `AdaptiveLimiter`) is not counted. A call ends within `attempts` timeouts and pauses. For one event loop; `close` at
-    the end.
-    """
+    """Calls one server. `timeout_seconds` covers one attempt, from connecting to the last byte; waiting for admission
+    (see `AdaptiveLimiter`) does not count. A call ends within `attempts` timeouts and backoffs. For one event loop.
+    Call `close` at the end."""
 
     def __init__(
         self,
@@ -74,15 +73,16 @@ class HttpClient:
         return await self.call(HttpRequest(method="GET", path=path, repeatable=True))
 
     async def call(self, request: HttpRequest) -> Any:
+        """Send a request, with retries, and return the JSON of the answer."""
         async with self._limiter:
             with self._circuit.guard():
                 return await self._attempts(request)
 
     async def meet(self) -> None:
-        """See that the server is there, and take its `capacity` from `/health`, where it states one. Raises
-        `HttpFailed` when it cannot be reached or does not take the token; whatever else it answers is no news."""
+        """Check that the server is reachable, and take its `capacity` from `/health` if it states one. Raises
+        `HttpFailed` when it cannot be reached or refuses the token; any other answer is ignored."""
         try:
-            async with self._limiter:  # beside the circuit: not every healthy server answers in JSON
+            async with self._limiter:  # without the circuit breaker: not every healthy server answers in JSON
                 health = await self._attempts(HttpRequest(method="GET", path="/health", repeatable=True))
         except HttpFailed as failure:
             if failure.kind in ("refused", "denied"):

@@ -1,4 +1,4 @@
-"""How a server is asked: attempts, pauses, how many calls at once, and when it is given up."""
+"""Settings of the HTTP client: attempts, backoff, concurrency and circuit breaker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf.errors import RecordingError
 
 
 class HttpConfig(Config):
-    """One policy for every server that is asked over HTTP."""
+    """One policy for every server that is called over HTTP."""
 
     attempts: int = Field(4, ge=1)
     """Times a call is tried, the first included. Only what is safe to repeat is tried again."""
@@ -39,6 +39,7 @@ class RecordingConfig(Config):
 
     @property
     def file(self) -> Path:
+        """The path with `~` expanded."""
         return Path(self.path).expanduser()
 
 

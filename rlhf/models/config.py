@@ -1,4 +1,4 @@
-"""Which model is trained."""
+"""Settings of the model to train."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pydantic import Field, model_validator
 from rlhf.config import Config, is_piece
 
 RoutingMode = Literal["replay", "compare", "ignore"]
-"""What a learner does with the experts that engines chose: take them, compare them with its own, or nothing."""
+"""How the learner uses the experts that engines chose: replay them, compare them with its own, or ignore them."""
 
 
 class TinyModelConfig(Config):
     """A small causal LM made from the recipe, with a byte tokenizer and a chat template."""
 
     architecture: Literal["llama", "qwen2", "qwen3", "qwen3_moe"] = "qwen2"
-    """Shape of the model, as transformers and vLLM both know it."""
+    """Model architecture, as transformers and vLLM implement it."""
     hidden_size: int = Field(128, ge=32)
     """Width of the residual stream."""
     intermediate_size: int = Field(512, ge=32)
-    """Width of the MLP; of each expert, where there are experts."""
+    """Width of the MLP; in a mixture of experts, of each expert."""
     experts: int = Field(4, ge=2)
-    """Experts of a layer, where the architecture has them."""
+    """Number of experts per layer, if the architecture has experts."""
     experts_per_token: int = Field(2, ge=1)
-    """Of these, those that a token goes through."""
+    """Number of experts that each token is routed to."""
     layers: int = Field(2, ge=1)
     """Decoder layers."""
     heads: int = Field(2, ge=1)
@@ -90,12 +90,12 @@ class LoraConfig(Config):
 
 
 class ModelConfig(Config):
-    """The policy to start from: a folder or hub name (`path`), or a `tiny` one that is made and cached."""
+    """The initial policy: a folder or hub name (`path`), or a `tiny` model that is made and cached."""
 
     path: str | None = None
     """A Hugging Face folder, or a name on the hub."""
     tiny: TinyModelConfig | None = None
-    """Make this model when it is missing."""
+    """Make this model if it is not in the cache."""
     warmup: WarmupConfig | None = None
     """Warm the tiny model up on demonstrations of the task before RL."""
     lora: LoraConfig | None = None
@@ -103,16 +103,16 @@ class ModelConfig(Config):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the learner's forward pass and of the engine (master weights are float32)."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
-    """Attention implementation of the learner; `auto` is `sdpa`, and `eager` for a model that has no other."""
+    """Attention implementation of the learner; `auto` means `sdpa`, or `eager` for a model that has nothing else."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
     trust_remote_code: bool = False
     """Allow a model folder to bring its own code."""
     loader: str | None = None
-    """`module:function` of yours that loads the policy in the place of `AutoModelForCausalLM.from_pretrained`, with its
-    arguments. The engines load `path` on their own: an architecture of yours is registered with vLLM too."""
+    """`module:function` of yours that loads the policy instead of `AutoModelForCausalLM.from_pretrained`, with the same
+    arguments. The engines load `path` on their own: register a new architecture with vLLM too."""
     cache_dir: str = "~/.cache/rlhf/models"
-    """Where made models are kept, by content."""
+    """Cache for made models, in folders named by a hash of what determines their weights."""
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelConfig:

@@ -1,6 +1,6 @@
-"""The two sides of a publish, as the transaction sees them: an engine that receives, the learner that sends.
+"""Interfaces of the two sides of a weight sync: an engine that receives weights, and the learner that sends them.
 
-Every method that waits has a deadline inside it and raises a named error when it passes; see `rlhf.errors`.
+Every method that waits has a deadline and raises a named error when it passes; see `rlhf.errors`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rlhf.types import Completion, PolicyVersion, Routing, TokenLogprobs
 
 
 class PublishTarget(Protocol):
-    """One engine as a publish sees it. The phases come in this order; any of them may raise or pass its deadline.
+    """One engine in a weight sync. The phases are called in this order; any of them may raise or miss its deadline.
 
     `connect` joins the transfer group once. `prepare` pauses sampling (requests are kept) and acknowledges the
-    manifest. `receive` takes the tensors while the learner sends. `commit` stamps the version and drops caches of the
-    old weights. `token_logprobs` answers the canary on the new weights, `extend` samples `tokens` more behind a prompt
-    and gives them as a completion. `resume` lets sampling go on.
+    manifest. `receive` takes the tensors while the learner sends them. `commit` sets the version and drops caches of
+    the old weights. `token_logprobs` computes the canary's log-probs with the new weights. `extend` samples `tokens`
+    tokens after a prompt and returns them as a completion. `resume` continues sampling.
     """
 
     name: str
