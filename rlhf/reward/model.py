@@ -1,4 +1,4 @@
-"""The reward of a trained model: the score of a trajectory's tokens, by workers that are asked in batches."""
+"""Reward by a trained model: it scores a trajectory's tokens, in workers that are called in batches."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ NAME = "model"
 
 
 class ModelReward:
-    """A `RewardFunction` with reward models behind it. The score is that of the whole context the policy ended in,
-    read at its last token; what has none is unscored, and a worker that died ends the run as `WorkerDied`."""
+    """A `RewardFunction` with reward models in workers. The score is that of the final context of the episode, read at
+    its last token. A sequence that the model cannot read is unscored; the death of a worker ends the run with
+    `WorkerDied`."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class ModelReward:
         return await asyncio.gather(*(self._score(trajectory) for trajectory in trajectories))
 
     async def close(self) -> None:
-        """Whoever still waits is cancelled; the workers end with their cluster."""
+        """Cancel pending requests; the workers end with their cluster."""
         await self._batcher.close()
 
     async def _score(self, trajectory: Trajectory) -> Scored | Unscored:
@@ -62,7 +63,7 @@ class ModelReward:
 
 
 def why_unscored(tokens: NDArray[np.int32], facts: RewardModelFacts) -> Unscored | None:
-    """Why a model cannot read these tokens; None when it can."""
+    """Why the model cannot score these tokens; None when it can."""
     if len(tokens) > facts.context_tokens:
         return Unscored(
             kind="too long", detail=f"{len(tokens)} tokens, and the reward model's context is {facts.context_tokens}"
@@ -73,7 +74,7 @@ def why_unscored(tokens: NDArray[np.int32], facts: RewardModelFacts) -> Unscored
 
 
 def outcome(score: float | Unscored) -> Scored | Unscored:
-    """A score that is a number; NaN and infinity are none."""
+    """A finite score; NaN and infinity become `Unscored`."""
     if isinstance(score, Unscored):
         return score
     if not math.isfinite(score):
@@ -90,10 +91,10 @@ class PendingSequence:
 
 
 class Batcher:
-    """Gathers what waits while the workers are busy: requests of all groups, in order, go together up to `tokens` a
+    """Collects requests while the workers are busy: requests of all groups are batched in order, up to `tokens` per
     call.
 
-    The deadline is for one call; waiting for a free worker ends because every call before it does.
+    The deadline applies to one call; waiting for a free worker ends because every earlier call ends.
     """
 
     def __init__(self, workers: Sequence[Worker], tokens: int, timeout_seconds: float) -> None:
@@ -113,14 +114,14 @@ class Batcher:
         return await request.answer
 
     async def close(self) -> None:
-        """Whoever still waits is cancelled."""
+        """Cancel pending requests."""
         for task in self._serving:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     async def _serve(self, worker: Worker) -> None:
-        """Let one worker score until nothing waits."""
-        await asyncio.sleep(0)  # the rest of a group asks in the same tick
+        """Run one worker until no request is pending."""
+        await asyncio.sleep(0)  # the rest of a group arrives in the same tick
         try:
             while batch := self._take():
                 await self._settle(worker, batch)
@@ -128,7 +129,7 @@ class Batcher:
             self._free.append(worker)
 
     async def _settle(self, worker: Worker, batch: Sequence[PendingSequence]) -> None:
-        """This is a task of its own: whoever waits is told what becomes of it."""
+        """Score one batch and deliver the results. Runs as its own task, so every waiter gets a result or an error."""
         try:
             answers = await attempt_awaiting(self._ask(worker, batch))
             for index, request in enumerate(batch):
@@ -153,7 +154,7 @@ class Batcher:
         return [score for score, _ in zip(scores, batch, strict=True)]
 
     def _take(self) -> list[PendingSequence]:
-        """The oldest requests, up to the budget of tokens, at least one where any waits."""
+        """The oldest requests, up to the token budget; at least one if any is pending."""
         batch: list[PendingSequence] = []
         room = self._tokens
         while self._waiting and (not batch or len(self._waiting[0].tokens) <= room):
