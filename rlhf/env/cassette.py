@@ -1,5 +1,5 @@
-"""Environments on a cassette: every session's requests with their answers, written to a file and answered again from
-it, without the environment.
+"""Record environments to a file and replay them: every session's requests with their answers, replayed without the
+environment.
 
 A line of the file is one request of one session: `session` and `opening` (how many sessions of that name were opened
 before: an evaluation plays its problems again), `method`, the `request`, and its `answer` or `failure`. The first line
@@ -32,15 +32,15 @@ from rlhf.runs.durable import private
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 Key = tuple[str, int]
-"""A session's name, and which of its openings it is."""
+"""A session's name, and the number of times it was opened before."""
 
 
 GIVEN_UP = "given_up"
-"""Beside the kinds of failures of an environment: the episode ended its waiting."""
+"""An additional failure kind: the episode stopped waiting at its timeout."""
 
 
 class RecordedEnvironments:
-    """The sessions of `inner`, written down as they are played. Raises `CassetteError` for a file that is there."""
+    """Records the sessions of `inner` as they are played. Raises `CassetteError` for a file that exists already."""
 
     def __init__(self, inner: Environments, path: Path) -> None:
         self.spec, self._inner, self._openings = inner.spec, inner, Counter[str]()
@@ -58,7 +58,7 @@ class RecordedEnvironments:
         return RecordedEnvironment(self, (session, opening), environment)
 
     async def noted(self, line: Json, asked: Coroutine[Any, Any, Any]) -> Any:
-        """What was asked, and beside it a line of what came. Raises what it raises."""
+        """Await the answer and write request and answer as one line. Raises what the request raises."""
         try:
             said = await asked
         except EnvironmentFailed as error:
@@ -68,20 +68,20 @@ class RecordedEnvironments:
         return said
 
     def failed(self, line: Json, kind: str, detail: str) -> None:
-        """Write what was asked, and how it failed."""
+        """Write the request with its failure."""
         self._write(line | {"failure": {"kind": kind, "detail": detail}})
 
     def close(self) -> None:
         self._file.close()
 
     def _write(self, line: Json) -> None:
-        if not self._file.closed:  # an episode may outlast the one beside it that ended the run
+        if not self._file.closed:  # an episode may still run after another one ended the run
             self._file.write(dumps(line) + "\n")
             self._file.flush()
 
 
 class RecordedEnvironment:
-    """One session that is written down."""
+    """One recorded session."""
 
     def __init__(self, cassette: RecordedEnvironments, key: Key, inner: Environment) -> None:
         self._cassette, self._key, self._inner = cassette, key, inner
@@ -96,8 +96,8 @@ class RecordedEnvironment:
         return await self._noted(line, self._inner.step(action))
 
     async def close(self) -> None:
-        """A request may have been given up because the time of its episode was over. Where the whole episode is
-        cancelled, at the end of the run, nothing became of it."""
+        """Record a request that was given up at the episode's timeout, and close. A request that was cancelled with the
+        whole episode, at the end of the run, is not recorded."""
         closing = asyncio.current_task()
         if self._given_up and closing is not None and not closing.cancelling():
             self._cassette.failed(self._given_up, GIVEN_UP, "the episode had waited too long for its environment")
@@ -113,9 +113,10 @@ class RecordedEnvironment:
 
 
 class ReplayedEnvironments:
-    """The sessions of a file: each answers what it answered, in the order in which it was asked.
+    """Replays the sessions of a file: each gives its recorded answers, in the recorded order of requests.
 
-    Raises `CassetteError` for a file that is no cassette, and for a request that is not the next one recorded.
+    Raises `CassetteError` for a file that is not a recording, and for a request that differs from the next recorded
+    one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -130,8 +131,8 @@ class ReplayedEnvironments:
         return ReplayedEnvironment(self, key)
 
     def next_line(self, asked: Json) -> Json:
-        """What was recorded of the request. Raises `EnvironmentFailed` where it failed, `TimeoutError` where the time
-        of its episode was over, and `CassetteError`."""
+        """The recorded line for the request. Raises `EnvironmentFailed` where it failed, `TimeoutError` where the
+        episode's time was over, and `CassetteError`."""
         waiting = self._lines[asked["session"], asked["opening"]]
         if not waiting or any(waiting[0][name] != asked[name] for name in ("method", "request")):
             recorded = f"it has {dumps(waiting[0]['request']):.200} there" if waiting else "it has nothing more"
@@ -147,7 +148,7 @@ class ReplayedEnvironments:
         return line
 
     def observation(self, asked: Json) -> Observation:
-        """The observation that was recorded of the request."""
+        """The recorded observation for the request."""
         line = self.next_line(asked)
         try:
             return observation_from(line["answer"])
@@ -155,7 +156,7 @@ class ReplayedEnvironments:
             raise self._damaged(error) from None
 
     def _read(self) -> EnvironmentSpec:
-        """Every line to its session; the spec. Raises `CassetteError`."""
+        """Read all lines, by session; returns the spec. Raises `CassetteError`."""
         try:
             first, *lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").split("\n") if line]
             for line in lines:
@@ -163,7 +164,7 @@ class ReplayedEnvironments:
             return spec_from(first["spec"])
         except OSError as error:
             raise CassetteError(f"{self._path} cannot be read: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError) as error:  # what cannot be decoded is a ValueError too
+        except (ValueError, KeyError, TypeError) as error:  # invalid UTF-8 is a ValueError too
             raise self._damaged(error) from None
 
     def _damaged(self, error: Exception) -> CassetteError:
@@ -171,7 +172,7 @@ class ReplayedEnvironments:
 
 
 class ReplayedEnvironment:
-    """One session from the file."""
+    """One replayed session."""
 
     def __init__(self, cassette: ReplayedEnvironments, key: Key) -> None:
         self._cassette, self._key = cassette, key
@@ -194,6 +195,6 @@ def reset_request(task: Task, seed: int) -> Json:
 
 
 def as_written(request: Json) -> Json:
-    """As it comes back from a file: tuples are lists there."""
+    """The request as read back from a file: tuples become lists."""
     read: Json = json.loads(dumps(request))
     return read

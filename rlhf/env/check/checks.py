@@ -1,4 +1,4 @@
-"""The conformance checks, one a function: each returns what it saw, or raises `Failing` or `NotApplicable`."""
+"""The conformance checks, one per function: each returns what it observed, or raises `Failing` or `NotApplicable`."""
 
 from __future__ import annotations
 
@@ -167,13 +167,13 @@ def only_with_extras(target: Target) -> None:
 
 
 def without_metadata(said: Json) -> Json:
-    """An answer without its metadata, where servers put times and names."""
+    """An answer without its metadata, which servers fill with times and names."""
     observation = {key: value for key, value in said["observation"].items() if key not in ("metadata", "episode_id")}
     return {"observation": observation, "reward": said.get("reward"), "done": said["done"]}
 
 
 async def trace(target: Target, seed: int) -> list[Json]:
-    """A reset and two steps, as far as the episode goes."""
+    """A reset and up to two steps, until the episode ends."""
     async with target.conversation() as talk:
         said = [without_metadata(await talk.reset(seed))]
         while len(said) < 3 and not said[-1]["done"]:
@@ -182,7 +182,7 @@ async def trace(target: Target, seed: int) -> list[Json]:
 
 
 async def reset_or_skip(talk: Conversation, seed: int) -> Json:
-    """A reset of a second session; a server that has one place has nothing to mix up."""
+    """Reset a second session; not applicable to a server with capacity for one, which cannot mix sessions up."""
     said = await talk.ask({"type": "reset", "data": {"seed": seed}})
     if said["data"].get("code") == Code.CAPACITY_REACHED:
         raise NotApplicable("the server has one place")

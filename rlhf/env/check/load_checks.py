@@ -1,4 +1,4 @@
-"""The conformance checks of places: clients that are killed, and more clients than a server takes."""
+"""Conformance checks of capacity: killed clients, and more clients than a server accepts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rlhf.env.wire import Code
 
 KILLED_CLIENTS = 20
 LARGEST_CAPACITY = 256
-"""A server with more places is not filled."""
+"""Servers with a larger capacity are not filled."""
 GRACE_SECONDS = 30.0
-"""What a server without a lease of its own has to notice that a client was killed."""
+"""Time for a server without a declared lease to notice that a client was killed."""
 
 
 async def cancel(target: Target) -> str:
@@ -54,7 +54,7 @@ async def capacity(target: Target) -> str:
 
 
 async def open_sessions(stack: contextlib.AsyncExitStack, target: Target, most: int) -> list[Conversation]:
-    """Sessions that were reset: `most` of them, or as many as the server takes."""
+    """Sessions after their reset: `most` of them, or as many as the server accepts."""
     talks: list[Conversation] = []
     while len(talks) < most:
         talk = await stack.enter_async_context(target.conversation())
@@ -66,7 +66,8 @@ async def open_sessions(stack: contextlib.AsyncExitStack, target: Target, most: 
 
 
 async def freed(target: Target, before: int, places: int = 1) -> float:
-    """Seconds until killed sessions are gone: the count says so, or as many can be opened. Raises `Failing`."""
+    """Seconds until killed sessions are freed: the session count shows it, or as many can be opened. Raises
+    `Failing`."""
     start = time.monotonic()
     allowed = target.extras.get("lease_seconds", 0.0) + GRACE_SECONDS
     while not await is_free(target, before, places):

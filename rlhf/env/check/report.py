@@ -28,7 +28,7 @@ class CheckOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What one check came to."""
+    """The result of one check."""
 
     name: str
     verdict: CheckOutcome
@@ -36,9 +36,9 @@ class CheckResult:
 
 
 async def check_server(address: Address, action: Json | None = None) -> AsyncIterator[CheckResult]:
-    """The findings, as they come. `action` is one that the environment takes; without it, one is made of its schema.
+    """The results, one by one. `action` is a valid action of the environment; by default one is made from its schema.
 
-    Raises `UserError` when there is no server.
+    Raises `UserError` when no server answers.
     """
     async with httpx.AsyncClient(
         base_url=address.url, headers=address.headers, timeout=ANSWER_SECONDS, trust_env=False

@@ -1,4 +1,4 @@
-"""JSON-RPC of the OpenEnv wire: tools, and sessions that outlive a connection."""
+"""JSON-RPC of the OpenEnv wire format: tools, and sessions that outlive a connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RpcRequest(BaseModel):
 
 
 class RpcError(Exception):
-    """A call that is answered with an error."""
+    """A call that receives an error response."""
 
     def __init__(self, code: int, message: str, data: Json | None = None) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ def failure(request_id: Any, error: RpcError) -> Json:
 
 
 async def answer_rpc(sessions: EnvironmentSessions, data: object, own: EnvironmentSession | None = None) -> Json:
-    """The response to one request; errors are responses too. `own` is the session of the socket it came by."""
+    """The response to one request; errors are responses too. `own` is the session of the WebSocket that carried it."""
     try:
         request = RpcRequest.model_validate(data)
     except ValidationError as error:
@@ -88,7 +88,7 @@ def close_session(sessions: EnvironmentSessions, params: Json, own: EnvironmentS
 
 
 def listed(spec: EnvironmentSpec) -> list[Json]:
-    """The tools as MCP spells them."""
+    """The tools in MCP's format."""
     tools = [tool_data(tool) for tool in spec.tools]
     return [
         {"name": one["name"], "description": one["description"], "inputSchema": one["input_schema"]} for one in tools
@@ -96,7 +96,7 @@ def listed(spec: EnvironmentSpec) -> list[Json]:
 
 
 async def call(sessions: EnvironmentSessions, params: Json, own: EnvironmentSession | None) -> Json:
-    """A tool call: in the session that is named, or in one of its own, made for it and closed."""
+    """A tool call, in the named session, or in a temporary one made for it."""
     spec, name = spec_with_tools(sessions), text_param(params, "name")
     try:
         find_tool(spec, name)
