@@ -117,10 +117,6 @@ class Sampling:
     max_tokens: int = 16
     max_seconds: float | None = None
 
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prompt:

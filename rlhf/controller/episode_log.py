@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from types import MappingProxyType
 
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.records import Fate, records_in_flight, records_of_failed, records_of_filtered, records_of_update
-from rlhf.trainer.buffer import TicketBuffer
 from rlhf.types import Failed, Filtered, Group, Task, Ticket, Updated
 
 
@@ -64,7 +62,3 @@ class Ledger:
             self._writer.write(records_in_flight(ticket, task, self._samples, group))
         self._out.clear()
         self._writer.close()
-
-
-def group_accounts(buffer: TicketBuffer) -> dict[str, int]:
-    return asdict(buffer.accounts)

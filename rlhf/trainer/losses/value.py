@@ -20,13 +20,3 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor
         return plain / 2
     held = old_values + (values - old_values).clamp(-clip, clip)
     return torch.maximum(plain, (held - returns).square()) / 2
-
-
-def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
-    """`1 - var(R - v) / var(R)` over `mask` `bool`, in float64: 1 is a perfect critic, 0 one that says the mean.
-
-    NaN when all returns are equal: then there is nothing to explain.
-    """
-    truth, guess = returns[mask].double(), values[mask].double()
-    total = truth.var(correction=0)
-    return torch.where(total > 0, 1 - (truth - guess).var(correction=0) / total, torch.nan)

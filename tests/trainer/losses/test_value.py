@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlhf.trainer.losses.entropy import entropy
-from rlhf.trainer.losses.value import explained_variance, value_loss
+from rlhf.trainer.losses.value import value_loss
 from tests.trainer.losses.made import ADVANTAGES, MASK, NEW, OLD, assert_equal, table
 
 
@@ -30,13 +30,6 @@ def test_a_value_that_has_moved_beyond_the_clip_towards_its_target_learns_no_mor
     losses.sum().backward()
     assert losses.tolist() == pytest.approx([0.8**2 / 2, 1.5**2 / 2])
     assert values.grad.tolist() == [0.0, -1.5 * up]
-
-
-def test_explained_variance_is_one_of_a_perfect_critic_and_nothing_of_equal_returns() -> None:
-    assert float(explained_variance(ADVANTAGES, ADVANTAGES, MASK)) == 1.0
-    mean = torch.full_like(ADVANTAGES, float(ADVANTAGES[MASK].mean()))
-    assert float(explained_variance(mean, ADVANTAGES, MASK)) == pytest.approx(0.0, abs=1e-12)
-    assert math.isnan(float(explained_variance(NEW, torch.ones_like(NEW), MASK)))
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
