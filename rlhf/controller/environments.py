@@ -1,4 +1,4 @@
-"""What the policy plays with: the recipe's environments, joined to the rules of taking turns, or its agent."""
+"""Start and connect what the policy plays with: the recipe's environments with their turn limits, or its agent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from rlhf.types import EnvironmentSpec, Task, Tool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """How episodes are played, where that is training and where it is evaluation. Their tools are the same."""
+    """How episodes are played in training and in evaluation. Both have the same tools."""
 
     training: EpisodeRunner
     evaluation: EpisodeRunner
@@ -51,13 +51,13 @@ class Surroundings:
         return self.training.tools
 
     def play(self, purpose: str) -> EpisodeRunner:
-        """How an episode of that purpose is played: `train`, or any other."""
+        """The episode runner for that purpose: `train`, or any other."""
         return self.training if purpose == "train" else self.evaluation
 
 
 @asynccontextmanager
 async def started_surroundings(recipe: Recipe, cluster: Cluster) -> AsyncIterator[Surroundings]:
-    """How the recipe's episodes are played, with all that it needs but engines. Raises `ConfigError`."""
+    """Start everything but engines that the recipe's episodes need. Raises `ConfigError`."""
     config, alone = recipe.environment, recipe.cluster.address is None
     async with AsyncExitStack() as stack:
         training: EpisodeRunner = AnswerOnce()
@@ -75,14 +75,14 @@ async def started_surroundings(recipe: Recipe, cluster: Cluster) -> AsyncIterato
 
 @asynccontextmanager
 async def started_play(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> AsyncIterator[WithEnvironment]:
-    """Environments, and the rules of taking turns with them. Raises `ConfigError`."""
+    """Start environments, with the limits of their turns. Raises `ConfigError`."""
     async with started_environments(config, cluster, alone=alone) as environments:
         yield WithEnvironment(environments=environments, rules=rules_of(config, environments.spec))
 
 
 @asynccontextmanager
 async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
-    """The recipe's agent, and the endpoint that it asks: on loopback, with a port and a token of this run alone."""
+    """The recipe's agent, and the endpoint that it calls: on loopback, with a port and a token for this run only."""
     read = tool_format(config.tool_format, "agent.tool_format")
     sessions, token = AgentSessions(read=read, capacity=config.max_agents), secrets.token_urlsafe(24)
     async with listening(policy_uvicorn_config(policy_app(sessions, model="policy", token=token))) as url:
@@ -98,7 +98,7 @@ async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
 
 
 def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> TurnRules:
-    """How turns are taken with this environment."""
+    """The limits of the turns with this environment."""
     return TurnRules(
         environment=spec.name,
         max_turns=config.max_turns,
@@ -113,9 +113,9 @@ def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> TurnRules:
 async def started_environments(
     config: EnvironmentConfig, cluster: Cluster, *, alone: bool
 ) -> AsyncIterator[Environments]:
-    """Where environments come from: the one place that makes them, and ends what they need. Raises `UserError`.
+    """The source of environments: the only place that makes them, and stops what they need. Raises `UserError`.
 
-    With `alone` all of the cluster is on this machine.
+    With `alone` the whole cluster is on this machine.
     """
     if (cassette := config.cassette) is None:
         async with live_environments(config, cluster, alone=alone) as environments:
@@ -132,7 +132,7 @@ async def started_environments(
 
 @asynccontextmanager
 async def live_environments(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> AsyncIterator[Environments]:
-    """Environments that are played and not remembered. Raises `ConfigError`."""
+    """Environments without recording. Raises `ConfigError`."""
     if config.urls:
         yield await joined_servers(config)
     elif config.servers:
@@ -143,7 +143,7 @@ async def live_environments(config: EnvironmentConfig, cluster: Cluster, *, alon
 
 
 async def joined_servers(config: EnvironmentConfig) -> Environments:
-    """The servers that the recipe names, as soon as all of them answer. Raises `ConfigError`."""
+    """The servers that the recipe names, once all of them answer. Raises `ConfigError`."""
     token = token_from(config.token_env)
     return await connect_servers(
         [Address(url=url, token=token) for url in config.urls], config, "environment.urls names"
@@ -151,9 +151,9 @@ async def joined_servers(config: EnvironmentConfig) -> Environments:
 
 
 async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> Environments:
-    """Servers in workers of the run's cluster, which end with it; a token that nobody else knows opens them.
+    """Servers in workers of the run's cluster, which end with it; access needs a token that only this run knows.
 
-    Raises `ConfigError`, and `WorkerDied` for one that does not come up.
+    Raises `ConfigError`, and `WorkerDied` for a server that does not start.
     """
     settings = WorkerSettings(
         factory=factory_of(config),
@@ -170,7 +170,7 @@ async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone:
 
 
 async def connect_servers(addresses: Sequence[Address], config: EnvironmentConfig, told: str) -> Environments:
-    """Servers, as soon as all of them answer. Raises `ConfigError`, which begins as `told`."""
+    """Connect to servers, once all of them answer. Raises `ConfigError`, whose message begins with `told`."""
     try:
         return await EnvironmentPool.connect(addresses, Patience(deadlines=deadlines_of(config)))
     except EnvironmentFailed as error:
@@ -179,7 +179,7 @@ async def connect_servers(addresses: Sequence[Address], config: EnvironmentConfi
 
 @asynccontextmanager
 async def hosted_here(config: EnvironmentConfig) -> AsyncIterator[Environments]:
-    """The environment in threads of this process, or in processes of its own. Raises `ConfigError`."""
+    """The environment in threads of this process, or in separate processes. Raises `ConfigError`."""
     isolation = isolation_of(config.isolation, factory_of(config), deadlines_of(config), config.max_sessions)
     try:
         await isolation.start()
@@ -205,8 +205,8 @@ def deadlines_of(config: EnvironmentConfig) -> Deadlines:
 async def opening_of(
     surroundings: Surroundings, recipe: Recipe, task: Task, renderer: ChatRenderer, max_context_tokens: int
 ) -> str | None:
-    """What the first episode will be asked, for a person; None without an environment. Raises `ConfigError` when that
-    leaves no room for a reply."""
+    """The first episode's prompt, for inspection; None without an environment. Raises `ConfigError` when it leaves no
+    room for a reply."""
     play = surroundings.training
     if not isinstance(play, WithEnvironment):
         return None

@@ -1,4 +1,4 @@
-"""Training on recorded episodes: the policy learns from what was sampled and scored before, without engines."""
+"""Training on recorded episodes: the policy learns from samples and scores of an earlier run, without engines."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from rlhf.types import Failed, Group, Sample, Unscored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """The groups of a file: those to learn from in the order of their ordinals, those whose rewards are all equal where
-    the recipe filters them, and those of which too little is left."""
+    """The groups of a file: those to train on, in the order of ordinals; those whose rewards are all equal, where the
+    recipe filters them; and those with too few trainable samples."""
 
     sound: tuple[Group, ...]
     filtered: tuple[Group, ...]
     failed: tuple[Group, ...]
 
     def describe(self) -> str:
-        """How many there are of each, as one line."""
+        """The number of groups of each sort, in one line."""
         left_out = ((len(self.failed), "failed"), (len(self.filtered), "with equal rewards filtered"))
         told = "".join(f", {count} {why}" for count, why in left_out if count)
         return f"{len(self.sound)} recorded groups to learn from{told}"
 
 
 class OfflineTrainer:
-    """A `DatasetTrainer` on recorded groups. Nothing is held out: an evaluation needs engines."""
+    """A `DatasetTrainer` on recorded groups. Without held-out sets: an evaluation needs engines."""
 
     shown = ("reward/mean", "approx_kl")
     evaluates = False
@@ -62,7 +62,7 @@ class OfflineTrainer:
         statistics = batch_statistics(groups, version=0)
         updated = await self.learner.update(groups)
         self._samples += len(updated.samples)
-        # Versions are those of the run that recorded them: there is no staleness in the updates of this one.
+        # Versions are those of the recording run: staleness is not defined in the updates of this run.
         told = {name: value for name, value in statistics.items() if not name.startswith("staleness/")}
         return StepResult(metrics=told | dict(updated.metrics), tokens=int(statistics["tokens/trained"]))
 
@@ -71,7 +71,7 @@ class OfflineTrainer:
 
     @property
     def counts(self) -> Counts:
-        """Every group and every episode of the file once, whatever the number of epochs."""
+        """Every group and every episode of the file counted once, whatever the number of epochs."""
         reached = min(self.learner.version * self._batch_size, len(self._order))
         fates = {
             "trained": [self._order[ordinal] for ordinal in range(reached)],
@@ -88,7 +88,7 @@ class OfflineTrainer:
 
 
 async def start_offline(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> OfflineTrainer:
-    """Start the ranks on the policy in `model`, and read the episodes it learns from."""
+    """Start the ranks on the policy in `model`, and read the episodes to train on."""
     file = episodes_file(str(recipe.data.episodes))
     recording = await asyncio.to_thread(read_recording, recipe, file)
     tell(recording.describe())
@@ -102,8 +102,8 @@ async def start_offline(recipe: Recipe, workers: Sequence[Worker], model: str, t
 
 
 def read_recording(recipe: Recipe, file: Path) -> Recording:
-    """The groups of `file`, sorted by what the recipe can do with them. Raises `DataError` when none is left, or when
-    they lack what its estimator reads."""
+    """The groups of `file`, sorted by how the recipe can use them. Raises `DataError` when none is left, or when they
+    lack what the estimator reads."""
     sound, filtered, failed = [], [], []
     needed = 2 if needs_of(recipe.trainer).siblings else 1
     for group in recorded_groups(file):
@@ -125,7 +125,8 @@ def read_recording(recipe: Recipe, file: Path) -> Recording:
 
 
 def check_fit(recording: Recording, file: Path, *, vocab_size: int, context_tokens: int) -> None:
-    """The tokens are the model's, and no context is longer than its own. Raises `DataError`."""
+    """Check that the tokens are in the model's vocabulary, and that no context exceeds the model's. Raises
+    `DataError`."""
     for group in recording.sound:
         for _, trajectory, _ in group.trainable:
             for segment in trajectory.segments:

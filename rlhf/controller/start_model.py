@@ -1,4 +1,5 @@
-"""The model a run starts from: given, or tiny, made and warmed up on demonstrations by the learner's own workers."""
+"""The start model of a run: given, or a tiny model, made and warmed up on demonstrations by the learner's own
+workers."""
 
 from __future__ import annotations
 
@@ -28,14 +29,14 @@ Conversation = Sequence[Message]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons:
-    """What a tiny model is warmed up on: the conversations, and what tells them from others."""
+    """Demonstrations for the warm-up of a tiny model: the conversations, and what identifies them for caching."""
 
     conversations: Iterable[Conversation]
     decides: Any
 
 
 async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) -> str:
-    """The folder or hub name to start from. A tiny model that is missing is made, warmed up, and kept by content."""
+    """The folder or hub name of the start model. A missing tiny model is made, warmed up, and cached by content."""
     lessons = lessons_of(recipe)
 
     async def warm_up_and_tell(raw: Path, warm: Path) -> None:
@@ -64,7 +65,7 @@ async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) 
 
 
 def lessons_of(recipe: Recipe) -> Lessons | None:
-    """The demonstrations of the recipe's environment, or of its made task; None when it warms nothing up on them."""
+    """The demonstrations of the recipe's environment, or of its made task; None without a warm-up."""
     warmup, environment, made = recipe.model.warmup, recipe.environment, recipe.data.made
     if warmup is None:
         return None
@@ -76,7 +77,7 @@ def lessons_of(recipe: Recipe) -> Lessons | None:
 
 
 def made_lessons(made: MadeConfig, count: int, seed: int) -> Lessons:
-    """Those of a made task, which its settings tell from others."""
+    """The demonstrations of a made task, identified by its settings."""
     return Lessons(
         conversations=(
             (*messages, Message(role="assistant", content=response))
@@ -87,7 +88,7 @@ def made_lessons(made: MadeConfig, count: int, seed: int) -> Lessons:
 
 
 def played_lessons(environment: EnvironmentConfig, count: int, seed: int) -> Lessons:
-    """What a function of the user's makes, which only itself tells from others. Raises `ConfigError`, `DataError`."""
+    """The demonstrations of a user's function, identified by their content. Raises `ConfigError`, `DataError`."""
     setting = "environment.demonstrations"
     make = load_piece(str(environment.demonstrations), setting)
     made: list[Conversation] = list(islice(make(count=count, seed=seed, **environment.arguments), count))

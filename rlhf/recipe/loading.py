@@ -1,4 +1,4 @@
-"""Where a recipe's values come from, layer upon layer: other recipes, the algorithm's settings, the file, overrides."""
+"""Load a recipe in layers: other recipes, the algorithm's settings, the file, overrides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf.recipe.schema import Recipe
 from rlhf.trainer.algorithm import adapter_layer, mismatch_layer, preset_layer
 
 Layer = tuple[str, dict[str, Any]]
-"""Where values come from, and the values."""
+"""A layer: the origin of its values, and the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class LoadedRecipe:
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`.
 
-    Layer upon layer: the recipe that `base` names (a path from this file's folder), the algorithm's settings, the file,
-    the overrides.
+    The layers, in order: the recipe that `base` names (a path relative to this file's folder), the algorithm's
+    settings, the file, the overrides.
     """
     bases, own = _files(path)
     name = {"name": path.stem} if "name" not in own else {}
@@ -43,7 +43,7 @@ def recipe_from(values: dict[str, Any]) -> LoadedRecipe:
 
 
 def _files(path: Path, above: tuple[Path, ...] = ()) -> tuple[list[Layer], dict[str, Any]]:
-    """The layers of a file's bases, the farthest first, and its own values."""
+    """The layers of a file's bases, the most distant first, and its own values."""
     own = read_yaml(path)
     base = own.pop("base", None)
     if base is None:
@@ -55,8 +55,8 @@ def _files(path: Path, above: tuple[Path, ...] = ()) -> tuple[list[Layer], dict[
 
 
 def _composed(bases: Sequence[Layer], layers: Sequence[Layer], path: Path | None) -> LoadedRecipe:
-    """All layers merged; beneath the recipe's own are the settings of the kind or algorithm that they name, and those
-    for engines whose log-probs or weights are not the learner's."""
+    """All layers merged. The recipe's own values override the defaults of the kind or algorithm that it names, and
+    those for engines whose log-probs or weights differ from the learner's."""
     values, _ = merge(*bases, *layers)
     beneath = _beneath(values)
     values, _ = merge(*bases, beneath, *layers)
@@ -65,7 +65,7 @@ def _composed(bases: Sequence[Layer], layers: Sequence[Layer], path: Path | None
 
 
 def _beneath(values: Mapping[str, Any]) -> Layer:
-    """The settings that a kind or an algorithm stands for. A recipe may override them key by key."""
+    """The default settings of a kind or an algorithm. A recipe may override each key."""
     if values.get("kind") == "distill":
         own = {"trainer": {"algorithm": "distill"}, "reward": {"kind": "none"}}
         return "kind distill", merge(("algorithm", preset_layer("distill")), ("kind", own))[0]

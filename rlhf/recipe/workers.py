@@ -1,4 +1,4 @@
-"""Which workers a recipe needs: plain data for the placement plan, without torch, ray or vllm."""
+"""The workers that a recipe needs: plain data for the placement plan, without torch, ray or vllm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENGINE, LEARNER, REWARD, ENVIRONMENT = "engine", "learner", "reward", "environme
 
 
 def roles_of(recipe: Recipe) -> tuple[Role, ...]:
-    """Learner ranks and, for RL, engines, reward models and environment servers; in this order they are placed."""
+    """Learner ranks and, for RL, engines, reward models and environment servers, in the order of placement."""
     learner = Role(
         name=LEARNER,
         count=recipe.trainer.deepspeed.ranks,
@@ -31,12 +31,12 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
 
 
 def playing_roles(recipe: Recipe) -> tuple[Role, ...]:
-    """What episodes need, and an evaluation too."""
+    """The workers that episodes need, also in an evaluation."""
     return (engine_role(recipe), *reward_roles(recipe), *environment_roles(recipe))
 
 
 def engine_role(recipe: Recipe) -> Role:
-    """The engines alone: what an evaluation needs."""
+    """The engines only: what an evaluation needs."""
     rollout = recipe.rollout
     return Role(
         name=ENGINE,
@@ -54,7 +54,7 @@ def engine_role(recipe: Recipe) -> Role:
 
 
 def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
-    """The reward models, where the reward is one."""
+    """The reward model's workers, where the reward has one."""
     reward = recipe.reward.model_scorer
     if reward is None:
         return ()
@@ -105,7 +105,7 @@ def learner_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
 
 def transfer_backend(recipe: Recipe) -> Literal["gloo", "nccl", "ipc"]:
     """`auto` resolved: gloo unless both sides have GPUs, and for adapters, which are small; ipc where an engine and a
-    rank share one."""
+    rank share a GPU."""
     chosen = recipe.trainer.publish.backend
     if chosen != "auto":
         return chosen

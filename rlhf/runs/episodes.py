@@ -1,4 +1,4 @@
-"""Writes the record of every episode, and counts their fates."""
+"""Write the record of every episode, and count the outcomes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import EpisodeRecord, Fate, as_row
 
 BESIDE_THE_BOOKS = (Fate.EVALUATED, Fate.BASELINE, Fate.SERVED)
-"""Fates of episodes that were never admitted for training."""
+"""Outcomes of episodes that were never admitted for training."""
 
 
 class EpisodeWriter:
@@ -37,7 +37,7 @@ class EpisodeWriter:
 
     @property
     def fates(self) -> dict[str, int]:
-        """Every fate that was written, and how often."""
+        """How often every outcome was written."""
         return {fate.value: count for fate, count in self._fates.items()}
 
     @property

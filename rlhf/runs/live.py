@@ -26,7 +26,7 @@ PHASE_COLOURS = {
 
 
 class LiveView:
-    """Redraws a panel on a terminal. The clock in it goes on between updates."""
+    """Redraws a panel on a terminal. Its clock keeps running between updates."""
 
     def __init__(self, name: str, updates: int, stream: TextIO) -> None:
         self._name, self._updates = name, updates
@@ -116,7 +116,8 @@ def reward(latest: float | None, all_rewards: Sequence[float]) -> Text:
 
 
 def curve(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
-    """A line of bars from the least to the greatest of `values`; more values than `width` are averaged in bins."""
+    """A line of bars scaled from the minimum to the maximum of `values`; more values than `width` are averaged
+    in bins."""
     if not values:
         return ""
     bins = [values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)]
@@ -127,7 +128,7 @@ def curve(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
 
 
 def held_out(evaluations: Sequence[EvaluationLine]) -> Text:
-    """The first and the latest evaluation of one set: its reward, or the first metric of pairs."""
+    """The first and the latest evaluation of one set: its reward, or the first metric of preference pairs."""
     first, latest = evaluations[0], evaluations[-1]
     then, now = shown_number(first), shown_number(latest)
     before = "" if latest.update == first.update else f"{then:.3f} → "
@@ -137,12 +138,12 @@ def held_out(evaluations: Sequence[EvaluationLine]) -> Text:
 
 
 def shown_number(line: EvaluationLine) -> float:
-    """What is compared from evaluation to evaluation."""
+    """The number that is compared between evaluations."""
     return next(iter(line.metrics.values())) if line.reward is None else line.reward
 
 
 def phases(seconds: float, by_phase: Mapping[str, float]) -> Text:
-    """The wall time of an update and where it went."""
+    """The wall time of an update, by phase."""
     text = Text(f"{seconds:.2f} s ")
     for name, spent in by_phase.items():
         text.append(f"  {name} ", "dim").append(f"{spent:.2f}", PHASE_COLOURS.get(name, ""))
