@@ -1,7 +1,7 @@
-"""From groups to what the ranks compute on: sequences in rows, rows in micro-batches, in equal numbers a rank.
+"""Build batches: groups become sequences in rows, and rows become micro-batches, the same number on every rank.
 
 Numpy only and pure. Every per-token array of an update is flat, `[N]` over the ACTION tokens of all trainable samples
-in order; a micro-batch carries its slices of them and their `places`, so that answers find their way back.
+in order. A micro-batch contains its slices of these arrays and their `places`, by which results are scattered back.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ nothing."""
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PerToken:
-    """Columns over ACTION tokens, all `float32` of one length. None where nobody needs one.
+    """Columns over ACTION tokens, all `float32` of one length; None where a column is not needed.
 
     `behaviour`, `proximal` and `reference` are log-probs of the policy that sampled, of the learner before the update
-    and of the reference; `values` and `returns` the critic's estimates before the update and what it should have said.
-    `weights` is a token's share in the loss before the division by the denominator of its optimizer step. `current` is
-    1 where the weights that the update starts from sampled the token, 0 where others did.
+    and of the reference; `values` and `returns` the critic's estimates before the update and its targets. `weights` is
+    a token's weight in the loss before the division by the denominator of its optimizer step. `current` is 1 for tokens
+    sampled by the weights that the update starts from, else 0.
     """
 
     behaviour: Floats
@@ -69,15 +69,15 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """ACTION tokens."""
+        """Number of ACTION tokens."""
         return len(self.per_token.weights)
 
     def per_sample(self, values: Floats) -> list[Floats]:
-        """Cut a flat array `[N]` into one array a sample."""
+        """Split a flat array `[N]` into one array per sample."""
         return np.split(values, self.offsets[1:-1]) if self.samples else []
 
     def with_columns(self, **columns: Floats | None) -> Batch:
-        """The same batch with these columns of `per_token`."""
+        """The same batch with these columns of `per_token` replaced."""
         return replace(self, per_token=replace(self.per_token, **columns))  # type: ignore[arg-type]
 
 
@@ -112,7 +112,7 @@ class MicroBatch:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Minibatch:
     """One rank's part of one optimizer step; `denominator` is that of the whole step's loss over all ranks, `tokens`
-    its ACTION tokens and `samples` its samples with any."""
+    its number of ACTION tokens and `samples` its number of samples with any."""
 
     microbatches: tuple[MicroBatch, ...]
     denominator: float
@@ -122,7 +122,7 @@ class Minibatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Entry:
-    """One sample on its way into a batch: its segments, who it is, and its `weight` in the loss."""
+    """One sample to be put into a batch: its segments, its group and identity, and its `weight` in the loss."""
 
     segments: tuple[Segment, ...]
     group: int
@@ -163,7 +163,7 @@ def assemble(
     aggregation: Aggregation = "token_mean",
     version: PolicyVersion | None = None,
 ) -> Batch:
-    """Lay the entries' ACTION tokens out flat, in order."""
+    """Concatenate the entries' ACTION tokens in order."""
     segments = [(n, segment) for n, e in enumerate(entries) for segment in e.segments if segment.action_mask.any()]
     sizes = [int(segment.action_mask.sum()) for _, segment in segments]
     lengths = np.array([sum(int(s.action_mask.sum()) for s in e.segments) for e in entries], np.int64)

@@ -1,4 +1,4 @@
-"""A batch as estimators see it: one episode a row, `[B, T]` over its ACTION tokens. Numpy only and pure."""
+"""The view of a batch for estimators: one episode per row, `[B, T]` over its ACTION tokens. Numpy only and pure."""
 
 from __future__ import annotations
 

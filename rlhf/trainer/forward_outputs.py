@@ -1,4 +1,4 @@
-"""What the ranks say of a batch before its first optimizer step."""
+"""Outputs of the ranks' forward passes over a batch, before its first optimizer step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ForwardRequest:
 class ForwardOutputs:
     """Over the batch's ACTION tokens, `float32 [N]`: log-probs of the `proximal` policy (the learner's weights before
     the update) and of the `reference`, and the critic's `values` before each token. `last_values` `[B]` are its values
-    behind the last token of every episode. None where nobody asked."""
+    after the last token of every episode. None where they were not requested."""
 
     proximal: Floats | None = None
     reference: Floats | None = None

@@ -1,7 +1,7 @@
-"""One learner rank: a DeepSpeed engine behind synchronous methods that speak numpy and plain data.
+"""One learner rank: a DeepSpeed engine behind synchronous methods with numpy and plain types.
 
-It runs in a Ray worker or in this process. All ranks get the same calls in the same order; a call that computes is a
-collective. torch, transformers and DeepSpeed are imported by `start`, so that constructing a worker costs nothing.
+It runs in a Ray worker or in this process. All ranks receive the same calls in the same order; a call that computes is
+a collective. torch, transformers and DeepSpeed are imported by `start`, so that constructing a worker is cheap.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 def import_ranks() -> None:
-    """Import torch, transformers and DeepSpeed: most of the time that a rank takes to start."""
+    """Import torch, transformers and DeepSpeed: this takes most of a rank's start time."""
     importlib.import_module("rlhf.trainer.rank")
 
 
 class LearnerWorker:
-    """Answers for one rank. `start` comes first; `address` may come before it."""
+    """Worker of one rank. Call `start` first; only `meeting` may come before it."""
 
     def __init__(self, name: str = "learner-0", *, loopback: bool = False) -> None:
         """With `loopback` all that meet this worker are on its machine, and nobody else can."""
@@ -46,8 +46,8 @@ class LearnerWorker:
         self._rank: Rank | RewardRank | None = None
 
     def meeting(self, backend: str = "gloo") -> Meeting:
-        """Where the others can meet this worker: its host's address, a port that is free now, and a new secret; with
-        nccl the secret is its unique id, by which its members find one another."""
+        """Where the other ranks can connect to this worker: its host's address, a port that is free now, and a new
+        secret; with nccl the secret is its unique id, by which the members find each other."""
         host = LOOPBACK if self._loopback else own_address()
         if backend == "nccl":
             from rlhf.transfer.gpu_senders import nccl_unique_id
@@ -80,7 +80,7 @@ class LearnerWorker:
         return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}
 
     def forward_outputs(self, microbatches: Sequence[MicroBatch], wanted: ForwardRequest) -> RankForwardOutputs:
-        """Log-probs of the ACTION tokens under the present weights and the reference, and values: what is wanted."""
+        """Log-probs of the ACTION tokens under the current weights and the reference, and values: those `wanted`."""
         return self._started.forward_outputs(microbatches, wanted)
 
     def update(self, minibatches: Sequence[Minibatch], arguments: UpdateArguments) -> RankAnswer:
@@ -100,7 +100,7 @@ class LearnerWorker:
         return self._of_pairs.judge(minibatches, terms)
 
     def diverge(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
-        """How far a policy of pairs has come from its reference on these replies."""
+        """The divergence of a policy on pairs from its reference, on these replies."""
         return self._of_preferences.diverge(minibatches)
 
     def score_tokens(self, token_ids: NDArray[np.int32], routing: Routing | None) -> NDArray[np.float32]:
@@ -108,19 +108,19 @@ class LearnerWorker:
         return self._started.score_tokens(token_ids, routing)
 
     def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None) -> NDArray[np.float32]:
-        """By how much another way of rounding moves `score_tokens`."""
+        """How much another way of rounding changes `score_tokens`."""
         return self._started.rounding(token_ids, routing)
 
     def manifest(self) -> Manifest:
-        """What `send` will send."""
+        """The manifest of the tensors that `send` will send."""
         return self._started.manifest()
 
     def connect(self, rendezvous: Rendezvous) -> None:
-        """Rank 0 joins the transfer group with the engines; the others have nothing to join."""
+        """Rank 0 joins the transfer group with the engines; the other ranks do nothing."""
         self._started.connect(rendezvous)
 
     def send(self) -> None:
-        """Send every weight to the engines: rank 0 sends, the others help to gather."""
+        """Send every weight to the engines: rank 0 sends, the other ranks take part in gathering."""
         self._started.send()
 
     def perturb(self) -> None:
@@ -141,12 +141,12 @@ class LearnerWorker:
         return self._model.load(path)
 
     def export(self, path: Path) -> None:
-        """Write the Hugging Face folder alone."""
+        """Write only the Hugging Face folder."""
         self._model.export(path)
 
     def stop(self) -> None:
-        """Forget the model and its optimizer. The process group stays until the process ends: DeepSpeed keeps handles
-        to it, and a later `start` in this process uses it again."""
+        """Release the model and its optimizer. The process group stays until the process ends: DeepSpeed keeps handles
+        to it, and a later `start` in this process reuses it."""
         if self._rank is not None:
             self._rank.stop()
             self._rank = None

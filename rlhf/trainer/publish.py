@@ -1,7 +1,7 @@
-"""A publish is a transaction, and it is proved: rules 3 and 4 of the design.
+"""Weight sync as a transaction with verification.
 
 prepare all engines → the learner sends while all receive → commit → canary → resume. Each phase has the same deadline.
-Whatever fails, no engine is resumed: the run ends with a `PublishError` that names engine, phase and version.
+On any failure no engine is resumed: the run ends with an error that names engine, phase and version.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GRACE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CanaryAnswer:
-    """What an engine said of the canary's sequences: log-probs and, where it says them, the experts of their tokens."""
+    """An engine's answer on the canary's sequences: log-probs and, where known, the experts of their tokens."""
 
     logprobs: Scores
     routing: Sequence[Routing | None]
@@ -61,7 +61,8 @@ class Publisher:
         await self._phase("connect", joining)
 
     async def publish(self) -> PolicyVersion:
-        """Returns the version that every engine now samples from. Raises `PublishError`."""
+        """Sync the learner's weights; returns the version that every engine now samples from. Raises an error that
+        names the phase."""
         await self._transaction(self._prove)
         return self._source.version
 
