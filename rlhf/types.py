@@ -199,6 +199,7 @@ class Segment:
 
     @property
     def action_mask(self) -> NDArray[np.bool_]:
+        """`bool [T]`: true at ACTION tokens."""
         mask: NDArray[np.bool_] = self.kinds == TokenKind.ACTION
         return mask
 
@@ -239,6 +240,7 @@ class Trajectory:
 
     @property
     def action_tokens(self) -> int:
+        """Number of ACTION tokens in all segments."""
         return int(sum(int(segment.action_mask.sum()) for segment in self.segments))
 
 
@@ -296,6 +298,7 @@ class Sample:
 
     @property
     def trainable(self) -> bool:
+        """Whether the episode has a trajectory and a score."""
         return isinstance(self.trajectory, Trajectory) and isinstance(self.score, Scored)
 
     @property

@@ -88,6 +88,7 @@ async def spawn_learners(recipe: Recipe, cluster: Cluster) -> Sequence[Worker]:
 
 
 def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
+    """The settings of the ranks for `model`."""
     return LearnerSettings(
         model_path=model,
         model=recipe.model.model_copy(update={"lora": adapters_of(recipe, model)}),
@@ -148,6 +149,7 @@ def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
 
 
 def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...], *, publishes: bool) -> EngineSettings:
+    """The settings of an engine for `model`; `publishes` is whether it receives weight syncs."""
     rollout = recipe.rollout
     adapters = adapters_of(recipe, model) if publishes and recipe.model.publishes_adapters else None
     return EngineSettings(

@@ -12,7 +12,7 @@ from rlhf.types import Failed, Filtered, Group, Task, Ticket, Updated
 
 
 class Ledger:
-    """Knows every ticket that is out, and writes the records of its episodes when their fate is known."""
+    """Tracks all outstanding tickets, and writes the records of their episodes when the outcomes are known."""
 
     def __init__(self, folder: RunFolder, samples: int, fates: Mapping[str, int] = MappingProxyType({})) -> None:
         """`samples` to a group. A run that is resumed goes on from the `fates` of the episodes that are written."""
@@ -24,7 +24,7 @@ class Ledger:
         self._out[ticket.ordinal] = (ticket, task, None)
 
     def settled(self, ticket: Ticket, outcome: Group | Filtered | Failed, *, kept: bool) -> None:
-        """A group that is kept waits for its update; any other has met its fate."""
+        """A group that is kept waits for its update; the outcome of any other is known now."""
         _, task, _ = self._out.pop(ticket.ordinal)
         match outcome:
             case Failed():
@@ -52,12 +52,12 @@ class Ledger:
 
     @property
     def sample_accounts(self) -> dict[str, int]:
-        """Episodes by fate; those that are out are in flight, written or not."""
+        """Episodes by outcome; those of outstanding tickets are in flight, written or not."""
         out, counts = len(self._out) * self._samples, self._writer.counts
         return counts | {name: counts[name] + out for name in ("admitted", Fate.IN_FLIGHT.value)}
 
     def close(self) -> None:
-        """Write what was still out: the end of the run is a fate too."""
+        """Write the records of outstanding tickets, whose outcome is the end of the run."""
         for ticket, task, group in self._out.values():
             self._writer.write(records_in_flight(ticket, task, self._samples, group))
         self._out.clear()

@@ -237,6 +237,7 @@ class RewardPlot(Callback):
 
 
 def make_buffer(config: TrainerConfig, point: ResumePoint | None) -> TicketBuffer:
+    """The buffer of the run; after a resume, with the accounts and outstanding ordinals of the checkpoint."""
     return TicketBuffer(
         groups_per_update=config.groups_per_update,
         max_staleness=config.max_staleness,

@@ -187,10 +187,12 @@ class ReplayedEnvironment:
 
 
 def recorded_line(key: Key, method: str, request: Json) -> Json:
+    """The fields of a line that identify its request."""
     return {"session": key[0], "opening": key[1], "method": method, "request": as_written(request)}
 
 
 def reset_request(task: Task, seed: int) -> Json:
+    """The recorded form of a reset."""
     return {"task": task_data(task), "seed": seed}
 
 

@@ -108,6 +108,7 @@ class EnvironmentConfig(Config):
 
     @property
     def sessions_per_server(self) -> int:
+        """Maximum number of concurrent sessions on each server."""
         return math.ceil(self.max_sessions / max(1, self.servers))
 
     @property

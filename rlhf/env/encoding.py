@@ -97,6 +97,7 @@ def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
 
 
 def joined_text(messages: tuple[Message, ...]) -> str:
+    """The contents of the messages as one text."""
     return "\n\n".join(message.content for message in messages)
 
 

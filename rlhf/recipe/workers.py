@@ -91,15 +91,18 @@ def environment_roles(recipe: Recipe) -> tuple[Role, ...]:
 
 
 def reward_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
+    """The device of reward models: `cuda` if they reserve GPUs."""
     reward = recipe.reward.model_scorer
     return "cuda" if reward and reward.gpus_per_worker else "cpu"
 
 
 def engine_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
+    """The device of engines: `cuda` if they reserve GPUs."""
     return "cuda" if recipe.rollout.gpus_per_engine else "cpu"
 
 
 def learner_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
+    """The device of learner ranks: `cuda` if they reserve GPUs."""
     return "cuda" if recipe.trainer.deepspeed.gpus_per_rank else "cpu"
 
 

@@ -112,6 +112,7 @@ class LiveView:
 
 
 def reward(latest: float | None, all_rewards: Sequence[float]) -> Text:
+    """The latest reward, and a curve of all rewards."""
     return Text.assemble((format_number(latest, ".3f"), "bold"), "  ", (curve(all_rewards), "cyan"))
 
 
@@ -155,6 +156,7 @@ def speed(line: UpdateLine, more: str = "") -> tuple[str, RenderableType]:
 
 
 def learning(line: UpdateLine) -> Text:
+    """Learning rate, KL and clip fraction of an update."""
     rate, kl, clipped = (
         format_number(line.learning_rate, ".1e"),
         format_number(line.kl, ".1e"),
@@ -165,6 +167,7 @@ def learning(line: UpdateLine) -> Text:
 
 
 def groups(line: UpdateLine) -> Text:
+    """Counts of failed and filtered groups and of lost samples."""
     failed = (f"{line.failed} failed", "bold red" if line.failed else "dim")
     lost = (f"{line.lost} samples lost", "bold red" if line.lost else "dim")
     return Text.assemble(failed, "   ", (f"{line.filtered} filtered", "dim"), "   ", lost)

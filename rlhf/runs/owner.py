@@ -141,6 +141,7 @@ class Owner:
 
 
 def name(fence: int) -> str:
+    """The file name of the claim with that fencing token."""
     return f"{fence:06d}"
 
 

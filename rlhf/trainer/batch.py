@@ -22,9 +22,9 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 ROW_TOKENS = 512
-"""Wide enough for a group of short samples, so that its prompt is computed once, and narrow enough to deal rows evenly
-to ranks and to leave little room in them. Attention is in blocks of sequences (`rlhf.models.blocks`): rows cost it
-nothing."""
+"""Long enough for a group of short samples, so that its prompt is computed once, and short enough to distribute rows
+evenly over ranks with little empty space. Attention is computed in blocks of sequences (`rlhf.models.blocks`), so the
+row length adds no cost there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,10 +54,9 @@ class PerToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """What one update trains on. `sequences[i]` belongs to sample `sequence_samples[i]`, that to group
-    `sample_groups[s]`; sample `s` owns the flat range `offsets[s]:offsets[s + 1]` of `per_token` and is known as
-    `samples[s]`, its `(ordinal, sample index)`.
-    """
+    """The training data of one update. `sequences[i]` belongs to sample `sequence_samples[i]`, and sample `s` to group
+    `sample_groups[s]`. Sample `s` has the flat range `offsets[s]:offsets[s + 1]` of `per_token`, and `samples[s]` is
+    its `(ordinal, sample index)`."""
 
     sequences: tuple[TokenSequence, ...]
     sequence_samples: Ints
@@ -83,14 +82,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MicroBatch:
-    """One forward and backward pass: `token_ids`, `position_ids` `int32 [R, L]`, several prefix groups a row, positions
-    starting at 0 in each. Over its ACTION tokens, `[A]`: `targets` their index in the flattened `[R * L]`, `sources`
-    that of the token before each in its sequence, `places` their index in the batch's flat arrays, `sequences` the
-    number of their sequence within the micro-batch; `per_token` its columns. Over its sequences, `[S]`: `ends` is the
-    flat index of the last token, `samples` the number of the sample in the batch. One without action tokens is padding,
-    computed like any other. `most` is the largest A of the micro-batches that ranks compute at the same time. `routing`
-    `int16 [R, L, layers, k]` are the experts that the engine chose, -1 where it did not say; None where nobody asked.
-    """
+    """The data of one forward and backward pass: `token_ids`, `position_ids` `int32 [R, L]`, several prefix groups per
+    row, positions starting at 0 in each. Over its ACTION tokens, `[A]`: `targets` their index in the flattened `[R *
+    L]`, `sources` that of the token before each in its sequence, `places` their index in the batch's flat arrays,
+    `sequences` the number of their sequence within the micro-batch; `per_token` its columns. Over its sequences, `[S]`:
+    `ends` is the flat index of the last token, `samples` the number of the sample in the batch. A micro-batch without
+    action tokens is padding, and is computed like any other. `most` is the largest A of the micro-batches that ranks
+    compute at the same time. `routing` `int16 [R, L, layers, k]` are the experts that the engine chose, -1 where they
+    are unknown; None where they were not requested."""
 
     token_ids: NDArray[np.int32]
     position_ids: NDArray[np.int32]
@@ -137,8 +136,8 @@ def build_batch(
     mask_truncated: bool = False,
     version: PolicyVersion | None = None,
 ) -> Batch:
-    """The trainable samples of `groups`. With `mask_truncated` those that were cut off weigh nothing. `version` is that
-    of the learner's weights, None where the tokens' versions are not this learner's."""
+    """A batch of the trainable samples of `groups`. With `mask_truncated` truncated samples have weight 0. `version` is
+    that of the learner's weights, None where the tokens' versions are not this learner's."""
     return assemble(
         [
             Entry(
@@ -200,12 +199,12 @@ def build_minibatches(
     constant_tokens: float = 1.0,
     whole_groups: bool = False,
 ) -> list[tuple[Minibatch, ...]]:
-    """Cut a batch for the ranks: `result[rank][step]`. Steps hold whole groups in order; one without action tokens is
-    left out. In every step all ranks have the same number of micro-batches and the same denominator.
+    """Split a batch for the ranks: `result[rank][step]`. Steps contain whole groups in order; a step without action
+    tokens is left out. In every step all ranks have the same number of micro-batches and the same denominator.
 
     A row holds about `row_tokens`, a micro-batch up to `tokens_per_microbatch` (never less than its longest sequence).
-    `aggregation` and `constant_tokens` decide the denominator (`rlhf.trainer.aggregation`). With `whole_groups`
-    the sequences of a group, which must share their context, are never parted, however long.
+    `aggregation` and `constant_tokens` determine the denominator (`rlhf.trainer.aggregation`). With `whole_groups` the
+    sequences of a group, which must share their context, are never split over rows, however long.
     """
     steps = []
     for groups in np.array_split(np.arange(batch.groups), minibatches):

@@ -43,10 +43,10 @@ class Accounts:
 class TicketBuffer:
     """Admits, settles and hands out groups for `updates` updates from `version` on.
 
-    `reissue` are the ordinals that were out when a checkpoint was taken: they are admitted again, first. `accounts`
-    are those of that moment (`settled_accounts`).
-    Raises `FailureBudgetSpent` from `take` when more than `failure_budget` of the samples of the last groups were lost:
-    all of a group that failed, and in every other those that have no number.
+    `reissue` are the ordinals that were outstanding when a checkpoint was taken: they are admitted again, first.
+    `accounts` are those of that moment (`settled_accounts`). `take` raises `FailureBudgetSpent` when more than
+    `failure_budget` of the samples of the last groups were lost: all of a failed group, and the samples without a score
+    in any other.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class TicketBuffer:
     async def take(self) -> list[Group]:
         """Wait for the oldest `groups_per_update` live tickets, and return their groups in order.
 
-        Each of them settles within the deadlines of its rollout, so this ends.
+        Each of them settles within the deadlines of its rollout, so this wait ends.
         """
         await self._until(lambda: self._too_many_failures() or self._oldest_are_settled())
         if self._too_many_failures():
@@ -124,7 +124,7 @@ class TicketBuffer:
         return [group for ordinal in self._taken if (group := self._live[ordinal]) is not None]
 
     def advance(self, version: PolicyVersion) -> None:
-        """The engines now sample from `version`; the groups taken before it are trained and their tickets free."""
+        """The engines now sample from `version`; the groups taken before are trained, and their tickets are freed."""
         for ordinal in self._taken:
             del self._live[ordinal]
         self._trained += len(self._taken)
@@ -206,7 +206,8 @@ class TicketBuffer:
 
 
 def lost_samples(outcome: Group | Filtered | Failed) -> tuple[int, int]:
-    """How many samples of a group have no number or no group to train in, and how many it has."""
+    """The number of lost samples of a group (without a score, or in a failed group), and the number of all its
+    samples."""
     if isinstance(outcome, Failed):
         return len(outcome.samples), len(outcome.samples)
     samples = outcome.group.samples if isinstance(outcome, Filtered) else outcome.samples

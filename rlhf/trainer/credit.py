@@ -37,9 +37,9 @@ def with_advantages(
     kl_coefficient: float,
     max_tokens: int,
 ) -> tuple[Batch, dict[str, float]]:
-    """The batch with its advantages (and a critic's targets), and what there is to say of them.
+    """The batch with its advantages (and a critic's targets), and the metrics of this step.
 
-    `groups` are those that the batch was built from. Raises `NotFinite` for a number that is none.
+    `groups` are those that the batch was built from. Raises `NotFinite` for NaN or infinity.
     """
     if batch.tokens == 0:  # nobody said anything: there is nothing to credit
         return batch, {}

@@ -24,12 +24,13 @@ Ints = NDArray[np.int64]
 class Episodes:
     """The trainable episodes of a batch, in its order.
 
-    `outcomes` `[B]` are what the scorers said (shaped by length and, where KL is in the reward, by it), `groups` `[B]`
-    numbers whom each is compared with: the same role in the same group. `lengths` `[B]` are its ACTION tokens; `mask`
-    `[B, T]` is true on them and `turns` `[B, T]` numbers their turns. `rewards` `[B, T]` are token by token, and add
-    up to the outcome: what the turns were given, with its weight in the outcome, at their last actions, the rest at
-    the last of all, KL everywhere. What nobody asked for is None: `baselines` `[B]` (a greedy episode's outcome),
-    `values` `[B, T]` and `bootstrap` `[B]` (the critic), `behaviour`, `proximal` and `reference` log-probs `[B, T]`.
+    `outcomes` `[B]` are the scores (including the length penalty and, where KL is in the reward, the KL penalty).
+    `groups` `[B]` is the comparison group of each: the same role in the same group. `lengths` `[B]` are its ACTION
+    tokens; `mask` `[B, T]` is true on them and `turns` `[B, T]` numbers their turns. `rewards` `[B, T]` are per token,
+    and sum to the outcome: the rewards of turns, with their weight in the outcome, at the turns' last actions, the rest
+    at the very last action, KL everywhere. Columns that were not requested are None: `baselines` `[B]` (a greedy
+    episode's outcome), `values` `[B, T]` and `bootstrap` `[B]` (the critic), `behaviour`, `proximal` and `reference`
+    log-probs `[B, T]`.
     """
 
     outcomes: Doubles
@@ -60,10 +61,10 @@ def episodes_of(
     kl_in_reward: float = 0.0,
     estimator: Estimator = "k1",
 ) -> Episodes:
-    """The episodes of `groups` with the ranks' `outputs` of them. `behaviour` is `[N]`, flat as in the batch.
+    """The episodes of `groups` with the ranks' `outputs` for them. `behaviour` is `[N]`, flat as in the batch.
 
-    `kl_in_reward` is the price of a nat of KL to the reference, by `estimator`. Raises `NotFinite` for a score that is
-    no number: nothing trains on it.
+    `kl_in_reward` is the coefficient of KL to the reference in the reward, per nat, estimated by `estimator`. Raises
+    `NotFinite` for a score that is NaN or infinite: nothing is trained on it.
     """
     trained = [(g, trajectory, score) for g, group in enumerate(groups) for _, trajectory, score in group.trainable]
     lengths = np.array([trajectory.action_tokens for _, trajectory, _ in trained], np.int64)
@@ -94,7 +95,7 @@ def _compared(keys: Sequence[tuple[int, str]]) -> Ints:
 
 
 def overlong_penalty_of(lengths: Ints, overlong: OverlongConfig, max_tokens: int) -> Doubles:
-    """What each reply's length costs it, `[B]`; zeros where shaping is off."""
+    """The length penalty of each reply, `[B]`; zeros where shaping is off."""
     if not overlong.buffer_tokens:
         return np.zeros(lengths.shape)
     return overlong_penalty(

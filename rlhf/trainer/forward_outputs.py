@@ -46,8 +46,9 @@ class ForwardOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankForwardOutputs:
-    """One rank's part of `ForwardOutputs`: `columns` over its ACTION tokens, which are at `places` `[A]` of the batch,
-    and `last_values` over its sequences `[S]`, which belong to `samples` and begin at the places `firsts`."""
+    """One rank's part of `ForwardOutputs`: `columns` over its ACTION tokens, which have the indices `places` `[A]`
+    in the batch, and `last_values` over its sequences `[S]`, which belong to `samples` and start at the indices
+    `firsts`."""
 
     places: Ints
     samples: Ints
@@ -57,8 +58,8 @@ class RankForwardOutputs:
 
 
 class Columns:
-    """Collects a rank's outputs micro-batch by micro-batch: tensors until the end, so that a GPU is never waited
-    for."""
+    """Collects a rank's outputs micro-batch by micro-batch, as tensors until the end, so that nothing waits for the
+    GPU."""
 
     def __init__(self) -> None:
         empty = np.zeros(0, np.int64)
@@ -66,14 +67,14 @@ class Columns:
         self._kept: dict[str, list[Any]] = {}
 
     def begin(self, microbatch: MicroBatch) -> None:
-        """What is kept next is this micro-batch's."""
+        """Start a micro-batch: the following calls of `keep` belong to it."""
         self._places.append(microbatch.places)
         self._samples.append(microbatch.samples)
         starts = np.searchsorted(microbatch.sequences, np.arange(len(microbatch.samples)))
         self._firsts.append(microbatch.places[starts])
 
     def keep(self, name: str, values: Any) -> None:
-        """A tensor over the micro-batch's ACTION tokens, or over its sequences."""
+        """Store a tensor over the micro-batch's ACTION tokens, or over its sequences."""
         self._kept.setdefault(name, []).append(values)
 
     def answer(self) -> RankForwardOutputs:
@@ -91,7 +92,7 @@ class Columns:
 
 
 def gather_forward_outputs(answers: Sequence[RankForwardOutputs], tokens: int, samples: int) -> ForwardOutputs:
-    """All ranks' outputs in the order of the batch of `tokens` ACTION tokens and `samples` samples."""
+    """All ranks' outputs in the order of the batch with `tokens` ACTION tokens and `samples` samples."""
     columns: dict[str, Floats] = {}
     for answer in answers:
         for name, values in answer.columns.items():

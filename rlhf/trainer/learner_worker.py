@@ -41,7 +41,7 @@ class LearnerWorker:
     """Worker of one rank. Call `start` first; only `meeting` may come before it."""
 
     def __init__(self, name: str = "learner-0", *, loopback: bool = False) -> None:
-        """With `loopback` all that meet this worker are on its machine, and nobody else can."""
+        """With `loopback` all peers of this worker are on its machine, and no other machine can connect."""
         self.name, self._loopback = name, loopback
         self._rank: Rank | RewardRank | None = None
 
@@ -96,7 +96,7 @@ class LearnerWorker:
         return self._of_pairs.prefer(minibatches, terms)
 
     def judge(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
-        """What `prefer` would report, without learning."""
+        """The metrics that `prefer` would report, without training."""
         return self._of_pairs.judge(minibatches, terms)
 
     def diverge(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
@@ -124,7 +124,7 @@ class LearnerWorker:
         self._started.send()
 
     def perturb(self) -> None:
-        """Move every weight far above tolerance, for the drill."""
+        """Perturb every weight by far more than the tolerance, to verify the path of weight syncs."""
         self._started.perturb()
 
     def restore(self) -> None:

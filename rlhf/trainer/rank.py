@@ -67,7 +67,7 @@ class Rank(ModelRank):
         self._held: list[Tensor] | None = None
 
     def forward_outputs(self, microbatches: Sequence[MicroBatch], wanted: ForwardRequest) -> RankForwardOutputs:
-        """What is `wanted` of every ACTION token, without gradients."""
+        """The `wanted` outputs for every ACTION token, without gradients."""
         columns = Columns()
         for microbatch in microbatches:
             columns.begin(microbatch)

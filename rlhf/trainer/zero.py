@@ -30,10 +30,10 @@ from rlhf.transfer.store import SignedStore, open_store
 from rlhf.transfer.types import Meeting
 
 TAG = "state"
-"""DeepSpeed's name of the one state in a checkpoint's folder."""
+"""DeepSpeed's tag of the only state in a checkpoint's folder."""
 
 _kept: list[SignedStore] = []
-"""Of the process group, for as long as the process lives: torch holds a store's C++ half alone."""
+"""The process group's store, kept for the lifetime of the process: torch keeps only its C++ part alive."""
 
 
 def join(rank: int, world_size: int, meeting: Meeting, device: str, timeout_seconds: float) -> None:

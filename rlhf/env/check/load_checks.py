@@ -17,6 +17,7 @@ GRACE_SECONDS = 30.0
 
 
 async def cancel(target: Target) -> str:
+    """A session is freed when its client is killed during a step."""
     before = await target.active() if target.extras else 0
     async with target.conversation() as talk:
         await talk.reset(0)
@@ -27,6 +28,7 @@ async def cancel(target: Target) -> str:
 
 
 async def leak(target: Target) -> str:
+    """Sessions are freed when their clients are killed."""
     before = await target.active() if target.extras else 0
     async with contextlib.AsyncExitStack() as stack:
         talks = await open_sessions(stack, target, KILLED_CLIENTS)
@@ -37,6 +39,7 @@ async def leak(target: Target) -> str:
 
 
 async def capacity(target: Target) -> str:
+    """A server at capacity refuses the next client with its numbers, and frees the slots of killed clients."""
     if (places := target.extras.get("max_sessions", 0)) > LARGEST_CAPACITY:
         raise NotApplicable(f"{places} places; start it with at most {LARGEST_CAPACITY} to have them filled")
     async with contextlib.AsyncExitStack() as stack:
@@ -78,6 +81,7 @@ async def freed(target: Target, before: int, places: int = 1) -> float:
 
 
 async def is_free(target: Target, before: int, places: int) -> bool:
+    """Whether killed sessions are gone: by the session count, or by opening `places` sessions."""
     if target.extras:
         return await target.active() <= before
     async with contextlib.AsyncExitStack() as stack:

@@ -148,6 +148,7 @@ def example(schema: Mapping[str, Any]) -> Json:
 
 
 def smallest(schema: Mapping[str, Any]) -> Any:
+    """The smallest value that satisfies a simple schema."""
     if "const" in schema:
         return schema["const"]
     if schema.get("enum"):

@@ -99,12 +99,14 @@ def answer_request(name: str, environment: LocalEnvironment, request: dict[str, 
 
 
 def call_environment(environment: LocalEnvironment, request: dict[str, Any]) -> Observation:
+    """Call the method that the request names."""
     if request["method"] == "reset":
         return environment.reset(task_from(TaskData.model_validate(request["task"])), seed=request["seed"])
     return environment.step(action_from(Action.model_validate(request["action"])))
 
 
 def line(data: dict[str, Any]) -> bytes:
+    """One line of JSON, as sent over the socket."""
     return dumps(data).encode() + b"\n"
 
 

@@ -67,6 +67,7 @@ async def call_tool(
 
 
 def tool_result(said: Observation) -> Json:
+    """An observation in the result format of tool calls."""
     text = joined_text(said.messages)
     return {"content": [{"type": "text", "text": text}], "structured_content": None, "data": text, "is_error": False}
 
@@ -91,6 +92,7 @@ def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object)
 
 
 def find_tool(spec: EnvironmentSpec, name: str) -> Tool:
+    """The tool with that name. Raises `BadCall`."""
     for tool in spec.tools:
         if tool.name == name:
             return tool

@@ -44,6 +44,7 @@ async def answer_mcp(sessions: EnvironmentSessions, body: object, headers: Mappi
 
 
 async def shake_hands(sessions: EnvironmentSessions, request_id: str | int, asked: object) -> Response:
+    """Open a session and answer MCP's `initialize` request, with the requested protocol version if it is supported."""
     session = await sessions.open()
     result = {
         "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],

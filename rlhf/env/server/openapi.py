@@ -62,6 +62,7 @@ class RpcAnswer(BaseModel):
 
 
 def problems(*statuses: int) -> Responses:
+    """The error responses with these status codes."""
     return {status: {"model": EnvironmentErrorBody, "description": "An error"} for status in statuses}
 
 

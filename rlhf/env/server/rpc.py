@@ -60,6 +60,7 @@ async def answer_rpc(sessions: EnvironmentSessions, data: object, own: Environme
 
 
 def rpc_code(refused: EnvironmentRefused) -> int:
+    """The JSON-RPC error code of a refusal."""
     if refused.code in (Code.CAPACITY_REACHED, Code.FACTORY_ERROR):
         return SERVER_ERROR
     return INVALID_PARAMS if refused.code in (Code.SESSION_ERROR, Code.VALIDATION_ERROR) else INTERNAL_ERROR
@@ -79,6 +80,7 @@ async def perform(sessions: EnvironmentSessions, request: RpcRequest, own: Envir
 
 
 def close_session(sessions: EnvironmentSessions, params: Json, own: EnvironmentSession | None) -> Json:
+    """End the session that the request names. Raises `RpcError`."""
     session_id = text_param(params, "session_id")
     if own is not None and own.id == session_id:
         raise RpcError(INVALID_REQUEST, "A socket cannot close its own session so: send a close frame")
@@ -125,12 +127,14 @@ async def call_in(session: EnvironmentSession, spec: EnvironmentSpec, name: str,
 
 
 def spec_with_tools(sessions: EnvironmentSessions) -> EnvironmentSpec:
+    """The spec of an environment with tools. Raises `RpcError` where it has none."""
     if not sessions.isolation.spec.tools:
         raise RpcError(INTERNAL_ERROR, "Environment does not support MCP: it has no tools")
     return sessions.isolation.spec
 
 
 def text_param(params: Json, name: str) -> str:
+    """A required text parameter. Raises `RpcError` where it is missing."""
     value = params.get(name)
     if not isinstance(value, str) or not value:
         raise RpcError(INVALID_PARAMS, f"Invalid params - {name!r} is required")

@@ -154,6 +154,7 @@ async def respond(frame: Frame, sessions: EnvironmentSessions, session: Environm
 
 
 def too_long(length: int, limit: int) -> EnvironmentRefused:
+    """The error for a frame that exceeds the limit."""
     message = f"The message has {length:,} bytes; this server takes {limit:,}"
     return EnvironmentRefused(Code.VALIDATION_ERROR, message, 413, errors=[])
 

@@ -53,7 +53,6 @@ class ObjectServer:
 
     def serve(self) -> None:
         """Serve requests until the input ends."""
-        """Carry out requests until nobody asks."""
         while line := self._requests.readline():
             self._send(self._answer(json.loads(line)))
 

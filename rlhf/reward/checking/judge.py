@@ -128,6 +128,7 @@ class Reach:
         self._reached: set[str] = set()
 
     def uses_the_code(self, test: ast.Module, *, asked: bool) -> bool:
+        """Whether the test depends on the code; `asked` is whether it queried the code."""
         mentioned = {name.id for name in _names(test)} & self._set
         used = asked or bool(mentioned & self._reached)
         self._reached |= mentioned if used else set()
@@ -205,6 +206,7 @@ def why_test_fails(test: ast.Module, names: Names, link: Link, reach: Reach, *, 
 
 
 def in_a_line(error: BaseException) -> str:
+    """An exception in one printable line."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - an object of the code is part of it, and is not shown

@@ -72,6 +72,7 @@ class Met:
         self._numbers: dict[int, int] = {}
 
     def number(self, value: Any) -> int | None:
+        """The number of a value that occurred before, else None."""
         return self._numbers.get(id(value))
 
     def add(self, value: Any) -> None:
@@ -79,6 +80,7 @@ class Met:
         self.values.append(value)
 
     def numbered(self, number: Any) -> Any:
+        """The value with that number. Raises `NoValue`."""
         if type(number) is not int or not 0 <= number < len(self.values):
             raise NoValue("what arrived was not met")
         return self.values[number]

@@ -63,6 +63,7 @@ def policy_app(
 def policy_uvicorn_config(
     app: Doors, access: Access = ACCESS, *, host: str = LOOPBACK, port: int = 0
 ) -> uvicorn.Config:
+    """The uvicorn settings for the app, with the limits of `access`."""
     return serving(app, access, host=host, port=port, lifespan="off", timeout_graceful_shutdown=GOODBYE_SECONDS)
 
 

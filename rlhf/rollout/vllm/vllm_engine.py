@@ -71,11 +71,13 @@ class VllmEngine:
 
     @property
     def facts(self) -> EngineFacts:
+        """Facts about the engine and its model."""
         model = self._engine.model_config
         return EngineFacts(model.max_model_len, model.get_vocab_size(), vllm.__version__, seconds=0)
 
     @property
     def busy(self) -> bool:
+        """Whether there is work: replies to return, or unfinished requests while the engine is not paused."""
         return bool(self._finished) or (not self._paused and self._engine.has_unfinished_requests())
 
     def add(self, request: GenerateRequest) -> None:
@@ -140,6 +142,7 @@ class VllmEngine:
             self._paused = True
 
     def resume(self) -> None:
+        """Resume sampling."""
         if self._paused:
             self._engine.wake_up(tags=["scheduling"])
             self._paused = False
