@@ -46,8 +46,8 @@ class History(Protocol):
 def history_of(
     renderer: Renderer, task: Sequence[Message], first: Sequence[Message], last_turns: int | None
 ) -> History:
-    """The initial history of an episode whose first messages are `first`. The policy sees the full history, its
-    `last_turns` turns, or, with 0, only the newest messages; the last two under the messages of the `task`."""
+    """The initial history of an episode whose first messages are `first`. The policy sees the full history; or `first`
+    and its `last_turns` turns; or, with 0, the messages of the `task` and the newest messages."""
     if last_turns is None:
         return FullHistory(renderer, first)
     return LastTurns(renderer, task if last_turns == 0 else first, first, last_turns)

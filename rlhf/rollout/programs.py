@@ -37,7 +37,7 @@ class Programs:
     async def outcome_of(self, program: Callable[..., Any], *arguments: object, seconds: float) -> Any:
         """The program's return value, `Raised`, `Late` or `NotStarted`."""
         if inspect.iscoroutinefunction(program):
-            # `_within` handles a cancellation; a keyboard interrupt comes from the user and must pass.
+            # Both must pass: `_within` handles a cancellation, and a keyboard interrupt comes from the user.
             passing = asyncio.CancelledError, KeyboardInterrupt
             started = attempt_awaiting(program(*arguments), also=BaseException, but=passing)
             return await _within(asyncio.ensure_future(started), seconds)

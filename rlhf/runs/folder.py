@@ -80,8 +80,8 @@ class RunFolder:
             self.owner.give_back()
 
     def set_records_aside(self, *others: str) -> None:
-        """Move the records of an earlier attempt, and `others`, to `aside.N`. Its logs stay: the user's shell may be
-        writing to them."""
+        """Move the records of an earlier attempt, and `others`, to `aside.N`. Its logs stay: the process that started
+        this run may be writing to them."""
         found = [record for name in (*RECORDS, *others) if not is_empty(record := self.path / name)]
         if not found:
             return

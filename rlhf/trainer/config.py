@@ -251,7 +251,7 @@ class PublishConfig(Config):
 
 
 class TrainerConfig(Config):
-    """Sizes of batches and updates, from which all else is derived; no size must divide another."""
+    """Sizes of batches and updates, from which all else is derived; they need not be multiples of one another."""
 
     algorithm: AlgorithmName | None = None
     """A preset: the settings of this algorithm, each of which the recipe may override."""

@@ -47,7 +47,7 @@ class ScriptedOpponent:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedMoves:
     """A `Move`: a random choice among the texts that `pattern` finds after the last `after` in the shown text. Raises
-    `ValueError` where it finds none: inventing a move would be worse than losing the game's data."""
+    `ValueError` where it finds none: an invented move would be worse than no game."""
 
     pattern: re.Pattern[str]
     after: str = ""
