@@ -1,4 +1,4 @@
-"""Engines without a learner: evaluate a checkpoint, or ask it something."""
+"""Engines without a learner: evaluate a checkpoint, or generate a reply with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def untold(message: str) -> None:
-    """Tells no one."""
+    """A `tell` that discards its message."""
 
 
 def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluation:
@@ -45,7 +45,8 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
 
 
 def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
-    """One reply to one user message, by one engine in this process. Raises `UserError` for a prompt without room."""
+    """One reply to one user message, by one engine in this process. Raises `UserError` for a prompt that leaves no
+    room."""
 
     async def answer(serving: Serving) -> str:
         tokens = serving.renderer.prompt((Message(role="user", content=prompt),))
@@ -75,7 +76,7 @@ async def _served(
     work: Callable[[Serving], Coroutine[Any, Any, T]],
     asked: Iterable[Sequence[Message]] = (),
 ) -> T:
-    """The work's result on engines that serve `model`; their logs are not kept."""
+    """Run `work` with engines that serve `model`; returns its result. Their logs are not kept."""
 
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder)

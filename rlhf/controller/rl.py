@@ -1,4 +1,5 @@
-"""Reinforcement learning as a kind of run: engines play, the learner learns, and the engines follow it."""
+"""Reinforcement learning as a kind of run: engines play episodes, the learner trains, and its weights are
+synced back."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ from rlhf.trainer.publish import Publisher
 from rlhf.types import PolicyVersion, Task, Updated
 
 EXPLAINED_SECONDS = 60.0
-"""How long a failed engine's error is kept for the learner's."""
+"""How long to wait for the learner's error after an engine's start has failed."""
 
 
 async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack) -> tuple[Playing, Provenance]:
@@ -98,15 +99,15 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
 
 
 async def explain_start_failure(failure: WorkerFailed, starting: asyncio.Future[Any]) -> RlhfError:
-    """What to tell people when an engine's start failed while the learner's was `starting`: both load one model, and
-    where the model is at fault the learner says how, in a `UserError`."""
+    """The error to report when an engine's start failed while the learner's was `starting`: both load the same model,
+    and where the model is the cause the learner raises a more specific `UserError`."""
     await asyncio.wait({starting}, timeout=EXPLAINED_SECONDS)
     refused = starting.exception() if starting.done() and not starting.cancelled() else None
     return refused if isinstance(refused, UserError) else failure
 
 
 class Playing:
-    """A `Kind` whose updates learn from episodes that engines play: a `Loop` with its observers."""
+    """A `Kind` whose updates learn from episodes that engines play: a `Loop` with its instrumentation."""
 
     def __init__(
         self,
@@ -215,7 +216,7 @@ class Playing:
         )
 
     def close(self) -> None:
-        """Write what is still out."""
+        """Record the episodes still in flight."""
         each(self._episodes.close, self._evaluations.close)
 
     @property
@@ -224,7 +225,7 @@ class Playing:
 
 
 class RewardPlot(Callback):
-    """Draws the `rewards` of training and of evaluations when the run ends."""
+    """Plots the `rewards` of training and of evaluations when the run ends."""
 
     def __init__(self, rewards: Sequence[tuple[PolicyVersion, float]]) -> None:
         self._rewards = rewards
@@ -236,6 +237,7 @@ class RewardPlot(Callback):
 
 
 def make_buffer(config: TrainerConfig, point: ResumePoint | None) -> TicketBuffer:
+    """The buffer of the run; after a resume, with the accounts and outstanding ordinals of the checkpoint."""
     return TicketBuffer(
         groups_per_update=config.groups_per_update,
         max_staleness=config.max_staleness,

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: the policy imitates demonstrations, every token of a reply alike."""
+"""Supervised fine-tuning: the policy learns from demonstrations, with equal weight for all tokens of a reply."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from rlhf.trainer.sft import demonstration_batch
 from rlhf.types import Message, Segment, Task
 
 Demonstration = tuple[tuple[Message, ...], str]
-"""What is asked, and the reply to imitate."""
+"""The prompt, and the reply to learn."""
 
 
 class SftTrainer:
-    """A `DatasetTrainer` on demonstrations. Nothing is held out."""
+    """A `DatasetTrainer` on demonstrations, without held-out sets."""
 
     shown = ("nll",)
     evaluates = False
@@ -55,7 +55,7 @@ class SftTrainer:
 
 
 async def start_sft(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> SftTrainer:
-    """Start the ranks on the policy in `model`, and find what it imitates."""
+    """Start the ranks on the policy in `model`, and load its demonstrations."""
     learner = make_learner(recipe, workers)
     facts = await learner.start(learner_settings(recipe, model))
     segments = await asyncio.to_thread(rendered, recipe, model, facts["context_tokens"], tell)

@@ -1,4 +1,5 @@
-"""The model a run starts from: given, or tiny, made and warmed up on demonstrations by the learner's own workers."""
+"""The start model of a run: given, or a tiny model, made and warmed up on demonstrations by the learner's own
+workers."""
 
 from __future__ import annotations
 
@@ -25,14 +26,14 @@ Conversation = Sequence[Message]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons:
-    """What a tiny model is warmed up on: the conversations, and what tells them from others."""
+    """Demonstrations for the warm-up of a tiny model: the conversations, and what identifies them for caching."""
 
     conversations: Sequence[Conversation]
     decides: str
 
 
 async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) -> str:
-    """The folder or hub name to start from. A tiny model that is missing is made, warmed up, and kept by content."""
+    """The folder or hub name of the start model. A missing tiny model is made, warmed up, and cached by content."""
     lessons = lessons_of(recipe)
 
     async def warm_up_and_tell(raw: Path, warm: Path) -> None:

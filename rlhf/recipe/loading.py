@@ -1,4 +1,4 @@
-"""Where a recipe's values come from, layer upon layer: other recipes, the algorithm's settings, the file, overrides."""
+"""Load a recipe in layers: other recipes, the algorithm's settings, the file, overrides."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlhf.recipe.schema import Recipe
 from rlhf.trainer.algorithm import adapter_layer, mismatch_layer, preset_layer
 
 Layer = tuple[str, dict[str, Any]]
-"""Where values come from, and the values."""
+"""A layer: the origin of its values, and the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class LoadedRecipe:
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`.
 
-    Layer upon layer: the recipe that `base` names (a path from this file's folder), the algorithm's settings, the file,
-    the overrides.
+    The layers, in order: the recipe that `base` names (a path relative to this file's folder), the algorithm's
+    settings, the file, the overrides.
     """
     bases, own, files = _files(path)
     name = {"name": path.stem} if "name" not in own else {}
@@ -96,7 +96,7 @@ def _folders_of(values: Mapping[str, Any], files: Sequence[Path], known: Sequenc
 
 
 def _beneath(values: Mapping[str, Any]) -> Layer:
-    """The settings that a kind or an algorithm stands for. A recipe may override them key by key."""
+    """The default settings of a kind or an algorithm. A recipe may override each key."""
     if values.get("kind") == "distill":
         own = {"trainer": {"algorithm": "distill"}, "reward": {"kind": "none"}}
         return "kind distill", merge(("algorithm", preset_layer("distill")), ("kind", own))[0]

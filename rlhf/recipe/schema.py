@@ -1,4 +1,4 @@
-"""A recipe: the parts' settings composed, and checked across the parts, without torch, ray or vllm."""
+"""The schema of a recipe: the settings of all parts, with checks across parts; without torch, ray or vllm."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rlhf.trainer.config import TrainerConfig
 
 
 class CallbackConfig(Config):
-    """Something of one's own between updates; `module:Class` alone is short for one without arguments."""
+    """A user-defined callback between updates; `module:Class` alone is short for one without arguments."""
 
     call: str
     """`module:Class` of an `rlhf.Callback`."""
     arguments: dict[str, Any] = Field(default_factory=dict)
-    """What it is made with."""
+    """Keyword arguments of the class."""
 
     @model_validator(mode="before")
     @classmethod
@@ -44,26 +44,26 @@ class CallbackConfig(Config):
 
 
 class Recipe(Config):
-    """Everything that decides a run."""
+    """All settings of a run."""
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the run and of its folder."""
     kind: str = "rl"
-    """`rl`: reinforcement learning; `distill`: a policy follows its teacher (`trainer.reference_path`) on samples of
-    its own; `offline`: reinforcement learning from recorded episodes (`data.episodes`); `sft`: supervised fine-tuning;
-    `reward_model`: a model of preferences, for `reward.model`; `preference`: a policy that learns from the pairs
-    themselves (DPO, IPO, KTO); or your own `module:function`. All on the same learner."""
+    """`rl`: reinforcement learning; `distill`: the policy learns from its teacher (`trainer.reference_path`) on its own
+    samples; `offline`: reinforcement learning from recorded episodes (`data.episodes`); `sft`: supervised fine-tuning;
+    `reward_model`: a model of preferences, for `reward.model`; `preference`: direct preference optimization of the
+    policy (DPO, IPO, KTO); or your own `module:function`. All use the same learner."""
     kind_arguments: dict[str, Any] = Field({})
-    """Keyword arguments of a kind of your own."""
+    """Keyword arguments of your own kind."""
     seed: int = Field(0, ge=0)
-    """Decides the order of tasks and every draw."""
+    """Seed of the order of tasks and of every random draw."""
     model: ModelConfig
     data: DataConfig
     sampling: SamplingConfig = SamplingConfig()
     rollout: RolloutConfig = RolloutConfig()
     reward: RewardConfig = RewardConfig()
     environment: EnvironmentConfig | None = None
-    """What episodes are played against; without one a task is one question and one reply."""
+    """The environment of the episodes; without one a task is one question and one reply."""
     agent: AgentConfig | None = None
     """A program that drives the episodes instead, as a client of the policy."""
     trainer: TrainerConfig = TrainerConfig()
@@ -151,7 +151,7 @@ class Recipe(Config):
             )
 
     def _updates_are_read(self) -> None:
-        """What an update of this kind would not read."""
+        """Refuse settings that an update of this kind would not read."""
         trainer, examples = self.trainer, self.kind in OF_EXAMPLES
         if self.kind_arguments and not self.is_own_kind:
             raise ValueError(f"kind_arguments are those of a kind of your own; kind is {self.kind}")
@@ -259,7 +259,7 @@ class Recipe(Config):
             )
 
     def _votes_are_answers(self) -> None:
-        """A whole reply is an answer only where the reward compares it whole."""
+        """Refuse votes over whole replies, unless the reward compares the whole reply."""
         for name, one in self.data.eval_sets.items():
             if one.majority_at and one.vote_after is None and self.reward.kind != "exact":
                 raise ValueError(
@@ -279,7 +279,7 @@ class Recipe(Config):
             raise ValueError("data.eval is given, but nothing scores its replies: give reward.kind, for instance exact")
 
     def _judged_replies_have_company(self) -> None:
-        """A judge that compares needs two replies to a problem."""
+        """A judge that compares needs at least two replies to a problem."""
         asked = {self.data.eval_key(name): one.samples for name, one in self.data.eval_sets.items()}
         counts = {"trainer.group_size": self.trainer.group_size} | {f"{key}.samples": n for key, n in asked.items()}
         for key, count in counts.items():
@@ -306,12 +306,12 @@ class Recipe(Config):
 
     @property
     def is_own_kind(self) -> bool:
-        """Whether the kind is the user's own, of which nobody knows what it reads."""
+        """Whether the kind is user-defined, so that the settings it reads are unknown."""
         return is_piece(self.kind)
 
     @property
     def reply_limits(self) -> dict[str, int]:
-        """Every longest reply that the recipe asks for, by its key."""
+        """All maximum reply lengths in the recipe, by key."""
         evaluated = {
             f"{self.data.eval_key(name)}.max_tokens": one.max_tokens
             for name, one in self.data.eval_sets.items()
