@@ -42,7 +42,7 @@ class WorkerHost:
         return await self._answer(lambda: partial(self._construct, kwargs))
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MethodResult:
-        """Run one method of the object, or of the part of it that dots lead to."""
+        """Run one method of the object, or of an attribute of it that a dotted name leads to."""
         return await self._answer(lambda: partial(attrgetter(method)(self._target), *args, **kwargs))
 
     async def close(self) -> MethodResult:
@@ -55,7 +55,7 @@ class WorkerHost:
         self._target = resolve_name(self._factory)(**kwargs)
 
     async def _answer(self, find: Callable[[], Callable[[], Any]]) -> MethodResult:
-        """A method that cannot be found is the call's failure, and not the host's."""
+        """A missing method is a failure of the call, and not of the host."""
         value = await attempt_awaiting(self._run(find))
         return _failure(value.error) if isinstance(value, Raised) else MethodResult(value=value)
 

@@ -24,13 +24,12 @@ class Resources:
 class Role:
     """A kind of worker: its count, the resources of each worker, and the class that each holds.
 
-    `factory` is `module:Class`, imported inside the worker after `env` is set and the folders of `python_path` are
-    on Python's path. `imports` is a `module:function` that makes the slow imports of the class: a process of the
-    worker's own runs it as soon as it is there, and so does the server that workers are forked from. `cpus` and
-    `gpus` are for one worker, which is whole on one node. `layout` says how the workers of the role are dealt to
-    the nodes. `concurrency` bounds the synchronous calls that run at once. `hint` names the settings that decide
-    `count`, `cpus` and `gpus`, and `size_hint` those that decide the latter two alone, for the message of a plan
-    that does not fit.
+    `factory` is `module:Class`, imported inside the worker after `env` is set and the folders of `python_path` are on
+    Python's path. `imports` is a `module:function` that makes the slow imports of the class: a worker with a process of
+    its own runs it at its start, and so does the fork server. `cpus` and `gpus` are for one worker, which runs on a
+    single node. `layout` says how the workers of the role are distributed over the nodes. `concurrency` bounds the
+    synchronous calls that run at once. `hint` names the settings that decide `count`, `cpus` and `gpus`, and
+    `size_hint` those that decide only `cpus` and `gpus`; the error message of a plan that does not fit uses both.
     """
 
     name: str

@@ -26,9 +26,9 @@ from rlhf.trainer.config import CorrectionConfig
 LOOKED_AT = 200
 """Number of rows of a local file whose unit tests are checked."""
 Row = tuple[str, str]
-"""A label and what is said of it."""
+"""A label and its text."""
 ISOLATED = {"thread": "in threads", "process": "each session in a process", "self_managed": "as its class isolates it"}
-"""The words for `environment.isolation`."""
+"""Descriptions of the values of `environment.isolation`."""
 
 
 def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
@@ -198,7 +198,7 @@ def describe_environment(config: EnvironmentConfig) -> list[Row]:
 
 
 def describe_hosting(config: EnvironmentConfig) -> str:
-    """Where the environment's code runs, and what a recording has to do with it."""
+    """Where the environment's code runs, and whether it is recorded or replayed."""
     if config.recording and config.is_replayed:
         return f"replayed from {config.recording.path}"
     where = f"on {count(config.servers, 'server')} of this run" if config.servers else "beside the controller"

@@ -10,9 +10,8 @@ from rlhf.http.failures import ALIVE
 
 
 class Circuit:
-    """Closed until `failure_threshold` calls failed in a row; then open, and calls fail at once as `open`. After
-    `reset_seconds` one call at a time is let through: its success closes the circuit, its failure opens it again.
-    """
+    """Closed until `failure_threshold` calls failed in a row. Then it is open, and calls fail at once as `open`. After
+    `reset_seconds` one call at a time is allowed: its success closes the circuit, its failure opens it again."""
 
     def __init__(self, where: str, *, failure_threshold: int, reset_seconds: float, clock: Callable[[], float]) -> None:
         self._where, self._clock = where, clock

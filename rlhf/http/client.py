@@ -63,7 +63,7 @@ class HttpClient:
         )
 
     async def post(self, path: str, body: Any, *, repeatable: bool = False, key: str | None = None) -> Any:
-        """The JSON that the server answers. Raises `HttpFailed`, and `RecordingError` from a replay."""
+        """The JSON of the server's answer. Raises `HttpFailed`, and `RecordingError` from a replay."""
         return await self.call(
             HttpRequest(method="POST", path=path, body=body, repeatable=repeatable or key is not None, key=key)
         )
@@ -99,13 +99,13 @@ class HttpClient:
 
     @cached_property
     def _http(self) -> httpx.AsyncClient:
-        """Made at first use: a recording that cannot be used is an error of the start."""
+        """Made at first use, so that an unusable recording is an error at the start."""
         return client(
             timeout=self._timeout_seconds,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._config.concurrency),
             headers=self._headers,
             transport=transport_for(self._recording),
-            trust_env=not is_loopback(urlsplit(self.url).hostname or ""),  # no proxy stands before this machine
+            trust_env=not is_loopback(urlsplit(self.url).hostname or ""),  # no proxy for this machine
         )
 
     async def _attempts(self, request: HttpRequest) -> Any:
@@ -125,7 +125,7 @@ class HttpClient:
         raise AssertionError("a call has at least one attempt")
 
     def _pause(self, attempt: int, asked_for: float) -> float:
-        """Seconds before the next attempt. Drawn, so that calls that failed together do not come back together."""
+        """Backoff in seconds. It is random, so that calls that failed together do not retry together."""
         longest = self._config.max_backoff_seconds
         whole: float = min(longest, self._config.initial_backoff_seconds * 2 ** (attempt - 1))
         drawn = whole * random.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""Recordings: what servers answered, recorded to a file and answered again without them."""
+"""Records servers' answers to a file, and replays them without the servers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ KEPT_HEADERS = ("content-type", "retry-after")
 """Headers of an answer that are recorded. Request headers hold tokens, so none is recorded."""
 TIMEOUT = "ReadTimeout"
 ANY_BYTES = "surrogateescape"
-"""Bytes that are no text survive a recording."""
+"""The error handler that keeps bytes that are not text."""
 UNLIMITED = httpx.Limits(max_connections=None)
 """No limit here, because the client has its own."""
 Line = dict[str, Any]
 
 
 def transport_for(recording: RecordingConfig | None) -> httpx.AsyncBaseTransport | None:
-    """What a client sends its requests through; None is the network. Raises `RecordingError`."""
+    """The transport of an HTTP client; None means the network. Raises `RecordingError`."""
     if recording is None:
         return None
     check_recording(recording)
@@ -72,8 +72,8 @@ class Recorder(httpx.AsyncBaseTransport):
 
 
 class Replay(httpx.AsyncBaseTransport):
-    """Answers from a file, the same request in the order in which it was answered. Raises `RecordingError` for a
-    request that has no answer left."""
+    """Answers from a file; equal requests get their answers in the recorded order. Raises `RecordingError` for a
+    request without a remaining answer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

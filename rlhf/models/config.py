@@ -82,11 +82,11 @@ class LoraConfig(Config):
     alpha: int = Field(32, ge=1)
     """An adapter counts `alpha / rank` times."""
     target_modules: tuple[str, ...] = ()
-    """Names of the linear layers that get adapters; without any, all of the decoder's do, whatever its family calls
-    them. Experts that are stacked in one tensor, and routers, get none."""
+    """Names of the linear layers that get adapters. If empty, all linear layers of the decoder get them, whatever their
+    names. Experts that are stacked in one tensor, and routers, get none."""
     weight_sync: Literal["merged", "adapter"] = "merged"
-    """What engines are sent: whole weights with the adapters added, served at full speed, or the adapters alone: less
-    to send, exact in 16 bits too, and served more slowly. In 16 bits it is the adapters unless the recipe says so."""
+    """What engines receive. `merged`: full weights with the adapters added, served at full speed. `adapter`: only the
+    adapters, which is less data, exact in 16 bits too, and served more slowly. In 16 bits the default is `adapter`."""
 
 
 class ModelConfig(Config):
@@ -128,5 +128,5 @@ class ModelConfig(Config):
 
     @property
     def publishes_adapters(self) -> bool:
-        """Whether engines are sent LoRA adapters and nothing else."""
+        """Whether engines receive LoRA adapters only, and no merged weights."""
         return self.lora is not None and self.lora.weight_sync == "adapter"

@@ -1,4 +1,4 @@
-"""The change of every weight for the start check: an engine in which any one kind of tensor stayed behind is far off.
+"""Perturbs every weight for the check at the start of a run, so much that a tensor that was not synced is noticed.
 
 Scaling a tensor by its own size would not be enough: in a model with small embeddings all logits are similar, and a
 proportional change has no visible effect. So a matrix gets noise of standard deviation `MATRIX / sqrt(fan in)`, which

@@ -36,10 +36,10 @@ class PublishTarget(Protocol):
 
 
 class WeightSource(Protocol):
-    """The learner as a publish sees it. `perturb` moves every tensor far above tolerance for the start check; `restore`
-    brings back exactly what was there. `version` counts the updates behind the weights. `token_logprobs` gives the
-    log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, by the experts `routing` of the first tokens where an
-    engine named them, and `rounding` by how much another way of rounding moves them."""
+    """The learner in a weight sync. `perturb` changes every tensor far above tolerance for the check at the start of a
+    run; `restore` brings back the exact old values. `version` is the number of updates in the weights. `token_logprobs`
+    returns the log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, with the engine's experts `routing` for
+    the first tokens if given. `rounding` returns how much another rounding changes them."""
 
     @property
     def version(self) -> PolicyVersion: ...
