@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -74,6 +75,11 @@ def resolve_name(name: str) -> Any:
     """What `module:name` names."""
     module, _, attribute = name.partition(":")
     return vars(importlib.import_module(module))[attribute]
+
+
+def find_in(folders: Iterable[str]) -> None:
+    """Find modules of these folders too, after all others."""
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
 
 
 def value_of(worker: str, method: str, answer: MethodResult) -> Any:
