@@ -224,11 +224,6 @@ def check_found(name: str, setting: str) -> None:
         raise ConfigError(f"{setting} is {name}, and there is no module {module} in this folder or installed")
 
 
-def find_in(folders: Iterable[str]) -> None:
-    """Find modules of these folders too, after all others."""
-    sys.path.extend(folder for folder in folders if folder not in sys.path)
-
-
 def named_modules(values: Any) -> Iterator[str]:
     """The module of everything of the form `module:function` in nested mappings and lists."""
     if isinstance(values, str) and (piece := PIECE.fullmatch(values)):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -70,6 +71,11 @@ def resolve_name(name: str) -> Any:
     """The object that `module:name` refers to."""
     module, _, attribute = name.partition(":")
     return vars(importlib.import_module(module))[attribute]
+
+
+def find_in(folders: Iterable[str]) -> None:
+    """Find modules of these folders too, after all others."""
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
 
 
 def value_of(worker: str, method: str, answer: MethodResult) -> Any:

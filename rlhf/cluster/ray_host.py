@@ -13,9 +13,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Never
 
-from rlhf.cluster.host import MethodResult, WorkerHost, resolve_name
+from rlhf.cluster.host import MethodResult, WorkerHost, find_in, resolve_name
 from rlhf.cluster.quiet_ray import ray_module
-from rlhf.config import find_in
 from rlhf.transfer.interfaces import interface_environment, interface_toward
 
 MALLOC_PARAMETERS = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THRESHOLD_": -3}

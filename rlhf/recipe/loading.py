@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf.cluster.host import find_in
 from rlhf.config import (
     Origins,
     build,
-    find_in,
     has_module,
     is_installed,
     merge,

@@ -13,7 +13,7 @@ from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe, recipe_from
 from rlhf.trainer.algorithm import ESTIMATORS, LOSSES, PRESETS, Piece, called_with, needs_reference
 from rlhf.trainer.config import AdvantageConfig, CorrectionConfig, LossConfig, TrainerConfig
-from tests.small_tasks import sorting
+from tests.small_tasks import sorting, sorting_pairs
 
 ROOT = Path(__file__).parents[2]
 MADE = {"model": {"tiny": {}}, "data": {"train": sorting()}}
@@ -203,8 +203,9 @@ def test_a_group_estimator_of_one_s_own_may_be_filtered() -> None:
 
 @pytest.mark.parametrize("kind", ["sft", "reward_model", "preference"])
 def test_an_update_of_examples_is_one_step(kind: str) -> None:
+    data = {"train": sorting_pairs()}
     with pytest.raises(ConfigError, match="an update is one step"):
-        recipe_from(MADE | {"kind": kind, "trainer": {"epochs": 3}})
+        recipe_from(MADE | {"kind": kind, "data": data, "trainer": {"epochs": 3}})
 
 
 def test_a_base_that_leads_back_to_itself_is_refused(tmp_path: Path) -> None:
