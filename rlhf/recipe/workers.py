@@ -7,6 +7,7 @@ from typing import Literal
 from rlhf.cluster.resources import Role
 from rlhf.env.config import ENVIRONMENT
 from rlhf.recipe.schema import Recipe
+from rlhf.reward.config import ScorerConfig
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.environment import rank_environment
 
@@ -66,7 +67,7 @@ def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
             factory="rlhf.reward.model_worker:RewardModelWorker",
             cpus=reward.cpus_per_worker,
             gpus=reward.gpus_per_worker,
-            env={"DS_ACCELERATOR": "cpu"} if reward_device(recipe) == "cpu" else {},
+            env={"DS_ACCELERATOR": "cpu"} if reward_device(reward) == "cpu" else {},
             concurrency=1,
             start_timeout_seconds=reward.start_timeout_seconds,
             hint="reward.workers, reward.cpus_per_worker or reward.gpus_per_worker",
@@ -91,9 +92,8 @@ def environment_roles(recipe: Recipe) -> tuple[Role, ...]:
     )
 
 
-def reward_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
-    reward = recipe.reward.model_scorer
-    return "cuda" if reward and reward.gpus_per_worker else "cpu"
+def reward_device(scorer: ScorerConfig) -> Literal["cpu", "cuda"]:
+    return "cuda" if scorer.gpus_per_worker else "cpu"
 
 
 def engine_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
