@@ -30,6 +30,8 @@ class Config(BaseModel):
 
 
 C = TypeVar("C", bound=Config)
+PIECE = re.compile(r"([A-Za-z_][\w.]*):[A-Za-z_]\w*")
+"""`module:function`, and nothing else of the many texts with a colon."""
 Origins = dict[str, str]
 """Where each dotted key was set: a file, `override`, or (when absent) `default`."""
 
@@ -222,6 +224,36 @@ def check_found(name: str, setting: str) -> None:
         raise ConfigError(f"{setting} is {name}, and there is no module {module} in this folder or installed")
 
 
+def find_in(folders: Iterable[str]) -> None:
+    """Find modules of these folders too, after all others."""
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
+
+
+def named_modules(values: Any) -> Iterator[str]:
+    """The module of everything of the form `module:function` in nested mappings and lists."""
+    if isinstance(values, str) and (piece := PIECE.fullmatch(values)):
+        yield piece[1]
+    elif isinstance(values, Mapping | list | tuple):
+        for inner in values.values() if isinstance(values, Mapping) else values:
+            yield from named_modules(inner)
+
+
+def has_module(folder: Path, module: str) -> bool:
+    """Whether the folder has the module's file; nothing is imported."""
+    path = folder.joinpath(*module.split("."))
+    return path.with_name(f"{path.name}.py").is_file() or (path / "__init__.py").is_file()
+
+
+def is_installed(module: str) -> bool:
+    """Whether Python finds the module's outermost package; a folder without `__init__.py` is none."""
+    outermost = module.partition(".")[0]
+    try:
+        found = importlib.util.find_spec(outermost)
+    except ValueError:  # it runs, and was not imported: __main__
+        return True
+    return found is not None and found.origin is not None
+
+
 def _look_here() -> None:
     """Find modules of the folder the command runs in, as with `python -m`."""
     if os.getcwd() not in sys.path:
@@ -250,4 +282,7 @@ def check_call(piece: Any, name: str, setting: str, arguments: Mapping[str, Any]
         return  # a function written in C may not say what it takes
     except TypeError as error:
         shown = f"{given} value{'s'[: given != 1]} and arguments: {{{', '.join(sorted(arguments))}}}"
-        raise ConfigError(f"{setting} is {name}, which cannot be called with {shown}: {error}") from error
+        taken = ", ".join(inspect.signature(piece).parameters) or "nothing"
+        raise ConfigError(
+            f"{setting} is {name}, which cannot be called with {shown}: {error}; it takes {taken}"
+        ) from error

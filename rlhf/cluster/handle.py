@@ -1,4 +1,4 @@
-"""Calls of a worker's methods, written as calls on its object: type checkers see them, and plain names cross."""
+"""Typed calls of a worker's methods: written as calls on its object, checked by type checkers, sent as plain names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class WorkerHandle(Generic[T]):
     @overload
     async def call(self, ask: Callable[[T], R], *, timeout_seconds: float) -> R: ...
     async def call(self, ask: Callable[[T], Any], *, timeout_seconds: float) -> Any:
-        """What `ask` returns of the worker's object; a coroutine is awaited there. Raises as `Worker.call`."""
+        """The result of `ask` on the worker's object; a coroutine is awaited in the worker. Raises as `Worker.call`
+        does."""
         call = ask(cast(T, CallRecorder()))
         if not isinstance(call, MethodCall):
             raise TypeError(f"{self.name} was to be asked by a function that ends with the call of a method")
@@ -37,7 +38,7 @@ class WorkerHandle(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class MethodCall:
-    """A method by its name, behind those of the parts that lead to it, and its arguments."""
+    """A method by its dotted name, and its arguments."""
 
     method: str
     args: tuple[Any, ...]
@@ -45,7 +46,7 @@ class MethodCall:
 
 
 class CallRecorder:
-    """Stands for a worker's object in a function that calls one of its methods."""
+    """Replaces a worker's object in a function that calls one of its methods, and records that call."""
 
     def __init__(self, path: tuple[str, ...] = ()) -> None:
         self._path = path

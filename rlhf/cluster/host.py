@@ -1,4 +1,4 @@
-"""Holds one worker's object and runs its methods; the same for a worker in this process and in a Ray worker."""
+"""Holds one worker's object and runs its methods; the same code for a worker in this process and in a Ray worker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WorkerHost:
         return await self._answer(lambda: partial(self._construct, kwargs))
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MethodResult:
-        """Run one method of the object, or of the part of it that dots lead to."""
+        """Run one method of the object, or of an attribute of it that a dotted name leads to."""
         return await self._answer(lambda: partial(attrgetter(method)(self._target), *args, **kwargs))
 
     async def close(self) -> MethodResult:
@@ -55,7 +55,7 @@ class WorkerHost:
         self._target = resolve_name(self._factory)(**kwargs)
 
     async def _answer(self, find: Callable[[], Callable[[], Any]]) -> MethodResult:
-        """A method that cannot be found is the call's failure, and not the host's."""
+        """A missing method is a failure of the call, and not of the host."""
         value = await attempt_awaiting(self._run(find))
         return _failure(value.error) if isinstance(value, Raised) else MethodResult(value=value)
 
@@ -67,13 +67,13 @@ class WorkerHost:
 
 
 def resolve_name(name: str) -> Any:
-    """What `module:name` names."""
+    """The object that `module:name` refers to."""
     module, _, attribute = name.partition(":")
     return vars(importlib.import_module(module))[attribute]
 
 
 def value_of(worker: str, method: str, answer: MethodResult) -> Any:
-    """The value of an answer, or its failure raised."""
+    """The value of a result; raises its failure if it has one."""
     if not answer.error:
         return answer.value
     known = vars(errors).get(answer.error)

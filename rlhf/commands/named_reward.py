@@ -1,4 +1,4 @@
-"""The reward that a person names on the command line: a recipe's, a kind, or a function."""
+"""Finds the reward that a command line names: a recipe's reward, a built-in kind, or a function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def named_reward(name: str, overrides: Sequence[str]) -> RewardConfig:
 
 
 def reward_here(config: RewardConfig) -> LiveReward:
-    """The reward with all that it needs in this process and its children, a reward model included. Not started yet."""
+    """The reward with everything it needs in this process and its children, including a reward model. Not started
+    yet."""
     if (scorer := config.model_scorer) is None:
         return make_reward(config)
     return make_reward(config, model=LocalModelReward(scorer, model_folder_of(str(scorer.model))))

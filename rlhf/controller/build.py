@@ -1,4 +1,4 @@
-"""The composition root: the only module that knows every part. It starts them, joins them, and ends them."""
+"""The composition root: the only module that knows every part. It starts, connects and stops them."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ L = TypeVar("L", bound=RemoteLearner)
 async def started_cluster(
     config: ClusterConfig, roles: Sequence[Role], logs: Path, view: View
 ) -> AsyncIterator[Cluster]:
-    """A cluster with a place for every worker of `roles`, and its end."""
-    # Read when torch is imported, which this process does after its workers: an engine may come to live here later.
+    """A cluster with a place for every worker of `roles`; stopped at the end."""
+    # Read when torch is imported, which this process does after its workers: an engine may run in this process later.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if config.kind == "local":
         cluster: Cluster = LocalCluster()
@@ -73,7 +73,7 @@ async def started_cluster(
             nodes=config.nodes,
         )
     try:
-        if config.kind == "ray":  # the tokenizer's imports, while Ray and its workers start
+        if config.kind == "ray":  # import the tokenizer's libraries while Ray and its workers start
             Thread(target=import_module, args=("rlhf.models.loading",), daemon=True).start()
         await cluster.start(roles, logs, lambda plan: view.message(describe(plan)))
         yield cluster
@@ -82,17 +82,18 @@ async def started_cluster(
 
 
 async def spawn_learners(config: ClusterConfig, cluster: Cluster) -> Sequence[Worker]:
-    """The ranks' workers. On a Ray that was started here they meet on loopback."""
+    """Spawn the workers of the ranks. On a Ray cluster that was started here they communicate over loopback."""
     alone = config.address is None
     return await cluster.spawn(LEARNER, lambda index: {"name": f"{LEARNER}-{index}", "loopback": alone})
 
 
 def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
+    """The settings of the ranks for `model`."""
     return LearnerSettings(
         model_path=model,
         model=recipe.model.model_copy(update={"lora": adapters_of(recipe, model)}),
         trainer=recipe.trainer,
-        # Examples were not sampled: their log-probs are those of the model as it is.
+        # Examples were not sampled: their log-probs are the model's at temperature 1.
         temperature=recipe.sampling.temperature if recipe.kind in ("rl", "distill", "offline") else 1.0,
         device=learner_device(recipe),
         trains=trained_by(recipe),
@@ -102,7 +103,7 @@ def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
 
 
 def adapters_of(recipe: Recipe, model: str) -> LoraConfig | None:
-    """The recipe's adapters, for the layers of this model."""
+    """The recipe's LoRA settings, resolved for the layers of this model."""
     if recipe.model.lora is None:
         return None
     from rlhf.models.lora import lora_for_model
@@ -111,7 +112,7 @@ def adapters_of(recipe: Recipe, model: str) -> LoraConfig | None:
 
 
 def routing_of(recipe: Recipe, model: str) -> RoutingMode:
-    """What is done with the experts that engines choose; `auto` decided for this model."""
+    """How the engines' expert choices are used; `auto` is resolved for this model."""
     if recipe.rollout.routing != "auto":
         return recipe.rollout.routing
     shared = recipe.rollout.tensor_parallel_size > 1 or recipe.trainer.deepspeed.sequence_parallel > 1
@@ -133,7 +134,7 @@ def make_learner(recipe: Recipe, workers: Sequence[Worker]) -> RemoteLearner:
 
 
 def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
-    """A learner of policies, or one that learns something else with the same ranks."""
+    """A learner of policies, or of another class that trains with the same ranks."""
     return kind(
         workers,
         recipe.trainer,
@@ -148,6 +149,7 @@ def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
 
 
 def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...], *, publishes: bool) -> EngineSettings:
+    """The settings of an engine for `model`; `publishes` is whether it receives weight syncs."""
     rollout = recipe.rollout
     adapters = adapters_of(recipe, model) if publishes and recipe.model.publishes_adapters else None
     return EngineSettings(
@@ -199,7 +201,7 @@ async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Servin
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Engines that answer, and what is needed to ask them."""
+    """Running engines, and what is needed to generate with them."""
 
     engines: tuple[RemoteEngine, ...]
     router: Router
@@ -240,8 +242,8 @@ class Serving:
     def evaluator(
         self, data: DataConfig, problems: Mapping[str, Sequence[Task]], *, max_tokens: int, seed: int
     ) -> Evaluator | None:
-        """Every evaluation set with its own sampling, replies of up to `max_tokens` where it has no such limit;
-        `problems` by the name of their set."""
+        """An evaluator of every set, each with its own sampling, and replies of up to `max_tokens` where it sets no
+        limit; `problems` are keyed by the name of their set."""
         sets = []
         for name, config in data.eval_sets.items():
             sampling = Sampling(temperature=config.temperature, max_tokens=config.max_tokens or max_tokens)
@@ -251,9 +253,10 @@ class Serving:
 
 
 def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> ChatRenderer:
-    """Imports transformers: seconds in which learner and engines start, when this has a thread of its own.
+    """Load the tokenizer and chat template. Imports transformers: in a separate thread, these seconds overlap with the
+    start of learner and engines.
 
-    Raises `ModelError` for a chat template that cannot say what an environment will say.
+    Raises `ModelError` for a chat template that cannot render the environment's messages.
     """
     from rlhf.models.loading import declared_ends, load_tokenizer
 
@@ -270,8 +273,8 @@ def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> Cha
 
 
 def check_asked(model: str, renderer: ChatRenderer, asked: Iterable[Sequence[Message]]) -> None:
-    """The chat template takes what the data ask: of every order of roles one conversation is rendered. Raises
-    `ModelError`."""
+    """Check that the chat template renders the data's prompts: one conversation is rendered for every sequence of
+    roles. Raises `ModelError`."""
     for messages in {tuple(message.role for message in one): one for one in asked}.values():
         try:
             renderer.prompt(messages)
@@ -289,15 +292,15 @@ async def started_serving(
     publishes: bool,
     asked: Iterable[Sequence[Message]] = (),
 ) -> AsyncIterator[Serving]:
-    """Engines started on `model`, the reward's workers, and environments or the agent's endpoint. Before that the chat
-    template is tried on what will be `asked`."""
+    """Start engines on `model`, the reward's workers, and environments or the agent's endpoint. Before that, check that
+    the chat template renders `asked`."""
     async with AsyncExitStack() as stack:
         alone = recipe.cluster.address is None
         surroundings = await stack.enter_async_context(
             started_surroundings(recipe.environment, recipe.agent, cluster, alone=alone)
         )
         renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
-        if recipe.environment is None and recipe.agent is None:  # what those say is not known yet
+        if recipe.environment is None and recipe.agent is None:  # their later messages are not known yet
             check_asked(model, renderer, asked)
         settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
         workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})
@@ -314,7 +317,7 @@ async def started_serving(
 async def spawn_reward(
     config: RewardConfig, cluster: Cluster, policy: str, logs: Path, *, trust_remote_code: bool
 ) -> LiveReward:
-    """The reward, not started yet. A reward model has workers on the cluster, and reads the tokens of the `policy`."""
+    """The reward, not started yet. A reward model gets workers on the cluster, and reads the tokens of `policy`."""
     scorer, scoring = config.model_scorer, None
     if scorer is not None:
         scoring = await spawn_reward_model(scorer, cluster, policy, trust_remote_code=trust_remote_code)
@@ -342,8 +345,8 @@ async def spawn_reward_model(
 
 
 async def stop_engines(engines: Sequence[RemoteEngine]) -> None:
-    """All at once: each may take its whole deadline. One that is dead or hangs is left to the cluster's end: its error
-    would hide the one that ended the run."""
+    """Stop all engines concurrently, since each may use its whole deadline. A dead or hanging engine is left to the
+    cluster's end: its error would hide the one that ended the run."""
 
     async def stop(engine: RemoteEngine) -> None:
         with suppress(RlhfError):

@@ -1,4 +1,4 @@
-"""What the policy plays with: the recipe's environments, joined to the rules of taking turns, or its agent."""
+"""Start and connect what the policy plays with: the recipe's environments with their turn limits, or its agent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rlhf.types import EnvironmentSpec, Tool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """How episodes are played, where that is training and where it is evaluation. Their tools are the same."""
+    """How episodes are played in training and in evaluation. Both have the same tools."""
 
     training: EpisodeRunner
     evaluation: EpisodeRunner
@@ -38,7 +38,7 @@ class Surroundings:
         return self.training.tools
 
     def play(self, purpose: str) -> EpisodeRunner:
-        """How an episode of that purpose is played: `train`, or any other."""
+        """The episode runner for that purpose: `train`, or any other."""
         return self.training if purpose == "train" else self.evaluation
 
 
@@ -64,14 +64,14 @@ async def started_surroundings(
 
 @asynccontextmanager
 async def started_play(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> AsyncIterator[WithEnvironment]:
-    """Environments, and the rules of taking turns with them. Raises `ConfigError`."""
+    """Start environments, with the limits of their turns. Raises `ConfigError`."""
     async with started_environments(config, cluster, alone=alone) as environments:
         yield WithEnvironment(environments=environments, rules=rules_of(config, environments.spec))
 
 
 @asynccontextmanager
 async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
-    """The recipe's agent, and the endpoint that it asks: on loopback, with a port and a token of this run alone."""
+    """The recipe's agent, and the endpoint that it calls: on loopback, with a port and a token for this run only."""
     read = tool_format(config.tool_format, "agent.tool_format")
     sessions, token = AgentSessions(read=read, capacity=config.max_agents), secrets.token_urlsafe(24)
     async with listening(policy_uvicorn_config(policy_app(sessions, model="policy", token=token))) as url:
@@ -87,7 +87,7 @@ async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
 
 
 def rules_of(config: EnvironmentConfig, spec: EnvironmentSpec) -> TurnRules:
-    """How turns are taken with this environment."""
+    """The limits of the turns with this environment."""
     return TurnRules(
         environment=spec.name,
         max_turns=config.max_turns,

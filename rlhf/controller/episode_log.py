@@ -1,4 +1,4 @@
-"""The run's books: one record for every episode, whatever becomes of it, and the group each belongs to."""
+"""The run's episode log: one record for every episode, whatever its outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines without a learner: evaluate a checkpoint, or ask it something."""
+"""Engines without a learner: evaluate a checkpoint, or generate a reply with it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 
 def untold(message: str) -> None:
-    """Tells no one."""
+    """A `tell` that discards its message."""
 
 
 def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluation:
     """Every evaluation set of the recipe, by the model in a Hugging Face folder."""
-    loaded = load_sets(recipe.data.eval_sets)
+    loaded = load_sets(recipe.data.eval_sets, asks=recipe.tasks_ask)
 
     async def evaluate(serving: Serving) -> Evaluation:
         for words in serving.renderer.told:
@@ -45,7 +45,8 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
 
 
 def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
-    """One reply to one user message, by one engine in this process. Raises `UserError` for a prompt without room."""
+    """One reply to one user message, by one engine in this process. Raises `UserError` for a prompt that leaves no
+    room."""
 
     async def answer(serving: Serving) -> str:
         tokens = serving.renderer.prompt((Message(role="user", content=prompt),))
@@ -65,7 +66,7 @@ def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float 
 
 async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
     """The work's result on one engine in this process that serves `model`."""
-    one_process = {"model": {"path": model}, "data": {"train": {"sorting": {}}}, "cluster": {"kind": "local"}}
+    one_process = {"model": {"path": model}, "data": {"train": {"path": "none is read"}}, "cluster": {"kind": "local"}}
     return await _served(recipe_from(one_process).recipe, model, work)
 
 
@@ -75,7 +76,7 @@ async def _served(
     work: Callable[[Serving], Coroutine[Any, Any, T]],
     asked: Iterable[Sequence[Message]] = (),
 ) -> T:
-    """The work's result on engines that serve `model`; their logs are not kept."""
+    """Run `work` with engines that serve `model`; returns its result. Their logs are not kept."""
 
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder)

@@ -1,4 +1,4 @@
-"""Training on recorded episodes: the policy learns from what was sampled and scored before, without engines."""
+"""Training on recorded episodes: the policy learns from samples and scores of an earlier run, without engines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlhf.types import Failed, Group, Sample, Unscored
 
 
 class OfflineTrainer:
-    """A `DatasetTrainer` on recorded groups. Nothing is held out: an evaluation needs engines."""
+    """A `DatasetTrainer` on recorded groups. Without held-out sets: an evaluation needs engines."""
 
     shown = ("reward/mean", "approx_kl")
     evaluates = False
@@ -44,7 +44,7 @@ class OfflineTrainer:
         statistics = batch_statistics(groups, version=0)
         updated = await self.learner.update(groups)
         self._samples += len(updated.samples)
-        # Versions are those of the run that recorded them: there is no staleness in the updates of this one.
+        # Versions are those of the recording run: staleness is not defined in the updates of this run.
         told = {name: value for name, value in statistics.items() if not name.startswith("staleness/")}
         return StepResult(metrics=told | dict(updated.metrics), tokens=int(statistics["tokens/trained"]))
 
@@ -53,7 +53,7 @@ class OfflineTrainer:
 
     @property
     def counts(self) -> Counts:
-        """Every group and every episode of the file once, whatever the number of epochs."""
+        """Every group and every episode of the file counted once, whatever the number of epochs."""
         reached = min(self.learner.version * self._batch_size, len(self._order))
         outcomes = {
             "trained": [self._order[ordinal] for ordinal in range(reached)],
@@ -70,7 +70,7 @@ class OfflineTrainer:
 
 
 async def start_offline(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> OfflineTrainer:
-    """Start the ranks on the policy in `model`, and read the episodes it learns from."""
+    """Start the ranks on the policy in `model`, and read the episodes to train on."""
     file = episodes_file(str(recipe.data.episodes))
     recording = await asyncio.to_thread(read_recording, recipe.trainer, file)
     tell(recording.describe())

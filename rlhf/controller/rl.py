@@ -1,4 +1,5 @@
-"""Reinforcement learning as a kind of run: engines play, the learner learns, and the engines follow it."""
+"""Reinforcement learning as a kind of run: engines play episodes, the learner trains, and its weights are
+synced back."""
 
 from __future__ import annotations
 
@@ -49,15 +50,15 @@ from rlhf.trainer.publish import Publisher
 from rlhf.types import PolicyVersion, Task, Updated
 
 EXPLAINED_SECONDS = 60.0
-"""How long a failed engine's error is kept for the learner's."""
+"""How long to wait for the learner's error after an engine's start has failed."""
 
 
 async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack) -> tuple[Playing, Provenance]:
     """Everything that plays and learns, started and proved, and what it began with. What must be ended is put on the
     `stack`."""
     recipe, view = context.recipe, context.view
-    train = await asyncio.to_thread(load_sets, recipe.data.train_sets)
-    held_out = await asyncio.to_thread(load_sets, recipe.data.eval_sets)
+    train = await asyncio.to_thread(load_sets, recipe.data.train_sets, asks=recipe.tasks_ask)
+    held_out = await asyncio.to_thread(load_sets, recipe.data.eval_sets, asks=recipe.tasks_ask)
     check_overlap(
         recipe.data,
         {key: questions_of(train[key], config) for key, config in recipe.data.train_sets.items()},
@@ -99,15 +100,15 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
 
 
 async def explain_start_failure(failure: WorkerFailed, starting: asyncio.Future[Any]) -> RlhfError:
-    """What to tell people when an engine's start failed while the learner's was `starting`: both load one model, and
-    where the model is at fault the learner says how, in a `UserError`."""
+    """The error to report when an engine's start failed while the learner's was `starting`: both load the same model,
+    and where the model is the cause the learner raises a more specific `UserError`."""
     await asyncio.wait({starting}, timeout=EXPLAINED_SECONDS)
     refused = starting.exception() if starting.done() and not starting.cancelled() else None
     return refused if isinstance(refused, UserError) else failure
 
 
 class Playing:
-    """A `Kind` whose updates learn from episodes that engines play: a `Loop` with its observers."""
+    """A `Kind` whose updates learn from episodes that engines play: a `Loop` with its instrumentation."""
 
     def __init__(
         self,
@@ -222,7 +223,7 @@ class Playing:
         )
 
     def close(self) -> None:
-        """Write what is still out."""
+        """Record the episodes still in flight."""
         each(self._episodes.close, self._evaluations.close)
 
     @property
@@ -231,7 +232,7 @@ class Playing:
 
 
 class RewardPlot(Callback):
-    """Draws the `rewards` of training and of evaluations when the run ends."""
+    """Plots the `rewards` of training and of evaluations when the run ends."""
 
     def __init__(self, rewards: Sequence[tuple[PolicyVersion, float]]) -> None:
         self._rewards = rewards
@@ -243,6 +244,7 @@ class RewardPlot(Callback):
 
 
 def make_buffer(config: TrainerConfig, point: ResumePoint | None) -> TicketBuffer:
+    """The buffer of the run; after a resume, with the accounts and outstanding ordinals of the checkpoint."""
     return TicketBuffer(
         groups_per_update=config.groups_per_update,
         max_staleness=config.max_staleness,

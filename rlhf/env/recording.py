@@ -32,11 +32,11 @@ from rlhf.runs.durable import private
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 Key = tuple[str, int]
-"""A session's name, and which of its openings it is."""
+"""A session's name, and the number of times it was opened before."""
 
 
 GIVEN_UP = "given_up"
-"""Beside the kinds of failures of an environment: the episode ended its waiting."""
+"""An additional failure kind: the episode stopped waiting at its timeout."""
 
 
 class RecordedEnvironments:
@@ -58,7 +58,7 @@ class RecordedEnvironments:
         return RecordedEnvironment(self, (session, opening), environment)
 
     async def noted(self, line: Json, asked: Coroutine[Any, Any, Any]) -> Any:
-        """What was asked, and beside it a line of what came. Raises what it raises."""
+        """Await the answer and write request and answer as one line. Raises what the request raises."""
         try:
             said = await asked
         except EnvironmentFailed as error:
@@ -68,20 +68,20 @@ class RecordedEnvironments:
         return said
 
     def failed(self, line: Json, kind: str, detail: str) -> None:
-        """Write what was asked, and how it failed."""
+        """Write the request with its failure."""
         self._write(line | {"failure": {"kind": kind, "detail": detail}})
 
     def close(self) -> None:
         self._file.close()
 
     def _write(self, line: Json) -> None:
-        if not self._file.closed:  # an episode may outlast the one beside it that ended the run
+        if not self._file.closed:  # an episode may still run after another one ended the run
             self._file.write(dumps(line) + "\n")
             self._file.flush()
 
 
 class RecordedEnvironment:
-    """One session that is written down."""
+    """One recorded session."""
 
     def __init__(self, recording: RecordedEnvironments, key: Key, inner: Environment) -> None:
         self._recording, self._key, self._inner = recording, key, inner
@@ -96,8 +96,8 @@ class RecordedEnvironment:
         return await self._noted(line, self._inner.step(action))
 
     async def close(self) -> None:
-        """A request may have been given up because the time of its episode was over. Where the whole episode is
-        cancelled, at the end of the run, nothing became of it."""
+        """Record a request that was given up at the episode's timeout, and close. A request that was cancelled with the
+        whole episode, at the end of the run, is not recorded."""
         closing = asyncio.current_task()
         if self._given_up and closing is not None and not closing.cancelling():
             self._recording.failed(self._given_up, GIVEN_UP, "the episode had waited too long for its environment")
@@ -113,7 +113,7 @@ class RecordedEnvironment:
 
 
 class ReplayedEnvironments:
-    """The sessions of a file: each answers what it answered, in the order in which it was asked.
+    """Replays the sessions of a file: each gives its recorded answers, in the recorded order of requests.
 
     Raises `RecordingError` for a file that is no recording, and for a request that is not the next one recorded.
     """
@@ -147,7 +147,7 @@ class ReplayedEnvironments:
         return line
 
     def observation(self, asked: Json) -> Observation:
-        """The observation that was recorded of the request."""
+        """The recorded observation for the request."""
         line = self.next_line(asked)
         try:
             return observation_from(line["answer"])
@@ -171,7 +171,7 @@ class ReplayedEnvironments:
 
 
 class ReplayedEnvironment:
-    """One session from the file."""
+    """One replayed session."""
 
     def __init__(self, recording: ReplayedEnvironments, key: Key) -> None:
         self._recording, self._key = recording, key
@@ -186,14 +186,16 @@ class ReplayedEnvironment:
 
 
 def recorded_line(key: Key, method: str, request: Json) -> Json:
+    """The fields of a line that identify its request."""
     return {"session": key[0], "opening": key[1], "method": method, "request": as_written(request)}
 
 
 def reset_request(task: Task, seed: int) -> Json:
+    """The recorded form of a reset."""
     return {"task": task_data(task), "seed": seed}
 
 
 def as_written(request: Json) -> Json:
-    """As it comes back from a file: tuples are lists there."""
+    """The request as read back from a file: tuples become lists."""
     read: Json = json.loads(dumps(request))
     return read

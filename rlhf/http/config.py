@@ -1,4 +1,4 @@
-"""How a server is asked: attempts, pauses, how many calls at once, and when it is given up."""
+"""Settings of the HTTP client: attempts, backoff, concurrency and circuit breaker."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from rlhf.errors import RecordingError
 
 
 class HttpConfig(Config):
-    """One policy for every server that is asked over HTTP."""
+    """One policy for every server that is called over HTTP."""
 
     attempts: int = Field(4, ge=1)
-    """Times a call is tried, the first included. Only what is safe to repeat is tried again."""
+    """Attempts per call, the first included. Only requests that are safe to repeat are retried."""
     initial_backoff_seconds: float = Field(0.25, gt=0)
-    """Pause before the second attempt. It doubles with every attempt, and is drawn between its half and its whole."""
+    """Backoff before the second attempt. It doubles with every attempt, and a random factor from 0.5 to 1 is
+    applied."""
     max_backoff_seconds: float = Field(8, gt=0)
-    """No pause is longer, whatever a server asks for."""
+    """Longest backoff, even if a server asks for more."""
     concurrency: int = Field(32, ge=1)
-    """Calls in flight at most. A server that states its capacity, or says that it is busy, gets fewer."""
+    """Largest number of concurrent calls. A server that states a lower capacity, or is busy, gets fewer."""
     failure_threshold: int = Field(16, ge=1)
-    """Calls that may fail in a row, all attempts counted as one, before the circuit opens and calls fail at once."""
+    """Consecutive failed calls (with all their attempts) after which the circuit opens and calls fail at once."""
     reset_seconds: float = Field(30, gt=0)
     """How long the circuit stays open before one call tries the server again."""
 
@@ -32,18 +33,19 @@ class RecordingConfig(Config):
     """A file of recorded answers."""
 
     path: str
-    """JSONL file with one request and its answer a line."""
+    """JSONL file with one request and its answer per line."""
     mode: Literal["record", "replay"] = "replay"
-    """`record` asks the server and writes a file that must not exist yet; `replay` answers from the file and asks
-    nobody: a request that was not recorded ends the run."""
+    """`record` asks the server and writes a file that must not exist yet; `replay` answers from the file
+    without the server: a request that was not recorded ends the run."""
 
     @property
     def file(self) -> Path:
+        """The path with `~` expanded."""
         return Path(self.path).expanduser()
 
 
 def check_recording(recording: RecordingConfig) -> None:
-    """Raises `RecordingError` for one that cannot be played, or that would be written over."""
+    """Raises `RecordingError` for a file that cannot be replayed, or that would be overwritten."""
     if recording.mode == "replay" and not recording.file.is_file():
         raise RecordingError(f"{recording.file}: no such recording; record it first (recording.mode=record)")
     if recording.mode == "record" and recording.file.exists():

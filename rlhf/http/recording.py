@@ -1,4 +1,4 @@
-"""Recordings: what servers answered, recorded to a file and answered again without them."""
+"""Records servers' answers to a file, and replays them without the servers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rlhf.http.foreign import InvalidJson
 from rlhf.runs.durable import private
 
 KEPT_HEADERS = ("content-type", "retry-after")
-"""Of an answer. Headers of requests hold tokens: none is kept."""
+"""Headers of an answer that are recorded. Request headers hold tokens, so none is recorded."""
 TIMEOUT = "ReadTimeout"
 ANY_BYTES = "surrogateescape"
-"""Bytes that are no text survive a recording."""
+"""The error handler that keeps bytes that are not text."""
 UNLIMITED = httpx.Limits(max_connections=None)
-"""The client has a limit of its own."""
+"""No limit here, because the client has its own."""
 Line = dict[str, Any]
 
 
 def transport_for(recording: RecordingConfig | None) -> httpx.AsyncBaseTransport | None:
-    """What a client sends its requests through; None is the network. Raises `RecordingError`."""
+    """The transport of an HTTP client; None means the network. Raises `RecordingError`."""
     if recording is None:
         return None
     check_recording(recording)
@@ -37,7 +37,7 @@ def transport_for(recording: RecordingConfig | None) -> httpx.AsyncBaseTransport
 
 
 class Recorder(httpx.AsyncBaseTransport):
-    """Passes requests on, and writes every answer or failure as it comes. An answer is read whole first."""
+    """Forwards requests, and writes every answer or failure when it arrives. An answer is read completely first."""
 
     def __init__(self, path: Path, inner: httpx.AsyncBaseTransport) -> None:
         self._inner = inner
@@ -54,7 +54,7 @@ class Recorder(httpx.AsyncBaseTransport):
         except (httpx.TransportError, InvalidJson) as error:
             self._write({**asked, "failure": type(error).__name__, "detail": str(error)})
             raise
-        except asyncio.CancelledError:  # the client's deadline for this attempt
+        except asyncio.CancelledError:  # the client's timeout for this attempt
             self._write({**asked, "failure": TIMEOUT, "detail": "cancelled"})
             raise
         headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
@@ -72,8 +72,8 @@ class Recorder(httpx.AsyncBaseTransport):
 
 
 class Replay(httpx.AsyncBaseTransport):
-    """Answers from a file, the same request in the order in which it was answered. Raises `RecordingError` for a
-    request that has no answer left."""
+    """Answers from a file; equal requests get their answers in the recorded order. Raises `RecordingError` for a
+    request without a remaining answer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -103,7 +103,7 @@ async def _asked(request: httpx.Request) -> Line:
 
 
 def _key(line: Line) -> str:
-    """What makes two requests the same: method, address, and body, however its JSON is spelt."""
+    """The key by which two requests are the same: method, address and body, independent of the JSON's formatting."""
     try:
         body = json.dumps(json.loads(line["body"]), sort_keys=True)
     except ValueError:
@@ -119,6 +119,6 @@ def _lines(path: Path) -> list[Line]:
 
 
 def _failure(name: str) -> type[httpx.TransportError]:
-    """The exception that a recorded failure was."""
+    """The exception type of a recorded failure."""
     known = {kind.__name__: kind for kind in (httpx.ConnectError, httpx.ConnectTimeout, httpx.ReadTimeout)}
     return known.get(name, httpx.RemoteProtocolError)

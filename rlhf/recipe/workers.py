@@ -1,7 +1,8 @@
-"""Which workers a recipe needs: plain data for the placement plan, without torch, ray or vllm."""
+"""The workers that a recipe needs: plain data for the placement plan, without torch, ray or vllm."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from rlhf.cluster.resources import Role
@@ -15,9 +16,10 @@ ENGINE, LEARNER, REWARD = "engine", "learner", "reward"
 
 
 def roles_of(recipe: Recipe) -> tuple[Role, ...]:
-    """Learner ranks and, for RL, engines, reward models and environment servers; in this order they are placed."""
+    """Learner ranks and, for RL, engines, reward models and environment servers, in the order of placement."""
     learner = Role(
         name=LEARNER,
+        python_path=recipe.python_path,
         count=recipe.trainer.deepspeed.ranks,
         factory="rlhf.trainer.learner_worker:LearnerWorker",
         imports="rlhf.trainer.learner_worker:import_ranks",
@@ -33,12 +35,13 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
 
 
 def playing_roles(recipe: Recipe) -> tuple[Role, ...]:
-    """What episodes need, and an evaluation too."""
-    return (engine_role(recipe), *reward_roles(recipe), *environment_roles(recipe))
+    """The workers that episodes need, also in an evaluation."""
+    roles = (engine_role(recipe), *reward_roles(recipe), *environment_roles(recipe))
+    return tuple(replace(role, python_path=recipe.python_path) for role in roles)
 
 
 def engine_role(recipe: Recipe) -> Role:
-    """The engines alone: what an evaluation needs."""
+    """The engines only: what an evaluation needs."""
     rollout = recipe.rollout
     return Role(
         name=ENGINE,
@@ -56,7 +59,7 @@ def engine_role(recipe: Recipe) -> Role:
 
 
 def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
-    """The reward models, where the reward is one."""
+    """The reward model's workers, where the reward has one."""
     reward = recipe.reward.model_scorer
     if reward is None:
         return ()
@@ -93,14 +96,17 @@ def environment_roles(recipe: Recipe) -> tuple[Role, ...]:
 
 
 def reward_device(scorer: ScorerConfig) -> Literal["cpu", "cuda"]:
+    """The device of reward models: `cuda` if they reserve GPUs."""
     return "cuda" if scorer.gpus_per_worker else "cpu"
 
 
 def engine_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
+    """The device of engines: `cuda` if they reserve GPUs."""
     return "cuda" if recipe.rollout.gpus_per_engine else "cpu"
 
 
 def learner_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
+    """The device of learner ranks: `cuda` if they reserve GPUs."""
     return "cuda" if recipe.trainer.deepspeed.gpus_per_rank else "cpu"
 
 

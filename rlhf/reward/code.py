@@ -1,7 +1,7 @@
-"""Code that the policy wrote, scored by the task's unit tests in a sandbox.
+"""Score code that the policy wrote, by the task's unit tests in a sandbox.
 
-The tests run in a process of their own and the code in another (`checking/`), both inside the sandbox: the code sees
-neither the tests nor what they expect, and only plain values come back from it.
+The tests run in one process and the code in another (`checking/`), both inside the sandbox: the code sees neither the
+tests nor the expected results, and only plain values come back from it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner, SandboxB
 from rlhf.types import Scored, Unscored
 
 MODULES = ("values", "host", "link", "judge")
-"""Of `checking/`, each after those that it imports."""
+"""Modules of `checking/`, in the order of their imports."""
 LOAD = """import sys, types
 for name, source in {sources!r}.items():
     module = sys.modules[name] = types.ModuleType(name)
@@ -36,10 +36,10 @@ for name, source in {sources!r}.items():
 sys.modules["rlhf.reward.checking.judge"].judge_main()
 """
 WAIT_SECONDS = 86_400.0
-"""For a place on this machine. Every run before it ends within its time, and replies that use all of theirs must not
-leave those behind them without a number."""
+"""Maximum wait for a free slot of this machine's sandbox. Every earlier run ends within its timeout, and replies that
+use all of theirs must not leave later ones without a score."""
 QUEUE_SECONDS = 330.0
-"""At a server at least: ours refuses what waited for 300 s."""
+"""Minimum wait for a server's queue: ours refuses requests that waited for 300 s."""
 BROKE = "broke the sandbox"
 KNOWN_GOOD = """
 import os
@@ -55,7 +55,7 @@ KNOWN_TESTS = Asserts(texts=("assert twice(2) == 4", "assert twice(2) == 5", "as
 
 
 def judging_program() -> str:
-    """`checking/` as one program: it is in memory before the code runs, and nothing of it is read again."""
+    """`checking/` as one program: it is in memory before the code runs, and no file of it is read later."""
     folder = Path(__file__).parent / "checking"
     sources = {f"rlhf.reward.checking.{name}": (folder / f"{name}.py").read_text() for name in MODULES}
     return LOAD.format(sources=sources)
@@ -63,25 +63,25 @@ def judging_program() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one test came to, and why it failed where the judge says so."""
+    """The result of one test, and why it failed where the reason is known."""
 
     passed: bool
     why: str = ""
 
 
 class CodeScorer:
-    """A `Scorer` of code. `row` is the task's row, with the tests in the column that the settings name."""
+    """A `Scorer` for code. `row` is the task's row, with the tests in the column that the settings name."""
 
     def __init__(self, config: CodeRewardConfig, runner: ProgramRunner) -> None:
         self.config, self._runner, self._judging = config, runner, judging_program()
         self._two_users = True
 
     async def start(self) -> None:
-        """Start the sandbox and judge a good reply. Raises `ConfigError`, `SandboxUnavailable`."""
+        """Start the sandbox and judge a known good reply. Raises `ConfigError`, `SandboxUnavailable`."""
         await self._runner.start()
         if await self._judges_rightly():
             return
-        self._two_users = False  # a Python that does not start where the real and the effective user differ
+        self._two_users = False  # a Python that cannot start where the real and the effective user differ
         if not await self._judges_rightly():
             raise ConfigError(
                 "reward.code: the sandbox cannot run tests: a right and a wrong one do not come out so, or the code "
@@ -89,8 +89,8 @@ class CodeScorer:
             )
 
     async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
-        """The share of the row's tests that the reply's code passes, or whether it passes all. Code that fails, in
-        whatever way, is 0; a row without usable tests and a sandbox that broke give no number."""
+        """The share of the row's tests that the reply's code passes, or whether it passes all. Code that fails in any
+        way scores 0. A row without usable tests and a broken sandbox give no score."""
         code = code_of(response)
         try:
             tests = read_tests(row, self.config)
@@ -103,7 +103,8 @@ class CodeScorer:
             return await self._once_more(code, tests, error)
 
     async def _once_more(self, code: str, tests: Tests, error: SandboxBroken) -> Scored | Unscored:
-        """A sandbox that judges known code rightly, and breaks over this code again, is broken by this code."""
+        """Decide whether the code broke the sandbox: the sandbox still judges known code correctly, and breaks again
+        over this code."""
         try:
             if not await self._judges_rightly():
                 return Unscored(kind="sandbox", detail=str(error))
@@ -136,7 +137,7 @@ class CodeScorer:
         return await self._pairs(code, tests)
 
     async def _asserts(self, code: str, tests: Asserts) -> list[Outcome]:
-        """A test passes when the line with this run's nonce says so, and in no other way."""
+        """Run asserts. A test passes only by a result line with this run's nonce."""
         trusting = self.config.tests == "trusting"
         refused = [not trusting and evaluates(text, tests.entry_point) for text in tests.texts]
         asked = {
@@ -159,9 +160,11 @@ class CodeScorer:
         ]
 
     async def _pairs(self, code: str, pairs: Sequence[InputOutput]) -> list[Outcome]:
-        """One after the other, so that a reply that hangs holds one place, and not for longer than all may take.
+        """Run input/output pairs sequentially, so that a hanging reply occupies one slot, and only until the timeout
+        for all.
 
-        What counts is the time of the runs, as the sandbox has it: waiting for a place is not the reply's doing."""
+        Only the run time that the sandbox reports counts: waiting for a slot is not charged to the reply.
+        """
         left, outcomes = self.config.pairs_timeout_seconds, []
         for pair in pairs:
             if left <= 0:
@@ -188,7 +191,7 @@ class CodeScorer:
 
 
 def printed(run: ProgramResult, wanted: str) -> Outcome:
-    """Whether a program ended well and printed what it should."""
+    """Whether a program exited normally and printed the expected output."""
     if not run.succeeded:
         return Outcome(passed=False, why=run.detail or f"the program ended with code {run.return_code}")
     right = _lines(run.stdout) == _lines(wanted)
@@ -201,8 +204,8 @@ def of_the_code(tests: Asserts) -> tuple[str, ...]:
 
 
 def in_words(outcomes: Sequence[Outcome], *, trusting: bool, from_the_code: Sequence[str] = ()) -> str:
-    """How many tests passed, whether they trusted the code, what they took from it without a word of the row that it
-    is the code's, and why the first one failed."""
+    """A summary: how many tests passed, whether they trusted the code, which names were taken from the code without the
+    row saying so, and why the first failing test failed."""
     told = f"{sum(outcome.passed for outcome in outcomes)} of {len(outcomes)} tests pass"
     failed = next(((place, outcome) for place, outcome in enumerate(outcomes, 1) if not outcome.passed), None)
     why = f"; test {failed[0]}: {failed[1].why}"[:400] if failed and failed[1].why else ""
@@ -211,12 +214,12 @@ def in_words(outcomes: Sequence[Outcome], *, trusting: bool, from_the_code: Sequ
 
 
 def make_code_scorer(config: CodeRewardConfig) -> CodeScorer:
-    """The scorer that `config` describes. Nothing runs before `start`."""
+    """The scorer that `config` describes. Nothing is started before `start`."""
     return CodeScorer(config, make_runner(config))
 
 
 def make_runner(config: CodeRewardConfig) -> ProgramRunner:
-    """The server's sandbox where the settings name one, else that of this process."""
+    """A runner for the configured sandbox server, else for this process's sandbox."""
     if config.url:
         at_once = config.max_concurrent_requests
         seconds = max(QUEUE_SECONDS, at_once * config.timeout_seconds)  # were each of ours to use all of its
@@ -228,5 +231,5 @@ def make_runner(config: CodeRewardConfig) -> ProgramRunner:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines without the blanks at their ends, and without empty lines at the end."""
+    """Lines without trailing blanks, and without empty lines at the end."""
     return [line.rstrip() for line in text.rstrip().splitlines()]

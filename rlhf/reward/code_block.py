@@ -1,4 +1,4 @@
-"""Which part of a reply is code: its last block between fences of Python. Linear in the length of the reply."""
+"""Extract the code from a reply: its last fenced Python block. Linear in the length of the reply."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 FENCE = "```"
 TOKEN = re.compile(r"\\.|`{3,}|\"\"\"|'''|[\"'#]")
-"""What matters to where a block of Python ends. A line is read from its start, so that no state of the lines before
-moves where a token begins."""
+"""Tokens that decide where a Python block ends. Each line is scanned from its start, so the state of earlier lines
+never shifts token boundaries."""
 
 
 def code_of(response: str) -> str:
-    """The last block of Python in a reply; the whole reply where it has none."""
+    """The last Python block in a reply; the whole reply where it has none."""
     lines = response.split("\n")
     code, at = response, 0
     while at < len(lines):
@@ -19,12 +19,12 @@ def code_of(response: str) -> str:
         if ticks := _opened(lines[at - 1]):
             end, before = _end(lines, at, ticks)
             code = "\n".join([*lines[at:end], *before])
-            at = end  # the line may open the next block
+            at = end  # this line may open the next block
     return code
 
 
 def _opened(line: str) -> int:
-    """The ticks of the fence that a line ends with and that opens a block of Python, else 0."""
+    """The number of backticks of a fence at the line's end that opens a Python block, else 0."""
     before, fence, language = line.rpartition(FENCE)
     if not fence or not language.lower().startswith("py") or "`" in language:
         return 0
@@ -32,12 +32,12 @@ def _opened(line: str) -> int:
 
 
 def _end(lines: list[str], start: int, ticks: int) -> tuple[int, list[str]]:
-    """The line of the fence that closes a block, and what stands before the fence there.
+    """The line of the fence that closes a block, and the text before the fence on that line.
 
-    Within a text or a comment of the code a fence closes nothing. Where all that could close the block are within a
-    text, that text has no end, and the first fence at the start of a line closes it. There are two kinds of texts over
-    several lines, and after one without an end no other of its kind begins: at most three blocks are read to the end
-    of the reply.
+    A fence within a string or comment closes nothing. Where all possible closing fences are within a string, that
+    string is unterminated, and the first fence at the start of a line closes the block. There are two kinds of
+    multi-line strings, and after an unterminated one no other of its kind begins: at most three blocks are scanned to
+    the end of the reply.
     """
     quote, first = "", len(lines)
     for at in range(start, len(lines)):
@@ -55,5 +55,5 @@ def _end(lines: list[str], start: int, ticks: int) -> tuple[int, list[str]]:
                 break
             elif not found.startswith("\\"):
                 quote = found
-        quote = quote if len(quote) == len('"""') else ""  # other texts end with their line
+        quote = quote if len(quote) == len('"""') else ""  # other strings end with their line
     return first, [""] * (first < len(lines))

@@ -1,4 +1,4 @@
-"""Which names of tests are the code's, and which tests would run what the code answers. By their text."""
+"""Static analysis of tests: which names come from the code, and which tests would execute what the code returns."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ COMMANDS = frozenset(("system", "popen", "run", "Popen", "call", "check_call", "
 def names_of_the_code(
     texts: Sequence[str], setup: str, entry_point: str | None, listed: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The names that come from the code: the entry point and those listed; without an entry point also all that
-    `texts` use and neither they nor the set-up bind, nor Python."""
+    """The names that come from the code: the entry point and those listed; without an entry point also every name in
+    `texts` that neither they, nor the set-up, nor Python define."""
     certain = {*listed, *([entry_point] if entry_point else [])}
     return tuple(sorted(certain if entry_point else certain | _free(texts, setup)))
 
 
 @lru_cache(maxsize=1024)
 def unknown_names(texts: Sequence[str], setup: str, entry_point: str | None, listed: tuple[str, ...]) -> list[str]:
-    """Names that tests of a function use and nobody gives them. Empty without an entry point."""
+    """Names that tests of a function use and that are not defined anywhere. Empty without an entry point."""
     known = KNOWN | {entry_point, *listed}
     return sorted(_free(texts, setup) - known) if entry_point else []
 
@@ -64,7 +64,7 @@ def _from_the_solution(text: str) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def evaluates(text: str, entry_point: str | None = None) -> str:
-    """What in a test may run what the code answers, in the tests' own process; empty where nothing does."""
+    """What in a test might execute the code's return values in the tests' own process; empty where nothing does."""
     nodes = list(ast.walk(ast.parse(text)))
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     first = {call.func for call in calls if call.args and _constant(call.args[0])}
@@ -84,7 +84,7 @@ def evaluates(text: str, entry_point: str | None = None) -> str:
 
 
 def _name(node: ast.AST) -> tuple[str, str]:
-    """What a name or attribute is called, and of what it is one."""
+    """The name of a name or attribute node, and the name that it is an attribute of."""
     if isinstance(node, ast.Attribute):
         return node.attr, node.value.id if isinstance(node.value, ast.Name) else ""
     return (node.id if isinstance(node, ast.Name) else ""), ""

@@ -1,4 +1,4 @@
-"""Which tests cannot be judged by values alone, as far as their text shows it."""
+"""Static analysis: which tests cannot be judged by plain values alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ CHANGE = frozenset(
 
 
 def needs_trust(tests: Asserts) -> str:
-    """What these tests do with objects of the code that only tests in its own process can; empty where nothing shows.
+    """What these tests do with objects of the code that only works in the code's own process; empty where none is
+    found.
 
-    A class of the code is told by its capital letter. What is not seen here is said when the test runs.
+    A class of the code is recognised by its capital letter. Cases missed here are reported when the test runs.
     """
     trees = [ast.parse(text) for text in tests.texts]
     nodes = [node for tree in trees for node in ast.walk(tree)]
@@ -48,20 +49,21 @@ def _calls(node: ast.AST, of_code: set[str]) -> bool:
 
 
 def _answers(nodes: list[ast.AST], of_code: set[str]) -> set[str]:
-    """Variables that hold what a function of the code answered."""
+    """Variables that hold results of the code's functions."""
     assigned = [node for node in nodes if isinstance(node, ast.Assign) and _calls(node.value, of_code)]
     assigned = [node for node in assigned if not _is_class(node.value.func, of_code)]  # type: ignore[attr-defined]
     return {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}
 
 
 def _given(nodes: list[ast.AST], of_code: set[str]) -> set[str]:
-    """Variables that a class of the code was constructed with: it may keep them."""
+    """Variables passed to a constructor of the code: the object may keep a reference to them."""
     made = [node for node in nodes if isinstance(node, ast.Call) and _is_class(node.func, of_code)]
     return {argument.id for node in made for argument in node.args if isinstance(argument, ast.Name)}
 
 
 def _aliasing(node: ast.AST, answers: set[str], given: set[str]) -> str:
-    """What depends on whether the code and the test hold one object: within one call it is known, later it is not."""
+    """An expression that depends on object identity between code and test: it is known within one call, but not
+    later."""
     match node:
         case ast.Compare(left=left, comparators=[right], ops=[ast.Is() | ast.IsNot()]):
             sides = (left, right)
@@ -80,7 +82,7 @@ def _aliasing(node: ast.AST, answers: set[str], given: set[str]) -> str:
 
 
 def _called(node: ast.AST) -> str:
-    """The method or function of a call."""
+    """The name of the called method or function."""
     if not isinstance(node, ast.Call):
         return ""
     return node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)

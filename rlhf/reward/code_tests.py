@@ -1,4 +1,4 @@
-"""The tests of a task, as datasets write them down."""
+"""Parse a task's tests from the formats that datasets use."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Row = Mapping[str, Any]
 
 
 class TestsError(Exception):
-    """A row whose tests cannot be used."""
+    """The tests of a row cannot be used."""
 
     __test__ = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputOutput:
-    """What a program reads, and what it must then print."""
+    """The standard input of a program, and the output that it must print."""
 
     stdin: str
     stdout: str
@@ -30,14 +30,15 @@ class InputOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asserts:
-    """Pieces of Python, run one after the other; each is a test, and passes when it asks the code for something and
-    raises nothing. `entry_point` is the name of the function that is tested, where the row has one; `setup` is run
-    before them, and is none of the code's."""
+    """Pieces of Python, run in order; each is a test, and passes when it queries the code and raises nothing.
+    `entry_point` is the name of the tested function, where the row has one; `setup` runs before the tests and is not
+    part of the code."""
 
     texts: tuple[str, ...]
     entry_point: str | None = None
     names: tuple[str, ...] = ()
-    """What may come from the code besides the entry point; where there is none, what the tests do not bind does too."""
+    """Names that may come from the code besides the entry point; without an entry point, names that the tests do not
+    bind do too."""
     setup: str = ""
 
 
@@ -72,7 +73,7 @@ def _none(column: str) -> NoReturn:
 
 
 def _from_json(value: Any) -> Any:
-    """A list or mapping that a dataset keeps as text; other text is Python."""
+    """A list or mapping that a dataset stores as JSON text; other text is Python."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
         return value
     try:
@@ -120,8 +121,8 @@ def _setup(row: Row, column: str | None) -> str:
 
 
 def _asking(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Pieces that only prepare (imports, definitions, constants) go with the next that does more, and are no tests.
-    Raises `TestsError` where there are no others: definitions that nobody calls pass whatever the code is."""
+    """Join pieces that only prepare (imports, definitions, constants) with the next piece that does more; alone they
+    are not tests. Raises `TestsError` where all pieces only prepare: they would pass with any code."""
     tests: list[str] = []
     before: list[str] = []
     for text in texts:
@@ -145,7 +146,7 @@ def _only_prepares(statement: ast.stmt) -> bool:
 
 
 def _split(text: str) -> list[str]:
-    """One test for each assert at the top, with the statements before it; what follows the last joins it."""
+    """One test for each top-level assert, with the statements before it; statements after the last assert join it."""
     pieces: list[list[ast.stmt]] = [[]]
     for statement in _parsed(text).body:
         pieces[-1].append(statement)

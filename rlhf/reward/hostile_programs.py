@@ -1,4 +1,4 @@
-"""Programs that deserve nothing, and that tests are known to accept. Each defines `answer`, which stands for every
+"""Programs that deserve no reward and that tests are known to accept. Each defines `answer`, a placeholder for every
 function that the tests call."""
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ GIVEN = "write down what is expected before the call; what is handed over may co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostileProgram:
-    """`advice` is what tests that accept it could do."""
+    """A hostile program; `advice` says how tests that accept it can be improved."""
 
     code: str
     advice: str
 
     def naming(self, names: Iterable[str]) -> str:
-        """The program with its answer under each of the names."""
+        """The program with `answer` defined under each of the names."""
         return "\n".join([self.code, *(f"{name} = answer" for name in names)])
 
 
@@ -185,7 +185,7 @@ SPIES = {
 
 
 def hostile_programs() -> Mapping[str, HostileProgram]:
-    """By what they do. The same at every call."""
+    """All hostile programs, keyed by what they do. Every call returns the same."""
     return {
         **_answering(SIMPLE, EXACTLY),
         **_answering(NOT_A_NUMBER, NAN),

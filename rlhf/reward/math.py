@@ -1,4 +1,4 @@
-"""Mathematical equality by math-verify. Runs in a worker process: sympy can take for ever on what a policy writes."""
+"""Mathematical equality by math-verify. Runs in a worker process: sympy may never finish on a policy's expressions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from rlhf.errors import NoReference
 from rlhf.reward.expression_size import TooLarge, check_reply, check_size, check_text, written_form
 from rlhf.reward.stated import as_formula, is_number
 
-# math-verify's own deadline is an alarm signal that turns a time-out into "not equal"; here the worker is killed
-# instead and the response stays without a number. Every worker would print its warning that the deadline is off.
+# math-verify's own deadline is an alarm signal that turns a timeout into "not equal"; here the worker is killed instead
+# and the response stays unscored. Every worker would print the warning that the deadline is off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 MARK = "####"
 
 
 class AnswerTooLarge(BaseException):
-    """An answer too large to be read. No `Exception`: math-verify passes over these, and reads an earlier answer."""
+    """The answer is too large to parse. Not an `Exception`: math-verify catches those, and would use an earlier
+    answer."""
 
 
 def _bounded(read: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,16 +34,16 @@ def _bounded(read: Callable[..., Any]) -> Callable[..., Any]:
     return bounded
 
 
-parser.latex2sympy = _bounded(parser.latex2sympy)  # it is where a formula that was found is read
+parser.latex2sympy = _bounded(parser.latex2sympy)  # math-verify parses each formula it found here
 
 
 def math(response: str, row: Mapping[str, Any]) -> float:
     """1 when the response's final answer has the value of `row["answer"]`.
 
-    The final answer is what follows the last `####` on its line, else what math-verify finds: the last `\\boxed{}`,
-    "the answer is …", and failing these the last expression. A response without any is 0, and so is one that is too
-    large to be evaluated and is not written as the reference is. Raises `NoReference` when the reference answer is no
-    mathematical expression: then nothing can be said of the response.
+    The final answer is the text after the last `####` on its line, else what math-verify finds: the last `\\boxed{}`,
+    "the answer is …", and failing these the last expression. A response without an answer scores 0, and so does one
+    that is too large to evaluate and not written like the reference. Raises `NoReference` when the reference answer is
+    not a mathematical expression: then no response can be scored.
     """
     try:
         reference = _stated(row["answer"])
@@ -72,13 +73,13 @@ def final_answer(response: str) -> list[Any]:
 
 
 def _stated(text: str) -> list[Any]:
-    """A bare answer: a number as people write it ("$1,080", "5 hours"), else LaTeX without delimiters, read whole.
-    Raises `TooLarge`."""
+    """A bare answer: a number in everyday notation ("$1,080", "5 hours"), else LaTeX without delimiters, parsed as a
+    whole. Raises `TooLarge`."""
     check_text(text)
     return (_parse(text) if is_number(text) else []) or _parse(f"\\boxed{{{as_formula(text)}}}")
 
 
 def _parse(text: str) -> list[Any]:
-    plain = text.replace("\\$", "")  # a currency, never the edge of a formula, yet math-verify trips over it
+    plain = text.replace("\\$", "")  # a currency, never a formula's delimiter, but math-verify misparses it
     found: list[Any] = parse(plain, fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True)
     return found

@@ -1,4 +1,4 @@
-"""The reward of a trained model: the score of a trajectory's tokens, by workers that are asked in batches."""
+"""Reward by a trained model: it scores a trajectory's tokens, in workers that are called in batches."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ NAME = "model"
 
 
 class ModelReward:
-    """A `RewardFunction` with reward models behind it. The score is that of the whole context the policy ended in,
-    read at its last token; what has none is unscored, and a worker that died ends the run as `WorkerDied`."""
+    """A `RewardFunction` with reward models in workers. The score is that of the final context of the episode, read at
+    its last token. A sequence that the model cannot read is unscored; the death of a worker ends the run with
+    `WorkerDied`."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class ModelReward:
         return await asyncio.gather(*(self._score(trajectory) for trajectory in trajectories))
 
     async def close(self) -> None:
-        """Whoever still waits is cancelled; the workers end with their cluster."""
+        """Cancel pending requests; the workers end with their cluster."""
         await self._batcher.close()
 
     async def _score(self, trajectory: Trajectory) -> Scored | Unscored:
@@ -63,7 +64,7 @@ class ModelReward:
 
 
 def why_unscored(tokens: NDArray[np.int32], facts: RewardModelFacts) -> Unscored | None:
-    """Why a model cannot read these tokens; None when it can."""
+    """Why the model cannot score these tokens; None when it can."""
     if len(tokens) > facts.context_tokens:
         return Unscored(
             kind="too long", detail=f"{len(tokens)} tokens, and the reward model's context is {facts.context_tokens}"
@@ -74,7 +75,7 @@ def why_unscored(tokens: NDArray[np.int32], facts: RewardModelFacts) -> Unscored
 
 
 def outcome(score: float | Unscored) -> Scored | Unscored:
-    """A score that is a number; NaN and infinity are none."""
+    """A finite score; NaN and infinity become `Unscored`."""
     if isinstance(score, Unscored):
         return score
     if not math.isfinite(score):
@@ -91,10 +92,10 @@ class PendingSequence:
 
 
 class Batcher:
-    """Gathers what waits while the workers are busy: requests of all groups, in order, go together up to `tokens` a
+    """Collects requests while the workers are busy: requests of all groups are batched in order, up to `tokens` per
     call.
 
-    The deadline is for one call; waiting for a free worker ends because every call before it does.
+    The deadline applies to one call; waiting for a free worker ends because every earlier call ends.
     """
 
     def __init__(self, workers: Sequence[WorkerHandle[RewardModelWorker]], tokens: int, timeout_seconds: float) -> None:
@@ -114,7 +115,7 @@ class Batcher:
         return await request.answer
 
     async def close(self) -> None:
-        """Whoever still waits is cancelled."""
+        """Cancel pending requests."""
         for task in self._serving:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
@@ -156,7 +157,7 @@ class Batcher:
         return [score for score, _ in zip(scores, batch, strict=True)]
 
     def _take(self) -> list[PendingSequence]:
-        """The oldest requests, up to the budget of tokens, at least one where any waits."""
+        """The oldest requests, up to the token budget; at least one if any is pending."""
         batch: list[PendingSequence] = []
         room = self._tokens
         while self._waiting and (not batch or len(self._waiting[0].tokens) <= room):

@@ -1,4 +1,4 @@
-"""One episode begun before training: what the policy will be asked, for a person to read."""
+"""Dry run: start one episode before training and show its rendered prompt for inspection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf.types import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How an episode begins: the rendered prompt with all its marks, and its length in tokens."""
+    """The first prompt of an episode: rendered text with special tokens, and its length in tokens."""
 
     text: str
     tokens: int
@@ -25,9 +25,9 @@ class Opening:
 async def dry_run(
     task: Task, environments: Environments, renderer: ChatRenderer, *, run_seed: int, timeout_seconds: float
 ) -> Opening:
-    """Reset one environment as training will, render what it says, and close it.
+    """Reset one environment as training will, render its first messages, and close it.
 
-    Raises `EnvironmentFailed`, and `ModelError` for a template that cannot say it.
+    Raises `EnvironmentFailed`, and `ModelError` for a chat template that cannot render the messages.
     """
     environment = await environments.open("dry-run")
     try:

@@ -1,7 +1,7 @@
-"""An engine as the controller sees it: many coroutines ask, few calls go out.
+"""Client of a remote engine: many coroutines generate, and their requests are batched into few calls.
 
-The requests of one tick of the event loop travel in one `submit`, and one `collect` after the other brings back
-whatever has finished, so calls do not grow with the number of samples.
+All requests of one tick of the event loop go out in one `submit`. Successive `collect` calls return whatever has
+finished, so the number of calls does not grow with the number of samples.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ R = TypeVar("R")
 POLL_SECONDS = 1.0
 """How long one `collect` waits for a first reply."""
 CALL_SECONDS = 30.0
-"""Beyond what a call itself waits for: the way there and back, and a step of the model."""
+"""Time added to the deadline of a call, for the round trip and one step of the model."""
 
 
 @dataclass(eq=False)
 class _Pending:
-    """A request on its way: `taken` ends when the engine has it, `reply` in a completion or a named error. Whoever
-    asked may have been cancelled in this very tick: then nobody waits for either."""
+    """A request in flight: `taken` is resolved when the engine has it, `reply` with a completion or a named error. The
+    caller may be cancelled in the same tick: then both futures have no waiter."""
 
     session: str
     taken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -60,10 +60,10 @@ class _Pending:
 class RemoteEngine:
     """A `RolloutEngine` and a `PublishTarget` over a worker that runs an `EngineWorker`.
 
-    A reply may take `generate_timeout_seconds` from when the engine has its request, pauses of publishes not counted;
-    then it is cut off, and has what was said so far. `generate` raises `GenerateFailed` when this one request cannot be
-    answered, `DeadlinePassed` when nothing was said in that time, `EngineBroken` or `WorkerDied` when the engine will
-    answer nothing any more.
+    A reply's deadline is `generate_timeout_seconds` from when the engine has the request; time paused for weight syncs
+    does not count. A reply that exceeds it is cut off, and keeps the tokens sampled so far. `generate` raises
+    `GenerateFailed` when only this request cannot be answered, `DeadlinePassed` when no token was sampled in that time,
+    `EngineBroken` or `WorkerDied` when the engine can answer no further request.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RemoteEngine:
         self._worker = WorkerHandle[EngineWorker](worker)
         self._start_seconds, self._generate_seconds = start_timeout_seconds, generate_timeout_seconds
         self._publish_seconds = publish_timeout_seconds
-        # A request that vLLM would let wait for a place waits here instead, where its deadline does not run yet.
+        # A request for which vLLM has no free slot waits here instead: its deadline starts only when vLLM has it.
         self._places = asyncio.Semaphore(max_sequences)
         self._clock = RunningClock()
         self._ids = itertools.count()
@@ -94,7 +94,7 @@ class RemoteEngine:
         return await self._worker.call(lambda engine: engine.start(), timeout_seconds=self._start_seconds)
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
-        """One reply; every draw is decided by `seed`."""
+        """One reply; `seed` determines all its draws."""
         async with self._places:
             return await self._generate(prompt, sampling=sampling, seed=seed, session=session)
 
@@ -134,7 +134,7 @@ class RemoteEngine:
         await self._phase(lambda engine: engine.connect(info))
 
     async def prepare(self, manifest: Manifest) -> None:
-        """Pause sampling and acknowledge the manifest; requests are kept."""
+        """Pause sampling and acknowledge the manifest; requests in flight are kept."""
         self._clock.pause()
         await self._phase(lambda engine: engine.prepare(manifest))
 
@@ -153,7 +153,7 @@ class RemoteEngine:
         self._clock.go_on()
 
     async def stop(self) -> None:
-        """Give up what is under way and free the model."""
+        """Abort all requests in flight and free the model."""
         self._fail(EngineBroken(self.name, "it was stopped"))
         for task in self._tasks:
             task.cancel()
@@ -169,7 +169,7 @@ class RemoteEngine:
         self._outbox.append(request)
 
     async def _submit(self) -> None:
-        """Send what this tick has gathered, and see that its replies are waited for."""
+        """Send the requests of this tick, and make sure that a collector waits for their replies."""
         batch, self._outbox = self._outbox, []
         batch = [request for request in batch if request.id in self._pending]
         if not batch:
@@ -211,7 +211,7 @@ class RemoteEngine:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A call that failed fails every request that waits: none of them would be answered."""
+        """A failed call fails all pending requests: none of them would be answered."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             self._fail(error)
@@ -223,7 +223,7 @@ class RemoteEngine:
 
 
 def completion_of(reply: Finished, engine: str) -> Completion:
-    """The reply in the system's words."""
+    """The engine's reply as a `Completion`."""
     return Completion(
         token_ids=reply.token_ids,
         logprobs=reply.logprobs,

@@ -1,7 +1,7 @@
-"""What a run began with, by digest: its data, its chat template, its start model and its reference.
+"""Provenance of a run: digests of its data, chat template, start model and reference.
 
-A path is a name; what is behind it may change between two sittings. A run that went on with other rows would train some
-of its tasks twice and others never, and with another reference its KL would be of two models.
+The content behind a path may change between the processes of a run. A resumed run with other rows would train some of
+its tasks twice and others never; with another reference, its KL would refer to two models.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rlhf.runs.durable import checksum
 from rlhf.runs.recorded import episodes_file
 
 BLOCK_BYTES, BLOCKS = 1 << 20, 64
-"""Of a larger file so many blocks are read, evenly spread: training moves every weight, so any other model differs in
+"""Number of blocks read from a larger file, evenly spaced: training changes every weight, so any other model differs in
 them."""
 MODEL_FILES = (".safetensors", ".bin", ".json", ".model", ".txt")
 OF_THE_TEMPLATE = ("tokenizer_config.json", "chat_template.json")
 Provenance = Mapping[str, str]
-"""Digests by the key of the recipe that names the thing."""
+"""Digests, by the recipe key that names the input."""
 TEMPLATE = "the chat template of model.path"
 
 
@@ -41,7 +41,7 @@ def provenance(
 
 
 def check_provenance(run: Path, began: Provenance, found: Provenance) -> None:
-    """Raises `ConfigError` that names what is not what the run in `run` began with."""
+    """Raises `ConfigError` that names every input which differs from what the run in `run` began with."""
     if began and (others := [key for key in (*began, *found) if began.get(key) != found.get(key)]):
         raise ConfigError(
             f"{', '.join(dict.fromkeys(others))}: not what {run} began with, though it may go by the same name; a "
@@ -50,7 +50,7 @@ def check_provenance(run: Path, began: Provenance, found: Provenance) -> None:
 
 
 def data_digest(config: DatasetConfig) -> str:
-    """Of local files as they are, of a dataset of the hub row by row."""
+    """The digest of local files by content, or of a hub dataset row by row."""
     digest = blake2b(digest_size=16)
     files = local_files(config)
     for file in files:
@@ -61,7 +61,7 @@ def data_digest(config: DatasetConfig) -> str:
 
 
 def model_digest(name: str) -> str:
-    """Of a model folder's weights, configuration and vocabulary; the commit of a model of the hub."""
+    """The digest of a model folder's weights, configuration and vocabulary; for a hub model, its commit."""
     folder = Path(name).expanduser()
     if not folder.is_dir():
         from transformers.utils.hub import cached_file
@@ -77,7 +77,7 @@ def model_digest(name: str) -> str:
 
 
 def template_digest(model: str, *, trust_remote_code: bool) -> str:
-    """Of what turns messages into tokens beside the vocabulary: the template and the special tokens."""
+    """The digest of what turns messages into tokens besides the vocabulary: the template and the special tokens."""
     from rlhf.models.loading import bare_tokenizer
 
     tokenizer = bare_tokenizer(model, trust_remote_code=trust_remote_code)
@@ -86,7 +86,7 @@ def template_digest(model: str, *, trust_remote_code: bool) -> str:
 
 
 def blocks(file: Path) -> Iterator[bytes]:
-    """All of a file, or of a large one `BLOCKS` blocks from its first to its last."""
+    """The whole file, or for a large one `BLOCKS` blocks from the first to the last."""
     size = file.stat().st_size
     whole = size <= BLOCKS * BLOCK_BYTES
     with file.open("rb") as content:

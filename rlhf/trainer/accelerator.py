@@ -1,4 +1,4 @@
-"""DeepSpeed chooses its accelerator when it is imported: by the environment that a rank sets as it starts."""
+"""Select DeepSpeed's accelerator: DeepSpeed reads it from the rank's environment when it is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 
 def choose_accelerator(device: str) -> None:
-    """On a CPU nothing is to be found out. Before the first import of DeepSpeed; transformers may import it too."""
+    """Set the accelerator explicitly on a CPU, so that DeepSpeed does not probe for one. Call it before the first
+    import of DeepSpeed; transformers may import it too."""
     if device == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
 

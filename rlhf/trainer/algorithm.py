@@ -1,10 +1,10 @@
-"""Algorithms by name: each is a composition of pieces that a recipe can also compose itself. Data; what does not go
-together is in `composition.py`.
+"""Algorithms by name: each is a preset of pieces that a recipe can also combine itself. Data only; `composition.py`
+checks which pieces fit together.
 
-A preset is a layer of settings beneath the recipe's own. Estimators and losses are registered here by the names that
-recipes know, `module:function` each, as one of the user's own is named; they are imported where they run. What each
-computes is in `rlhf.trainer.estimators` (advantages) and `rlhf.trainer.losses`; which to choose when, in
-docs/algorithms.md.
+A preset is a layer of settings below the recipe's own. Estimators and losses are registered here by the names that
+recipes use, `module:function` each; user-defined ones are named the same way. They are imported where they run.
+`rlhf.trainer.estimators` (advantages) and `rlhf.trainer.losses` document what each computes; docs/algorithms.md which
+to choose when.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Preset:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """What an estimator reads besides rewards: a critic's `values`, the learner's `proximal` and the `reference`'s
-    log-probs, a greedy `baseline` episode, `siblings` to compare with. `weighted` advantages hold the importance weight
-    already."""
+    log-probs, a greedy `baseline` episode, `siblings` to compare with. `weighted` advantages already include the
+    importance weight."""
 
     values: bool = False
     proximal: bool = False
@@ -42,8 +42,8 @@ class Needs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A registered loss or estimator: its `function`, `module:function`; those of its config's `settings` that are the
-    function's keyword arguments; and, of an estimator, what it `needs`."""
+    """A registered loss or estimator: its `function` as `module:function`, the config `settings` that are its keyword
+    arguments, and, for an estimator, what it `needs`."""
 
     function: str
     settings: tuple[str, ...] = ()
@@ -176,19 +176,20 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def preset_layer(name: Any) -> dict[str, Any]:
-    """The settings of a preset as a layer of a recipe; empty for no name and for one that is refused later."""
+    """The settings of a preset as a layer of a recipe; empty without a name, and for an unknown one, which is refused
+    later."""
     return {"trainer": dict(PRESETS[name].settings)} if isinstance(name, str) and name in PRESETS else {}
 
 
 def mismatch_layer(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Why the engines' log-probs of what is trained are not those of the learner, and the settings that then go beneath
-    the recipe's own; both empty where they are the same, where the recipe says itself which it takes
-    (`old_logprobs`), and where the loss or the estimator weighs tokens already. `values` are those of a whole recipe,
-    not checked yet.
+    """Why the engines' log-probs of the trained samples differ from the learner's, and the default settings that
+    follow. Both are empty where they are equal, where the recipe itself sets `old_logprobs`, and where the loss or the
+    estimator already weights tokens. `values` are those of a whole recipe, not validated yet.
 
-    Tokens are weighed by learner over engine, cut at 2 (decoupled PPO, arXiv 2110.00641, with the truncated weights of
-    arXiv 1802.01561); GSPO's by the geometric mean of their sequence, as its own ratio is (arXiv 2507.18071). The ratio
-    of CISPO is such a weight itself (arXiv 2506.13585), and V-trace has one in its advantage.
+    Tokens are weighted by learner over engine probability, truncated at 2 (decoupled PPO, arXiv 2110.00641, with the
+    truncated weights of arXiv 1802.01561); for GSPO by the geometric mean over their sequence, like its own ratio
+    (arXiv 2507.18071). The ratio of CISPO is such a weight itself (arXiv 2506.13585), and V-trace includes one in its
+    advantage.
     """
     trainer, model = _mapping(values, "trainer"), _mapping(values, "model")
     dtype, staleness = model.get("dtype", "float32"), trainer.get("max_staleness", 0)
@@ -205,10 +206,11 @@ def mismatch_layer(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def adapter_layer(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """LoRA in 16 bits publishes the adapters themselves, unless the recipe says how or where they could not travel.
+    """Default settings of LoRA in 16 bits: a weight sync sends the adapters themselves, unless the recipe sets it or
+    the backend cannot.
 
-    Merged, a change is added to a weight that has 8 bits (bfloat16) or 11 (float16): of changes of 1e-5 to weights of
-    0.02 bfloat16 keeps 28 %, of 1e-6 3 %, and engines would go on sampling with the base.
+    A merged change is added to a weight with 8 (bfloat16) or 11 (float16) significant bits: of changes of 1e-5 to
+    weights of 0.02 bfloat16 keeps 28 %, of 1e-6 3 %, and engines would keep sampling with the base model.
     """
     model, sync = _mapping(values, "model"), _mapping(_mapping(values, "trainer"), "weight_sync")
     dtype, lora = model.get("dtype", "float32"), model.get("lora")
@@ -231,8 +233,8 @@ def called_with(
     config: LossConfig | AdvantageConfig,
     arguments: Mapping[str, Any],
 ) -> Any:
-    """The function `name` with its keyword arguments: a registered one with the settings of `config` that it reads, one
-    of the user's own with the recipe's `arguments`. Raises `ConfigError`."""
+    """The function `name` with its keyword arguments: for a registered one, the settings of `config` that it reads; for
+    a user-defined one, the recipe's `arguments`. Raises `ConfigError`."""
     if is_piece(name):
         return load_bound(name, setting, arguments, given=1)
     piece = known[name]
@@ -240,7 +242,7 @@ def called_with(
 
 
 def needs_of(trainer: TrainerConfig) -> Needs:
-    """What the recipe's estimator reads. One of the user's own gets all that the recipe has."""
+    """What the recipe's estimator reads. A user-defined one gets everything that the recipe has."""
     estimator = trainer.advantage.estimator
     if is_piece(estimator):
         return Needs(values=trainer.critic is not None, proximal=trainer.old_logprobs == "recomputed")
@@ -248,15 +250,15 @@ def needs_of(trainer: TrainerConfig) -> Needs:
 
 
 def needs_reference(trainer: TrainerConfig) -> bool:
-    """Whether the ranks hold the frozen policy, and score every batch with it."""
+    """Whether the ranks hold the frozen policy, and compute its log-probs for every batch."""
     return trainer.kl.coefficient > 0 or needs_of(trainer).reference or trainer.hold_reference
 
 
 def has_own_piece(trainer: TrainerConfig) -> bool:
-    """Whether the loss or the estimator is the user's own, of which nobody knows what it reads."""
+    """Whether the loss or the estimator is user-defined, so that it is unknown what it reads."""
     return is_piece(trainer.loss.policy) or is_piece(trainer.advantage.estimator)
 
 
 def is_corrected(trainer: TrainerConfig) -> bool:
-    """Whether samples of other weights than the learner's are weighed for it."""
+    """Whether samples of weights other than the learner's get importance weights."""
     return needs_of(trainer).weighted or (trainer.old_logprobs == "recomputed" and trainer.correction.method != "none")

@@ -1,4 +1,4 @@
-"""From groups to what the ranks compute on: sequences in rows, rows in micro-batches, in equal numbers a rank.
+"""Build batches: groups become sequences in rows, and rows become micro-batches, the same number on every rank.
 
 Numpy only and pure. Every per-token array of an update is flat, `[N]` over the ACTION tokens of all trainable samples
 in order; a micro-batch carries its slices of them and their `places`, so that answers find their way back. A rank's
@@ -24,19 +24,19 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 ROW_TOKENS = 512
-"""Wide enough for a group of short samples, so that its prompt is computed once, and narrow enough to deal rows evenly
-to ranks and to leave little room in them. Attention is in blocks of sequences (`rlhf.models.blocks`): rows cost it
-nothing."""
+"""Long enough for a group of short samples, so that its prompt is computed once, and short enough to distribute rows
+evenly over ranks with little empty space. Attention is computed in blocks of sequences (`rlhf.models.blocks`), so the
+row length adds no cost there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PerToken:
-    """Columns over ACTION tokens, all `float32` of one length. None where nobody needs one.
+    """Columns over ACTION tokens, all `float32` of one length; None where a column is not needed.
 
     `behaviour`, `proximal` and `reference` are log-probs of the policy that sampled, of the learner before the update
-    and of the reference; `values` and `returns` the critic's estimates before the update and what it should have said.
-    `weights` is a token's share in the loss before the division by the denominator of its optimizer step. `current` is
-    1 where the weights that the update starts from sampled the token, 0 where others did.
+    and of the reference; `values` and `returns` the critic's estimates before the update and its targets. `weights` is
+    a token's weight in the loss before the division by the denominator of its optimizer step. `current` is 1 for tokens
+    sampled by the weights that the update starts from, else 0.
     """
 
     behaviour: Floats
@@ -72,28 +72,28 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """ACTION tokens."""
+        """Number of ACTION tokens."""
         return len(self.per_token.weights)
 
     def per_sample(self, values: Floats) -> list[Floats]:
-        """Cut a flat array `[N]` into one array a sample."""
+        """Split a flat array `[N]` into one array per sample."""
         return np.split(values, self.offsets[1:-1]) if self.samples else []
 
     def with_columns(self, **columns: Floats | None) -> Batch:
-        """The same batch with these columns of `per_token`."""
+        """The same batch with these columns of `per_token` replaced."""
         return replace(self, per_token=replace(self.per_token, **columns))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MicroBatch:
-    """One forward and backward pass: `token_ids`, `position_ids` `int32 [R, L]`, several prefix groups a row, positions
-    starting at 0 in each. Over its ACTION tokens, `[A]`: `targets` their index in the flattened `[R * L]`, `sources`
-    that of the token before each in its sequence, `places` their index in the batch's flat arrays, `sequences` the
-    number of their sequence within the micro-batch; `per_token` its columns. Over its sequences, `[S]`: `ends` is the
-    flat index of the last token, `samples` the number of the sample in the batch. One without action tokens is padding,
-    computed like any other. `most` is the largest A of the micro-batches that ranks compute at the same time. `routing`
-    `int16 [R, L, layers, k]` are the experts that the engine chose, -1 where it did not say; None where nobody asked.
-    """
+    """The data of one forward and backward pass: `token_ids`, `position_ids` `int32 [R, L]`, several prefix groups per
+    row, positions starting at 0 in each. Over its ACTION tokens, `[A]`: `targets` their index in the flattened `[R *
+    L]`, `sources` that of the token before each in its sequence, `places` their index in the batch's flat arrays,
+    `sequences` the number of their sequence within the micro-batch; `per_token` its columns. Over its sequences, `[S]`:
+    `ends` is the flat index of the last token, `samples` the number of the sample in the batch. A micro-batch without
+    action tokens is padding, and is computed like any other. `most` is the largest A of the micro-batches that ranks
+    compute at the same time. `routing` `int16 [R, L, layers, k]` are the experts that the engine chose, -1 where they
+    are unknown; None where they were not requested."""
 
     token_ids: NDArray[np.int32]
     position_ids: NDArray[np.int32]
@@ -115,7 +115,7 @@ class MicroBatch:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Minibatch:
     """One rank's part of one optimizer step; `denominator` is that of the whole step's loss over all ranks, `tokens`
-    its ACTION tokens and `samples` its samples with any."""
+    its number of ACTION tokens and `samples` its number of samples with any."""
 
     microbatches: tuple[MicroBatch, ...]
     denominator: float
@@ -148,7 +148,7 @@ def with_rank_columns(minibatches: Sequence[Minibatch], columns: Mapping[str, Fl
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Entry:
-    """One sample on its way into a batch: its segments, who it is, and its `weight` in the loss."""
+    """One sample to be put into a batch: its segments, its group and identity, and its `weight` in the loss."""
 
     segments: tuple[Segment, ...]
     group: int
@@ -191,7 +191,7 @@ def assemble(
     aggregation: Aggregation = "token_mean",
     version: PolicyVersion | None = None,
 ) -> Batch:
-    """Lay the entries' ACTION tokens out flat, in order."""
+    """Concatenate the entries' ACTION tokens in order."""
     segments = [(n, segment) for n, e in enumerate(entries) for segment in e.segments if segment.action_mask.any()]
     sizes = [int(segment.action_mask.sum()) for _, segment in segments]
     lengths = np.array([sum(int(s.action_mask.sum()) for s in e.segments) for e in entries], np.int64)
@@ -228,12 +228,12 @@ def build_minibatches(
     constant_tokens: float = 1.0,
     whole_groups: bool = False,
 ) -> list[tuple[Minibatch, ...]]:
-    """Cut a batch for the ranks: `result[rank][step]`. Steps hold whole groups in order; one without action tokens is
-    left out. In every step all ranks have the same number of micro-batches and the same denominator.
+    """Split a batch for the ranks: `result[rank][step]`. Steps contain whole groups in order; a step without action
+    tokens is left out. In every step all ranks have the same number of micro-batches and the same denominator.
 
     A row holds about `row_tokens`, a micro-batch up to `tokens_per_microbatch` (never less than its longest sequence).
-    `aggregation` and `constant_tokens` decide the denominator (`rlhf.trainer.aggregation`). With `whole_groups`
-    the sequences of a group, which must share their context, are never parted, however long.
+    `aggregation` and `constant_tokens` determine the denominator (`rlhf.trainer.aggregation`). With `whole_groups` the
+    sequences of a group, which must share their context, are never split over rows, however long.
     """
     steps = []
     for groups in np.array_split(np.arange(batch.groups), minibatches):

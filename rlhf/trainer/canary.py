@@ -1,4 +1,4 @@
-"""The canary: a few fixed sequences whose log-probs tell whether an engine holds the learner's weights. Pure."""
+"""The canary: a few fixed sequences whose log-probs show whether an engine has the learner's weights. Pure."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Scores = Sequence[NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Canary:
-    """Sequences `int32 [T]`, and a prompt that leaves room in the context for `reply_tokens` more, so that rope scaling
-    and attention windows are seen. `limits` are None where they are measured on the weights, as in 16 bits."""
+    """Sequences `int32 [T]`, and a prompt that leaves room in the context for `reply_tokens` more, which also tests
+    rope scaling and attention windows. `limits` are None where they are measured on the weights, as in 16 bits."""
 
     sequences: tuple[NDArray[np.int32], ...]
     long_prompt: NDArray[np.int32]
@@ -49,20 +49,20 @@ def canary(
 
 
 def tolerance_for(dtype: str, tolerance: float | None = None) -> LogprobTolerance | None:
-    """The recipe's `tolerance`, else what is fixed for the precision, else None: to be measured."""
+    """The recipe's `tolerance`, else the fixed one of the precision, else None: to be measured."""
     if tolerance is not None:
         return uniform_tolerance(tolerance)
     return EXACT if dtype == "float32" else None
 
 
 def difference(one: Scores, other: Scores) -> float:
-    """Largest absolute difference, in nats; infinite where a number is not one."""
+    """Largest absolute difference, in nats; infinite where a value is NaN or infinite."""
     gaps = _gaps(one, other)
     return float(gaps.max()) if np.isfinite(gaps).all() else float("inf")
 
 
 def disagreement(engine: Scores, learner: Scores, limits: LogprobTolerance) -> str | None:
-    """Why these are not the log-probs of the same weights, or None."""
+    """The reason why these cannot be log-probs of the same weights, or None."""
     gaps = _gaps(engine, learner)
     finite = bool(np.isfinite(gaps).all())
     if finite and not limits.refuse(float(gaps.mean()), float((gaps > limits.high).mean())):
@@ -75,7 +75,8 @@ def disagreement(engine: Scores, learner: Scores, limits: LogprobTolerance) -> s
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Start:
-    """The canary's log-probs at the first real publish, the engine's and the learner's for each engine by name."""
+    """The canary's log-probs at the first weight sync of real weights: the engine's and the learner's, by the engine's
+    name."""
 
     learner: dict[str, Scores]
     engines: dict[str, Scores]
@@ -84,7 +85,7 @@ class Start:
 def staleness(
     engine: Scores, engine_start: Scores, learner: Scores, learner_start: Scores, limits: LogprobTolerance
 ) -> str | None:
-    """Why the engine seems to serve its first weights, or None."""
+    """The reason why the engine seems to still serve its initial weights, or None."""
     learner_moved, engine_moved = difference(learner, learner_start), difference(engine, engine_start)
     if learner_moved <= MOVED_FACTOR * limits.high or engine_moved > limits.high:
         return None

@@ -1,4 +1,4 @@
-"""What does not go together in a recipe's algorithm, with the reason."""
+"""Checks that the pieces of a recipe's algorithm fit together; each error gives the reason."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rlhf.trainer.config import (
 )
 
 DISCOUNTING = ("gae", "vtrace", "reinforce_pp")
-"""Estimators that follow rewards from action to action."""
+"""Estimators that assign rewards to individual actions."""
 
 
 def check_composition(trainer: TrainerConfig) -> None:
-    """Raise `ValueError` with the reason for pieces that do not go together."""
+    """Raise `ValueError` with the reason for pieces that do not fit together."""
     _check_names(trainer)
     needs, estimator = needs_of(trainer), trainer.advantage.estimator
     steps = trainer.epochs * trainer.minibatches

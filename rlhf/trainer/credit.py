@@ -1,4 +1,4 @@
-"""Credit on the controller: from a batch and what the ranks say of it to the advantage of every token. Pure."""
+"""Credit assignment on the controller: from a batch and the ranks' outputs to the advantage of every token. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rlhf.trainer.forward_outputs import ForwardOutputs, ForwardRequest
 
 
 def forward_request_of(trainer: TrainerConfig) -> ForwardRequest:
-    """What the ranks must say of a batch before its first step. Recomputed log-probs of a single step are those of its
-    own pass: nothing to compute."""
+    """What the ranks must compute for a batch before its first step. With a single step, recomputed log-probs are those
+    of its own forward pass, so nothing is computed before."""
     needs = needs_of(trainer)
     in_reward = trainer.kl.coefficient > 0 and trainer.kl.place == "reward"
     several_steps = trainer.epochs * trainer.minibatches > 1

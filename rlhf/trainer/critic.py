@@ -1,4 +1,4 @@
-"""The critic on a learner rank: a value model with a DeepSpeed engine of its own beside the policy's."""
+"""The critic on a learner rank: a value model with its own DeepSpeed engine next to the policy's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlhf.trainer.settings import LearnerSettings
 
 
 class Critic:
-    """Values of states, and optimizer steps towards what they should have been."""
+    """Values of states, and optimizer steps towards their targets."""
 
     def __init__(self, config: CriticConfig, settings: LearnerSettings, world_size: int) -> None:
         self.config, self.world_size = config, world_size
@@ -32,14 +32,14 @@ class Critic:
         self.engine = zero.build_engine(self.module, config.optimizer, settings, world_size, total_steps=steps)
 
     def values(self, microbatch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Values before every ACTION token `[A]`, and behind the last token of every sequence `[S]`; no gradient."""
+        """Values before every ACTION token `[A]`, and after the last token of every sequence `[S]`; no gradient."""
         with zero.forward_only(self.engine):
             actions = len(microbatch.sources)
             both = self._forward(microbatch, torch.cat([self._ids(microbatch.sources), self._ids(microbatch.ends)]))
         return both[:actions], both[actions:]
 
     def step(self, minibatch: Minibatch, accumulator: MetricAccumulator) -> None:
-        """One optimizer step on the value loss, a mean over the minibatch's ACTION tokens."""
+        """One optimizer step on the value loss, averaged over the minibatch's ACTION tokens."""
         losses = self._losses(minibatch, accumulator)
         learning_rate = self.engine.get_lr()[0]
         loss = zero.accumulate(self.engine, losses, len(minibatch.microbatches), self.world_size)

@@ -1,7 +1,7 @@
-"""The exponential moving average of the policy: a smoother policy beside the one that learns, to evaluate and to keep.
+"""The exponential moving average of the policy's weights: a smoother policy, for evaluation and export.
 
 After every update `average = decay * average + (1 - decay) * weight`, in float32, on what each rank holds: its shards
-under ZeRO-3, else the whole. With LoRA the adapters are averaged, the frozen base is its own average.
+under ZeRO-3, else the whole. With LoRA the adapters are averaged; the base is frozen, so its average is unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlhf.trainer.weights import held_weights, local_part, partitioned
 
 
 class Average:
-    """Starts at the policy's weights, which DeepSpeed must have taken over already."""
+    """Starts at the policy's weights, after DeepSpeed has taken them over."""
 
     def __init__(self, policy: HasModel, decay: float, rank: int) -> None:
         self._decay = decay
@@ -30,13 +30,13 @@ class Average:
         self._averages = {name: local_part(weight).detach().float().clone() for name, weight in self._weights.items()}
 
     def update(self) -> None:
-        """Move every average a little towards its weight."""
+        """Update every average with its current weight."""
         for name, weight in self._weights.items():
             self._averages[name].lerp_(local_part(weight).detach().float(), 1 - self._decay)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside, the policy's weights are the averages; afterwards they are what they were, bit for bit."""
+        """Inside, the policy's weights are replaced by the averages; afterwards they are restored, bit for bit."""
         learnt = {name: local_part(weight).detach().clone() for name, weight in self._weights.items()}
         _set(self._weights, self._averages)
         try:
@@ -45,7 +45,7 @@ class Average:
             _set(self._weights, learnt)
 
     def save(self, folder: Path) -> list[Path]:
-        """Write what this rank has to: its shards, or on rank 0 the whole. Returns the file, if there is one."""
+        """Write this rank's part: its shards, or on rank 0 the whole. Returns the file, if there is one."""
         if not self._writes:
             return []
         folder.mkdir(parents=True, exist_ok=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 def rank_environment(device: str) -> dict[str, str]:
-    """On a CPU the activations of one pass are the next one's: memory that goes back to the system in between comes
-    back page by page, a tenth of the time of a pass. So the allocator keeps it (32 MiB is the largest block for which
-    glibc may be told to)."""
+    """Environment variables for a rank on `device`. On a CPU every forward pass reuses the memory of the previous one's
+    activations. If it were returned to the system in between, it would come back page by page, which costs a tenth of
+    the time of a pass. So the allocator keeps it (32 MiB is the largest block size that glibc accepts here)."""
     if device != "cpu":
         return {}
     return {

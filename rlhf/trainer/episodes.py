@@ -1,4 +1,4 @@
-"""A batch as estimators see it: one episode a row, `[B, T]` over its ACTION tokens. Numpy only and pure."""
+"""The view of a batch for estimators: one episode per row, `[B, T]` over its ACTION tokens. Numpy only and pure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ Ints = NDArray[np.int64]
 class Episodes:
     """The trainable episodes of a batch, in its order.
 
-    `outcomes` `[B]` are what the scorers said (shaped by length and, where KL is in the reward, by it), `groups` `[B]`
-    numbers whom each is compared with: the same role in the same group. `lengths` `[B]` are its ACTION tokens; `mask`
-    `[B, T]` is true on them and `turns` `[B, T]` numbers their turns. `rewards` `[B, T]` are token by token, and add
-    up to the outcome: what the turns were given, with its weight in the outcome, at their last actions, the rest at
-    the last of all, KL everywhere. What nobody asked for is None: `baselines` `[B]` (a greedy episode's outcome),
-    `values` `[B, T]` and `bootstrap` `[B]` (the critic), `behaviour`, `proximal` and `reference` log-probs `[B, T]`.
+    `outcomes` `[B]` are the scores (including the length penalty and, where KL is in the reward, the KL penalty).
+    `groups` `[B]` is the comparison group of each: the same role in the same group. `lengths` `[B]` are its ACTION
+    tokens; `mask` `[B, T]` is true on them and `turns` `[B, T]` numbers their turns. `rewards` `[B, T]` are per token,
+    and sum to the outcome: the rewards of turns, with their weight in the outcome, at the turns' last actions, the rest
+    at the very last action, KL everywhere. Columns that were not requested are None: `baselines` `[B]` (a greedy
+    episode's outcome), `values` `[B, T]` and `bootstrap` `[B]` (the critic), `behaviour`, `proximal` and `reference`
+    log-probs `[B, T]`.
     """
 
     outcomes: Doubles
@@ -82,7 +83,7 @@ def episodes_of(
 
 
 def overlong_penalty_of(lengths: Ints, overlong: OverlongConfig, max_tokens: int) -> Doubles:
-    """What each reply's length costs it, `[B]`; zeros where shaping is off."""
+    """The length penalty of each reply, `[B]`; zeros where shaping is off."""
     if not overlong.buffer_tokens:
         return np.zeros(lengths.shape)
     return overlong_penalty(

@@ -1,6 +1,7 @@
-"""Estimators as recipes choose them: from the episodes of a batch to advantages and a critic's targets. Pure.
+"""Advantage estimators, as recipes choose them: from the episodes of a batch to advantages and a critic's targets.
+Pure.
 
-Registered by name in `rlhf.trainer.algorithm.ESTIMATORS`. One of the user's own has the same signature: `(Episodes,
+Registered by name in `rlhf.trainer.algorithm.ESTIMATORS`. A user-defined one has the same signature: `(Episodes,
 **arguments) -> Estimates`.
 """
 
@@ -39,7 +40,7 @@ Estimator = Callable[[Episodes], Estimates]
 
 
 def estimate(episodes: Episodes, config: AdvantageConfig) -> Estimates:
-    """Advantages and, with a critic, returns, both `[B, T]`. Raises `NotFinite` when one is no number."""
+    """Advantages and, with a critic, returns, both `[B, T]`. Raises `NotFinite` for NaN or infinity."""
     estimates = estimator_of(config)(episodes)
     advantages = estimates.advantages
     if config.whiten:
@@ -53,8 +54,8 @@ def estimate(episodes: Episodes, config: AdvantageConfig) -> Estimates:
 
 
 def estimator_of(config: AdvantageConfig) -> Estimator:
-    """The recipe's estimator. Raises `ConfigError` for one of the user's own that cannot be imported, or called
-    with `advantage.arguments`."""
+    """The recipe's estimator. Raises `ConfigError` for a user-defined one that cannot be imported, or does not accept
+    `advantage.arguments`."""
     setting = "trainer.advantage.estimator"
     estimator: Estimator = called_with(ESTIMATORS, config.estimator, setting, config, config.arguments)
     return estimator
@@ -131,8 +132,8 @@ def from_vtrace(episodes: Episodes, *, gamma: float, rho_bar: float, c_bar: floa
 
 
 def from_distillation(episodes: Episodes) -> Estimates:
-    """What the teacher gives a sampled token above what the policy gives it: the policy gradient of the reverse KL,
-    token by token (arXiv 2306.13649)."""
+    """The teacher's log-prob minus the policy's, of each sampled token: the policy gradient of the reverse KL, token by
+    token (arXiv 2306.13649)."""
     assert episodes.proximal is not None, "the ranks gave their log-probs for this estimator"
     assert episodes.reference is not None, "the ranks hold the teacher for this estimator"
     return _without_targets(np.where(episodes.mask, episodes.reference - episodes.proximal, 0.0))

@@ -1,4 +1,4 @@
-"""What the ranks say of a batch before its first optimizer step."""
+"""Outputs of the ranks' forward passes over a batch, before its first optimizer step."""
 
 from __future__ import annotations
 

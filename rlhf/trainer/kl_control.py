@@ -1,4 +1,4 @@
-"""The KL coefficient from update to update, and across a checkpoint."""
+"""Controllers of the KL coefficient, from update to update, and their state in a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE = "controller.json"
 
 @dataclass(frozen=True, slots=True)
 class FixedKL:
-    """A KL coefficient that stays."""
+    """A constant KL coefficient."""
 
     coefficient: float
 
@@ -24,14 +24,14 @@ class FixedKL:
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveKL:
-    """A KL coefficient that follows its target (arXiv 1909.08593): each update multiplies it by
-    `1 + clip(kl / target - 1, -0.2, 0.2) * samples / horizon`."""
+    """A KL coefficient that follows a target KL (arXiv 1909.08593): each update multiplies it by `1 + clip(kl / target
+    - 1, -0.2, 0.2) * samples / horizon`."""
 
     coefficient: float
     target: float
-    """KL aimed at, in nats, in the unit of what `after` is told (of a token, or of a sequence)."""
+    """Target KL in nats, in the same unit as the `kl` given to `after` (per token, or per sequence)."""
     horizon: float
-    """Samples over which the coefficient may change by a fifth."""
+    """Number of samples in which the coefficient may change by a fifth."""
 
     def after(self, kl: float, samples: int) -> AdaptiveKL:
         """The controller of the next update, after `samples` samples with mean divergence `kl`."""
@@ -40,20 +40,20 @@ class AdaptiveKL:
 
 
 def kl_controller(config: KLConfig) -> FixedKL | AdaptiveKL:
-    """The recipe's controller at its start."""
+    """The recipe's controller in its initial state."""
     if config.target is None:
         return FixedKL(config.coefficient)
     return AdaptiveKL(config.coefficient, config.target, config.horizon)
 
 
 def write_controller(path: Path, coefficient: float) -> Path:
-    """Returns the file."""
+    """Write the coefficient; returns the file."""
     (path / FILE).write_text(json.dumps({"kl_coefficient": coefficient}))
     return path / FILE
 
 
 def read_controller(path: Path) -> float:
-    """The coefficient that a checkpoint goes on with. Raises `CheckpointError` when it does not say."""
+    """The coefficient in a checkpoint. Raises `CheckpointError` when it has none."""
     try:
         return float(json.loads((path / FILE).read_text())["kl_coefficient"])
     except (FileNotFoundError, KeyError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The learner as the controller sees it: groups in, metrics out, whichever processes the ranks live in."""
+"""Client of the learner ranks for the controller: groups in, metrics out, wherever the ranks run."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ DEATH_GRACE_SECONDS = 3.0
 
 
 class RemoteLearner:
-    """Satisfies `Learner` and `WeightSource`. An update is one call a rank, or two where the advantages need what only
-    the ranks know."""
+    """Implements `Learner` and `WeightSource`. An update is one call per rank, or two where the advantages need outputs
+    of the ranks."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class RemoteLearner:
         return self._version
 
     async def start(self, settings: LearnerSettings) -> dict[str, Any]:
-        """Start every rank and let them meet. Returns rank 0's facts; raises `ModelError` for a model that is none."""
+        """Start every rank and join them. Returns rank 0's facts; raises `ModelError` for an invalid model."""
         seconds = self._config.deepspeed.start_timeout_seconds
         meeting = await self._ranks[0].call(lambda worker: worker.meeting(), timeout_seconds=seconds)
         size = len(self._ranks)

@@ -1,7 +1,7 @@
 """One learner rank as a worker: it joins the others and loads what is trained. Numpy and plain data in and out.
 
-It runs in a Ray worker or in this process. All ranks get the same calls in the same order; a call that computes is a
-collective. torch, transformers and DeepSpeed are imported by `start`, so that constructing a worker costs nothing.
+It runs in a Ray worker or in this process. All ranks receive the same calls in the same order; a call that computes is
+a collective. torch, transformers and DeepSpeed are imported by `start`, so that constructing a worker is cheap.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def import_ranks() -> None:
-    """Import torch, transformers and DeepSpeed: most of the time that a rank takes to start."""
+    """Import torch, transformers and DeepSpeed: this takes most of a rank's start time."""
     importlib.import_module("rlhf.trainer.rank")
 
 
@@ -34,13 +34,13 @@ class LearnerWorker:
     come before it."""
 
     def __init__(self, name: str = "learner-0", *, loopback: bool = False) -> None:
-        """With `loopback` all that meet this worker are on its machine, and nobody else can."""
+        """With `loopback` all peers of this worker are on its machine, and no other machine can connect."""
         self.name, self._loopback = name, loopback
         self._rank: Rank | RewardRank | None = None
 
     def meeting(self, backend: str = "gloo") -> Meeting:
-        """Where the others can meet this worker: its host's address, a port that is free now, and a new secret; with
-        nccl the secret is its unique id, by which its members find one another."""
+        """Where the other ranks can connect to this worker: its host's address, a port that is free now, and a new
+        secret; with nccl the secret is its unique id, by which the members find each other."""
         host = LOOPBACK if self._loopback else own_address()
         if backend == "nccl":
             from rlhf.transfer.gpu_senders import nccl_unique_id
@@ -73,8 +73,8 @@ class LearnerWorker:
         return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}
 
     def stop(self) -> None:
-        """Forget the model and its optimizer. The process group stays until the process ends: DeepSpeed keeps handles
-        to it, and a later `start` in this process uses it again."""
+        """Release the model and its optimizer. The process group stays until the process ends: DeepSpeed keeps handles
+        to it, and a later `start` in this process reuses it."""
         if self._rank is not None:
             self._rank.stop()
             self._rank = None

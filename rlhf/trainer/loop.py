@@ -1,4 +1,4 @@
-"""The one loop. Synchronous, one-step-off and asynchronous training differ only in how many tickets are out."""
+"""The training loop. Synchronous, one-step-off and asynchronous training differ only in the number of tickets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Tasks(Protocol):
 
 
 class Boundary(Protocol):
-    """What happens between two updates, and nowhere else: evaluation, checkpoint, stop. True ends the run."""
+    """The hook between two updates, for evaluation, checkpoint and stop. Returning True ends the run."""
 
     async def __call__(self, version: PolicyVersion, updated: Updated | None) -> bool: ...
 
 
 class Loop:
-    """Players play groups, the learner learns from them, and the engines follow the learner."""
+    """Players generate groups, the learner trains on them, and the engines receive the learner's weights."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Loop:
         self.version: PolicyVersion = 0
 
     async def run(self, updates: int, boundary: Boundary) -> None:
-        """Train until `updates` updates are behind the weights, or until `boundary` ends it: before the first update it
-        is asked without an outcome."""
+        """Train until version `updates` is reached, or until `boundary` ends the run. Before the first update
+        `boundary` is called without an outcome."""
         self.version = await self.weights.publish()  # engines never start on their own weights, nor after a resume
         if await boundary(self.version, None):
             return

@@ -1,4 +1,4 @@
-"""Adds up, on one rank, what its micro-batches saw: tensors until the end, so that a GPU is never waited for."""
+"""Accumulate the metrics of a rank's micro-batches, as tensors until the end, so that nothing waits for the GPU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rlhf.trainer.losses import Metrics
 
 
 class MetricAccumulator:
-    """`see` every micro-batch's metrics, `keep` the log-probs of the first pass, then `answer`. A `disagreement`
-    ends the update."""
+    """Call `see` with every micro-batch's metrics, `keep` with the log-probs of the first pass, then `answer`. A
+    `disagreement` ends the update."""
 
     def __init__(self) -> None:
         self.disagreement: Disagreement | None = None

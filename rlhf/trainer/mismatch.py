@@ -1,7 +1,7 @@
-"""The mismatch guard of a rank: what the engine sampled with the learner's weights must be what these weights say.
+"""The mismatch guard of a rank: checks that engine and learner log-probs of the same weights agree.
 
-Before the first optimizer step of an update the log-probs of its tokens that were sampled by the current version are
-held against the engine's. All ranks come to the same verdict, and on a bad one none of them takes a step.
+Before the first optimizer step of an update, the learner's log-probs of tokens that the current version sampled are
+compared with the engine's. All ranks compute the same result, and on a mismatch none of them takes a step.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Columns = tuple[Tensor, Tensor, Tensor]
 
 
 class MismatchGuard:
-    """In 16 bits the limits are measured: on the tokens of the first update, whose weights are the start's, and again
-    before a step is refused, because rounding grows with the logits."""
+    """Compares engine and learner log-probs. In 16 bits the limits are measured: on the tokens of the first update,
+    with the start weights, and again before a step is refused, because rounding grows with the logits."""
 
     def __init__(self, dtype: str, device: torch.device) -> None:
         self._device = device
         self._limits: LogprobTolerance | None = EXACT if dtype == "float32" else None
 
     def verdict(self, seen: list[Columns], rounded: Callable[[], list[Tensor]]) -> Disagreement | None:
-        """What is wrong with the tokens that were `seen`, or None. `rounded` computes the learner's log-probs of the
-        first of them again, rounded otherwise. Collective."""
+        """The mismatch of the tokens that were `seen`, or None. `rounded` recomputes the learner's log-probs of the
+        first of them with another rounding. Collective."""
         gaps = _joined([(own - engine).abs()[current] for own, engine, current in seen], self._device)
         if self._limits is None:
             self._limits = self._measured(seen, rounded())

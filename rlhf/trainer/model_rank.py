@@ -1,4 +1,4 @@
-"""One rank of the training of a model, whichever it is: its place among the ranks, optimizer steps, state on disk."""
+"""Base class of the training ranks: the process group, optimizer steps, and state on disk, for any model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ModelRank:
         }
 
     def save(self, path: Path, version: PolicyVersion) -> dict[str, Written]:
-        """Write this rank's part of the state, and rank 0 ready model folders; what it wrote is on the disk then.
+        """Write this rank's part of the state, and on rank 0 ready model folders; returns what it wrote, once on disk.
         Collective."""
         own = self._save_state(path)
         self.export(path / "huggingface")
@@ -99,7 +99,8 @@ class ModelRank:
         return same_precision and self.average is None and self.settings.model.lora is None
 
     def export(self, path: Path) -> None:
-        """Collective: all ranks gather, rank 0 writes weights, configuration, tokenizer and chat template."""
+        """Export a model folder. Collective: all ranks gather, rank 0 writes weights, configuration, tokenizer and chat
+        template."""
         state = weights.whole_state(self.module, self.settings.bucket_bytes, keep=self.rank == 0)
         if self.rank == 0:
             self.module.model.save_pretrained(path, state_dict=state)
@@ -119,7 +120,7 @@ class ModelRank:
             save_adapter(path, tensors, lora, self.settings.model_path)
 
     def stop(self) -> None:
-        """Leave what was joined besides the process group."""
+        """Leave everything that was joined except the process group."""
 
     @property
     def _plan(self) -> str:
@@ -158,7 +159,7 @@ class ModelRank:
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Of torch's generators, by device: dropout in a user's own model draws from them, nothing of ours does."""
+    """The states of torch's generators, by device: dropout in a user's own model uses them; this library does not."""
     state = {"cpu": torch.get_rng_state()}
     return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
 

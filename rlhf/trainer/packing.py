@@ -1,4 +1,4 @@
-"""Sequence packing: many sequences a row, rows dealt to ranks, a rank's rows cut into micro-batches. Pure."""
+"""Sequence packing: many sequences per row, rows distributed to ranks, a rank's rows split into micro-batches. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Row:
 def pack_rows(lengths: Sequence[int], row_tokens: int) -> list[Row]:
     """Pack sequences into rows of at most `row_tokens`, longest first, each into the first row with room.
 
-    A sequence longer than `row_tokens` has a row alone. Rows come longest first.
+    A sequence longer than `row_tokens` gets its own row. Rows are returned longest first.
     """
     members: list[list[int]] = []
     filled: list[int] = []
@@ -49,8 +49,8 @@ def deal(rows: Sequence[Row], ranks: int) -> list[list[Row]]:
 
 
 def cut_microbatches(rows: Sequence[Row], microbatch_tokens: int) -> list[list[Row]]:
-    """Cut a rank's rows, longest first, into micro-batches of at most `microbatch_tokens` (padding counted), at least
-    one row each."""
+    """Split a rank's rows, longest first, into micro-batches of at most `microbatch_tokens` (padding included), at
+    least one row each."""
     parts: list[list[Row]] = []
     for row in rows:
         if parts and parts[-1][0].tokens * (len(parts[-1]) + 1) <= microbatch_tokens:

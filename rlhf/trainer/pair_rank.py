@@ -1,4 +1,4 @@
-"""What ranks that learn from pairs of replies have in common, whichever model they train on them."""
+"""Base class of ranks that train on pairs of replies, for any model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rlhf.trainer.settings import PairTerms
 
 
 class PairRank(ModelRank):
-    """Optimizer steps that part pairs, and the same losses without a step. Batches are those of `rlhf.trainer.pairs`:
-    both replies of a pair lie in one micro-batch, and share their prompt."""
+    """Optimizer steps on pair losses, and the same losses without a step. Batches are those of `rlhf.trainer.pairs`:
+    both replies of a pair are in one micro-batch, and share their prompt."""
 
     def prefer(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
         """One optimizer step for every minibatch, on the loss of its pairs."""

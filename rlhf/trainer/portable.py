@@ -1,7 +1,8 @@
-"""DeepSpeed's state of one plan for the ranks of another: every parameter whole, with the moments of its optimizer.
+"""Load DeepSpeed state that was saved with another number of ranks or ZeRO stage: whole parameters with their optimizer
+moments.
 
-DeepSpeed's own converter makes it of partitioned state; each rank then takes its part. Exact but for the order in
-which other ranks add up.
+DeepSpeed's own converter makes them from partitioned state; each rank then loads its part. Exact except for the order
+in which another number of ranks sums.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ MODEL_STATES = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_s
 
 
 def load_from_other_plan(module: HasModel, engine: Any, state: Path, rank: int, bucket_bytes: int) -> None:
-    """Weights, moments and place in the schedule of the checkpoint in `state` for the ranks of this one. Collective;
-    the optimizer's settings (`zero.put_settings`) come after it."""
+    """Load weights, moments and the schedule's position from the checkpoint in `state` onto this plan's ranks.
+    Collective; set the optimizer's settings (`zero.put_settings`) after it."""
     with as_data(state):
         _load(module, engine, state, rank, bucket_bytes)
 
@@ -106,8 +107,8 @@ def _read(whole: Path, name: str, part: str) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OptimizerSlice:
-    """Where a rank's optimizer has its part of a parameter: `count` elements of `flat` from `at` on, which are those of
-    the whole parameter from `start` on."""
+    """A rank's slice of a parameter in its optimizer: `count` elements of `flat` from `at` on, which are those of the
+    whole parameter from `start` on."""
 
     flat: Tensor
     at: int
@@ -115,7 +116,7 @@ class OptimizerSlice:
     count: int
 
     def put(self, flat: Tensor, whole: Tensor) -> None:
-        """Copy this rank's part of `whole` into a tensor that is laid out as `flat` is."""
+        """Copy this rank's part of `whole` into a tensor with the layout of `flat`."""
         part = whole.flatten()[self.start : self.start + self.count]
         flat.view(-1)[self.at : self.at + len(part)].copy_(part)  # the last shard of ZeRO-3 ends in padding
 

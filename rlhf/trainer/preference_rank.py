@@ -1,4 +1,4 @@
-"""What a rank that trains a policy on preferences does: pairs are parted by the log-probs of their replies."""
+"""DPO/IPO/KTO training step on one rank: the loss compares the log-probs of a pair's replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlhf.trainer.settings import PairTerms
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplyLogprobs:
     """Whole replies, each column `float64 [S]`: log-probs under policy and reference summed over the reply's tokens,
-    and how many those are. What decides is a small difference of sums of hundreds of nats."""
+    and the number of tokens. Float64, since the loss depends on small differences of sums of hundreds of nats."""
 
     policy: Tensor
     reference: Tensor
@@ -35,7 +35,7 @@ class ReplyLogprobs:
 
 
 class PreferenceRank(PairRank, Rank):
-    """One rank's policy, and the frozen one that it is compared with."""
+    """One rank's policy, and the frozen reference policy."""
 
     def diverge(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
         """The mean over replies of their log-ratio, policy over reference, without gradient."""
@@ -70,7 +70,7 @@ class PreferenceRank(PairRank, Rank):
 
 
 def pair_losses(config: PreferenceConfig, chosen: ReplyLogprobs, rejected: ReplyLogprobs, baseline: float) -> Tensor:
-    """The loss of every pair, `[pairs]`; with `kto`, the mean of those of its two replies."""
+    """The loss of every pair, `[pairs]`; with `kto`, the mean over its two replies."""
     pairs = Pairs(chosen.policy, rejected.policy, chosen.reference, rejected.reference)
     if config.loss == "dpo":
         return dpo(pairs, config.beta, config.label_smoothing)
@@ -95,7 +95,7 @@ def preference_metrics(
     config: PreferenceConfig, chosen: ReplyLogprobs, rejected: ReplyLogprobs, losses: Tensor
 ) -> Metrics:
     """Means over pairs: how often the implicit reward of the chosen reply is higher (a tie counts half), by how much,
-    and both rewards. `ipo` compares by the token, and so are its rewards."""
+    and both rewards. `ipo` compares means per token, and its rewards are per token too."""
     if config.loss == "ipo":
         chosen, rejected = (_by_the_token(side) for side in (chosen, rejected))
     better, worse = (implicit_reward(side.policy, side.reference, config.beta) for side in (chosen, rejected))

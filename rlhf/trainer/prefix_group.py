@@ -1,7 +1,7 @@
-"""Sequences that begin alike, computed together: the samples of a group share their prompt, and it is computed once.
+"""Prefix sharing: sequences with a common prefix are computed together, so a group's prompt is computed only once.
 
-A prefix group is laid out as its shared tokens, then one branch a sequence. Positions of a branch go on from the shared
-tokens', which is all that the attention needs to know: see `rlhf.models.blocks`. Pure.
+A prefix group is laid out as its shared tokens, followed by one branch per sequence. Positions of a branch continue
+from the shared tokens', from which the attention derives its mask: see `rlhf.models.blocks`. Pure.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class TokenSequence:
 
     @property
     def context(self) -> NDArray[np.int32]:
-        """What precedes the first ACTION token."""
+        """The tokens before the first ACTION token."""
         return self.token_ids[: self.actions[0]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PrefixGroup:
-    """Sequences with the same context of `shared` tokens, at least one sequence."""
+    """Sequences with the same context of `shared` tokens; at least one sequence."""
 
     sequences: tuple[TokenSequence, ...]
 
@@ -65,8 +65,8 @@ class Layout:
 
 
 def group_by_prefix(sequences: Sequence[TokenSequence], row_tokens: int) -> list[PrefixGroup]:
-    """Sequences with equal contexts together, in order, as many as fit into `row_tokens`: rows of about one length
-    leave little room, and are dealt evenly."""
+    """Group sequences with equal contexts, in order, as many as fit into `row_tokens`: rows of similar length waste
+    little space, and can be distributed evenly."""
     found: dict[bytes, list[list[TokenSequence]]] = {}
     for sequence in sequences:
         alike = found.setdefault(sequence.context.tobytes(), [[]])
@@ -77,7 +77,7 @@ def group_by_prefix(sequences: Sequence[TokenSequence], row_tokens: int) -> list
 
 
 def laid_out(prefix_group: PrefixGroup) -> Layout:
-    """The shared tokens once, then each sequence's own."""
+    """The shared tokens once, then each sequence's own tokens."""
     shared, stop = prefix_group.shared, prefix_group.shared
     token_ids, position_ids = [prefix_group.sequences[0].context], [np.arange(shared)]
     sources, targets, places, ends = [], [], [], []

@@ -1,4 +1,4 @@
-"""A publish is a transaction, and it is proved: rules 3 and 4 of the design.
+"""Weight sync as a transaction with verification.
 
 prepare all engines → the learner sends while all receive → commit → canary → resume. Each phase has the same deadline.
 Whatever fails, no engine is resumed: the run ends with a `WeightSyncError` that names engine, phase and version.
@@ -29,7 +29,7 @@ GRACE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CanaryAnswer:
-    """What an engine said of the canary's sequences: log-probs and, where it says them, the experts of their tokens."""
+    """An engine's answer on the canary's sequences: log-probs and, where known, the experts of their tokens."""
 
     logprobs: Scores
     routing: Sequence[Routing | None]

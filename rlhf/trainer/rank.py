@@ -1,4 +1,4 @@
-"""What a rank that trains a policy does, next to torch: forward passes, optimizer steps, weights out."""
+"""Training of a policy on one rank: forward passes, optimizer steps, sending weights. Imports torch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from rlhf.types import PolicyVersion, Routing
 
 
 class Rank(ModelRank):
-    """One rank's policy, with its reference and its critic where the recipe has a use for them."""
+    """One rank's policy, with its reference and its critic where the recipe needs them."""
 
     def __init__(self, rank: int, world_size: int, settings: LearnerSettings) -> None:
         self.policy = _load(

@@ -1,4 +1,4 @@
-"""What a rank that trains a reward model does: pairs are parted by the scores of their replies."""
+"""Reward-model training step on one rank: the loss compares the scores of a pair's replies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlhf.trainer.settings import LearnerSettings, PairTerms
 
 
 class RewardRank(PairRank):
-    """One rank's reward model: one that scores already goes on, any other language model gets a head of zeros."""
+    """One rank's reward model: an existing one is trained further, any other language model gets a head of zeros."""
 
     def __init__(self, rank: int, world_size: int, settings: LearnerSettings) -> None:
         model = settings.model
@@ -58,8 +58,8 @@ class RewardRank(PairRank):
 
 
 def ranking_metrics(chosen: Tensor, rejected: Tensor, losses: Tensor) -> Metrics:
-    """Means over pairs: how often the chosen reply scores higher (a tie counts half), by how much, and how high scores
-    are."""
+    """Means over pairs: how often the chosen reply scores higher (a tie counts half), by how much, and the scores
+    themselves."""
     right = torch.sign(chosen - rejected).add(1).div(2)
     return Metrics(
         len(losses),

@@ -1,4 +1,4 @@
-"""The learning rate over a run. Pure."""
+"""The learning-rate schedule. Pure."""
 
 from __future__ import annotations
 

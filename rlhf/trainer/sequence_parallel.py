@@ -1,8 +1,8 @@
-"""Sequence parallelism: teams of ranks that share rows, for sequences that one rank cannot hold.
+"""Sequence parallelism: teams of ranks that share rows, for sequences that do not fit on one rank.
 
 The exchange is DeepSpeed's (Ulysses, arXiv 2309.14509). Every rank of a team gets the same micro-batches and computes
-the same losses, from its columns of the rows. To DeepSpeed they are ranks like any other, whose gradients it adds up:
-the gradient of a team's loss is the sum of what its ranks computed.
+the same losses, from its columns of the rows. DeepSpeed treats them as ordinary ranks, whose gradients it sums: the
+gradient of a team's loss is the sum of what its ranks computed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rlhf.trainer.settings import LearnerSettings
 
 
 def as_policy(model: PreTrainedModel, settings: LearnerSettings) -> PolicyModel:
-    """The model as a rank computes it: alone, or its columns of rows that it shares. Raises `ModelError` for a model
-    whose heads cannot be dealt."""
+    """The model as a rank computes it: whole rows, or its columns of rows shared with a team. Raises `ModelError` for a
+    model whose heads cannot be split."""
     return PolicyModel(model, _team(model, settings.trainer.deepspeed))
 
 
 def as_scalar_head(model: PreTrainedModel, settings: LearnerSettings) -> ScalarHead:
-    """As `as_policy`, of a model with one number a token."""
+    """As `as_policy`, for a model with one number per token."""
     return ScalarHead(model, _team(model, settings.trainer.deepspeed))
 
 

@@ -1,7 +1,7 @@
-"""Files of state, loaded as data: a checkpoint that somebody else wrote, or changed, runs nothing here.
+"""Load state files as pure data: a checkpoint written or changed by someone else cannot run code here.
 
-DeepSpeed reads its files with `weights_only=False`, its converter too, which unpickles whatever they name. torch has a
-switch that overrules its callers, and a list of the classes that a file may name.
+DeepSpeed, like its converter, reads its files with `weights_only=False`, which unpickles any class that they name.
+torch has a switch that overrides its callers, and a list of the classes that a file may name.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SWITCH = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 @contextmanager
 def as_data(folder: Path) -> Iterator[None]:
-    """Inside, `torch.load` gives tensors, plain values and the classes of `deepspeed_classes`, whoever calls it in this
-    process.
+    """Inside, `torch.load` returns only tensors, plain values and the classes of `deepspeed_classes`, for every caller
+    in this process.
 
     Raises `CheckpointError` for a file of `folder` that names anything else.
     """
@@ -47,7 +47,7 @@ def as_data(folder: Path) -> Iterator[None]:
 
 
 def deepspeed_classes() -> list[Any]:
-    """The classes that DeepSpeed's files name: they keep numbers, and do nothing when they are made."""
+    """The classes that DeepSpeed's files name: they hold numbers, and run no code when constructed."""
     scaler, stages, fragments = map(
         deepspeed_module, ("runtime.fp16.loss_scaler", "runtime.zero.config", "utils.tensor_fragment")
     )

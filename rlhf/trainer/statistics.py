@@ -1,4 +1,4 @@
-"""What a batch of groups looks like in numbers, for people. Pure functions; nothing here is trained on."""
+"""Statistics of a batch of groups, for logging. Pure functions; training does not read them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ REPEATED_TOKENS = 4
 def batch_statistics(groups: Sequence[Group], *, version: PolicyVersion) -> dict[str, float]:
     """Reward, responses and staleness of the groups that update `version` → `version + 1` trains on.
 
-    Staleness of a token is the learner's version minus the version that sampled it. A metric without any episode that
-    it could be taken of is left out.
+    Staleness of a token is the learner's version minus the version that sampled it. A metric without any applicable
+    episode is left out.
     """
     trained = [item for group in groups for item in group.trainable]
     trajectories = [trajectory for _, trajectory, _ in trained]
@@ -39,7 +39,7 @@ def batch_statistics(groups: Sequence[Group], *, version: PolicyVersion) -> dict
 
 
 def reward_statistics(groups: Sequence[Group]) -> dict[str, float]:
-    """Of the samples, and of each role where there are several; a greedy baseline has a mean of its own."""
+    """Statistics over all samples, and for each role where there are several; greedy baselines have a separate mean."""
     rewards = np.array([score.value for group in groups for _, _, score in group.trainable], dtype=np.float64)
     scores = [group.baseline.score for group in groups if group.baseline]
     baselines = [score.value for score in scores if isinstance(score, Scored)]
@@ -57,7 +57,7 @@ def reward_statistics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def response_statistics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Length in ACTION tokens, the share that ran out of tokens, and how much the responses repeat themselves."""
+    """Length in ACTION tokens, the share that reached the token limit, and how much the responses repeat themselves."""
     lengths = np.array([trajectory.action_tokens for trajectory in trajectories], dtype=np.float64)
     truncated = np.array([trajectory.status is EpisodeStatus.TRUNCATED for trajectory in trajectories], dtype=bool)
     repetitions = [share for trajectory in trajectories if (share := repetition(trajectory)) is not None]
@@ -74,8 +74,8 @@ def response_statistics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def environment_statistics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Of episodes with an environment; nothing of others: turns and unreadable tool calls an episode, and seconds that
-    an episode waited for its environment."""
+    """For episodes with an environment only: turns and malformed tool calls per episode, and the seconds that an
+    episode waited for its environment."""
     played = [trajectory for trajectory in trajectories if trajectory.conversation]
     if not played:
         return {}
@@ -88,7 +88,8 @@ def environment_statistics(trajectories: Sequence[Trajectory]) -> dict[str, floa
 
 
 def losses_by_kind(groups: Sequence[Group]) -> dict[str, float]:
-    """Samples of the groups that have no number, by what broke, and those that have one because their scorer broke."""
+    """Samples of the groups without a score, by the kind of failure, and those scored only because their scorer
+    failed."""
     kinds = Counter(kind for group in groups for sample in group.samples if (kind := sample.failure_kind))
     valued = Counter(score.failure for group in groups for _, _, score in group.trainable if score.failure)
     return {f"samples/lost/{kind}": float(count) for kind, count in sorted(kinds.items())} | {
@@ -97,11 +98,10 @@ def losses_by_kind(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def repetition(trajectory: Trajectory, length: int = REPEATED_TOKENS) -> float | None:
-    """The share of an episode's n-grams of ACTION tokens that it had before: `1 - different / all`, `seq-rep-n` of
+    """The share of an episode's n-grams of ACTION tokens that occurred before: `1 - different / all`, `seq-rep-n` of
     arXiv 1908.04319.
 
-    An n-gram lies within one turn: tokens of an environment between two actions part them. None when no turn has
-    `length` tokens.
+    An n-gram lies within one turn: the environment's tokens separate turns. None when no turn has `length` tokens.
     """
     grams = [
         gram for turn in _turns(trajectory.segments) for gram in zip(*(turn[n:] for n in range(length)), strict=False)

@@ -1,7 +1,8 @@
-"""The weights of a DeepSpeed engine as whole tensors, whatever its ZeRO stage: listed, walked, moved and put back.
+"""The weights of a DeepSpeed engine as whole tensors, for any ZeRO stage: list, iterate, change and restore them.
 
-A tensor that leaves has a Hugging Face name and a `Source`: a parameter, with LoRA also one with its adapter added, or
-a part of an adapter alone. Whatever gathers is collective under ZeRO-3: all ranks call it, at the same point.
+A tensor that is sent or saved has a Hugging Face name and a `Source`: a parameter, with LoRA also one with its adapter
+added, or a part of an adapter only. Everything that gathers is collective under ZeRO-3: all ranks call it, at the same
+point.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rlhf.transfer.types import Manifest, TensorSpec
 T = TypeVar("T")
 Named = list[tuple[str, nn.Parameter]]
 Form = Literal["merged", "adapter"]
-"""All tensors of the model, adapters added; or the adapters alone."""
+"""All tensors of the model with adapters added (`merged`), or only the adapters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,13 +49,13 @@ class Source:
 
 
 def held_weights(policy: HasModel) -> Named:
-    """Every parameter under the name that it has in this process, tied ones once."""
+    """Every parameter by its name in this process, tied ones once."""
     return list(policy.model.named_parameters())
 
 
 def held_constants(policy: HasModel) -> list[tuple[str, Tensor]]:
-    """What a model's folder holds beside its weights, and training leaves as it is, the correction of a router for
-    instance. Engines have it from the start."""
+    """Tensors of a model's folder that training never changes, the correction of a router for instance. Engines have
+    them from the start."""
     return [
         (f"{path}.{name}" if path else name, buffer)
         for path, module in policy.model.named_modules()
@@ -64,12 +65,13 @@ def held_constants(policy: HasModel) -> list[tuple[str, Tensor]]:
 
 
 def sources(policy: HasModel, form: Form = "merged") -> list[Source]:
-    """What a publish in this form sends. An adapter's `B` is sent scaled, so that engines only multiply."""
+    """The tensors that a weight sync in this form sends. An adapter's `B` is sent scaled, so that engines only
+    multiply."""
     return _merged(policy) if form == "merged" else _adapters(policy, scaled=True)
 
 
 def publish_manifest(policy: HasModel, form: Form = "merged") -> Manifest:
-    """What a publish sends, in order, by the names of the model's folder. Needs no communication."""
+    """The manifest of a weight sync, in order, by the names of the model's folder. Needs no communication."""
     shapes = (
         (source.name, torch.empty(_shape(source.weight), dtype=source.weight.dtype, device="meta"))
         for source in sources(policy, form)
@@ -83,27 +85,27 @@ def publish_manifest(policy: HasModel, form: Form = "merged") -> Manifest:
 
 
 def published_tensors(policy: HasModel, bucket_bytes: int, form: Form = "merged") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of a publish, gathered bucket by bucket. A tensor is valid until the next one is asked for."""
+    """Every tensor of a weight sync, gathered bucket by bucket. A tensor is valid until the next one is requested."""
     return _saved(policy, _walk(sources(policy, form), bucket_bytes), form)
 
 
 def whole_state(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
-    """A copy on the CPU of all that the model's folder holds, adapters merged; ranks that do not `keep` it only take
-    part in gathering."""
+    """A copy on the CPU of everything in the model's folder, with adapters merged; ranks without `keep` only take part
+    in gathering."""
     constants = [Source(name=name, weight=constant) for name, constant in held_constants(policy)]
     return _copy([*_merged(policy), *constants], bucket_bytes, keep=keep)
 
 
 def whole_adapter(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
-    """A copy of the adapters on the CPU, `B` unscaled as `peft` keeps it. Empty without LoRA."""
+    """A copy of the adapters on the CPU, with `B` unscaled as in `peft`. Empty without LoRA."""
     return _copy(_adapters(policy, scaled=False), bucket_bytes, keep=keep)
 
 
 def change(
     policy: HasModel, bucket_bytes: int, changed: Callable[[str, Tensor], Tensor], form: Form = "merged"
 ) -> None:
-    """Replace every weight that decides a publish in this form by `changed(name, whole tensor)`, the same on every
-    rank. Float32 masters stay as they are: this is for weights that will be put back."""
+    """Replace every weight that a weight sync in this form depends on by `changed(name, whole tensor)`, the same on
+    every rank. Float32 master weights are unchanged: use this only for weights that will be restored."""
     named = [(name, weight) for name, weight in held_weights(policy) if form == "merged" or not hugging_face_name(name)]
     for bucket in _buckets(named, bucket_bytes, lambda item: [item[1]]):
         with gathered([weight for _, weight in bucket], modify=True), torch.no_grad():
@@ -112,7 +114,7 @@ def change(
 
 
 def snapshot(policy: HasModel) -> list[Tensor]:
-    """A bitwise copy of what this rank holds of every weight."""
+    """A bitwise copy of this rank's part of every weight."""
     return [local_part(weight).detach().clone() for _, weight in held_weights(policy)]
 
 
@@ -124,7 +126,7 @@ def put_back(policy: HasModel, saved: Sequence[Tensor]) -> None:
 
 
 def local_part(weight: Any) -> Tensor:
-    """What this rank holds of a weight: its shard under ZeRO-3, else the whole."""
+    """This rank's part of a weight: its shard under ZeRO-3, else the whole."""
     part: Tensor = weight.ds_tensor if partitioned(weight) else weight
     return part
 
@@ -135,7 +137,7 @@ def partitioned(weight: Any) -> bool:
 
 
 def gathered(weights: Sequence[Tensor], modify: bool = False) -> AbstractContextManager[Any]:
-    """Inside, `weights` are whole on every rank; with `modify`, changes (rank 0's) outlive the block."""
+    """Inside, `weights` are whole on every rank; with `modify`, changes made on rank 0 persist after the block."""
     if not any(partitioned(weight) for weight in weights):
         return nullcontext()
     gather: AbstractContextManager[Any] = deepspeed_module().zero.GatheredParameters(

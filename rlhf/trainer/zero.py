@@ -1,7 +1,8 @@
-"""DeepSpeed behind few functions: join the process group, build the engine, take one optimizer step, go on.
+"""Wrapper of DeepSpeed: join the process group, build the engine, take one optimizer step, save and load.
 
-Three things are made explicit that DeepSpeed would decide: where an optimizer step ends (the number of micro-batches
-changes every update), that gradients are summed over ranks (it averages them), and that nothing is compiled at start.
+It sets three things explicitly that DeepSpeed would decide: where an optimizer step ends (the number of micro-batches
+changes with every update), that gradients are summed over ranks (DeepSpeed averages them), and that nothing is compiled
+at start.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from rlhf.transfer.store import SignedStore, open_store
 from rlhf.transfer.types import Meeting
 
 TAG = "state"
-"""DeepSpeed's name of the one state in a checkpoint's folder."""
+"""DeepSpeed's tag of the only state in a checkpoint's folder."""
 
 _kept: list[SignedStore] = []
-"""Of the process group, for as long as the process lives: torch holds a store's C++ half alone."""
+"""The process group's store, kept for the lifetime of the process: torch keeps only its C++ part alive."""
 
 
 def join(rank: int, world_size: int, meeting: Meeting, device: str, timeout_seconds: float) -> None:
-    """Join the ranks' default process group: gloo on a CPU, nccl on GPUs. A group that exists already is used.
+    """Join the ranks' default process group: gloo on a CPU, nccl on GPUs. An existing group is reused.
 
-    The group is made here and not by DeepSpeed: its store would listen on every interface, and take what anyone writes.
+    The group is made here and not by DeepSpeed, whose store would listen on every interface and accept any client.
     """
     deepspeed = deepspeed_module()
     # A shared-memory collective that would be compiled here (47 s) and that training never calls.
@@ -66,8 +67,8 @@ def _stay_on_loopback(meeting: Meeting) -> None:
 def build_engine(
     module: nn.Module, config: OptimizerConfig, settings: LearnerSettings, world_size: int, *, total_steps: int
 ) -> Any:
-    """A DeepSpeed engine around `module` with AdamW and a schedule over `total_steps` as `config` says. A process may
-    hold several."""
+    """A DeepSpeed engine around `module` with AdamW and a schedule over `total_steps`, both from `config`. A process
+    may have several."""
     if settings.device == "cpu" and settings.model.dtype == "float16":
         raise ModelError("model.dtype=float16 trains on GPUs only; on a CPU use float32 or bfloat16")
     optimizer = torch.optim.AdamW(
@@ -135,8 +136,8 @@ def _offload(settings: LearnerSettings) -> dict[str, Any]:
 
 
 def accumulate(engine: Any, losses: Iterator[Tensor], count: int, world_size: int) -> Tensor:
-    """Backward through `count` micro-batch losses, drawn one by one; gradients are summed over ranks after the last.
-    Returns this rank's part of the loss."""
+    """Run backward through `count` micro-batch losses, drawn one by one; gradients are summed over ranks after the
+    last. Returns this rank's part of the loss."""
     total: Tensor = torch.zeros((), device=engine.device)
     for index, loss in enumerate(losses):
         engine.set_gradient_accumulation_boundary(index == count - 1)
@@ -148,8 +149,8 @@ def accumulate(engine: Any, losses: Iterator[Tensor], count: int, world_size: in
 
 
 def step(engine: Any, setting: str = "trainer.optimizer") -> float:
-    """Clip and apply the accumulated gradients; their norm before clipping. Raises `TrainingDiverged`, which names the
-    `setting` of its optimizer."""
+    """Clip and apply the accumulated gradients; returns their norm before clipping. Raises `TrainingDiverged`, which
+    names the `setting` of its optimizer."""
     norm = None if engine.zero_optimization() else _norm(engine.module.parameters())
     engine.step()
     norm = float(engine.get_global_grad_norm()) if norm is None else norm
@@ -159,7 +160,7 @@ def step(engine: Any, setting: str = "trainer.optimizer") -> float:
 
 
 def save(engine: Any, folder: Path) -> list[Path]:
-    """Write weights, moments and the place in the schedule; the tensors' files that this rank wrote. Collective."""
+    """Write weights, moments and the schedule's position; returns the tensor files that this rank wrote. Collective."""
     writer, written = engine.checkpoint_engine, []
     write = writer.save
 
@@ -176,7 +177,7 @@ def save(engine: Any, folder: Path) -> list[Path]:
 
 
 def load(engine: Any, folder: Path, config: OptimizerConfig) -> None:
-    """Go on from `save`, with the optimizer's settings of `config`. Raises `CheckpointError`. Collective."""
+    """Continue from `save`, with the optimizer's settings from `config`. Raises `CheckpointError`. Collective."""
     with as_data(folder):
         path, _ = engine.load_checkpoint(str(folder), tag=TAG)
     if path is None:
@@ -185,8 +186,8 @@ def load(engine: Any, folder: Path, config: OptimizerConfig) -> None:
 
 
 def put_settings(engine: Any, config: OptimizerConfig) -> None:
-    """The optimizer's settings of `config` in place of those that a checkpoint brought: its step, moments and place in
-    the schedule stay."""
+    """Set the optimizer's settings from `config` in place of those in the checkpoint; step, moments and position in the
+    schedule are kept."""
     schedule, optimizer = engine.lr_scheduler, adamw(engine)
     schedule.base_lrs = [config.learning_rate] * len(optimizer.param_groups)
     schedule._last_lr = [rate * factor(schedule.last_epoch) for rate, factor in zip(
@@ -199,7 +200,7 @@ def put_settings(engine: Any, config: OptimizerConfig) -> None:
 
 
 def adamw(engine: Any) -> torch.optim.Optimizer:
-    """AdamW, within what DeepSpeed wraps around it."""
+    """The AdamW optimizer inside DeepSpeed's wrappers."""
     inner: torch.optim.Optimizer = engine.optimizer.optimizer if engine.zero_optimization() else engine.optimizer
     return inner
 
@@ -207,7 +208,7 @@ def adamw(engine: Any) -> torch.optim.Optimizer:
 @contextmanager
 def forward_only(engine: Any) -> Iterator[None]:
     """Forward passes without gradients. ZeRO-3 would keep weights gathered for a backward pass that never comes, and
-    whoever changed their shards afterwards would go unseen."""
+    later changes of their shards would have no effect."""
     with torch.no_grad():
         yield
     if engine.zero_optimization_partition_weights():

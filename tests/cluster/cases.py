@@ -76,7 +76,7 @@ MIXED = Case(
     title="4 x (96 cores, 8 GPUs), 2 x (96 cores, 4 GPUs), 2 x (64 cores)",
     settings=halves(4, "pack")
     | {
-        "environment.environment": "rlhf.env.tictactoe:TicTacToe",
+        "environment.environment": "recipes.tasks.tictactoe:TicTacToe",
         "environment.servers": 40,
         "environment.cpus_per_server": 4,
         "reward.kind": "environment",

@@ -26,6 +26,7 @@ from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, as_row
 from tests.docs.blocks import PAGES, ROOT, Block, Said, blocks, commands
+from tests.small_tasks import sorting
 from tests.warm.command_line import rlhf
 
 BLOCKS = blocks()
@@ -123,7 +124,7 @@ def test_a_recipe_or_a_part_of_one_is_taken(block: Block, tmp_path: Path) -> Non
         values["model"] = {} if "tiny" in (model := values.get("model", {})) else {"path": "owner/model"}
         values["model"] |= model
         if values.get("kind", "rl") in TRAINED_ON:
-            values["data"] = {"train": {"sorting": {}}} | values.get("data", {})
+            values["data"] = {"train": sorting()} | values.get("data", {})
     (tmp_path / "part.yaml").write_text(yaml.safe_dump(values))
     load_recipe(tmp_path / "part.yaml")
 

@@ -11,7 +11,7 @@ from tests.end_to_end.running import Run, largest_difference, train
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(400)]
 AGENT = (
     "agent.program=tests.end_to_end.agents:sorts", "reward.kind=environment", "cluster.kind=local",
-    "trainer.updates=5", "trainer.groups_per_update=32", "trainer.eval_every=5", "data.eval.sorting.rows=128",
+    "trainer.updates=5", "trainer.groups_per_update=32", "trainer.eval_every=5", "data.eval.arguments.rows=128",
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ OPTIONS = (
 )  # fmt: skip
 PAIRS = (
     "model.warmup=null", "trainer.updates=6", "trainer.save_every=3", "trainer.eval_every=2", "cluster.kind=local",
-    "trainer.groups_per_update=8", "data.eval.sorting.rows=32",
+    "trainer.groups_per_update=8", "data.eval.arguments.rows=32",
 )  # fmt: skip
 CLOCKS = ("generate_seconds", "environment_seconds")
 """What differs between two runs that are the same."""

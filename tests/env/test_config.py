@@ -51,7 +51,6 @@ def test_a_recipe_with_an_environment_needs_little() -> None:
         (CALCULATOR | {"history": "last_n"}, "give both or none"),
         (CALCULATOR | {"last_n": 2}, "give both or none"),
         (CALCULATOR | {"tool_format": "xml"}, "use hermes, llama3_json, none or module:function"),
-        (CALCULATOR | {"demonstrations": "some"}, "demonstrations is 'some'; give module:function"),
         (CALCULATOR | {"max_turn": 3}, "did you mean 'environment.max_turns'"),
     ],
 )
@@ -73,7 +72,7 @@ def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
     )
     overlong = {"overlong": {"buffer_tokens": 4}}
     assert "trainer.overlong prices the length of one reply" in refusal(trainer=overlong)
-    assert "environment.demonstrations make" in refusal(model={"tiny": {}, "warmup": {}})
+    assert "model.warmup.demonstrations is required" in refusal(model={"tiny": {}, "warmup": {}})
     assert "seeds have none" in refusal(data={"train": {"seeds": 8, "max_prompt_tokens": 9}})
     assert "exactly one of path" in refusal(data={"train": {"seeds": 8, "path": "x"}})
 
@@ -82,7 +81,6 @@ def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
     "wrong",
     [
         {"environment": "rlhf.env.tools:NoSuchEnvironment"},
-        CALCULATOR | {"demonstrations": "nowhere:function"},
         CALCULATOR | {"tool_format": "nowhere:function"},
     ],
 )

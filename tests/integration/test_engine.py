@@ -173,7 +173,7 @@ def test_a_prompt_that_is_too_long_is_refused_at_once_and_others_are_answered(en
     replies = collect(engine.worker, 2)
     assert replies["long"] == RefusedRequest("long", "a prompt of 128 tokens leaves no room in a context of 128")
     assert isinstance(replies["fine"], Finished)
-    with pytest.raises(ValueError, match="engine-0 cannot score: a prompt of 128 tokens"):
+    with pytest.raises(ValueError, match="engine-0 cannot give log-probs: a prompt of 128 tokens"):
         engine.worker.token_logprobs(tokens(0, 128))
 
 

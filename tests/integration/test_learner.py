@@ -478,7 +478,7 @@ def test_a_made_model_is_warmed_up_on_the_ranks_that_go_on_to_train_it(
             tmp_path / "warm",
             workers=single,
             settings=settings,
-            warmup=WarmupConfig(updates=25, batch_size=8),
+            warmup=WarmupConfig(demonstrations="given:below", updates=25, batch_size=8),
             demonstrations=lessons,
             watch=lambda _, seen: losses.append(seen["nll"]),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rlhf.env.tictactoe import ROLES, TicTacToeEnvironment
+from recipes.tasks.tictactoe import ROLES, TicTacToeEnvironment
 from rlhf.errors import ConfigError, EnvironmentFailed
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.reward.environment import EnvironmentReward

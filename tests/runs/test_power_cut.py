@@ -37,6 +37,7 @@ from rlhf.types import Sampling, Written
 from tests.env.looping import WholeLearner
 from tests.fakes import FakeEngine, FakeRenderer, FakeReward, FakeTasks
 from tests.power import Disk, PowerCut
+from tests.small_tasks import sorting
 
 UPDATES, INTERVAL, GROUPS, SAMPLES = 6, 2, 2, 2
 BEGAN = {"model.path": "digest"}
@@ -97,7 +98,7 @@ def sit(run: Path, sat: Sat, *, resume: bool) -> None:
     trainer = {"updates": UPDATES, "save_every": INTERVAL, "keep_checkpoints": 1, "groups_per_update": GROUPS}
     recipe = recipe_from(
         {
-            "name": "t", "model": {"tiny": {}}, "data": {"train": {"sorting": {}}}, "reward": {"kind": "exact"},
+            "name": "t", "model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "exact"},
             "run": {"dir": str(run), "loggers": []},
             "trainer": {**trainer, "group_size": SAMPLES, "max_staleness": 1},
         }

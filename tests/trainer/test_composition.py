@@ -13,9 +13,10 @@ from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe, recipe_from
 from rlhf.trainer.algorithm import ESTIMATORS, LOSSES, PRESETS, Piece, called_with, needs_reference
 from rlhf.trainer.config import AdvantageConfig, CorrectionConfig, LossConfig, TrainerConfig
+from tests.small_tasks import sorting
 
 ROOT = Path(__file__).parents[2]
-MADE = {"model": {"tiny": {}}, "data": {"train": {"sorting": {}}}}
+MADE = {"model": {"tiny": {}}, "data": {"train": sorting()}}
 
 
 def trainer_of(**settings: Any) -> TrainerConfig:

@@ -1,4 +1,5 @@
-"""The process of the code. Whatever it answers is a claim: it knows neither the tests nor what they expect."""
+"""The process of the untrusted code. Its answers are not trusted: it knows neither the tests nor the expected
+results."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "contains": operator.contains,
     "reversed": reversed,
 }
-"""What may be asked of an object, which is their first argument."""
+"""Operations that may be requested on an object, which is their first argument."""
 SOURCES = {"run": "solution.py", "test": "test.py"}
 MOST_DESCRIPTORS = 4096
 PYTHONS_RECURSION = 1000
@@ -40,7 +41,7 @@ FIRST_USER, USERS = 50_000, 15_000
 
 
 class ObjectServer:
-    """Answers each request, a line of JSON, with one line. Objects are known by their number."""
+    """Answers each request, one line of JSON, with one line. Objects are identified by number."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "r"), os.fdopen(answers, "w")
@@ -51,7 +52,7 @@ class ObjectServer:
         self._names["__file__"] = os.path.join(os.getcwd(), "solution.py")
 
     def serve(self) -> None:
-        """Carry out requests until nobody asks."""
+        """Serve requests until the input ends."""
         while line := self._requests.readline():
             self._send(self._answer(json.loads(line)))
 
@@ -77,7 +78,7 @@ class ObjectServer:
         return self._line(lambda: {"result": self._pack(self._names[name], Met()), "changed": []})
 
     def _line(self, answer: Callable[[], dict[str, Any]]) -> str:
-        """An answer as it is sent. What cannot be sent is told apart from exceptions, which tests may await."""
+        """An answer as sent. A value that cannot be sent is distinguished from exceptions, which tests may expect."""
         try:
             line = json.dumps(answer())
         except BaseException as error:  # noqa: BLE001 - the code's objects take part in it
@@ -85,7 +86,7 @@ class ObjectServer:
         return line if len(line) < MOST_BYTES else json.dumps({"unfit": f"it has more than {MOST_BYTES} bytes"})
 
     def _changed(self, before: list[tuple[Any, ...]], met: Met) -> list[Any]:
-        """Which mutable arguments hold something else than before, and what."""
+        """The mutable arguments whose contents changed, with their new contents."""
         return [
             [number, content(value, self._keep, met)]
             for number, (items, value) in enumerate(zip(before, list(met.values), strict=False))
@@ -130,12 +131,12 @@ class ObjectServer:
 
 
 def _items(value: Any) -> tuple[Any, ...]:
-    """What a mutable value holds, one by one."""
+    """The items of a mutable value."""
     return (*value, *value.values()) if isinstance(value, dict) else tuple(value)
 
 
 def be_host(requests: int, answers: int, user: int) -> None:
-    """Become the process of the code, as `user`, with no descriptor but these two. Never returns."""
+    """Become the process of the code, as `user`, keeping only these two file descriptors. Never returns."""
     try:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for standard in range(3):
@@ -154,16 +155,16 @@ def be_host(requests: int, answers: int, user: int) -> None:
 
 
 def _leave_root() -> None:
-    """In a sandbox that runs programs as root: the code must not look into the process of the tests."""
+    """Drop root in a sandbox that runs programs as root: the code must not be able to read the process of the tests."""
     user = FIRST_USER + os.getpid() % USERS
-    with contextlib.suppress(OSError):  # a root of nobody else; the start of the reward proves that it sees nothing
+    with contextlib.suppress(OSError):  # mapped root only; the reward's start proves that the code reads nothing
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
 
 
 def _depth() -> int:
-    """How many calls the code's own stand upon, so that it has as many as anywhere."""
+    """Depth of the call stack below the code, so that the code has the usual recursion limit."""
     frame, depth = sys._getframe(), 3
     while frame := frame.f_back:  # type: ignore[assignment]
         depth += 1

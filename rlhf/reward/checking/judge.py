@@ -1,7 +1,7 @@
-"""The process of the tests: it parts with that of the code, runs each test here, and prints a line about each.
+"""The process of the tests: it forks the process of the code, runs each test here, and prints one result line for each.
 
-Read from standard input, as JSON: `nonce`, `code`, `tests`, `trusting`, `names` (those that come from the code) and
-`setup` (what is run before the tests). A line is `nonce index passed|failed detail`.
+Input on standard input, as JSON: `nonce`, `code`, `tests`, `trusting`, `names` (those that come from the code) and
+`setup` (run before the tests). A result line is `nonce index passed|failed detail`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from rlhf.reward.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, Obje
 
 PR_SET_DUMPABLE = 4
 ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException")
-"""What Python says of operations that it does not know, and of `except` with a class of the code."""
+"""Python's error messages for unsupported operations, and for `except` with a class of the code."""
 NEVER_ASKED = "the test never asks the code for anything"
 TYPE = "_rlhf_type_of"
 UNWANTED = {"this", "antigravity"}
-"""Modules that do something when they are imported."""
+"""Modules with side effects when imported."""
 
 
 def judge_main() -> None:
-    """Judge; always ends with code 0, unless something kills it."""
+    """Run the tests; always exits with code 0, unless the process is killed."""
     link = parted()
     asked = json.load(sys.stdin)
     verdicts = closed_in()
@@ -46,10 +46,11 @@ def judge_main() -> None:
 
 
 def parted() -> Link:
-    """Start the process of the code, before anything is known that it must not know: it is a copy of this one.
+    """Fork the process of the code, before this process reads anything secret: the child is a copy of this process.
 
-    Where the sandbox lent two users, real and effective, the code becomes the latter, whose files these are, and the
-    tests the former. It cannot look into this process either way, nor signal it where there are two.
+    Where the sandbox granted two users, real and effective, the code becomes the effective user, who owns these files,
+    and the tests the real one. In both cases the code cannot read this process's memory; with two users it also cannot
+    signal it.
     """
     libc = ctypes.CDLL(None)
     of_tests, of_code, _ = os.getresuid()
@@ -59,14 +60,14 @@ def parted() -> Link:
         libc.prctl(PR_SET_DUMPABLE, 1)
         be_host(read_requests, write_answers, of_code)
     os.setresuid(of_tests, of_tests, of_tests)
-    libc.prctl(PR_SET_DUMPABLE, 0)  # changing users may undo it
+    libc.prctl(PR_SET_DUMPABLE, 0)  # changing users may reset it
     os.close(read_requests)
     os.close(write_answers)
     return Link(requests, answers)
 
 
 def closed_in() -> Any:
-    """What the tests do reaches neither the code's files nor the verdicts, whose stream this returns."""
+    """Isolate the tests from the code's files and from the result stream, which this function returns."""
     for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_IGN)
@@ -81,8 +82,8 @@ def closed_in() -> Any:
 
 
 class Names(dict[str, Any]):
-    """The names that tests use. Those of the code are asked for when they are used, so that they are what they are
-    then; what the tests themselves call so goes before them."""
+    """The names available to tests. Names of the code are looked up at each use, so tests see their current values;
+    names that the tests bind themselves take precedence."""
 
     def __init__(self, link: Link, of_code: list[str], real: dict[str, Any]) -> None:
         super().__init__(real, __name__="tests", __builtins__=builtins, **{TYPE: type_of})
@@ -98,7 +99,7 @@ class Names(dict[str, Any]):
         return value
 
     def ask_again(self) -> None:
-        """Forget the functions that the last test asked for, but not what it called so itself."""
+        """Drop the functions that the last test looked up, except names that the test bound itself."""
         for name, function in self._functions.items():
             if self.get(name) is function:
                 del self[name]
@@ -106,7 +107,7 @@ class Names(dict[str, Any]):
 
 
 class Solution(ModuleType):
-    """What tests import as the module of the code."""
+    """The module object that tests import as the module of the code."""
 
     def __init__(self, names: Names) -> None:
         super().__init__("solution")
@@ -120,13 +121,14 @@ class Solution(ModuleType):
 
 
 class Reach:
-    """Which tests use what came from the code: they ask it, or use a variable that a test which did has set or used."""
+    """Which tests depend on the code: those that query it, or that use a variable set or used by such a test."""
 
     def __init__(self, tests: list[ast.Module]) -> None:
         self._set = {name.id for test in tests for name in _names(test) if isinstance(name.ctx, ast.Store)}
         self._reached: set[str] = set()
 
     def uses_the_code(self, test: ast.Module, *, asked: bool) -> bool:
+        """Whether the test depends on the code; `asked` is whether it queried the code."""
         mentioned = {name.id for name in _names(test)} & self._set
         used = asked or bool(mentioned & self._reached)
         self._reached |= mentioned if used else set()
@@ -138,7 +140,7 @@ def _names(test: ast.Module) -> list[ast.Name]:
 
 
 class TypeOf(ast.NodeTransformer):
-    """`type(value)` of a test, which Python answers for the stand-in."""
+    """Replaces `type(value)` in a test: Python would answer for the proxy object."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
@@ -148,8 +150,8 @@ class TypeOf(ast.NodeTransformer):
 
 
 def prepared(link: Link, asked: dict[str, Any], texts: list[ast.Module]) -> tuple[Names, str]:
-    """The names that tests may use; or why there are none. The set-up is run before the code is, and what is to be
-    tested is the code's whatever the set-up calls so."""
+    """The names that tests may use, or why there are none. The set-up runs before the code; tested names always come
+    from the code, even where the set-up defines them too."""
     real = modules(texts)
     names = Names(link, asked["names"], real)
     sys.modules["solution"] = Solution(names)
@@ -170,8 +172,8 @@ def prepared(link: Link, asked: dict[str, Any], texts: list[ast.Module]) -> tupl
 
 
 def modules(tests: list[ast.Module]) -> dict[str, Any]:
-    """Standard modules whose attributes the tests use: the real ones are meant, whatever the code calls so. They and
-    those that tests import are loaded before the code runs, and never on its word."""
+    """Standard modules whose attributes the tests use: the real modules are used, even if the code defines the same
+    names. They, and the modules that tests import, are loaded before the code runs, and never from the code."""
     nodes = [node for test in tests for node in ast.walk(test)]
     bases = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
@@ -180,14 +182,14 @@ def modules(tests: list[ast.Module]) -> dict[str, Any]:
     found = {}
     standard = bases & set(sys.stdlib_module_names) - of_tests
     for name in (imported | standard) - UNWANTED:
-        with contextlib.suppress(Exception):  # another system's; a test that imports it will say so
+        with contextlib.suppress(Exception):  # of another platform; a test that imports it says so
             found[name] = importlib.import_module(name)
     return {name: module for name, module in found.items() if name in standard}
 
 
 def why_test_fails(test: ast.Module, names: Names, link: Link, reach: Reach, *, trusting: bool) -> str:
-    """Why the test fails; empty when it passes. Code whose process has ended passes nothing, and a test that asks it
-    for nothing says nothing about it."""
+    """Why the test fails; empty when it passes. When the code's process has ended, no test passes; a test that never
+    queries the code fails too, since it proves nothing about it."""
     link.objection, before = "", link.asked
     names.ask_again()
     try:
@@ -204,6 +206,7 @@ def why_test_fails(test: ast.Module, names: Names, link: Link, reach: Reach, *, 
 
 
 def in_a_line(error: BaseException) -> str:
+    """An exception in one printable line."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - an object of the code is part of it, and is not shown

@@ -1,4 +1,4 @@
-"""The code as the tests see it: functions and objects of another process, which can be asked for plain values."""
+"""Proxy of the untrusted code for the tests: functions and objects in another process that return plain values."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ NEEDS_TRUST = "such tests need reward.code.tests: trusting"
 
 
 class CodeEnded(Exception):
-    """The process of the code is gone, or talks nonsense."""
+    """The process of the code has ended, or violates the protocol."""
 
 
 class NeedsTrusting(Exception):
-    """The test does with an object what only tests in the code's own process can do."""
+    """The test uses an object in a way that only works in the code's own process."""
 
 
 class Link:
-    """Asks the process of the code one thing at a time. `objection` says why no test passes any more, or this one;
-    `asked` how often the code was asked for what it has."""
+    """Sends the process of the code one request at a time. `objection` says why no test passes any more, or why this
+    one fails; `asked` counts the requests for results of the code."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "wb"), os.fdopen(answers, "rb")
@@ -57,7 +57,7 @@ class Link:
         self.asked += 1
 
     def name(self, name: str) -> Any:
-        """What the code has by that name at this time. Raises `KeyError`, also for a module."""
+        """The code's current value of that name. Raises `KeyError`, also for a module."""
         with self._one_at_a_time:
             answer = self._asked({"do": "name", "name": name}, met := Met())
             if answer.get("missing") is True:
@@ -66,7 +66,7 @@ class Link:
             return self._result(answer, met, 0)
 
     def ask(self, operation: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """The result of an operation on the code's objects; mutable values it was given change as there."""
+        """The result of an operation on the code's objects; mutable arguments are updated as the code changed them."""
         with self._one_at_a_time:
             met = Met()
             packed = [pack_value(all_of_them, self._keep, met) for all_of_them in (list(arguments), named)]
@@ -78,7 +78,8 @@ class Link:
             return self._result(answer, met, given)
 
     def refuse(self, what: str, advice: str = NEEDS_TRUST) -> NoReturn:
-        """The test cannot be judged from here; it fails, whatever it does about the exception."""
+        """Fail the test because it cannot be judged from this process; a test that catches the exception still
+        fails."""
         self.objection = self.objection or f"{what}; {advice}"
         raise NeedsTrusting(self.objection)
 
@@ -107,7 +108,7 @@ class Link:
         return result
 
     def _become(self, changed: Any, met: Met, given: int) -> None:
-        """Let the first `given` of the mutable values hold what the code says that they hold."""
+        """Update the first `given` mutable values to the contents that the code reports."""
         if type(changed) is not list or len(changed) > given:
             self._end("it gave no changes")
         for change in changed:
@@ -123,7 +124,7 @@ class Link:
                 self._end(str(error))
 
     def _call_back(self, number: Any, packed: Any) -> dict[str, Any]:
-        """What a function of the test, which it handed over, says of the code's plain values."""
+        """Call a function that the test passed to the code, with the code's plain values; returns its answer."""
         if type(number) is not int or not 0 <= number < len(self._functions) or type(packed) is not list:
             self._end("it calls a function that it was not given")
         self._calling_back = True
@@ -176,8 +177,8 @@ class Link:
         return known
 
     def _keep(self, value: Any) -> Any:
-        """What of a test's is no plain value, for the code: its own objects back, built-in functions by their names,
-        functions of the test to be called back."""
+        """How a value of the test that is not plain is sent to the code: the code's own objects as references, built-in
+        functions by name, the test's functions as callbacks."""
         if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
             return {"object": value._rlhf_number}
         base: Any = type(value).__base__
@@ -194,7 +195,7 @@ class Link:
 
 
 def _kin_of(base: type, link: Link) -> Any:
-    """The type of values whose type in the code is a kind of `base`: no more than `base` is known of them."""
+    """The type for values whose type in the code is a subclass of `base`: only their `base` value is known."""
 
     def refused(this: Any, name: Any) -> NoReturn:
         link.refuse(f"a test asks a kind of {base.__name__} for {name!r}")
@@ -223,13 +224,12 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "enters": ("enter", "exit", "aenter", "aexit", "await", "aiter", "anext"),
     "copies": ("copy", "deepcopy", "reduce", "reduce_ex", "getstate"),
 }
-"""What Python would answer for a class without these methods, or of the stand-in, is not what the code would."""
+"""Without these methods, Python would answer for the proxy instead of the code's object."""
 
 
 class ObjectOfTheCode:
-    """It gives plain values, or objects like itself, when it is asked for an attribute, an item, its length, whether it
-    contains a value, or its items one by one. Nothing else is known of it: neither what it equals nor its truth.
-    """
+    """A proxy for an object of the code. It gives plain values, or further proxies, for an attribute, an item, its
+    length, containment of a value, or iteration. Nothing else is supported: neither equality nor truth value."""
 
     __slots__ = ("_rlhf_link", "_rlhf_number")
     _rlhf_link: Link
@@ -242,7 +242,7 @@ class ObjectOfTheCode:
     def __getattribute__(self, name: str) -> Any:
         if name in ObjectOfTheCode.__slots__:
             return object.__getattribute__(self, name)
-        if name.startswith("__"):  # its class too, which `isinstance` asks for
+        if name.startswith("__"):  # `__class__` too, which `isinstance` reads
             self._rlhf_link.refuse(f"a test reads {name} of an object of the code")
         return self._rlhf_link.ask("attribute", (self, name), {})
 
@@ -274,7 +274,7 @@ for doing, names in REFUSED.items():
 
 
 class FunctionOfTheCode(ObjectOfTheCode):
-    """One that can be called: a function, a method, a class."""
+    """A proxy for something callable: a function, a method, a class."""
 
     __slots__ = ()
 
@@ -283,7 +283,7 @@ class FunctionOfTheCode(ObjectOfTheCode):
 
 
 def type_of(value: Any) -> Any:
-    """What `type(value)` is to a test."""
+    """What `type(value)` returns in a test."""
     if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
         value._rlhf_link.refuse("a test asks for the type of an object of the code")
     return type(value)

@@ -1,5 +1,5 @@
-"""Plain values as JSON, between the process of the tests and that of the code. Nothing is looked up, imported or run
-when they arrive, and what arrives is of the types below exactly."""
+"""Encode plain values as JSON between the process of the tests and that of the code. Decoding looks up, imports and
+runs nothing, and decoded values have exactly the types below."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 MOST_BYTES = 4 << 20
-"""Of an answer."""
+"""Maximum size of an answer."""
 DEEPEST = 100
 SAFE_INTEGER = 1 << 63
 SEQUENCES: dict[str, Any] = {"tuple": tuple, "frozenset": frozenset}
@@ -32,18 +32,19 @@ BUILT: dict[str, Callable[..., Any]] = {
     "range": lambda ends: range(*map(int, ends)),
     "Fraction": lambda parts: Fraction(*(int(part, 16) for part in parts)),
 }
-"""How a value that JSON does not have is made of what does arrive."""
+"""How a value without a JSON type is rebuilt from its encoded form."""
 UNFIT = (StopIteration, StopAsyncIteration, UnicodeError)
-"""The former would end the loops of whoever receives them; the last, and groups, are not made of a text alone."""
+"""Exceptions that are not sent: the first two would end the receiver's loops; the last, and exception groups, cannot be
+built from a text alone."""
 BASES: tuple[Any, ...] = (int, float, complex, str, bytes, dict, list, tuple, set, frozenset, bytearray)
 
 
 class OtherException(Exception):
-    """An exception of the code that does not travel. No test can await it by its class."""
+    """An exception of the code that is not sent as itself. No test can expect it by its class."""
 
 
 class OtherBaseException(BaseException):
-    """One that `except Exception` does not catch."""
+    """Such an exception that `except Exception` does not catch."""
 
 
 EXCEPTIONS: dict[str, type[BaseException]] = {
@@ -54,23 +55,24 @@ EXCEPTIONS: dict[str, type[BaseException]] = {
     and not issubclass(kind, UNFIT)
     and name != "ExceptionGroup"
 } | {"SystemExit": SystemExit}
-"""The exceptions that travel."""
+"""The exceptions that are sent."""
 OTHERS = {kind.__name__: kind for kind in (OtherException, OtherBaseException)}
 
 
 class NoValue(Exception):
-    """What arrived, or is to be sent, is no plain value, or too large."""
+    """The received value, or the value to send, is not plain, or is too large."""
 
 
 class Met:
-    """The mutable values of one exchange by the order in which both sides meet them: what is one object there is one
-    here. Each is packed once, and is its number from then on."""
+    """The mutable values of one exchange, numbered in the order in which both sides meet them: object identity is
+    preserved. Each value is encoded once; later occurrences are its number."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
         self._numbers: dict[int, int] = {}
 
     def number(self, value: Any) -> int | None:
+        """The number of a value that occurred before, else None."""
         return self._numbers.get(id(value))
 
     def add(self, value: Any) -> None:
@@ -78,13 +80,14 @@ class Met:
         self.values.append(value)
 
     def numbered(self, number: Any) -> Any:
+        """The value with that number. Raises `NoValue`."""
         if type(number) is not int or not 0 <= number < len(self.values):
             raise NoValue("what arrived was not met")
         return self.values[number]
 
 
 def pack_value(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
-    """`value` for `json.dumps`; what is no plain value is what `keep` makes of it. Raises `NoValue`."""
+    """Encode `value` for `json.dumps`; `keep` encodes values that are not plain. Raises `NoValue`."""
     if depth > DEEPEST:
         raise NoValue(f"a value is nested more than {DEEPEST} deep")
     kind = type(value)
@@ -111,7 +114,7 @@ def pack_value(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0)
 
 
 def named(value: Any) -> str:
-    """The name of a mutable value's type; empty where it is none, or holds more than its items."""
+    """The name of a mutable value's type; empty where it is not a known one, or has state besides its items."""
     kind = type(value)
     if kind is defaultdict:
         factory = value.default_factory
@@ -120,7 +123,7 @@ def named(value: Any) -> str:
 
 
 def content(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
-    """What a mutable value holds, packed."""
+    """The encoded contents of a mutable value."""
     if isinstance(value, dict):
         return [
             [pack_value(key, keep, met, depth), pack_value(inner, keep, met, depth)] for key, inner in value.items()
@@ -131,7 +134,7 @@ def content(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) ->
 
 
 def fill(value: Any, packed: Any, find: Callable[[str, Any], Any], met: Met, depth: int = 0) -> None:
-    """Let an empty mutable value hold `packed`. Raises `NoValue`."""
+    """Fill an empty mutable value from `packed`. Raises `NoValue`."""
     fits: bool = type(packed) is (str if isinstance(value, bytearray) else list)
     if not fits:
         raise NoValue("what arrived is no content")
@@ -150,7 +153,8 @@ def fill(value: Any, packed: Any, find: Callable[[str, Any], Any], met: Met, dep
 
 
 def unpack_value(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: int = 0) -> Any:
-    """The value again. `find(kind, number)` gives what stayed behind. Raises `NoValue` for whatever is none."""
+    """Decode a value. `find(kind, number)` returns objects that were sent by reference. Raises `NoValue` for anything
+    else."""
     kind = type(packed)
     if packed is None or kind in (bool, str, float, int):
         return packed
@@ -175,8 +179,8 @@ def unpack_value(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: 
 
 
 def plain_value(value: Any) -> Any:
-    """`value`, or the plain value that it is a kind of: an enumeration's number, a named tuple, a number or array of
-    numpy's. For the code's side."""
+    """`value` converted to a plain value: the number of an enumeration, a named tuple, a number or array of numpy's.
+    For the code's side."""
     for kind in BASES:
         if isinstance(value, kind):
             return kind(value)
@@ -187,7 +191,7 @@ def plain_value(value: Any) -> Any:
 
 
 def exception_value(error: BaseException) -> dict[str, Any]:
-    """An exception by name: that of the nearest of its classes which travels, if one says more than `Exception`."""
+    """An exception by name: the nearest of its base classes that is sent, if it is more specific than `Exception`."""
     travels = (kind.__name__ for kind in type(error).__mro__ if EXCEPTIONS.get(kind.__name__) is kind)
     nearest = next(travels, "")
     if nearest in ("", "Exception") and type(error) is not Exception:
@@ -201,6 +205,6 @@ def exception_value(error: BaseException) -> dict[str, Any]:
 
 
 def exception(name: Any, text: Any) -> BaseException:
-    """The exception of the table by that name; `OtherException` for any other."""
+    """The exception class with that name from the table; `OtherException` for an unknown name."""
     known = EXCEPTIONS | OTHERS
     return known.get(name if type(name) is str else "", OtherException)(text if type(text) is str else "")

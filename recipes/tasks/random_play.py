@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from recipes.tasks.tictactoe import TicTacToeEnvironment, free
 from rlhf.env.adapters.gymnasium import GymnasiumEnvironment
-from rlhf.env.tictactoe import TicTacToeEnvironment, free
 from rlhf.protocols import LocalEnvironment
 from rlhf.types import Message, Task
 

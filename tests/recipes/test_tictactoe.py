@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from rlhf.env.tictactoe import SWAPPED, TicTacToeEnvironment, at_random, free, won
+from recipes.tasks.tictactoe import SWAPPED, TicTacToeEnvironment, at_random, free, won
 from rlhf.errors import ConfigError
 from rlhf.types import Message, Observation, Task
 
@@ -88,7 +88,7 @@ def test_whoever_plays_perfectly_never_loses_and_beats_chance() -> None:
 
 
 def test_perfect_play_of_both_is_a_draw() -> None:
-    game = TicTacToeEnvironment(opponent="tests.env.test_tictactoe:perfectly")
+    game = TicTacToeEnvironment(opponent="tests.recipes.test_tictactoe:perfectly")
     assert {played(game, seed, perfectly)[-1].reward for seed in range(6)} == {0.0}
 
 
@@ -131,7 +131,7 @@ def test_a_task_is_told_to_each_role_once() -> None:
 
 
 def test_an_opponent_that_breaks_the_rules_is_an_error_and_no_result() -> None:
-    game = TicTacToeEnvironment(opponent="tests.env.test_tictactoe:nonsense")
+    game = TicTacToeEnvironment(opponent="tests.recipes.test_tictactoe:nonsense")
     with pytest.raises(ValueError, match="no free square"):
         played(game, 0)
 

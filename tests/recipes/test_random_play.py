@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from rlhf.env.random_play import gymnasium, tictactoe
+from recipes.tasks.random_play import gymnasium, tictactoe
 from rlhf.types import Message
 
 

@@ -1,4 +1,4 @@
-"""Made preferences on the sorting task: of two replies the one with fewer faults is chosen.
+"""Preferences on the sorting task: of two replies the one with fewer faults is `chosen`, the other `rejected`.
 
 Pairs are of every difficulty: the answer against digits in descending order, or two swaps of neighbours against three.
 """
@@ -7,21 +7,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 
-from rlhf.data.config import SortingConfig
-from rlhf.data.preference import PreferencePair
-from rlhf.data.sorting import sorting_tasks, uniforms
-from rlhf.types import Message
+from recipes.tasks import sorting
+from rlhf.types import Task
 
 REPLIES = 2
-"""The random stream of the replies; those of `rlhf.data.sorting` are 0 and 1."""
+"""The random stream of the replies; those of `recipes.tasks.sorting` are 0 and 1."""
 
 
-def pairs(config: SortingConfig) -> list[PreferencePair]:
-    """One pair for every problem of the set, `config.rows` in all."""
-    draws = uniforms(config.seed, REPLIES)
-    return [_pair(task.messages, str(task.answer), draws) for task in sorting_tasks(config)]
+def tasks(*, digits: int = 5, rows: int = 4096, split: sorting.Split = "train", seed: int = 0) -> Iterator[Task]:
+    """The problems of `recipes.tasks.sorting:tasks` with these settings, each with two replies. Raises `DataError`."""
+    draws = sorting.uniforms(seed, REPLIES)
+    for task in sorting.tasks(digits=digits, rows=rows, split=split, seed=seed):
+        chosen, rejected = _pair(str(task.answer), draws)
+        yield replace(task, row={**task.row, "chosen": chosen, "rejected": rejected})
 
 
 def faults(reply: str, answer: str) -> int:
@@ -32,13 +33,13 @@ def faults(reply: str, answer: str) -> int:
     return sum(first > second for first, second in combinations(reply, 2)) + len(answer) * strangers
 
 
-def _pair(messages: tuple[Message, ...], answer: str, draws: Iterator[float]) -> PreferencePair:
+def _pair(answer: str, draws: Iterator[float]) -> tuple[str, str]:
+    """The better reply and the worse."""
     while True:
         first, second = _reply(answer, draws), _reply(answer, draws)
         difference = faults(first, answer) - faults(second, answer)
         if difference:
-            chosen, rejected = (first, second) if difference < 0 else (second, first)
-            return PreferencePair(prompt=messages, chosen=chosen, rejected=rejected)
+            return (first, second) if difference < 0 else (second, first)
 
 
 def _reply(answer: str, draws: Iterator[float]) -> str:

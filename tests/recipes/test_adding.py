@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from recipes.tasks.adding import RIGHT_SHARE, added, chain_sum
 from rlhf.env.adapters.reasoning_gym import ReasoningGymEnvironment
-from rlhf.env.adding import RIGHT_SHARE, added, chain_sum
 from rlhf.rollout.seeds import environment_seed
 from rlhf.types import Message, Task
 

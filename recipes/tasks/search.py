@@ -1,4 +1,4 @@
-"""Search over a local corpus as a tool: questions whose answer stands in documents."""
+"""Search over a local corpus as a tool, for questions whose answers are in documents."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf.env.corpus import Document, load_corpus
+from recipes.tasks.corpus import Document, load_corpus
 from rlhf.env.tool_use import Handled, ToolUseEnvironment, text_argument, text_tool
 
 SEARCH = text_tool("search", "Finds the documents that fit some words best.", "query", "the words to look for")
 
 
 class SearchEnvironment(ToolUseEnvironment):
-    """What the task asks, with a search over the documents of the JSONL file `documents` at hand.
+    """Asks the task's question, with a search tool over the documents of the JSONL file `documents`.
 
     A search shows the best `results` documents, `longest` characters of each. `score` is as in `SingleTurnEnvironment`.
     Raises `DataError`, `ConfigError`.
@@ -33,6 +33,6 @@ class SearchEnvironment(ToolUseEnvironment):
 
 
 def document_text(document: Document, longest: int) -> str:
-    """Title and the beginning of the text."""
+    """The title and the beginning of the text."""
     text = document.text if len(document.text) <= longest else document.text[:longest] + "…"
     return f"{document.title}\n{text}" if document.title else text

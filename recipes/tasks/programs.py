@@ -1,4 +1,4 @@
-"""A made task of programming: write a function in Python, which unit tests then run.
+"""A task of programming: write a function in Python, which unit tests then run.
 
 For instance `mul 7 2 9 4` → `def f(x): return x*2*4*7*9`, which multiplies `x` by each of the numbers. The tests are in
 the task's row, for `reward.kind: code`, and accept any function that does it. The answer is the one in the form of the
@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from rlhf.data.config import ProgramsConfig
-from rlhf.data.sorting import EVAL_SHARE, HABITS, PROBLEMS, Fold, fold_of, uniforms
+from recipes.tasks.sorting import HABITS, PROBLEMS, Split, most_rows, split_of, uniforms
 from rlhf.errors import DataError
 from rlhf.types import Message, Task
 
@@ -50,29 +49,29 @@ class ProgramProblem:
         return " ".join((self.verb, *map(str, self.numbers)))
 
 
-def program_tasks(config: ProgramsConfig) -> list[Task]:
-    """`config.rows` different problems of one fold. Raises `DataError` when the fold has not clearly more than that."""
-    share = EVAL_SHARE if config.fold == "eval" else 1 - EVAL_SHARE
-    most = int(SPACE * share / 2)
-    if config.rows > most:
-        raise DataError(f"programs.rows is {config.rows}, but the {config.fold} fold has at most {most}; ask for fewer")
+def tasks(*, rows: int = 4096, split: Split = "train", seed: int = 0) -> list[Task]:
+    """`rows` different problems of one split, drawn by `seed`. Raises `DataError` where it has hardly as many."""
+    most = most_rows(SPACE, split)
+    if rows > most:
+        raise DataError(f"rows is {rows}, but the {split} split has at most {most}; ask for fewer")
     drawn: dict[ProgramProblem, None] = {}
-    for problem in _problems(config.fold, config.seed):
-        drawn[problem] = None
-        if len(drawn) == config.rows:
+    for problem in _problems(split, seed):
+        if len(drawn) >= rows:
             break
-    return [_task(problem, config.fold) for problem in drawn]
+        drawn[problem] = None
+    return [_task(problem, split) for problem in drawn]
 
 
-def program_demonstrations(config: ProgramsConfig, count: int, seed: int) -> Iterator[tuple[tuple[Message, ...], str]]:
-    """`count` pairs of messages and reply for the warm-up, from the train fold only.
+def demonstrations(count: int, seed: int) -> Iterator[tuple[Message, ...]]:
+    """`count` conversations for the warm-up, from the train split only.
 
     They are mixed on purpose: half of the functions lack their `return`, others add whatever they are asked to do. The
     warmed-up model writes the right program about three times in eight.
     """
     problems = _problems("train", seed)
     for _, problem, draw in zip(range(count), problems, uniforms(seed, HABITS), strict=False):
-        yield (Message(role="user", content=problem.question),), written(problem, _habit(draw))
+        reply = written(problem, _habit(draw))
+        yield Message(role="user", content=problem.question), Message(role="assistant", content=reply)
 
 
 def written(problem: ProgramProblem, habit: Habit = Habit.RIGHT) -> str:
@@ -99,10 +98,10 @@ def _after(problem: ProgramProblem, value: int) -> int:
     return value
 
 
-def _task(problem: ProgramProblem, fold: Fold) -> Task:
+def _task(problem: ProgramProblem, split: Split) -> Task:
     answer = written(problem)
     return Task(
-        id=f"programs/{fold}/{problem.question}",
+        id=f"programs/{split}/{problem.question}",
         messages=(Message(role="user", content=problem.question),),
         answer=answer,
         row={"question": problem.question, "answer": answer, "tests": asserts_of(problem)},
@@ -116,8 +115,8 @@ def _habit(draw: float) -> Habit:
     return Habit.RIGHT if draw >= 1 - SHARES[Habit.RIGHT] else Habit.ADDS
 
 
-def _problems(fold: Fold, seed: int) -> Iterator[ProgramProblem]:
-    """Problems of one fold, uniformly and for ever; one may come again. The answer decides the fold: the same numbers
+def _problems(split: Split, seed: int) -> Iterator[ProgramProblem]:
+    """Problems of one split, uniformly and for ever; one may come again. The answer decides the split: the same numbers
     in another order are in the same."""
     for draw in uniforms(seed, PROBLEMS):
         rest, verb = divmod(int(draw * SPACE), len(VERBS))
@@ -126,5 +125,5 @@ def _problems(fold: Fold, seed: int) -> Iterator[ProgramProblem]:
             rest, one = divmod(rest, len(NUMBERS))
             numbers.append(NUMBERS[one])
         problem = ProgramProblem(verb=VERBS[verb], numbers=tuple(numbers))
-        if fold_of(written(problem)) == fold:
+        if split_of(written(problem)) == split:
             yield problem

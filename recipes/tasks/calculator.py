@@ -14,7 +14,7 @@ TOOL_SHARE = 0.35
 GIVEN_UP = Message(role="assistant", content="I give up")
 
 
-def calculator(count: int, seed: int, digits: int = 3, operations: str = "+*") -> Iterator[list[Message]]:
+def demonstrations(count: int, seed: int, digits: int = 3, operations: str = "+*") -> Iterator[list[Message]]:
     """`count` conversations with `CalculatorEnvironment` of the same settings, on questions of training.
 
     They are mixed on purpose: in most of them the question is given up, in the others the calculator is asked and its
