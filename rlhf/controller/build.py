@@ -6,18 +6,20 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
+from rlhf.cluster.config import ClusterConfig
 from rlhf.cluster.described import describe
 from rlhf.cluster.local import LocalCluster
 from rlhf.cluster.ray_cluster import RayCluster
+from rlhf.cluster.resources import Role
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.controller.environments import Surroundings, started_surroundings
-from rlhf.data.config import EvaluationSetConfig
+from rlhf.data.config import DataConfig
 from rlhf.errors import ConfigError, ModelError, RlhfError
 from rlhf.models.config import LoraConfig, RoutingMode
 from rlhf.recipe.schema import Recipe
@@ -27,16 +29,15 @@ from rlhf.recipe.workers import (
     REWARD,
     engine_device,
     learner_device,
-    playing_roles,
     reward_device,
-    roles_of,
     transfer_backend,
 )
-from rlhf.reward.config import ScorerConfig
+from rlhf.reward.config import RewardConfig, ScorerConfig
 from rlhf.reward.live import LiveReward
 from rlhf.reward.model import ModelReward
 from rlhf.reward.model_worker import RewardModelSettings
 from rlhf.reward.reward import make_reward
+from rlhf.rollout.config import RolloutConfig
 from rlhf.rollout.dry_run import opening_of
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.evaluation import EvaluationSet, Evaluator
@@ -45,7 +46,6 @@ from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings
 from rlhf.runs.view import View
-from rlhf.trainer.algorithm import needs_of
 from rlhf.trainer.batch import ROW_TOKENS
 from rlhf.trainer.canary import canary, tolerance_for
 from rlhf.trainer.learner import RemoteLearner
@@ -58,33 +58,32 @@ L = TypeVar("L", bound=RemoteLearner)
 
 
 @asynccontextmanager
-async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view: View) -> AsyncIterator[Cluster]:
-    """The recipe's cluster with a place for every worker of `roles`; stopped at the end."""
+async def started_cluster(
+    config: ClusterConfig, roles: Sequence[Role], logs: Path, view: View
+) -> AsyncIterator[Cluster]:
+    """A cluster with a place for every worker of `roles`; stopped at the end."""
     # Read when torch is imported, which this process does after its workers: an engine may run in this process later.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    if recipe.cluster.kind == "local":
+    if config.kind == "local":
         cluster: Cluster = LocalCluster()
     else:
         cluster = RayCluster(
-            address=recipe.cluster.address,
-            placement_timeout_seconds=recipe.cluster.placement_timeout_seconds,
-            nodes=recipe.cluster.nodes,
+            address=config.address,
+            placement_timeout_seconds=config.placement_timeout_seconds,
+            nodes=config.nodes,
         )
-    possible = (*roles_of(recipe), *playing_roles(recipe))
-    chosen = [replace(role, python_path=recipe.python_path) for role in possible if role.name in roles]
-    unique = tuple({role.name: role for role in chosen}.values())
     try:
-        if recipe.cluster.kind == "ray":  # import the tokenizer's libraries while Ray and its workers start
+        if config.kind == "ray":  # import the tokenizer's libraries while Ray and its workers start
             Thread(target=import_module, args=("rlhf.models.loading",), daemon=True).start()
-        await cluster.start(unique, logs, lambda plan: view.message(describe(plan)))
+        await cluster.start(roles, logs, lambda plan: view.message(describe(plan)))
         yield cluster
     finally:
         await cluster.stop()
 
 
-async def spawn_learners(recipe: Recipe, cluster: Cluster) -> Sequence[Worker]:
+async def spawn_learners(config: ClusterConfig, cluster: Cluster) -> Sequence[Worker]:
     """Spawn the workers of the ranks. On a Ray cluster that was started here they communicate over loopback."""
-    alone = recipe.cluster.address is None
+    alone = config.address is None
     return await cluster.spawn(LEARNER, lambda index: {"name": f"{LEARNER}-{index}", "loopback": alone})
 
 
@@ -174,15 +173,14 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
     )
 
 
-def make_engine(recipe: Recipe, worker: Worker) -> RemoteEngine:
-    rollout = recipe.rollout
+def make_engine(config: RolloutConfig, worker: Worker) -> RemoteEngine:
     return RemoteEngine(
         worker,
-        transfer_ranks=rollout.tensor_parallel_size,
-        max_sequences=rollout.max_sequences,
-        start_timeout_seconds=rollout.start_timeout_seconds,
-        generate_timeout_seconds=rollout.generate_timeout_seconds,
-        publish_timeout_seconds=rollout.weight_sync_timeout_seconds,
+        transfer_ranks=config.tensor_parallel_size,
+        max_sequences=config.max_sequences,
+        start_timeout_seconds=config.start_timeout_seconds,
+        generate_timeout_seconds=config.generate_timeout_seconds,
+        publish_timeout_seconds=config.weight_sync_timeout_seconds,
     )
 
 
@@ -212,7 +210,16 @@ class Serving:
     facts: EngineFacts
     surroundings: Surroundings
 
-    def rollout(self, recipe: Recipe, *, sampling: Sampling, group_size: int, purpose: str) -> GroupRollout:
+    def rollout(
+        self,
+        sampling: Sampling,
+        *,
+        group_size: int,
+        purpose: str,
+        seed: int,
+        filter_equal_rewards: bool = False,
+        greedy_baseline: bool = False,
+    ) -> GroupRollout:
         return GroupRollout(
             engine=self.router,
             renderer=self.renderer,
@@ -220,9 +227,9 @@ class Serving:
             sampling=sampling,
             group_size=group_size,
             max_context_tokens=self.facts.max_context_tokens,
-            run_seed=recipe.seed,
-            filter_equal_rewards=recipe.trainer.filter.equal_rewards and purpose == "train",
-            greedy_baseline=needs_of(recipe.trainer).baseline and purpose == "train",
+            run_seed=seed,
+            filter_equal_rewards=filter_equal_rewards,
+            greedy_baseline=greedy_baseline,
             purpose=purpose,
             play=self.surroundings.play(purpose),
         )
@@ -232,17 +239,17 @@ class Serving:
         play, longest = self.surroundings.training, self.facts.max_context_tokens
         return await opening_of(play, task, self.renderer, run_seed=seed, max_context_tokens=longest)
 
-    def evaluator(self, recipe: Recipe, problems: Mapping[str, Sequence[Task]]) -> Evaluator | None:
-        """An evaluator of every set, each with its own sampling; `problems` are keyed by the name of their set."""
-        sets = [
-            EvaluationSet(name=name, config=config, tasks=problems[name], rollout=self._asking(recipe, name, config))
-            for name, config in recipe.data.eval_sets.items()
-        ]
+    def evaluator(
+        self, data: DataConfig, problems: Mapping[str, Sequence[Task]], *, max_tokens: int, seed: int
+    ) -> Evaluator | None:
+        """An evaluator of every set, each with its own sampling, and replies of up to `max_tokens` where it sets no
+        limit; `problems` are keyed by the name of their set."""
+        sets = []
+        for name, config in data.eval_sets.items():
+            sampling = Sampling(temperature=config.temperature, max_tokens=config.max_tokens or max_tokens)
+            rollout = self.rollout(sampling, group_size=config.samples, purpose=f"eval-{name}", seed=seed)
+            sets.append(EvaluationSet(name=name, config=config, tasks=problems[name], rollout=rollout))
         return Evaluator(sets) if sets else None
-
-    def _asking(self, recipe: Recipe, name: str, config: EvaluationSetConfig) -> GroupRollout:
-        sampling = Sampling(temperature=config.temperature, max_tokens=config.max_tokens or recipe.sampling.max_tokens)
-        return self.rollout(recipe, sampling=sampling, group_size=config.samples, purpose=f"eval-{name}")
 
 
 def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> ChatRenderer:
@@ -265,11 +272,9 @@ def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> Cha
     return renderer
 
 
-def check_asked(recipe: Recipe, model: str, renderer: ChatRenderer, asked: Iterable[Sequence[Message]]) -> None:
+def check_asked(model: str, renderer: ChatRenderer, asked: Iterable[Sequence[Message]]) -> None:
     """Check that the chat template renders the data's prompts: one conversation is rendered for every sequence of
-    roles. Later messages of environments and agents are not known yet. Raises `ModelError`."""
-    if recipe.environment is not None or recipe.agent is not None:
-        return
+    roles. Raises `ModelError`."""
     for messages in {tuple(message.role for message in one): one for one in asked}.values():
         try:
             renderer.prompt(messages)
@@ -295,11 +300,13 @@ async def started_serving(
             started_surroundings(recipe.environment, recipe.agent, cluster, alone=alone)
         )
         renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
-        check_asked(recipe, model, renderer, asked)
+        if recipe.environment is None and recipe.agent is None:  # their later messages are not known yet
+            check_asked(model, renderer, asked)
         settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
         workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})
-        engines = tuple(make_engine(recipe, worker) for worker in workers)
-        reward = await spawn_reward(recipe, cluster, model, logs)
+        engines = tuple(make_engine(recipe.rollout, worker) for worker in workers)
+        trust = recipe.model.trust_remote_code
+        reward = await spawn_reward(recipe.reward, cluster, model, logs, trust_remote_code=trust)
         stack.push_async_callback(reward.close)
         starting = asyncio.gather(*(engine.start() for engine in engines))
         await asyncio.gather(starting, reward.start())
@@ -307,20 +314,25 @@ async def started_serving(
         yield Serving(engines, Router(engines), renderer, reward, starting.result()[0], surroundings)
 
 
-async def spawn_reward(recipe: Recipe, cluster: Cluster, model: str, logs: Path) -> LiveReward:
-    """The recipe's reward, not started yet. A reward model gets workers on the cluster; `model` is the policy's."""
-    scorer = recipe.reward.model_scorer
-    scoring = await spawn_reward_model(recipe, scorer, cluster, model) if scorer else None
-    return make_reward(recipe.reward, logs / "scorers.log", scoring)
+async def spawn_reward(
+    config: RewardConfig, cluster: Cluster, policy: str, logs: Path, *, trust_remote_code: bool
+) -> LiveReward:
+    """The reward, not started yet. A reward model gets workers on the cluster, and reads the tokens of `policy`."""
+    scorer, scoring = config.model_scorer, None
+    if scorer is not None:
+        scoring = await spawn_reward_model(scorer, cluster, policy, trust_remote_code=trust_remote_code)
+    return make_reward(config, logs / "scorers.log", scoring)
 
 
-async def spawn_reward_model(recipe: Recipe, scorer: ScorerConfig, cluster: Cluster, model: str) -> ModelReward:
+async def spawn_reward_model(
+    scorer: ScorerConfig, cluster: Cluster, policy: str, *, trust_remote_code: bool
+) -> ModelReward:
     settings = RewardModelSettings(
         model=os.path.expanduser(str(scorer.model)),
-        policy=model,
+        policy=policy,
         dtype=scorer.dtype,
-        trust_remote_code=recipe.model.trust_remote_code,
-        device=reward_device(recipe),
+        trust_remote_code=trust_remote_code,
+        device=reward_device(scorer),
         tokens_per_batch=scorer.tokens_per_batch,
     )
     workers = await cluster.spawn(REWARD, lambda index: {"name": f"{REWARD}-{index}"})

@@ -13,11 +13,10 @@ from rlhf.cluster.watch import while_alive
 from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import Serving, started_cluster, started_serving
 from rlhf.data.tasks import Tell, conversations_of, held_out_problems, load_sets
-from rlhf.env.config import ENVIRONMENT
 from rlhf.errors import UserError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.workers import ENGINE, REWARD
+from rlhf.recipe.workers import playing_roles
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.view import PlainView
 from rlhf.types import Message, Sampling
@@ -37,7 +36,8 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
         for words in serving.renderer.told:
             tell(words)
         problems = held_out_problems(recipe.data, loaded, serving.renderer.prompt_tokens, tell)
-        evaluator = serving.evaluator(recipe, problems)
+        max_tokens = recipe.sampling.max_tokens
+        evaluator = serving.evaluator(recipe.data, problems, max_tokens=max_tokens, seed=recipe.seed)
         assert evaluator is not None
         return await evaluator(version=0)
 
@@ -85,5 +85,5 @@ async def _served(
             async with started_serving(recipe, cluster, model, logs=logs, publishes=False, asked=asked) as serving:
                 return await work(serving)
 
-        async with started_cluster(recipe, (ENGINE, REWARD, ENVIRONMENT), logs, PlainView(StringIO())) as cluster:
+        async with started_cluster(recipe.cluster, playing_roles(recipe), logs, PlainView(StringIO())) as cluster:
             return await while_alive(cluster, serve_and_work(cluster))

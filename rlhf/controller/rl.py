@@ -41,6 +41,7 @@ from rlhf.runs.plot import plot_rewards
 from rlhf.runs.provenance import Provenance
 from rlhf.runs.summary import Summary
 from rlhf.runs.view import UpdateLine
+from rlhf.trainer.algorithm import needs_of
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
@@ -64,7 +65,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         {name: questions_of(held_out[name], config) for name, config in recipe.data.eval_sets.items()},
         view.message,
     )
-    workers = await spawn_learners(recipe, cluster)
+    workers = await spawn_learners(recipe.cluster, cluster)
     model = await starting_model(recipe, workers, view)
     learner = make_learner(recipe, workers)
     with context.clock.span("start"):
@@ -124,11 +125,17 @@ class Playing:
         self.learner, self._publisher, self._folder = learner, publisher, folder
         self._buffer = make_buffer(recipe.trainer, context.point)
         rollout = serving.rollout(
-            recipe, sampling=recipe.sampling.sampling(), group_size=recipe.trainer.group_size, purpose="train"
+            recipe.sampling.sampling(),
+            group_size=recipe.trainer.group_size,
+            purpose="train",
+            seed=recipe.seed,
+            filter_equal_rewards=recipe.trainer.filter.equal_rewards,
+            greedy_baseline=needs_of(recipe.trainer).baseline,
         )
         self._episodes = Ledger(folder, rollout.samples, before.episodes if before else {})
         self._evaluations = EpisodeWriter(folder.evaluations, may_write=folder.check)
-        evaluator = serving.evaluator(recipe, problems)
+        max_tokens = recipe.sampling.max_tokens
+        evaluator = serving.evaluator(recipe.data, problems, max_tokens=max_tokens, seed=recipe.seed)
         self._evaluator = evaluator and ObservedEvaluator(evaluator, records=self._evaluations)
         self._observed = ObservedLearner(
             learner, clock=clock, ledger=self._episodes, view=view, version=learner.version

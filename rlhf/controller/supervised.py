@@ -33,7 +33,7 @@ async def start_supervised(
     recipe, view = context.recipe, context.view
     recipe = one_step_an_update(recipe) if recipe.kind in OF_EXAMPLES else recipe
     start: StartDataset = start_of(recipe.kind, recipe.kind_arguments)
-    workers = await spawn_learners(recipe, cluster)
+    workers = await spawn_learners(recipe.cluster, cluster)
     model = await starting_model(recipe, workers, view)
     with context.clock.span("start"):
         trainer = await start(recipe, workers, model, view.message)

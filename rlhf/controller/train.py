@@ -13,8 +13,7 @@ from rlhf.controller.own_callbacks import own_callbacks
 from rlhf.controller.rl import start_rl
 from rlhf.controller.run import Callback, Run
 from rlhf.controller.supervised import start_supervised
-from rlhf.env.config import ENVIRONMENT
-from rlhf.recipe.workers import ENGINE, LEARNER, REWARD
+from rlhf.recipe.workers import roles_of
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import make_loggers
 from rlhf.runs.summary import Summary
@@ -22,10 +21,9 @@ from rlhf.runs.summary import Summary
 
 async def train_recipe(context: RunContext, callbacks: tuple[Callback, ...] = ()) -> Summary:
     """Train the recipe; all results are in the run folder when it returns, and when it raises."""
-    plays = context.recipe.plays
-    roles = (LEARNER, ENGINE, REWARD, ENVIRONMENT) if plays else (LEARNER,)
-    own = own_callbacks(context.recipe.callbacks, callbacks)
-    async with started_cluster(context.recipe, roles, context.folder.logs, context.view) as cluster:
+    recipe = context.recipe
+    own = own_callbacks(recipe.callbacks, callbacks)
+    async with started_cluster(recipe.cluster, roles_of(recipe), context.folder.logs, context.view) as cluster:
         return await while_alive(cluster, _train_on(cluster, context, own))
 
 

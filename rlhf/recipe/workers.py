@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from rlhf.cluster.resources import Role
 from rlhf.env.config import ENVIRONMENT
 from rlhf.recipe.schema import Recipe
+from rlhf.reward.config import ScorerConfig
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.environment import rank_environment
 
@@ -17,6 +19,7 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
     """Learner ranks and, for RL, engines, reward models and environment servers, in the order of placement."""
     learner = Role(
         name=LEARNER,
+        python_path=recipe.python_path,
         count=recipe.trainer.deepspeed.ranks,
         factory="rlhf.trainer.learner_worker:LearnerWorker",
         imports="rlhf.trainer.learner_worker:import_ranks",
@@ -33,7 +36,8 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
 
 def playing_roles(recipe: Recipe) -> tuple[Role, ...]:
     """The workers that episodes need, also in an evaluation."""
-    return (engine_role(recipe), *reward_roles(recipe), *environment_roles(recipe))
+    roles = (engine_role(recipe), *reward_roles(recipe), *environment_roles(recipe))
+    return tuple(replace(role, python_path=recipe.python_path) for role in roles)
 
 
 def engine_role(recipe: Recipe) -> Role:
@@ -66,7 +70,7 @@ def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
             factory="rlhf.reward.model_worker:RewardModelWorker",
             cpus=reward.cpus_per_worker,
             gpus=reward.gpus_per_worker,
-            env={"DS_ACCELERATOR": "cpu"} if reward_device(recipe) == "cpu" else {},
+            env={"DS_ACCELERATOR": "cpu"} if reward_device(reward) == "cpu" else {},
             concurrency=1,
             start_timeout_seconds=reward.start_timeout_seconds,
             hint="reward.workers, reward.cpus_per_worker or reward.gpus_per_worker",
@@ -91,10 +95,9 @@ def environment_roles(recipe: Recipe) -> tuple[Role, ...]:
     )
 
 
-def reward_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
+def reward_device(scorer: ScorerConfig) -> Literal["cpu", "cuda"]:
     """The device of reward models: `cuda` if they reserve GPUs."""
-    reward = recipe.reward.model_scorer
-    return "cuda" if reward and reward.gpus_per_worker else "cpu"
+    return "cuda" if scorer.gpus_per_worker else "cpu"
 
 
 def engine_device(recipe: Recipe) -> Literal["cpu", "cuda"]:

@@ -25,7 +25,6 @@ from rlhf.controller.context import RunContext, begin, run_folder
 from rlhf.controller.run import Run
 from rlhf.controller.train import reports
 from rlhf.recipe.loading import recipe_from
-from rlhf.recipe.schema import Recipe
 from rlhf.rollout.group import GroupRollout
 from rlhf.runs import owner
 from rlhf.runs.durable import synced
@@ -63,13 +62,13 @@ class SavingLearner(WholeLearner):
 class FakeServing:
     """What a run asks of its engines."""
 
-    def rollout(self, recipe: Recipe, *, sampling: Sampling, group_size: int, purpose: str) -> GroupRollout:
+    def rollout(self, sampling: Sampling, *, group_size: int, **_: Any) -> GroupRollout:
         return GroupRollout(
             engine=FakeEngine(), renderer=FakeRenderer(), reward=FakeReward(0.0, 1.0), sampling=sampling,
             group_size=group_size, max_context_tokens=64, run_seed=0,
         )  # fmt: skip
 
-    def evaluator(self, recipe: Recipe, problems: Any) -> None:
+    def evaluator(self, data: Any, problems: Any, **_: Any) -> None:
         return None
 
 
