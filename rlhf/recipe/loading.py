@@ -21,7 +21,7 @@ from rlhf.config import (
 from rlhf.errors import ConfigError
 from rlhf.recipe.renamed import renamed
 from rlhf.recipe.schema import Recipe
-from rlhf.trainer.algorithm import adapter_layer, mismatch_layer, preset_layer
+from rlhf.trainer.algorithms.registry import adapter_layer, mismatch_layer, preset_layer
 
 Layer = tuple[str, dict[str, Any]]
 """A layer: the origin of its values, and the values."""
