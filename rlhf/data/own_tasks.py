@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
+from rlhf.cluster.attempt import Raised, attempt
 from rlhf.config import load_bound
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import PairSet, pair_from_task, pair_set
@@ -13,6 +14,8 @@ from rlhf.data.rows import column_of, short_value
 from rlhf.errors import DataError
 from rlhf.types import Message, Task
 
+T = TypeVar("T")
+END = object()
 MOST = 1 << 22
 """Tasks of one set, which are held in memory; a function that gives more may never end."""
 
@@ -26,10 +29,10 @@ def own_tasks(config: DatasetConfig) -> list[Task]:
     """What the function makes, the first `config.limit` of it.
 
     Raises `ConfigError` for a function that cannot be called with its arguments, and `DataError` for what is no task,
-    for no end of tasks, and for none.
+    for no end of tasks, for none, and for a function that raises, at whichever task.
     """
     name = str(config.tasks)
-    made = load_bound(name, "tasks", config.arguments, given=0)()
+    made = _made(name, load_bound(name, "tasks", config.arguments, given=0))
     if not isinstance(made, Iterable) or isinstance(made, str | Mapping):
         raise DataError(f"{name} returned {short_value(made)}; it must return tasks, any iterable of rlhf.types.Task")
     tasks = list(islice(_checked(made, config, name), config.limit or MOST + 1))
@@ -48,8 +51,9 @@ def own_pairs(config: DatasetConfig) -> PairSet:
 
 
 def _checked(made: Iterable[Any], config: DatasetConfig, name: str) -> Iterator[Task]:
-    for place, task in enumerate(made):
-        where = _place(name, place)
+    tasks, place = _made(name, lambda: iter(made)), 0
+    while (task := _made(name, lambda: next(tasks, END))) is not END:
+        where, place = _place(name, place), place + 1
         if not isinstance(task, Task):
             raise DataError(f"{where} is {short_value(task)}; it must be an rlhf.types.Task")
         if wrong := _wrong_part(task):
@@ -57,6 +61,13 @@ def _checked(made: Iterable[Any], config: DatasetConfig, name: str) -> Iterator[
         if config.response_column:
             column_of(task.row, config.response_column, "response_column", where)
         yield task
+
+
+def _made(name: str, work: Callable[[], T]) -> T:
+    outcome = attempt(work)
+    if isinstance(outcome, Raised):
+        raise DataError(f"{name} failed: {type(outcome.error).__name__}: {outcome.error}") from outcome.error
+    return outcome
 
 
 def _wrong_part(task: Task) -> str:

@@ -35,6 +35,12 @@ def endless() -> Iterator[Task]:
     return (task(str(number)) for number in count())
 
 
+def breaks(*, at_once: bool) -> Iterator[Task]:
+    if at_once:
+        raise KeyError("no such file")
+    return (task(str(1 // (1 - number))) for number in range(3))
+
+
 def given(*, what: str) -> Any:
     return WRONG[what][0]
 
@@ -93,6 +99,14 @@ def test_what_is_no_task_is_refused_in_one_line(what: str) -> None:
         load_tasks(dataset("given", arguments={"what": what}))
     assert "\n" not in str(caught.value)
     assert f"{__name__}:given" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("at_once", "told"), [(True, "failed: KeyError: 'no such file'"), (False, "failed: ZeroDivisionError")]
+)
+def test_a_function_that_raises_is_named_in_one_line(at_once: bool, told: str) -> None:
+    with pytest.raises(DataError, match=rf"test_own_tasks:breaks {told}"):
+        load_tasks(build(DatasetConfig, {"tasks": f"{__name__}:breaks", "arguments": {"at_once": at_once}}))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from rlhf.trainer.algorithms.registry import ESTIMATORS, LOSSES, PRESETS, Piece,
 from rlhf.trainer.config import AdvantageConfig, CorrectionConfig, LossConfig, TrainerConfig
 from tests.small_tasks import sorting, sorting_pairs
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MADE = {"model": {"tiny": {}}, "data": {"train": sorting()}}
 
 
