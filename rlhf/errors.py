@@ -86,7 +86,7 @@ class TransferError(RlhfError):
 
 
 class WeightSyncError(RlhfError):
-    """A weight sync that did not complete, or that was not proved. No engine serves after it."""
+    """A weight sync failed, or its verification did. No engine samples after it."""
 
     def __init__(self, engine: str, phase: str, version: int, cause: str) -> None:
         super().__init__(f"weight sync of version {version} to {engine} failed in phase {phase!r}: {cause}")
@@ -165,7 +165,7 @@ class HttpFailed(RlhfError):
 
 
 class RecordingError(UserError):
-    """A recording that cannot be used, or that has no answer to what is asked."""
+    """A recording that cannot be used, or that has no answer for a request."""
 
 
 class OpponentFailed(RlhfError):

@@ -111,7 +111,7 @@ class WeightSync(Protocol):
 
 
 class Buffer(Protocol):
-    """Hands out the right to play groups, and hands the groups to the learner in order.
+    """Issues tickets, which are the right to play groups, and returns the groups to the learner in order.
 
     Playing a group is `settle(await admit(), …)`; the learner does `take`, updates, syncs, `advance`. `settle` returns
     whether the group will be trained.

@@ -291,7 +291,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """What became of one episode of a group: a trajectory with its score, or the failure that took its place."""
+    """One episode of a group: a trajectory with its score, or the failure in its place."""
 
     trajectory: Trajectory | Failed
     score: Scored | Unscored

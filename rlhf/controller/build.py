@@ -185,7 +185,7 @@ def make_engine(config: RolloutConfig, worker: Worker) -> RemoteEngine:
 
 
 async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Serving) -> Publisher:
-    """Engines and learner joined for transfers; with the start check, the path between them proved."""
+    """Connect engines and learner for weight transfers; with the start check, also verify the path between them."""
     limits = tolerance_for(recipe.model.dtype, recipe.trainer.weight_sync.tolerance)
     publisher = Publisher(
         learner,
@@ -235,7 +235,7 @@ class Serving:
         )
 
     async def opening(self, seed: int, task: Task) -> str | None:
-        """What the first episode will be asked, for a person; None without an environment. Raises `ConfigError`."""
+        """The first episode's prompt, for inspection; None without an environment. Raises `ConfigError`."""
         play, longest = self.surroundings.training, self.facts.max_context_tokens
         return await opening_of(play, task, self.renderer, run_seed=seed, max_context_tokens=longest)
 

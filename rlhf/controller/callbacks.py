@@ -15,7 +15,7 @@ from rlhf.runs.view import EvaluationLine
 from rlhf.types import PolicyVersion
 
 PHASES = {"generate": "wait", "train": "train", "weight_sync": "weight_sync", "evaluate": "evaluate", "save": "save"}
-"""What people read of an update's time: the seconds the learner waited for groups stand for generation."""
+"""Displayed phases, with the span of each. The time that the learner waits for groups is displayed as generation."""
 ROOM = 1.5
 """Time reserved for the next update, as a multiple of the longest update so far with its callbacks."""
 

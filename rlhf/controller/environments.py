@@ -46,8 +46,8 @@ class Surroundings:
 async def started_surroundings(
     config: EnvironmentConfig | None, agent: AgentConfig | None, cluster: Cluster, *, alone: bool
 ) -> AsyncIterator[Surroundings]:
-    """How episodes are played, with an environment, an agent or neither, and all that this needs but engines. With
-    `alone` all of the cluster is on this machine. Raises `ConfigError`."""
+    """Start what the recipe's episodes need besides engines: an environment, an agent or neither. With `alone` the
+    whole cluster is on this machine. Raises `ConfigError`."""
     async with AsyncExitStack() as stack:
         training: EpisodeRunner = AnswerOnce()
         if agent is not None:

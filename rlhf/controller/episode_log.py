@@ -18,10 +18,11 @@ from rlhf.types import Failed, Filtered, Group, Task, Ticket, Updated
 
 
 class Ledger:
-    """Knows every ticket that is out, and writes the records of its episodes when their outcomes are known."""
+    """Tracks all outstanding tickets, and writes the records of their episodes when the outcomes are known."""
 
     def __init__(self, folder: RunFolder, samples: int, outcomes: Mapping[str, int] = MappingProxyType({})) -> None:
-        """`samples` to a group. A run that is resumed goes on from the `outcomes` of the episodes that are written."""
+        """`samples` is the number of samples of a group. A resumed run continues from the `outcomes` of the episodes
+        already written."""
         self._writer = EpisodeWriter(folder.episodes, outcomes, folder.check)
         self._samples = samples
         self._out: dict[int, tuple[Ticket, Task, Group | None]] = {}
@@ -30,7 +31,7 @@ class Ledger:
         self._out[ticket.ordinal] = (ticket, task, None)
 
     def settled(self, ticket: Ticket, outcome: Group | Filtered | Failed, *, kept: bool) -> None:
-        """A group that is kept waits for its update; of any other the outcome is known."""
+        """A group that is kept waits for its update; the outcome of any other is known now."""
         _, task, _ = self._out.pop(ticket.ordinal)
         match outcome:
             case Failed():
@@ -58,12 +59,12 @@ class Ledger:
 
     @property
     def sample_counts(self) -> dict[str, int]:
-        """Episodes by outcome; those that are out are in flight, written or not."""
+        """Episodes by outcome; those of outstanding tickets are in flight, written or not."""
         out, counts = len(self._out) * self._samples, self._writer.counts
         return counts | {name: counts[name] + out for name in ("admitted", EpisodeOutcome.IN_FLIGHT.value)}
 
     def close(self) -> None:
-        """Write what was still out: the end of the run is an outcome too."""
+        """Write the records of outstanding tickets, whose outcome is the end of the run."""
         for ticket, task, group in self._out.values():
             self._writer.write(records_in_flight(ticket, task, self._samples, group))
         self._out.clear()

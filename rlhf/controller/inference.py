@@ -29,7 +29,7 @@ def untold(message: str) -> None:
 
 
 def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluation:
-    """Every evaluation set of the recipe, by the model in a Hugging Face folder."""
+    """Evaluate the model in a Hugging Face folder on every evaluation set of the recipe."""
     loaded = load_sets(recipe.data.eval_sets, asks=recipe.tasks_ask)
 
     async def evaluate(serving: Serving) -> Evaluation:
@@ -65,7 +65,7 @@ def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float 
 
 
 async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
-    """The work's result on one engine in this process that serves `model`."""
+    """Run `work` with one engine in this process that serves `model`; returns its result."""
     one_process = {"model": {"path": model}, "data": {"train": {"path": "none is read"}}, "cluster": {"kind": "local"}}
     return await _served(recipe_from(one_process).recipe, model, work)
 

@@ -31,7 +31,7 @@ class ObservedRollout:
 
 
 class ObservedBuffer:
-    """A `Buffer` whose outcomes are written down, and whose waits are timed."""
+    """A `Buffer` that records outcomes, and times its waits."""
 
     def __init__(self, buffer: TicketBuffer, *, clock: Clock, ledger: Ledger) -> None:
         self._buffer, self._clock, self._ledger = buffer, clock, ledger
@@ -95,7 +95,7 @@ class ObservedEvaluator:
 
 
 class ObservedWeights:
-    """A `WeightSync` whose syncs are timed."""
+    """A `WeightSync` that times its syncs."""
 
     def __init__(self, weights: WeightSync, *, clock: Clock, view: View) -> None:
         self._weights, self._clock, self._view = weights, clock, view

@@ -170,7 +170,7 @@ class Run:
             await callback.on_evaluate(self, evaluation)
 
     async def save(self) -> None:
-        """Write a checkpoint beside the earlier ones, and drop the oldest. Raises `SaveFailed`."""
+        """Write a new checkpoint, and delete the oldest. Raises `SaveFailed`."""
         position = self.kind.position()  # with the state: groups are played on while the ranks save
         checkpoint = await save_run(
             self.folder,

@@ -34,7 +34,7 @@ class TrainerState:
     """The evaluations before this checkpoint, without their groups."""
     wall_seconds: float
     provenance: Mapping[str, str] = field(default_factory=dict)
-    """What the run began with, by digest (`rlhf.runs.provenance`)."""
+    """Digests of the run's inputs (`rlhf.runs.provenance`)."""
 
 
 def write_trainer_state(checkpoint: Path, trainer_state: TrainerState) -> None:

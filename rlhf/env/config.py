@@ -42,9 +42,9 @@ class EnvironmentConfig(Config):
     cpus_per_server: float = Field(0.25, gt=0)
     """CPU cores reserved for a server; the number of threads is this rounded down, at least 1."""
     isolation: Kind = "thread"
-    """Where the code of `environment` runs. `thread`: in threads, quick; `process`: one process a session, for code
-    that hangs, ends its process, or keeps state in modules; `self_managed`: a class that opens sessions itself, as
-    EnvPool's; `inline`: on the event loop, for code that is known to be quick, for nothing can stop it."""
+    """Where the code of `environment` runs. `thread`: in threads, fast; `process`: one process per session, for code
+    that hangs, ends its process, or keeps state in modules; `self_managed`: a class that opens sessions itself, such as
+    EnvPool's; `inline`: on the event loop, only for code that is known to be fast, since it cannot be interrupted."""
     max_turns: int = Field(8, ge=1)
     """Maximum replies of the policy in one episode; the last one truncates it unless the environment has ended it."""
     turn_timeout_seconds: float = Field(30, gt=0)
@@ -55,9 +55,9 @@ class EnvironmentConfig(Config):
     start_timeout_seconds: float = Field(120, gt=0)
     """How long an episode waits for a free session, and then for its environment to be made."""
     max_sessions: int = Field(1024, ge=1)
-    """Episodes that this run hosts at once, on all its servers together; others wait for a place."""
+    """Maximum number of concurrent episodes that this run hosts, on all its servers together; others wait."""
     recording: RecordingConfig | None = None
-    """Write what environments answer to a file, or answer from one without them."""
+    """Record the environment's answers to a file, or replay them from one without the environment."""
     history: Literal["full", "last_n"] = "full"
     """What the policy sees of its episode. `full`: everything, in one growing context. `last_n`: the first messages and
     the last `last_n` turns, rendered anew for every turn; each turn is its own segment."""
@@ -101,7 +101,7 @@ class EnvironmentConfig(Config):
 
     @property
     def is_replayed(self) -> bool:
-        """Whether a recording stands for the environment, which is then neither imported nor asked."""
+        """Whether a recording replaces the environment, which is then neither imported nor called."""
         return self.recording is not None and self.recording.mode == "replay"
 
     @property

@@ -1,5 +1,5 @@
-"""Environments on a recording: every session's requests with their answers, written to a file and answered again from
-it, without the environment.
+"""Record environments to a file and replay them: every session's requests with their answers, replayed without the
+environment.
 
 A line of the file is one request of one session: `session` and `opening` (how many sessions of that name were opened
 before: an evaluation plays its problems again), `method`, the `request`, and its `answer` or `failure`. The first line
@@ -40,7 +40,7 @@ GIVEN_UP = "given_up"
 
 
 class RecordedEnvironments:
-    """The sessions of `inner`, written down as they are played. Raises `RecordingError` for a file that is there."""
+    """Records the sessions of `inner` as they are played. Raises `RecordingError` for a file that exists already."""
 
     def __init__(self, inner: Environments, path: Path) -> None:
         self.spec, self._inner, self._openings = inner.spec, inner, Counter[str]()
@@ -130,8 +130,8 @@ class ReplayedEnvironments:
         return ReplayedEnvironment(self, key)
 
     def next_line(self, asked: Json) -> Json:
-        """What was recorded of the request. Raises `EnvironmentFailed` where it failed, `TimeoutError` where the time
-        of its episode was over, and `RecordingError`."""
+        """The recorded line for the request. Raises `EnvironmentFailed` where it failed, `TimeoutError` where the
+        episode's time was over, and `RecordingError`."""
         waiting = self._lines[asked["session"], asked["opening"]]
         if not waiting or any(waiting[0][name] != asked[name] for name in ("method", "request")):
             recorded = f"it has {dumps(waiting[0]['request']):.200} there" if waiting else "it has nothing more"
@@ -155,7 +155,7 @@ class ReplayedEnvironments:
             raise self._damaged(error) from None
 
     def _read(self) -> EnvironmentSpec:
-        """Every line to its session; the spec. Raises `RecordingError`."""
+        """Read all lines, by session; returns the spec. Raises `RecordingError`."""
         try:
             first, *lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").split("\n") if line]
             for line in lines:

@@ -1,4 +1,4 @@
-"""Environments, started as their config says: here, in servers of the run's own, or in servers that run already."""
+"""Start environments as their config says: in this process, on servers that the run starts, or on existing servers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from rlhf.protocols import Environments
 async def started_environments(
     config: EnvironmentConfig, cluster: Cluster, *, alone: bool
 ) -> AsyncIterator[Environments]:
-    """Where environments come from: the one place that makes them, and ends what they need. Raises `UserError`.
+    """The source of environments: the only place that makes them, and stops what they need. Raises `UserError`.
 
-    With `alone` all of the cluster is on this machine.
+    With `alone` the whole cluster is on this machine.
     """
     if (recording := config.recording) is None:
         async with live_environments(config, cluster, alone=alone) as environments:
@@ -46,7 +46,7 @@ async def started_environments(
 
 @asynccontextmanager
 async def live_environments(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> AsyncIterator[Environments]:
-    """Environments that are played and not remembered. Raises `ConfigError`."""
+    """Environments without recording. Raises `ConfigError`."""
     if config.urls:
         yield await joined_servers(config)
     elif config.servers:
@@ -57,7 +57,7 @@ async def live_environments(config: EnvironmentConfig, cluster: Cluster, *, alon
 
 
 async def joined_servers(config: EnvironmentConfig) -> Environments:
-    """The servers that the recipe names, as soon as all of them answer. Raises `ConfigError`."""
+    """The servers that the recipe names, once all of them answer. Raises `ConfigError`."""
     token = token_from(config.token_env)
     return await connect_servers(
         [Address(url=url, token=token) for url in config.urls], config, "environment.urls names"
@@ -65,9 +65,9 @@ async def joined_servers(config: EnvironmentConfig) -> Environments:
 
 
 async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> Environments:
-    """Servers in workers of the run's cluster, which end with it; a token that nobody else knows opens them.
+    """Servers in workers of the run's cluster, which end with it; access needs a token that only this run knows.
 
-    Raises `ConfigError`, and `WorkerDied` for one that does not come up.
+    Raises `ConfigError`, and `WorkerDied` for a server that does not start.
     """
     settings = WorkerSettings(
         factory=factory_of(config),
@@ -87,7 +87,7 @@ async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone:
 
 
 async def connect_servers(addresses: Sequence[Address], config: EnvironmentConfig, told: str) -> Environments:
-    """Servers, as soon as all of them answer. Raises `ConfigError`, which begins as `told`."""
+    """Connect to servers, once all of them answer. Raises `ConfigError`, whose message begins with `told`."""
     try:
         return await EnvironmentPool.connect(addresses, Patience(deadlines=deadlines_of(config)))
     except EnvironmentFailed as error:
@@ -96,7 +96,7 @@ async def connect_servers(addresses: Sequence[Address], config: EnvironmentConfi
 
 @asynccontextmanager
 async def hosted_here(config: EnvironmentConfig) -> AsyncIterator[Environments]:
-    """The environment in threads of this process, or in processes of its own. Raises `ConfigError`."""
+    """The environment in threads of this process, or in separate processes. Raises `ConfigError`."""
     isolation = isolation_of(config.isolation, factory_of(config), deadlines_of(config), config.max_sessions)
     try:
         await isolation.start()

@@ -69,7 +69,7 @@ def placement(recipe: Recipe) -> Plan | None:
 
 
 def check_devices(recipe: Recipe) -> None:
-    """What only GPUs can do is not asked of a CPU. Raises `ConfigError`."""
+    """Check that CPUs are not asked for features that only GPUs have. Raises `ConfigError`."""
     backend = recipe.trainer.weight_sync.backend
     if recipe.plays and backend in ("nccl", "ipc") and "cpu" in (engine_device(recipe), learner_device(recipe)):
         raise ConfigError(
@@ -141,7 +141,8 @@ def check_reward_model(recipe: Recipe) -> None:
 
 
 def check_reward_servers(recipe: Recipe) -> None:
-    """Tokens of servers and judges are in the environment, and recordings where they should be. Raises `UserError`."""
+    """Check that the environment variables with tokens of servers and judges are set, and that recordings can be used.
+    Raises `UserError`."""
     for scorer in recipe.reward.scorers.values() if recipe.plays else ():
         if scorer.recording:
             check_recording(scorer.recording)

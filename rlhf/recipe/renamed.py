@@ -1,4 +1,4 @@
-"""Keys and values of recipes that once had another name: they are refused, and the refusal says the new name."""
+"""Renamed keys and values of recipes: old names are refused, and the error gives the new name."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ RENAMED_KEYS: Mapping[str, str] = {
     "trainer.publish.drill": "trainer.weight_sync.verify_at_start",
     "trainer.reward_model.centring": "trainer.reward_model.center_rewards_coefficient",
 }
-"""What each old key is called. Keys of `reward` are those of its `parts` too, and keys of `data.train` and `data.eval`
-those of their sets."""
+"""New names by old key. Keys of `reward` also apply to its `parts`, and keys of `data.train` and `data.eval` to their
+sets."""
 RENAMED_VALUES: Mapping[str, Mapping[str, str]] = {"environment.isolation": {"own": "self_managed"}}
-"""What the old values of a key are called."""
+"""New values by key and old value."""
 RENAMED_PIECES: Mapping[str, str] = {
     "rlhf.env.adding:chain_sum": "recipes.tasks.adding:chain_sum",
     "rlhf.env.demonstrations:calculator": "recipes.tasks.calculator:demonstrations",
@@ -58,12 +58,12 @@ NAMED: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("data", "train"): ("data", "train"),
     ("data", "eval"): ("data", "eval"),
 }
-"""Where a name or a position stands between two keys, and the keys before it as the tables have them."""
+"""Places where a part's or set's name, or an index, is between two keys, with the preceding keys as in the tables."""
 
 
 def renamed(error: ValidationError, within: str = "") -> str:
-    """What the unknown keys and refused values of `error` are called, in one line; empty where none had another name.
-    `within` is the part of a recipe that was validated, where it was not all of it."""
+    """The new names of the unknown keys and refused values in `error`, in one line; empty where none was renamed.
+    `within` is the part of a recipe that was validated, if it was not the whole."""
     outer = (within,) if within else ()
     return "; ".join(
         line for problem in error.errors() for line in _told(outer, key_of(problem), problem["type"], problem["input"])
@@ -78,7 +78,7 @@ def check_pieces_are_here(values: Mapping[str, Any]) -> None:
 
 
 def _told(outer: tuple[str, ...], key: tuple[str, ...], kind: str, given: Any) -> Iterator[str]:
-    """The lines about one problem: for an unknown key, about those within it too."""
+    """The lines for one problem; for an unknown key also for the keys within it."""
     if kind == "extra_forbidden":
         for inner in ((), *_keys_within(given)):
             called = _new_key((*outer, *key, *inner))
@@ -97,8 +97,8 @@ def _keys_within(given: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _new_key(key: tuple[str, ...]) -> tuple[str, ...]:
-    """The new name of a key at its place, empty where there is none. A key within one that was renamed is known by the
-    new name of that one too."""
+    """The new name of a key at its path, empty where there is none. A key within a renamed one is looked up by the new
+    name of the outer key as well."""
     for place in _places(key):
         for old, new in RENAMED_KEYS.items():
             part, _, leaf = old.rpartition(".")
@@ -110,7 +110,7 @@ def _new_key(key: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _places(key: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The key as the tables may have it: as it stands, and without the name of a part or of a set."""
+    """The forms under which the tables may list the key: unchanged, and without the name of a part or of a set."""
     yield key
     if key[:2] in NAMED:
         yield (*NAMED[key[:2]], *key[3:])

@@ -70,7 +70,7 @@ class Recipe(Config):
     cluster: ClusterConfig = ClusterConfig()
     run: RunConfig = RunConfig()
     callbacks: tuple[CallbackConfig, ...] = ()
-    """What is done between updates beside what the system does, in this order."""
+    """User-defined callbacks between updates, called after the built-in ones, in this order."""
     python_path: tuple[str, ...] = ()
     """Folders in which the modules of `module:function` are found, after the one the command runs in and what is
     installed. A module that is in none of these and lies beside the recipe's file or above it is found by itself; then

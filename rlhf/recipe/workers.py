@@ -112,7 +112,7 @@ def learner_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
 
 def transfer_backend(recipe: Recipe) -> Literal["gloo", "nccl", "ipc"]:
     """`auto` resolved: gloo unless both sides have GPUs, and for adapters, which are small; ipc where an engine and a
-    rank share one."""
+    rank share a GPU."""
     chosen = recipe.trainer.weight_sync.backend
     if chosen != "auto":
         return chosen

@@ -18,9 +18,10 @@ class RemoteConfig(Config):
     """An external reward server."""
 
     url: Url
-    """Address of the server, without the path of its API: http://127.0.0.1:8100, say."""
+    """Address of the server, without the path of its API, for example http://127.0.0.1:8100."""
     api: Literal["openrlhf", "slime", "vllm_classify", "vllm_pooling", "vllm_score"] = "openrlhf"
-    """What it speaks: OpenRLHF's `POST /get_reward`, slime's `POST /`, or vLLM's `/classify`, `/pooling`, `/score`."""
+    """The server's API: OpenRLHF's `POST /get_reward`, slime's `POST /`, or vLLM's `/classify`, `/pooling`,
+    `/score`."""
     model: str | None = None
     """Name of the model, for vLLM's APIs."""
     sends: Literal["text", "tokens"] = "text"
@@ -191,7 +192,7 @@ class ScorerConfig(Config):
 
     @property
     def asks(self) -> bool:
-        """Whether a server is asked; one that is replayed is not, and needs no token."""
+        """Whether a server is called; a replayed recording calls none, and needs no token."""
         return self.kind in ("remote", "judge") and not (self.recording and self.recording.mode == "replay")
 
 

@@ -25,7 +25,7 @@ class JudgeClient:
         self.config, self._client = config, client
 
     async def start(self) -> None:
-        """See that the server is there. Raises `HttpFailed`, `RecordingError`."""
+        """Check that the server is reachable. Raises `HttpFailed`, `RecordingError`."""
         await self._client.meet()
 
     async def ask(self, chat: Chat) -> str | Unscored:

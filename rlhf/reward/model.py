@@ -121,8 +121,8 @@ class Batcher:
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     async def _serve(self, worker: WorkerHandle[RewardModelWorker]) -> None:
-        """Let one worker score until nothing waits."""
-        await asyncio.sleep(0)  # the rest of a group asks in the same tick
+        """Run one worker until no request is pending."""
+        await asyncio.sleep(0)  # the rest of a group arrives in the same tick
         try:
             while batch := self._take():
                 await self._settle(worker, batch)
@@ -130,7 +130,7 @@ class Batcher:
             self._free.append(worker)
 
     async def _settle(self, worker: WorkerHandle[RewardModelWorker], batch: Sequence[PendingSequence]) -> None:
-        """This is a task of its own: whoever waits is told what becomes of it."""
+        """Score one batch and deliver the results. Runs as its own task, so every waiter gets a result or an error."""
         try:
             answers = await attempt_awaiting(self._ask(worker, batch))
             for index, request in enumerate(batch):

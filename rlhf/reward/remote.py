@@ -22,7 +22,7 @@ class RemoteReward:
         self._config, self._shape, self._client = config, SHAPES[config.api], client
 
     async def start(self) -> None:
-        """See that the server is there. Raises `HttpFailed`, `RecordingError`."""
+        """Check that the server is reachable. Raises `HttpFailed`, `RecordingError`."""
         await self._client.meet()
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:

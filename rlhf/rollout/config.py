@@ -68,15 +68,16 @@ class RolloutConfig(Config):
     max_context_tokens: int | None = Field(None, ge=8)
     """Maximum length of prompt plus reply in tokens; default: the model's own limit."""
     routing: Literal["auto", "replay", "compare", "ignore"] = "auto"
-    """Mixture of experts: the learner takes the experts that the engine chose for each token (`replay`), or chooses
-    itself and the difference is measured (`compare`), or not (`ignore`). `auto` replays where the choices of a family
-    were measured to be those of the engine, on CPUs with engines of one process, and ignores them elsewhere."""
+    """Mixture of experts: the learner uses the experts that the engine chose for each token (`replay`); or it chooses
+    itself, and the difference is measured (`compare`) or not (`ignore`). `auto` replays for model families whose
+    recorded choices were verified to match the engine's, on CPUs with engines of one process, and ignores them
+    elsewhere."""
     max_concurrent_groups: int | None = Field(None, ge=1)
-    """Groups played at once; as many as there are tickets when absent."""
+    """Groups played at once; default: the number of tickets."""
     start_timeout_seconds: float = Field(300, gt=0)
     """Deadline for an engine to start."""
     generate_timeout_seconds: float = Field(300, gt=0)
-    """Time that one reply may take once the engine has it, pauses for weight syncs not counted. One that takes longer
-    is cut off there: truncated, with what was said so far."""
+    """Deadline for one reply, from when the engine has the request; time paused for weight syncs does not count. A
+    reply that exceeds it is truncated there, and keeps the tokens sampled so far."""
     weight_sync_timeout_seconds: float = Field(120, gt=0)
     """Deadline for each phase of a weight sync."""

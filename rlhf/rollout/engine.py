@@ -90,7 +90,7 @@ class RemoteEngine:
         self._collector: asyncio.Task[None] | None = None
 
     async def start(self) -> EngineFacts:
-        """Load the model; what the engine says of itself."""
+        """Load the model; returns the facts that the engine reports."""
         return await self._worker.call(lambda engine: engine.start(), timeout_seconds=self._start_seconds)
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
@@ -116,7 +116,7 @@ class RemoteEngine:
         return completion
 
     async def _cut_off(self, request_id: str, pending: _Pending) -> None:
-        """Have what was said so far come back as the reply; it may also have ended in this moment."""
+        """Have the engine return the tokens sampled so far as the reply; the reply may also be complete already."""
         await self._call(lambda engine: engine.cut_off([request_id]))
         await asyncio.wait((pending.reply,), timeout=CALL_SECONDS)
 
@@ -125,11 +125,11 @@ class RemoteEngine:
         return await self._call(lambda engine: engine.token_logprobs(token_ids))
 
     async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
-        """`tokens` more behind `token_ids`, sampled at temperature 1."""
+        """Sample `tokens` more tokens after `token_ids`, at temperature 1."""
         return completion_of(await self._call(lambda engine: engine.extend(token_ids, tokens)), self.name)
 
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
-        """Join the transfer group with ranks from `first_rank` on."""
+        """Join the transfer group; this engine's ranks start at `first_rank`."""
         info = init_info(rendezvous, first_rank)
         await self._phase(lambda engine: engine.connect(info))
 
@@ -139,16 +139,16 @@ class RemoteEngine:
         await self._phase(lambda engine: engine.prepare(manifest))
 
     async def receive(self, manifest: Manifest) -> None:
-        """Take the tensors while the learner sends them."""
+        """Receive the tensors while the learner sends them."""
         info = update_info(manifest)
         await self._phase(lambda engine: engine.receive(info))
 
     async def commit(self, version: PolicyVersion) -> None:
-        """Stamp what is sampled from here on with `version`."""
+        """Stamp tokens sampled from here on with `version`."""
         await self._phase(lambda engine: engine.commit(version))
 
     async def resume(self) -> None:
-        """Let sampling go on."""
+        """Resume sampling."""
         await self._phase(lambda engine: engine.resume())
         self._clock.go_on()
 
@@ -190,7 +190,7 @@ class RemoteEngine:
         await self._call(lambda engine: engine.abort([request_id]))
 
     async def _call(self, ask: Callable[[EngineWorker], R]) -> R:
-        """A call that waits, at worst, for a publish to end."""
+        """Call the worker; the deadline allows for a weight sync that runs meanwhile."""
         return await self._worker.call(ask, timeout_seconds=self._publish_seconds + CALL_SECONDS)
 
     def _settle(self, reply: Finished | RefusedRequest) -> None:

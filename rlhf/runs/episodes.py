@@ -1,4 +1,4 @@
-"""Writes the record of every episode, and counts their outcomes."""
+"""Write the record of every episode, and count the outcomes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEVER_ADMITTED = (EpisodeOutcome.EVALUATED, EpisodeOutcome.BASELINE, EpisodeOutc
 
 
 class EpisodeWriter:
-    """Appends records to `episodes.jsonl`; `counts` are those of samples, and go on from `outcomes`."""
+    """Appends records to `episodes.jsonl`; `counts` are the counts of samples, continued from `outcomes`."""
 
     def __init__(
         self, path: Path, outcomes: Mapping[str, int] = MappingProxyType({}), may_write: Callable[[], None] = unguarded
@@ -31,7 +31,7 @@ class EpisodeWriter:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Episodes per outcome, and `admitted`, their sum; those that were never meant for training are left out."""
+        """Episodes per outcome, and `admitted`, their sum; episodes never meant for training are left out."""
         outcomes = {
             outcome.value: self._outcomes[outcome] for outcome in EpisodeOutcome if outcome not in NEVER_ADMITTED
         }
@@ -39,7 +39,7 @@ class EpisodeWriter:
 
     @property
     def outcomes(self) -> dict[str, int]:
-        """Every outcome that was written, and how often."""
+        """How often every outcome was written."""
         return {outcome.value: count for outcome, count in self._outcomes.items()}
 
     @property

@@ -30,7 +30,7 @@ TEMPLATE = "the chat template of model.path"
 def provenance(
     model: str, *, data: DataConfig, reference: str | None = None, trust_remote_code: bool = False
 ) -> dict[str, str]:
-    """What a run on `data`, from the start model in `model`, begins with. Reads data and models."""
+    """The digests of the inputs of a run on `data`, from the start model in `model`. Reads data and models."""
     return {
         **{key: data_digest(one) for key, one in data.sets.items() if one.path is not None},
         **({"data.episodes": checksum(episodes_file(data.episodes))} if data.episodes else {}),

@@ -34,7 +34,7 @@ from rlhf.types import (
 
 
 class EpisodeOutcome(StrEnum):
-    """What became of an episode. Every admitted episode has exactly one."""
+    """The outcome of an episode. Every admitted episode has exactly one."""
 
     TRAINED = "trained"
     """It was part of an update."""
@@ -66,7 +66,7 @@ class EpisodeRecord:
     task: str
     """Id of the task."""
     evaluation_set: str | None = None
-    """Name of the evaluation set, for an episode that was evaluated."""
+    """Name of the evaluation set, for an evaluated episode."""
     outcome: EpisodeOutcome
     admitted_version: int
     """Policy version when the group was admitted."""
@@ -143,7 +143,7 @@ def records_of_filtered(filtered: Filtered) -> list[EpisodeRecord]:
 
 
 def records_of_failed(ticket: Ticket, task: Task, failed: Failed, group_size: int) -> list[EpisodeRecord]:
-    """The records of a failed group: all of its episodes, those that were never played too."""
+    """The records of a failed group: all of its episodes, including those never played."""
     return _ended(ticket, task, failed.samples, group_size, EpisodeOutcome.FAILED, failed.kind, failed.detail)
 
 
@@ -168,7 +168,7 @@ def record_of_served(ordinal: int, trajectory: Trajectory, reward: float | None)
 
 
 def records_in_flight(ticket: Ticket, task: Task, group_size: int, group: Group | None = None) -> list[EpisodeRecord]:
-    """The records of a group that the end of the run found still being played, or played and not yet trained."""
+    """The records of a group that was still being played, or not yet trained, when the run ended."""
     played = _ended(ticket, task, group.samples if group else (), group_size, EpisodeOutcome.IN_FLIGHT, None, None)
     return played + (_baseline(group) if group else [])
 
@@ -179,7 +179,7 @@ def as_row(record: EpisodeRecord) -> dict[str, Any]:
 
 
 def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
-    """The records of `episodes.jsonl`, in the order in which their outcomes were known."""
+    """The records of `episodes.jsonl`, in the order in which their outcomes became known."""
     for row in read_jsonl(path):
         yield EpisodeRecord(**(row | {"outcome": EpisodeOutcome(row["outcome"])}))
 
@@ -311,7 +311,7 @@ def _learnt(sample: Sample, trained: TrainedSample) -> dict[str, Any]:
 
 
 def _broken(sample: Sample, outcome: EpisodeOutcome, kind: str | None, detail: str | None) -> dict[str, Any]:
-    """Outcome and failure of an episode that was not trained: what broke it, else what befell its group."""
+    """Outcome and failure of an episode that was not trained: its own failure, else that of its group."""
     match sample:
         case Sample(trajectory=Failed() as failed):
             return {"outcome": EpisodeOutcome.FAILED, "failure_kind": failed.kind, "failure_detail": failed.detail}

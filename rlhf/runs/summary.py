@@ -44,7 +44,7 @@ class Summary:
     wall_seconds: float = 0.0
     """From the command to the end; for a resumed run, the sum over all its processes."""
     seconds_to_first_update: float | None = None
-    """From the command until the first update began to train."""
+    """From the command to the start of the first update's training."""
     group_counts: Mapping[str, int] = field(default_factory=dict)
     """`admitted = trained + filtered + failed + in_flight`, in groups."""
     sample_counts: Mapping[str, int] = field(default_factory=dict)

@@ -83,8 +83,8 @@ class TicketBuffer:
     async def admit(self) -> Ticket:
         """Wait for a free ticket; stamp it with the next ordinal and the current version.
 
-        Woken by `settle` of a filtered or failed group and by `advance`. Waits for good once all that the run can
-        still train is in flight: the loop cancels what is played at the end.
+        `settle` of a filtered or failed group, and `advance`, wake it. It waits forever once all that the run can still
+        train is in flight: the loop cancels the remaining rollouts at the end.
         """
         await self._until(self._may_admit)
         ordinal = self._reissue.popleft() if self._reissue else self._take_ordinal()

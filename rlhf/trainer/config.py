@@ -86,8 +86,8 @@ class LossConfig(Config):
     entropy_coefficient: float = Field(0.0, ge=0)
     """Weight of the entropy bonus of every action token."""
     router_aux_loss_coefficient: float | None = Field(None, ge=0)
-    """Weight of the load-balancing loss of a mixture of experts (arXiv 2101.03961). When absent it is the
-    `router_aux_loss_coef` of the model's config.json if that has `output_router_logits: true`, else 0."""
+    """Weight of the load-balancing loss of a mixture of experts (arXiv 2101.03961). Default: the `router_aux_loss_coef`
+    of the model's config.json if that has `output_router_logits: true`, else 0."""
 
 
 class KLConfig(Config):
@@ -129,9 +129,9 @@ class OverlongConfig(Config):
     """Shaping for replies that approach or reach `sampling.max_tokens` (DAPO, arXiv 2503.14476)."""
 
     buffer_tokens: int = Field(0, ge=0)
-    """The reward falls over this many last tokens, by `penalty_factor` at the end; 0 is off."""
+    """The reward decreases over this many last tokens, by `penalty_factor` at the end; 0 disables it."""
     penalty_factor: float = Field(1.0, ge=0)
-    """What the reward of the longest reply loses."""
+    """Penalty of the longest reply."""
     mask_truncated: bool = False
     """Leave truncated episodes out of the loss (they still count in their group's baseline)."""
 
@@ -153,7 +153,7 @@ class RewardModelConfig(Config):
     """The loss on pairs for reward models (Bradley-Terry, arXiv 2203.02155)."""
 
     center_rewards_coefficient: float = Field(0.01, ge=0)
-    """Weight of the square of a pair's summed scores, which holds them around 0 (arXiv 2312.09244)."""
+    """Weight of the square of a pair's summed scores, which keeps them centred at 0 (arXiv 2312.09244)."""
 
 
 class PreferenceConfig(Config):
@@ -238,14 +238,15 @@ class DeepSpeedConfig(Config):
 
 
 class WeightSyncConfig(Config):
-    """How new weights reach the engines."""
+    """How new weights are sent to the engines."""
 
     backend: Literal["auto", "gloo", "nccl", "ipc"] = "auto"
     """`auto`: gloo without GPUs, ipc where engine and rank share a GPU, nccl otherwise."""
     bucket_megabytes: float = Field(4, gt=0)
-    """Tensors travel in packed buckets of this size."""
+    """Tensors are sent in packed buckets of this size."""
     verify_at_start: bool = True
-    """At start, prove the path of the weights: send perturbed ones, and see the engines' log-probs follow."""
+    """At the start, verify the path of weight syncs: send perturbed weights, and check that the engines' log-probs
+    change accordingly."""
     tolerance: float | None = Field(None, gt=0)
     """Largest allowed difference of canary log-probs; default: 1e-4 in float32, and measured in 16 bits."""
 

@@ -84,7 +84,7 @@ class RemoteLearner:
         return facts[0]
 
     async def update(self, groups: Sequence[Group]) -> Updated:
-        """Scores on the ranks, advantages here, optimizer steps on the ranks."""
+        """Compute forward outputs on the ranks, advantages here, and optimizer steps on the ranks."""
         batch = build_batch(
             self._dealt(groups),
             aggregation=self._config.loss.aggregation,
@@ -174,14 +174,15 @@ class RemoteLearner:
     async def _forward_outputs(
         self, batch: Batch, parts: Sequence[Sequence[Minibatch]], wanted: ForwardRequest
     ) -> ForwardOutputs:
-        """What is `wanted` of a batch before its first optimizer step. The ranks keep their parts of it."""
+        """The `wanted` outputs for a batch before its first optimizer step. The ranks keep their parts of the batch."""
         answers = await self._each(
             lambda worker, part: worker.policy.forward_outputs(part, wanted), parts, self._seconds
         )
         return gather_forward_outputs(batch, parts, answers)
 
     async def _train(self, batch: Batch, parts: Sequence[Sequence[Minibatch]], *, kept: bool) -> list[RankAnswer]:
-        """The optimizer steps of an update; where the ranks have `kept` their parts, only what credit added is sent."""
+        """The optimizer steps of an update; where the ranks have `kept` their parts, only the columns added by credit
+        assignment are sent."""
         arguments = UpdateArguments(
             epochs=self._config.epochs,
             kl_coefficient=self._kl.coefficient,
@@ -246,7 +247,8 @@ class RemoteLearner:
         return await self._each(lambda worker, _: ask(worker), self._ranks, seconds)
 
     async def _each(self, ask: Callable[[LearnerWorker, A], R], own: Sequence[A], seconds: float) -> list[R]:
-        """Call all ranks at once, each with its own argument. The first failure is raised, a death before others."""
+        """Call all ranks concurrently, each with its own argument. Raises the first failure; a worker's death takes
+        precedence."""
 
         def asking(argument: A) -> Callable[[LearnerWorker], R]:
             return lambda worker: ask(worker, argument)
@@ -269,7 +271,7 @@ class RemoteLearner:
 
 
 def computed_tokens(parts: Sequence[Sequence[Minibatch]]) -> dict[str, float]:
-    """Tokens of one pass over the batch, prompts and padding included."""
+    """Number of tokens of one pass over the batch, prompts and padding included."""
     computed = sum(micro.tokens for part in parts for minibatch in part for micro in minibatch.microbatches)
     return {"tokens/computed": float(computed)}
 

@@ -53,13 +53,13 @@ class Loop:
                 one.cancel()
 
     async def play(self) -> None:
-        """Consumes tickets, produces groups; woken by the buffer. `max_concurrent_groups` of them run at once."""
+        """Consumes tickets, produces groups; woken by the buffer. `max_concurrent_groups` instances run at once."""
         while True:
             ticket = await self.buffer.admit()
             self.buffer.settle(ticket, await self.rollout(self.tasks[ticket.ordinal], ticket))
 
     async def learn(self, updates: int, boundary: Boundary) -> None:
-        """Consumes groups in order, produces weights; woken by groups that are ready."""
+        """Consumes groups in order, produces weights; woken when groups are ready."""
         while self.version < updates:
             groups = await self.buffer.take()
             updated = await self.learner.update(groups)

@@ -1,4 +1,4 @@
-"""Recorded groups, sorted by what a policy can learn from them."""
+"""Recorded groups, sorted by how a policy can be trained on them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from rlhf.types import Group
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """The groups of a file: those to learn from in the order of their ordinals, those whose rewards are all equal where
-    the recipe filters them, and those of which too little is left."""
+    """The groups of a file: those to train on, in the order of ordinals; those whose rewards are all equal, where the
+    recipe filters them; and those with too few trainable samples."""
 
     sound: tuple[Group, ...]
     filtered: tuple[Group, ...]
     failed: tuple[Group, ...]
 
     def describe(self) -> str:
-        """How many there are of each, as one line."""
+        """The number of groups of each sort, in one line."""
         left_out = ((len(self.failed), "failed"), (len(self.filtered), "with equal rewards filtered"))
         told = "".join(f", {count} {why}" for count, why in left_out if count)
         return f"{len(self.sound)} recorded groups to learn from{told}"
 
 
 def read_recording(trainer: TrainerConfig, file: Path) -> Recording:
-    """The groups of `file`, sorted by what the recipe can do with them. Raises `DataError` when none is left, or when
-    they lack what its estimator reads."""
+    """The groups of `file`, sorted by how the recipe can use them. Raises `DataError` when none is left, or when they
+    lack what the estimator reads."""
     sound, filtered, failed = [], [], []
     needed = 2 if needs_of(trainer).siblings else 1
     for group in recorded_groups(file):
@@ -52,7 +52,8 @@ def read_recording(trainer: TrainerConfig, file: Path) -> Recording:
 
 
 def check_fit(recording: Recording, file: Path, *, vocab_size: int, context_tokens: int) -> None:
-    """The tokens are the model's, and no context is longer than its own. Raises `DataError`."""
+    """Check that the tokens are in the model's vocabulary, and that no context exceeds the model's. Raises
+    `DataError`."""
     for group in recording.sound:
         for _, trajectory, _ in group.trainable:
             for segment in trajectory.segments:

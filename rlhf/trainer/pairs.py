@@ -51,7 +51,7 @@ class RewardLearner(RemoteLearner):
         return metrics
 
     async def judge(self, pairs: Sequence[PairOfSegments]) -> dict[str, float]:
-        """What the reward model makes of these pairs, without learning."""
+        """The metrics of the reward model on these pairs, without training."""
         terms = await self._terms(pairs)
         return await self._on_ranks(lambda worker, part: worker.pairs.judge(part, terms), pairs)
 

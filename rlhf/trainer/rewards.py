@@ -1,4 +1,4 @@
-"""What the episodes of a batch were rewarded with, as flat columns. Numpy only and pure."""
+"""The rewards of a batch's episodes, as flat columns. Numpy only and pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EpisodeRewards:
-    """Of every trainable episode, `[B]`: `outcomes` are what the scorers said, `compared` numbers whom it is compared
-    with (the same role in the same group), `bootstrapped` is true where rewards would have gone on (cut off, and
-    rewarded by its turns alone), `baselines` the outcome of its group's greedy episode, None where a group has none.
+    """For every trainable episode, `[B]`: `outcomes` are the scores, `compared` is its comparison group (the same role
+    in the same group), `bootstrapped` is true where rewards would have continued (truncated, and rewarded only by its
+    turns), `baselines` the outcome of its group's greedy episode, None where a group has none.
 
-    Of every ACTION token, `[N]` as in the batch: `turns` numbers its turn in the episode, and `turn_rewards` are what
-    turns were given, with their weight in the outcome, at the last ACTION token of each.
+    For every ACTION token, `[N]` as in the batch: `turns` numbers its turn in the episode, and `turn_rewards` are the
+    rewards of turns, with their weight in the outcome, at the last ACTION token of each turn.
     """
 
     outcomes: Doubles
@@ -35,7 +35,7 @@ class EpisodeRewards:
 
 def episode_rewards(groups: Sequence[Group]) -> EpisodeRewards:
     """The rewards of the trainable episodes of `groups`, in order. Raises `NotFinite` for a score that is NaN or
-    infinity: nothing trains on it."""
+    infinite: nothing is trained on it."""
     trained = [(g, trajectory, score) for g, group in enumerate(groups) for _, trajectory, score in group.trainable]
     numbers, rewards = _turns([(trajectory, score.turn_weight) for _, trajectory, score in trained])
     more = [trajectory.status is EpisodeStatus.TRUNCATED and score.only_turns for _, trajectory, score in trained]
@@ -62,8 +62,8 @@ def _compared(keys: Sequence[tuple[int, str]]) -> Ints:
 
 
 def _turns(weighted: Sequence[tuple[Trajectory, float]]) -> tuple[Ints, Doubles]:
-    """The number of each ACTION token's turn, and the turns' rewards times the episode's weight of them. What a turn
-    without an ACTION token was given has no place: it is part of the outcome alone."""
+    """The number of each ACTION token's turn, and the turns' rewards times the episode's weight of them. The reward of
+    a turn without an ACTION token has no position: it is only part of the outcome."""
     tokens = sum(trajectory.action_tokens for trajectory, _ in weighted)
     numbers, rewards, place = np.zeros(tokens, np.int64), np.zeros(tokens), 0
     for trajectory, weight in weighted:

@@ -87,7 +87,7 @@ def kto(
 def bradley_terry(chosen: Tensor, rejected: Tensor, margin: Tensor | float = 0.0, centering: float = 0.0) -> Tensor:
     """`-log sigmoid(c - r - margin)` of a reward model's scores (arXiv 2203.02155), `[N]`.
 
-    `margin` asks for more where the preference is strong (arXiv 2307.09288); `centering` times `(c + r)²` holds scores
-    around 0, which the rest leaves free (arXiv 2312.09244).
+    `margin` requires a larger difference where the preference is strong (arXiv 2307.09288); `centering` times `(c +
+    r)²` keeps the scores around 0, which the rest leaves undetermined (arXiv 2312.09244).
     """
     return -logsigmoid(chosen - rejected - margin) + centering * (chosen + rejected).square()
