@@ -12,7 +12,7 @@ import pytest
 
 from rlhf.trainer.batch import Batch, build_batch
 from rlhf.trainer.config import TrainerConfig
-from rlhf.trainer.credit import forward_request_of, with_advantages
+from rlhf.trainer.credit import credit_columns, forward_request_of, with_advantages
 from rlhf.trainer.forward_outputs import ForwardOutputs
 from rlhf.types import Group, Sample, Trajectory, Unscored
 from tests.trainer.test_credit import A, P, episode, episodes, group_of, made_scores, segment
@@ -51,6 +51,17 @@ def test_what_the_ranks_said_goes_with_the_batch_to_its_losses() -> None:
     returns, values = np.array([2.0, 2.0, 1.0]), np.float64(scores.values)
     assert metrics["value_mean"] == pytest.approx(values.mean())
     assert metrics["explained_variance"] == pytest.approx(1 - (returns - values).var() / returns.var())
+
+
+def test_what_credit_adds_is_cut_to_the_places_of_a_rank() -> None:
+    batch, _, _ = credited(advantage={"estimator": "gae", "lam": 1.0}, critic={})
+    columns, places = batch.per_token, np.array([2, 0])
+    added = credit_columns(columns, places)
+    assert set(added) == {"advantages", "returns"}
+    np.testing.assert_array_equal(added["advantages"], columns.advantages[[2, 0]])
+    np.testing.assert_array_equal(added["returns"], columns.returns[[2, 0]])
+    without_a_critic, _ = with_advantages(build_batch(two_episodes()), ForwardOutputs(), TrainerConfig(), 0.0, 16)
+    assert set(credit_columns(without_a_critic.per_token, places)) == {"advantages"}
 
 
 def test_vapo_carries_the_outcome_by_the_length_and_teaches_the_critic_by_its_own_lambda() -> None:
