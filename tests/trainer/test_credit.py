@@ -286,4 +286,5 @@ def test_the_ranks_are_asked_only_for_what_the_recipe_reads() -> None:
     priced = forward_request_of(TrainerConfig(kl={"coefficient": 0.1, "place": "reward"}))
     assert priced.proximal
     assert priced.reference
+    assert not forward_request_of(TrainerConfig(kl={"coefficient": 0.0, "place": "reward"})).proximal
     assert forward_request_of(TrainerConfig(advantage={"estimator": "gae"}, critic={})).values
