@@ -12,12 +12,12 @@ from typing import Any
 from rlhf.data.sources import load_tasks
 from rlhf.errors import DataError
 from rlhf.recipe.loading import load_recipe
-from rlhf.reward.code import CodeScorer, make_code_scorer
-from rlhf.reward.code_config import CodeRewardConfig
-from rlhf.reward.code_names import KNOWN
-from rlhf.reward.code_needs import needs_trust
-from rlhf.reward.code_tests import Asserts, TestsError, read_tests
-from rlhf.reward.hostile_programs import HostileProgram, hostile_programs
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.hostile_programs import HostileProgram, hostile_programs
+from rlhf.reward.code.names import KNOWN
+from rlhf.reward.code.needs import needs_trust
+from rlhf.reward.code.scoring import CodeScorer, make_code_scorer
+from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
 from rlhf.types import Scored, Unscored
 
 Row = Mapping[str, Any]

@@ -46,11 +46,11 @@ from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings
 from rlhf.runs.view import View
-from rlhf.trainer.batch import ROW_TOKENS
-from rlhf.trainer.canary import canary, tolerance_for
+from rlhf.trainer.batching.batch import ROW_TOKENS
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.publish import Publisher
 from rlhf.trainer.settings import LearnerSettings, Trained
+from rlhf.trainer.weight_sync.canary import canary, tolerance_for
+from rlhf.trainer.weight_sync.publish import Publisher
 from rlhf.transfer.init_info import engine_backend
 from rlhf.types import Message, Sampling, Task, Tool
 

@@ -13,8 +13,8 @@ from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.records import records_of_evaluation
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
+from rlhf.trainer.algorithms.statistics import batch_statistics
 from rlhf.trainer.buffer import TicketBuffer
-from rlhf.trainer.statistics import batch_statistics
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Updated, Written
 
 

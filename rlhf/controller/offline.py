@@ -16,9 +16,9 @@ from rlhf.data.tasks import Tell
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import SetResult
 from rlhf.runs.recorded import episodes_file
+from rlhf.trainer.algorithms.statistics import batch_statistics
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.offline import Recording, check_fit, read_recording
-from rlhf.trainer.statistics import batch_statistics
 from rlhf.types import Failed, Group, Sample, Unscored
 
 

@@ -41,12 +41,12 @@ from rlhf.runs.plot import plot_rewards
 from rlhf.runs.provenance import Provenance
 from rlhf.runs.summary import Summary
 from rlhf.runs.view import UpdateLine
-from rlhf.trainer.algorithm import needs_of
+from rlhf.trainer.algorithms.registry import needs_of
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Loop
-from rlhf.trainer.publish import Publisher
+from rlhf.trainer.weight_sync.publish import Publisher
 from rlhf.types import PolicyVersion, Task, Updated
 
 EXPLAINED_SECONDS = 60.0

@@ -7,11 +7,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlhf.config import key_of
+from rlhf.config import flatten, key_of
+from rlhf.errors import ConfigError
 
 RENAMED_KEYS: Mapping[str, str] = {
     "cluster.learners": "cluster.learner_placement",
+    "data.train.programs": "data.train.tasks",
+    "data.train.programs.fold": "data.train.arguments.split",
+    "data.train.sorting": "data.train.tasks",
+    "data.train.sorting.fold": "data.train.arguments.split",
+    "data.eval.programs": "data.eval.tasks",
+    "data.eval.programs.fold": "data.eval.arguments.split",
+    "data.eval.sorting": "data.eval.tasks",
+    "data.eval.sorting.fold": "data.eval.arguments.split",
     "environment.cassette": "environment.recording",
+    "environment.demonstrations": "model.warmup.demonstrations",
     "model.lora.publish": "model.lora.weight_sync",
     "reward.cassette": "reward.recording",
     "reward.code.requests": "reward.code.max_concurrent_requests",
@@ -33,6 +43,16 @@ RENAMED_KEYS: Mapping[str, str] = {
 those of their sets."""
 RENAMED_VALUES: Mapping[str, Mapping[str, str]] = {"environment.isolation": {"own": "self_managed"}}
 """What the old values of a key are called."""
+RENAMED_PIECES: Mapping[str, str] = {
+    "rlhf.env.adding:chain_sum": "recipes.tasks.adding:chain_sum",
+    "rlhf.env.demonstrations:calculator": "recipes.tasks.calculator:demonstrations",
+    "rlhf.env.random_play:gymnasium": "recipes.tasks.random_play:gymnasium",
+    "rlhf.env.random_play:tictactoe": "recipes.tasks.random_play:tictactoe",
+    "rlhf.env.search:SearchEnvironment": "recipes.tasks.search:SearchEnvironment",
+    "rlhf.env.tictactoe:TicTacToeEnvironment": "recipes.tasks.tictactoe:TicTacToeEnvironment",
+    "rlhf.env.tictactoe:at_random": "recipes.tasks.tictactoe:at_random",
+}
+"""What functions and classes that recipes name are called, wherever in a recipe they stand."""
 NAMED: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("reward", "parts"): ("reward",),
     ("data", "train"): ("data", "train"),
@@ -48,6 +68,13 @@ def renamed(error: ValidationError, within: str = "") -> str:
     return "; ".join(
         line for problem in error.errors() for line in _told(outer, key_of(problem), problem["type"], problem["input"])
     )
+
+
+def check_pieces_are_here(values: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` for a function or class that is called otherwise."""
+    for key, value in flatten(values):
+        if isinstance(value, str) and value in RENAMED_PIECES:
+            raise ConfigError(f"{key}: {value} is called {RENAMED_PIECES[value]}")
 
 
 def _told(outer: tuple[str, ...], key: tuple[str, ...], kind: str, given: Any) -> Iterator[str]:

@@ -17,8 +17,8 @@ from rlhf.reward.config import RewardConfig
 from rlhf.rollout.config import RolloutConfig, SamplingConfig
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.runs.config import RunConfig
-from rlhf.trainer.algorithm import is_corrected, needs_reference
-from rlhf.trainer.composition import check_composition
+from rlhf.trainer.algorithms.composition import check_composition
+from rlhf.trainer.algorithms.registry import is_corrected, needs_reference
 from rlhf.trainer.config import TrainerConfig
 
 

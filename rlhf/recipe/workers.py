@@ -10,7 +10,7 @@ from rlhf.env.config import ENVIRONMENT
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import ScorerConfig
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer.environment import rank_environment
+from rlhf.trainer.rank.process_variables import rank_environment
 
 ENGINE, LEARNER, REWARD = "engine", "learner", "reward"
 
@@ -21,8 +21,8 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
         name=LEARNER,
         python_path=recipe.python_path,
         count=recipe.trainer.deepspeed.ranks,
-        factory="rlhf.trainer.learner_worker:LearnerWorker",
-        imports="rlhf.trainer.learner_worker:import_ranks",
+        factory="rlhf.trainer.rank.learner_worker:LearnerWorker",
+        imports="rlhf.trainer.rank.learner_worker:import_ranks",
         cpus=recipe.trainer.deepspeed.cpus_per_rank,
         gpus=recipe.trainer.deepspeed.gpus_per_rank,
         layout=recipe.cluster.learner_placement,

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from rlhf.config import Config, compiled_pattern
 from rlhf.http.config import HttpConfig, RecordingConfig
-from rlhf.reward.code_config import CodeRewardConfig
+from rlhf.reward.code.config import CodeRewardConfig
 
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf.errors import ConfigError
-from rlhf.reward.code import make_code_scorer
+from rlhf.reward.code.scoring import make_code_scorer
 from rlhf.reward.combine import CombinedReward, WeightedReward
 from rlhf.reward.config import RewardConfig, ScorerConfig
 from rlhf.reward.environment import EnvironmentReward

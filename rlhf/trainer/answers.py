@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.runs.tracing import Sums, reduce
-from rlhf.trainer.agreement import LogprobTolerance
+from rlhf.trainer.weight_sync.agreement import LogprobTolerance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.trainer.answers import Disagreement
-from rlhf.trainer.batch import Batch
+from rlhf.trainer.batching.batch import Batch
 from rlhf.types import PolicyVersion
 
 Ints = NDArray[np.int64]

@@ -17,8 +17,10 @@ from rlhf.errors import PolicyMismatch, WorkerDied
 from rlhf.runs.durable import synced
 from rlhf.trainer.advantages import shuffled_rewards
 from rlhf.trainer.aggregation import Aggregation
+from rlhf.trainer.algorithms.credit import credit_columns, forward_request_of, with_advantages
+from rlhf.trainer.algorithms.kl_control import kl_controller, read_controller, write_controller
 from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
-from rlhf.trainer.batch import (
+from rlhf.trainer.batching.batch import (
     ROW_TOKENS,
     Batch,
     Minibatch,
@@ -27,12 +29,10 @@ from rlhf.trainer.batch import (
     places_of,
     with_rank_columns,
 )
+from rlhf.trainer.batching.forward_outputs import ForwardOutputs, ForwardRequest, gather_forward_outputs
 from rlhf.trainer.config import TrainerConfig
-from rlhf.trainer.credit import credit_columns, forward_request_of, with_advantages
 from rlhf.trainer.disagreement import explain_disagreement
-from rlhf.trainer.forward_outputs import ForwardOutputs, ForwardRequest, gather_forward_outputs
-from rlhf.trainer.kl_control import kl_controller, read_controller, write_controller
-from rlhf.trainer.learner_worker import LearnerWorker
+from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.transfer.types import Manifest, Rendezvous
 from rlhf.types import Group, PolicyVersion, Routing, TrainedSample, Updated, Written

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlhf.errors import DataError
 from rlhf.runs.recorded import recorded_groups
-from rlhf.trainer.algorithm import needs_of
+from rlhf.trainer.algorithms.registry import needs_of
 from rlhf.trainer.config import TrainerConfig
 from rlhf.types import Group
 

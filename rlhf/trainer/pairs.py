@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhf.trainer.answers import RankAnswer, reduce_metrics
-from rlhf.trainer.batch import Batch, Entry, Ints, MicroBatch, Minibatch, assemble
+from rlhf.trainer.batching.batch import Batch, Entry, Ints, MicroBatch, Minibatch, assemble
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.learner_worker import LearnerWorker
+from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.settings import PairTerms
 from rlhf.types import Segment
 

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Protocol
 
 from rlhf.errors import DataError
-from rlhf.trainer.batch import Batch, Entry, assemble
+from rlhf.trainer.batching.batch import Batch, Entry, assemble
 from rlhf.types import Segment
 
 Watcher = Callable[[int, Mapping[str, float]], None]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlhf.trainer.learner_worker import LearnerWorker
+from rlhf.trainer.rank.learner_worker import LearnerWorker
 from tests.warm.calls import WarmCalls
 
 _worker = LearnerWorker()

@@ -17,11 +17,11 @@ from rlhf.models.config import ModelConfig, TinyModelConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import byte_tokenizer, save_tiny
-from rlhf.trainer import zero
-from rlhf.trainer.algorithm import PRESETS
+from rlhf.trainer.algorithms.registry import PRESETS
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.rank import Rank
+from rlhf.trainer.rank import zero
+from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Trajectory, Updated
 from tests.integration.learner_ranks import ProcessWorker, rank_processes

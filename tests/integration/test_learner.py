@@ -16,12 +16,12 @@ from rlhf.models.config import ModelConfig, WarmupConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.policy import chosen_logprobs
 from rlhf.runs.durable import sizes
-from rlhf.trainer import weights, zero
-from rlhf.trainer.batch import build_minibatches
+from rlhf.trainer.batching.batch import build_minibatches
+from rlhf.trainer.batching.forward_outputs import ForwardRequest, gather_forward_outputs
 from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, TrainerConfig, WeightSyncConfig
-from rlhf.trainer.forward_outputs import ForwardRequest, gather_forward_outputs
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.rank import Rank
+from rlhf.trainer.rank import weights, zero
+from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.trainer.sft import fine_tune
 from rlhf.trainer.warmup import warm_up

@@ -20,8 +20,8 @@ from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.rollout.vllm.settings import Finished, GenerateRequest
-from rlhf.trainer.canary import canary, difference, tolerance_for
-from rlhf.trainer.publish import Publisher
+from rlhf.trainer.weight_sync.canary import canary, difference, tolerance_for
+from rlhf.trainer.weight_sync.publish import Publisher
 from rlhf.transfer.types import Manifest
 from tests.integration.torch_learner import LINEAR, ROUNDING, ThreadedEngine, TorchLearner
 

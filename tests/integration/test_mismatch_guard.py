@@ -18,7 +18,7 @@ from rlhf.models import policy as policy_module
 from rlhf.models.config import LoraConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer.rank import Rank
+from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.transfer.perturbation import perturbed
 from tests.integration.learner_ranks import ProcessWorker
 from tests.integration.sampled import CONTEXT, SHAPE, Sampled, hot_folder, sharp_folder, started

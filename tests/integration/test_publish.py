@@ -18,8 +18,8 @@ from rlhf.errors import WeightSyncError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer.canary import canary, tolerance_for
-from rlhf.trainer.publish import Publisher
+from rlhf.trainer.weight_sync.canary import canary, tolerance_for
+from rlhf.trainer.weight_sync.publish import Publisher
 from tests.integration.sampled import HOT, hot_folder
 from tests.integration.torch_learner import ROUNDING, ThreadedEngine, TorchLearner
 

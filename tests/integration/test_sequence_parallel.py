@@ -12,7 +12,7 @@ import torch
 
 from rlhf.models.config import LoraConfig, ModelConfig
 from rlhf.models.loading import load_policy
-from rlhf.trainer.batch import build_minibatches
+from rlhf.trainer.batching.batch import build_minibatches
 from rlhf.trainer.config import CriticConfig, KLConfig, LossConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.pairs import PreferenceLearner, RewardLearner

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rlhf.config import known_keys
+from rlhf.config import known_keys, load_piece
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe, recipe_from
-from rlhf.recipe.renamed import RENAMED_KEYS, RENAMED_VALUES
+from rlhf.recipe.renamed import RENAMED_KEYS, RENAMED_PIECES, RENAMED_VALUES
 from rlhf.recipe.schema import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,15 @@ def test_a_part_of_a_reward_has_the_keys_of_a_reward(old: str) -> None:
 def test_old_keys_are_gone_and_new_ones_are_there() -> None:
     known = set(known_keys(Recipe))
     assert not known & set(RENAMED_KEYS)
-    assert set(RENAMED_KEYS.values()) <= known
+    arguments = {key for key in known if key.endswith(".arguments")}  # which may have any key
+    assert {new for new in RENAMED_KEYS.values() if new.rpartition(".")[0] not in arguments} <= known
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED_PIECES.items())
+def test_a_function_or_class_that_recipes_name_is_called_by_its_new_name(old: str, new: str) -> None:
+    assert load_piece(new, "the new name") is not None
+    with pytest.raises(ConfigError, match=f"^environment.arguments.opponent: {old} is called {new}$"):
+        load_recipe(QUICKSTART, ["environment.environment=a:B", f"environment.arguments.opponent={old}"])
 
 
 def test_all_renamed_keys_of_a_recipe_are_told_at_once_and_those_within_them_too() -> None:
@@ -80,5 +88,9 @@ def test_arguments_of_your_own_may_have_any_name() -> None:
 
 def test_the_list_of_changes_has_every_renamed_key_and_value() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text()
-    rows = [*RENAMED_KEYS.items(), *((f"{key}: {old}", f"{key}: {new}") for key, old, new in VALUES)]
+    rows = [
+        *RENAMED_KEYS.items(),
+        *RENAMED_PIECES.items(),
+        *((f"{key}: {old}", f"{key}: {new}") for key, old, new in VALUES),
+    ]
     assert [row for row in rows if "| `{}` | `{}` |".format(*row) not in changes] == []

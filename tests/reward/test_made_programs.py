@@ -9,7 +9,7 @@ import pytest
 
 from recipes.tasks.programs import VERBS, Habit, ProgramProblem, asserts_of, written
 from rlhf.recipe.loading import load_recipe
-from rlhf.reward.code import CodeScorer, make_code_scorer
+from rlhf.reward.code.scoring import CodeScorer, make_code_scorer
 from rlhf.types import Scored
 
 pytestmark = pytest.mark.engine

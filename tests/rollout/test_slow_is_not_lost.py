@@ -16,9 +16,9 @@ import numpy as np
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.vllm.settings import Finished, GenerateRequest
+from rlhf.trainer.algorithms.statistics import batch_statistics
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.loop import Loop
-from rlhf.trainer.statistics import batch_statistics
 from rlhf.transfer.types import Manifest
 from rlhf.types import EpisodeStatus, FinishReason, Group, Sampling, Updated
 from tests.fakes import FakeLearner, FakeRenderer, FakeReward, FakeTasks

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.trainer.batch import Batch, build_batch
+from rlhf.trainer.algorithms.credit import credit_columns, forward_request_of, with_advantages
+from rlhf.trainer.batching.batch import Batch, build_batch
+from rlhf.trainer.batching.forward_outputs import ForwardOutputs
 from rlhf.trainer.config import TrainerConfig
-from rlhf.trainer.credit import credit_columns, forward_request_of, with_advantages
-from rlhf.trainer.forward_outputs import ForwardOutputs
 from rlhf.types import Group, Sample, Trajectory, Unscored
-from tests.trainer.test_credit import A, P, episode, episodes, group_of, made_scores, segment
+from tests.trainer.algorithms.test_credit import A, P, episode, episodes, group_of, made_scores, segment
 
 PLAIN = {"normalize_by_std": False}
 

@@ -8,9 +8,9 @@ from rlhf.errors import WorkerDied, WorkerFailed
 from rlhf.trainer import learner as learner_module
 from rlhf.trainer.advantages import group_relative
 from rlhf.trainer.answers import RankAnswer
-from rlhf.trainer.batch import places_of
+from rlhf.trainer.batching.batch import places_of
+from rlhf.trainer.batching.forward_outputs import ForwardOutputs
 from rlhf.trainer.config import TrainerConfig
-from rlhf.trainer.forward_outputs import ForwardOutputs
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.transfer.types import Meeting
 from rlhf.types import Group

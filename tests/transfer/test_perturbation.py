@@ -9,7 +9,7 @@ import torch
 
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import byte_tokenizer, tiny_model
-from rlhf.trainer.canary import VERIFY_FACTOR
+from rlhf.trainer.weight_sync.canary import VERIFY_FACTOR
 from rlhf.transfer.perturbation import perturbation, perturbed
 
 TOLERANCE = 0.1

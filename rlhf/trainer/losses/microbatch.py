@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlhf.trainer.algorithm import LOSSES, called_with
+from rlhf.trainer.algorithms.registry import LOSSES, called_with
 from rlhf.trainer.config import CorrectionConfig, KLConfig, LossConfig
 from rlhf.trainer.losses.actions import Actions
 from rlhf.trainer.losses.kl import k3, kl_penalty
