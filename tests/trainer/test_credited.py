@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.trainer.algorithms.credit import forward_request_of, with_advantages
+from rlhf.trainer.algorithms.credit import credit_columns, forward_request_of, with_advantages
 from rlhf.trainer.batching.batch import Batch, build_batch
 from rlhf.trainer.batching.forward_outputs import ForwardOutputs
 from rlhf.trainer.config import TrainerConfig
@@ -51,6 +51,17 @@ def test_what_the_ranks_said_goes_with_the_batch_to_its_losses() -> None:
     returns, values = np.array([2.0, 2.0, 1.0]), np.float64(scores.values)
     assert metrics["value_mean"] == pytest.approx(values.mean())
     assert metrics["explained_variance"] == pytest.approx(1 - (returns - values).var() / returns.var())
+
+
+def test_what_credit_adds_is_cut_to_the_places_of_a_rank() -> None:
+    batch, _, _ = credited(advantage={"estimator": "gae", "lam": 1.0}, critic={})
+    columns, places = batch.per_token, np.array([2, 0])
+    added = credit_columns(columns, places)
+    assert set(added) == {"advantages", "returns"}
+    np.testing.assert_array_equal(added["advantages"], columns.advantages[[2, 0]])
+    np.testing.assert_array_equal(added["returns"], columns.returns[[2, 0]])
+    without_a_critic, _ = with_advantages(build_batch(two_episodes()), ForwardOutputs(), TrainerConfig(), 0.0, 16)
+    assert set(credit_columns(without_a_critic.per_token, places)) == {"advantages"}
 
 
 def test_vapo_carries_the_outcome_by_the_length_and_teaches_the_critic_by_its_own_lambda() -> None:

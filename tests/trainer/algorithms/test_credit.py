@@ -182,10 +182,11 @@ def test_rewards_of_turns_come_at_their_last_actions_and_the_rest_of_the_outcome
 
 def test_turns_are_counted_over_as_many_contexts_as_an_episode_has() -> None:
     parts = [segment([P, A, A], Turn(start=1, stop=3, reward=reward)) for reward in (1.0, 2.0, 3.0)]
-    groups = [group_of(by_turns(episode(6.0, *parts)), by_turns(episode(0.0, segment([P, E]))))]
+    one, silent = by_turns(episode(6.0, *parts)), by_turns(episode(0.0, segment([P, E])))
+    groups = [group_of(one, one, silent)]
     found = episodes(groups)
-    assert found.turns.tolist() == [[0, 0, 1, 1, 2, 2], [0] * 6]
-    assert found.rewards.tolist() == [[0.0, 1.0, 0.0, 2.0, 0.0, 3.0], [0.0] * 6]
+    assert found.turns.tolist() == [[0, 0, 1, 1, 2, 2]] * 2 + [[0] * 6]
+    assert found.rewards.tolist() == [[0.0, 1.0, 0.0, 2.0, 0.0, 3.0]] * 2 + [[0.0] * 6]
     assert episode_rewards(groups).turns.dtype == np.int64
 
 
@@ -285,4 +286,5 @@ def test_the_ranks_are_asked_only_for_what_the_recipe_reads() -> None:
     priced = forward_request_of(TrainerConfig(kl={"coefficient": 0.1, "place": "reward"}))
     assert priced.proximal
     assert priced.reference
+    assert not forward_request_of(TrainerConfig(kl={"coefficient": 0.0, "place": "reward"})).proximal
     assert forward_request_of(TrainerConfig(advantage={"estimator": "gae"}, critic={})).values
