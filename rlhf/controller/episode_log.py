@@ -17,7 +17,7 @@ from rlhf.runs.records import (
 from rlhf.types import Failed, Filtered, Group, Task, Ticket, Updated
 
 
-class Ledger:
+class EpisodeLog:
     """Tracks all outstanding tickets, and writes the records of their episodes when the outcomes are known."""
 
     def __init__(self, folder: RunFolder, samples: int, outcomes: Mapping[str, int] = MappingProxyType({})) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rlhf.controller.episode_log import Ledger
+from rlhf.controller.episode_log import EpisodeLog
 from rlhf.protocols import Learner, Rollout, WeightSync
 from rlhf.rollout.evaluation import Evaluation, Evaluator
 from rlhf.runs.episodes import EpisodeWriter
@@ -21,11 +21,11 @@ from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Upd
 class ObservedRollout:
     """A `Rollout` that registers every ticket in the episode log."""
 
-    def __init__(self, rollout: Rollout, *, clock: Clock, ledger: Ledger) -> None:
-        self._rollout, self._clock, self._ledger = rollout, clock, ledger
+    def __init__(self, rollout: Rollout, *, clock: Clock, log: EpisodeLog) -> None:
+        self._rollout, self._clock, self._log = rollout, clock, log
 
     async def __call__(self, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
-        self._ledger.admitted(ticket, task)
+        self._log.admitted(ticket, task)
         with self._clock.span("generate", ordinal=ticket.ordinal, version=ticket.version):
             return await self._rollout(task, ticket)
 
@@ -33,15 +33,15 @@ class ObservedRollout:
 class ObservedBuffer:
     """A `Buffer` that records outcomes, and times its waits."""
 
-    def __init__(self, buffer: TicketBuffer, *, clock: Clock, ledger: Ledger) -> None:
-        self._buffer, self._clock, self._ledger = buffer, clock, ledger
+    def __init__(self, buffer: TicketBuffer, *, clock: Clock, log: EpisodeLog) -> None:
+        self._buffer, self._clock, self._log = buffer, clock, log
 
     async def admit(self) -> Ticket:
         return await self._buffer.admit()
 
     def settle(self, ticket: Ticket, outcome: Group | Filtered | Failed) -> bool:
         kept = self._buffer.settle(ticket, outcome)
-        self._ledger.settled(ticket, outcome, kept=kept)
+        self._log.settled(ticket, outcome, kept=kept)
         return kept
 
     async def take(self) -> list[Group]:
@@ -55,8 +55,8 @@ class ObservedBuffer:
 class ObservedLearner:
     """A `Learner` whose updates are timed and recorded, with the statistics of their batch among the metrics."""
 
-    def __init__(self, learner: Learner, *, clock: Clock, ledger: Ledger, view: View, version: PolicyVersion) -> None:
-        self._learner, self._clock, self._ledger, self._view = learner, clock, ledger, view
+    def __init__(self, learner: Learner, *, clock: Clock, log: EpisodeLog, view: View, version: PolicyVersion) -> None:
+        self._learner, self._clock, self._log, self._view = learner, clock, log, view
         self._version = version
         self.seconds_to_first_update: float | None = None
 
@@ -69,7 +69,7 @@ class ObservedLearner:
             updated = await self._learner.update(groups)
         self._version += 1
         with self._clock.span("record", version=self._version):
-            self._ledger.trained(groups, updated, self._version)
+            self._log.trained(groups, updated, self._version)
         return replace(updated, metrics=statistics | dict(updated.metrics))
 
     async def save(self, path: Path) -> Mapping[str, Written]:

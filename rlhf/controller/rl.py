@@ -20,7 +20,7 @@ from rlhf.controller.build import (
 )
 from rlhf.controller.closing import each
 from rlhf.controller.context import RunContext, begun
-from rlhf.controller.episode_log import Ledger
+from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.instrumentation import (
     ObservedBuffer,
     ObservedEvaluator,
@@ -132,22 +132,20 @@ class Playing:
             filter_equal_rewards=recipe.trainer.filter.equal_rewards,
             greedy_baseline=needs_of(recipe.trainer).baseline,
         )
-        self._episodes = Ledger(folder, rollout.samples, before.episodes if before else {})
+        self._episodes = EpisodeLog(folder, rollout.samples, before.episodes if before else {})
         self._evaluations = EpisodeWriter(folder.evaluations, may_write=folder.check)
         max_tokens = recipe.sampling.max_tokens
         evaluator = serving.evaluator(recipe.data, problems, max_tokens=max_tokens, seed=recipe.seed)
         self._evaluator = evaluator and ObservedEvaluator(evaluator, records=self._evaluations)
-        self._observed = ObservedLearner(
-            learner, clock=clock, ledger=self._episodes, view=view, version=learner.version
-        )
+        self._observed = ObservedLearner(learner, clock=clock, log=self._episodes, view=view, version=learner.version)
         self._rewards: list[tuple[PolicyVersion, float]] = []
         self._max_staleness, self._samples = 0.0, 0
         for version, metrics in reported_updates(folder) if before else ():
             self.count(version, metrics)
         self._loop = Loop(
             tasks=tasks,
-            rollout=ObservedRollout(rollout, clock=clock, ledger=self._episodes),
-            buffer=ObservedBuffer(self._buffer, clock=clock, ledger=self._episodes),
+            rollout=ObservedRollout(rollout, clock=clock, log=self._episodes),
+            buffer=ObservedBuffer(self._buffer, clock=clock, log=self._episodes),
             learner=self._observed,
             weights=ObservedWeights(publisher, clock=clock, view=view),
             max_concurrent_groups=recipe.rollout.max_concurrent_groups or recipe.trainer.tickets,

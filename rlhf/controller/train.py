@@ -9,10 +9,10 @@ from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import started_cluster
 from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption, Reports
 from rlhf.controller.context import RunContext
-from rlhf.controller.own_callbacks import own_callbacks
 from rlhf.controller.rl import start_rl
 from rlhf.controller.run import Callback, Run
 from rlhf.controller.supervised import start_supervised
+from rlhf.controller.user_callbacks import user_callbacks
 from rlhf.recipe.workers import roles_of
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import make_loggers
@@ -22,7 +22,7 @@ from rlhf.runs.summary import Summary
 async def train_recipe(context: RunContext, callbacks: tuple[Callback, ...] = ()) -> Summary:
     """Train the recipe; all results are in the run folder when it returns, and when it raises."""
     recipe = context.recipe
-    own = own_callbacks(recipe.callbacks, callbacks)
+    own = user_callbacks(recipe.callbacks, callbacks)
     async with started_cluster(recipe.cluster, roles_of(recipe), context.folder.logs, context.view) as cluster:
         return await while_alive(cluster, _train_on(cluster, context, own))
 

@@ -1,4 +1,5 @@
-"""Renders demonstrations as tokens in the same way as episodes: training uses the tokens that would be sampled."""
+"""Messages to tokens by the model's chat template: prompts, and demonstrations with exactly the tokens that would be
+sampled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Render messages to tokens with the chat template. Sampled tokens are never decoded and re-encoded."""
+"""How an episode grows in tokens: the prompt once, then each turn's increment. Sampled tokens are never re-encoded."""
 
 from __future__ import annotations
 

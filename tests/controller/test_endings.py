@@ -120,7 +120,7 @@ def test_a_run_that_went_well_but_for_its_summary_did_not_go_well(
 def test_the_summary_is_written_before_the_records_of_what_was_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlhf.controller.episode_log.Ledger.close", full)
+    monkeypatch.setattr("rlhf.controller.episode_log.EpisodeLog.close", full)
     ended(tmp_path / "run", Sat())
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     accounts = summary["sample_counts"]

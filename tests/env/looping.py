@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rlhf.cluster.watch import telling_error
-from rlhf.controller.episode_log import Ledger
+from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.instrumentation import ObservedBuffer, ObservedLearner, ObservedRollout
 from rlhf.protocols import Environments
 from rlhf.reward.environment import EnvironmentReward
@@ -84,7 +84,7 @@ def _trained(group: Group, one: tuple[int, object, object]) -> TrainedSample:
 async def run_to_the_end(environments: Environments, folder: Path, updates: int, *, turns: int = 3) -> Books:
     """`updates` updates of `GROUPS` groups, one update stale."""
     place, buffer, learner = RunFolder.create(folder), _buffer(updates), WholeLearner()
-    ledger, clock = Ledger(place, GROUP), Clock()
+    log, clock = EpisodeLog(place, GROUP), Clock()
     rules = TurnRules(environment=environments.spec.name, max_turns=turns, timeout_seconds=30)
     rollout = GroupRollout(
         engine=FakeEngine(), renderer=FakeRenderer(), reward=EnvironmentReward(), sampling=Sampling(), group_size=GROUP,
@@ -95,9 +95,9 @@ async def run_to_the_end(environments: Environments, folder: Path, updates: int,
         return False
 
     loop = Loop(
-        tasks=FakeTasks(), rollout=ObservedRollout(rollout, clock=clock, ledger=ledger),
-        buffer=ObservedBuffer(buffer, clock=clock, ledger=ledger),
-        learner=ObservedLearner(learner, clock=clock, ledger=ledger, view=PlainView(StringIO()), version=0),
+        tasks=FakeTasks(), rollout=ObservedRollout(rollout, clock=clock, log=log),
+        buffer=ObservedBuffer(buffer, clock=clock, log=log),
+        learner=ObservedLearner(learner, clock=clock, log=log, view=PlainView(StringIO()), version=0),
         weights=learner, max_concurrent_groups=2 * GROUPS,
     )  # fmt: skip
     ended = None
@@ -105,10 +105,10 @@ async def run_to_the_end(environments: Environments, folder: Path, updates: int,
         await loop.run(updates, boundary)
     except ExceptionGroup as error:
         ended = telling_error(error)
-    ledger.close()
+    log.close()
     place.give_back()
     records = list(read_episodes(place.episodes))
-    return Books(ended, len(learner.updates), buffer.accounts, ledger.sample_counts, records)
+    return Books(ended, len(learner.updates), buffer.accounts, log.sample_counts, records)
 
 
 def _buffer(updates: int) -> TicketBuffer:

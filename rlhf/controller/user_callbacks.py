@@ -15,7 +15,7 @@ from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.summary import Summary
 
 
-def own_callbacks(configs: Sequence[CallbackConfig], given: Sequence[Callback] = ()) -> tuple[Callback, ...]:
+def user_callbacks(configs: Sequence[CallbackConfig], given: Sequence[Callback] = ()) -> tuple[Callback, ...]:
     """The callbacks of a recipe, then those `given`. Raises `ConfigError` for one that cannot be built, or is not a
     callback."""
     built = [_built(f"callbacks.{number}", config) for number, config in enumerate(configs)]
