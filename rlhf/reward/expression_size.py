@@ -28,6 +28,8 @@ WHILE_READ = re.compile(r"(gcd|lcm|det|rref).*(\^|!|\d{12})|(\^|!|\d{12}).*(gcd|
 MOST_OPEN, MOST_FINAL = 100, 30
 """Formulas that are begun and not ended, and announcements of a final answer: math-verify reads the rest of the reply
 for each of them."""
+ARITHMETIC = re.compile(r"[\d.,\s+\-*/\u00d7\u00f7^()]+")
+"""What math-verify takes for one expression, wherever in it one may begin."""
 OF_MATRICES = re.compile(r"det|rref|\^")
 
 
@@ -40,7 +42,10 @@ def check_reply(text: str) -> None:
     for opener, closer in (("\\[", "\\]"), ("\\(", "\\)")):
         if text.count(opener, text.rfind(closer) + 1) > MOST_OPEN:
             raise TooLarge
-    if text.lower().count("final answer") > MOST_FINAL:
+    if (
+        text.lower().count("final answer") > MOST_FINAL
+        or max(map(len, ARITHMETIC.findall(text)), default=0) > LONGEST_TEXT
+    ):
         raise TooLarge
 
 

@@ -44,7 +44,8 @@ def _bounded(read: Callable[..., Any]) -> Callable[..., Any]:
     return bounded
 
 
-parser.latex2sympy = _bounded(parser.latex2sympy)  # it is where a formula that was found is read
+parser.normalize_latex = _bounded(parser.normalize_latex)  # a formula that was found is first brought to one form,
+parser.latex2sympy = _bounded(parser.latex2sympy)  # and then read
 grader.INVERSE_RELATIONS[sympy.Ne] = sympy.Ne  # it is looked up for every relation, and raises for this one
 grader.sympy_numeric_eq = numbers_equal  # math-verify's own calls 0.0 equal to whatever is smaller than a millionth
 
@@ -97,7 +98,6 @@ def _reference(text: str) -> list[Any]:
 def _stated(text: str, sure: bool = False) -> list[Any]:
     """A bare answer: a number as people write it ("$1,080", "5 hours"), else LaTeX without delimiters, read whole.
     Where it must be `sure`, nothing is read of a formula that passes over a number. Raises `TooLarge`."""
-    check_reply(text)
     bare = undressed(extract_boxed_content(text, mode="last") if BOX.search(text) else text)
     check_text(bare)
     number = _parse(bare) if is_number(bare) else []

@@ -13,6 +13,7 @@ from rlhf.errors import NoReference
 from rlhf.reward.math import final_answer, math
 from rlhf.reward.numbers_equal import numbers_equal
 from rlhf.reward.stated import as_formula, undressed
+from tests.pace import scaled
 
 GSM8K = Path(__file__).parents[3] / "shared" / "data" / "gsm8k" / "train.jsonl"
 
@@ -127,29 +128,29 @@ def test_decimals_are_compared_to_six_digits_and_exact_numbers_exactly() -> None
     assert not numbers_equal(final_answer("\\boxed{1000000}")[0], final_answer("\\boxed{1000000.4}")[0])
 
 
-def test_texts_of_blanks_and_of_halves_of_patterns_are_read_in_linear_time() -> None:
+def test_texts_of_blanks_and_of_halves_of_patterns_hold_no_worker() -> None:
     pieces = [
         " ",
         "\n",
         "\\text{",
         "\\text{a",
         "1 ",
-        "1 1",
+        "1,111",
         "12:",
         "\\,",
-        "$ ",
         "{,}",
         "a ",
         "_",
         "\\boxed {",
         "answer ",
+        "1",
     ]
     began = time.process_time()
     for piece in pieces:
-        math(f"$ {piece * (40_000 // len(piece))}$", {"answer": "42"})
-    for piece in pieces:
+        for text in ("$ {}$", "{}", "\\boxed{{{}}}", "#### {}"):
+            assert math(text.format(piece * (40_000 // len(piece))), {"answer": "42"}) == 0.0
         as_formula(undressed(piece * (2000 // len(piece))))
-    assert time.process_time() - began < 20
+    assert time.process_time() - began < scaled(10)
 
 
 def test_2000_answers_of_gsm8k_are_right_however_they_are_stated() -> None:
