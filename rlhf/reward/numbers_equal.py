@@ -10,7 +10,8 @@ ABSOLUTE, RELATIVE = 1e-6, 5e-6
 """Six digits behind the point and six that count: both, for else every number below a millionth would be 0."""
 FLOAT = 1e-14
 """Of a decimal, what is lost in computing with it."""
-DIGITS = 30
+DIGITS, EXACT = 50, sympy.Float("1e-40")
+"""To which roots and functions are computed, and compared."""
 
 
 def numbers_equal(a: Any, b: Any, *_: int) -> bool:
@@ -27,11 +28,14 @@ def numbers_equal(a: Any, b: Any, *_: int) -> bool:
     a, b = a.doit(), b.doit()
     if a == b:
         return True
-    if a.free_symbols or b.free_symbols or not (a.has(sympy.Float) or b.has(sympy.Float)):
+    values = [e.evalf(DIGITS) for e in (a, b)]
+    sizes = [abs(value).evalf(DIGITS) for value in (*values, values[0] - values[1])]
+    if (a.is_Rational and b.is_Rational) or not all(size.is_Float or size.is_Rational for size in sizes):
         return False
-    size = max(abs(a.evalf(DIGITS)), abs(b.evalf(DIGITS)))
-    allowed = max(min(ABSOLUTE, RELATIVE * size), FLOAT * size)
-    return bool(abs(a.evalf(DIGITS) - b.evalf(DIGITS)) <= allowed)
+    size, apart = max(sizes[:2]), sizes[2]
+    if a.has(sympy.Float) or b.has(sympy.Float):
+        return bool(apart <= max(min(ABSOLUTE, RELATIVE * size), FLOAT * size))
+    return bool(apart <= EXACT * size)
 
 
 def _is_percent(e: Any) -> bool:

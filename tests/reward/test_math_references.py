@@ -87,6 +87,7 @@ def test_a_part_of_what_is_in_the_box_is_no_answer(box: str) -> None:
         ("x \\ne 2", ["x \\le 5", "2"], ["x\\neq 2"]),
         ("\\binom{5}{2}", ["5"], ["10"]),
         ("\\text{(B)}", ["A"], ["B", "(B)"]),
+        ("\\sqrt{2+\\sqrt3}", ["1.93"], ["\\frac{\\sqrt6+\\sqrt2}{2}", "1.931852"]),
     ],
 )
 def test_wrong_answers_are_worth_0_and_right_ones_1(reference: str, wrong: list[str], right: list[str]) -> None:
@@ -125,6 +126,7 @@ def test_decimals_are_compared_to_six_digits_and_exact_numbers_exactly() -> None
     assert not numbers_equal(tiny, smaller)
     assert not numbers_equal(tiny, decimal)
     assert numbers_equal(tiny, final_answer("\\boxed{1e-30}")[0])
+    assert numbers_equal(final_answer("\\boxed{\\sqrt{3+2\\sqrt2}}")[0], final_answer("\\boxed{1+\\sqrt2}")[0])
     assert not numbers_equal(final_answer("\\boxed{1000000}")[0], final_answer("\\boxed{1000000.4}")[0])
 
 
