@@ -11,14 +11,14 @@ from rlhf.rollout.evaluation import Evaluation
 
 
 class Best:
-    """The best number so far of one metric of evaluations, as they are logged (`eval/reward`, `eval/NAME/pass@8`)."""
+    """The best value so far of one evaluation metric, by its logged name (`eval/reward`, `eval/NAME/pass@8`)."""
 
     def __init__(self, metric: str, *, greater_is_better: bool = True, min_delta: float = 0.0) -> None:
         self.metric, self._sign, self._min_delta = metric, 1.0 if greater_is_better else -1.0, min_delta
         self.value: float | None = None
 
     def improves(self, evaluation: Evaluation) -> bool:
-        """Whether this evaluation is the best one, which it is from now on. Raises `ConfigError` where it has no such
+        """Whether this evaluation is the best so far; if so, it is remembered. Raises `ConfigError` where it lacks the
         metric."""
         metrics = evaluation.metrics
         if self.metric not in metrics:
@@ -30,7 +30,8 @@ class Best:
 
 
 class EarlyStopping(Callback):
-    """Ends the run after `patience` evaluations in a row in which `metric` did not improve by more than `min_delta`."""
+    """Ends the run after `patience` consecutive evaluations in which `metric` did not improve by more than
+    `min_delta`."""
 
     def __init__(
         self, metric: str = "eval/reward", patience: int = 3, min_delta: float = 0.0, greater_is_better: bool = True
@@ -53,7 +54,7 @@ class EarlyStopping(Callback):
 
 class BestCheckpoint(Callback):
     """Keeps the weights with the best `metric` of all evaluations as a Hugging Face folder, `best/` in the run folder,
-    with `best.json` beside its weights: the version and the number."""
+    with `best.json` next to its weights: the version and the value."""
 
     def __init__(self, metric: str = "eval/reward", greater_is_better: bool = True) -> None:
         self._best = Best(metric, greater_is_better=greater_is_better)

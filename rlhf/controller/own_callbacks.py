@@ -1,4 +1,4 @@
-"""Callbacks of one's own: `callbacks` of a recipe, built, and kept from ending a run without a name."""
+"""User-defined callbacks of a recipe: construction, and wrapping so that their failures are named."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from rlhf.runs.summary import Summary
 
 
 def own_callbacks(configs: Sequence[CallbackConfig], given: Sequence[Callback] = ()) -> tuple[Callback, ...]:
-    """Those of a recipe, then those `given`. Raises `ConfigError` for what cannot be built, or is no callback."""
+    """The callbacks of a recipe, then those `given`. Raises `ConfigError` for one that cannot be built, or is not a
+    callback."""
     built = [_built(f"callbacks.{number}", config) for number, config in enumerate(configs)]
     return tuple(Guarded(callback) for callback in (*built, *given))
 
@@ -33,7 +34,7 @@ def _built(setting: str, config: CallbackConfig) -> Callback:
 
 
 class Guarded(Callback):
-    """Somebody's callback, whose failure ends the run in one line. Its methods may be plain functions."""
+    """A user's callback, whose failure ends the run with a one-line error. Its methods may be plain functions."""
 
     def __init__(self, callback: Callback) -> None:
         self._callback = callback
@@ -59,7 +60,7 @@ class Guarded(Callback):
         self._check(method, await attempt_awaiting(answer) if inspect.isawaitable(answer) else answer)
 
     def _check(self, method: Callable[..., object], answer: object) -> None:
-        """Failures with a name are raised as they are."""
+        """Check the result of one method. Named failures are raised unchanged."""
         if not isinstance(answer, Raised):
             return
         if isinstance(answer.error, RlhfError):

@@ -1,4 +1,4 @@
-"""Mathematical equality by math-verify. Runs in a worker process: sympy can take for ever on what a policy writes."""
+"""Mathematical equality by math-verify. Runs in a worker process: sympy may never finish on a policy's expressions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlhf.reward.numbers_equal import numbers_equal
 from rlhf.reward.stated import as_formula, is_number, undressed
 
 # math-verify's own deadline is an alarm signal that turns a time-out into "not equal"; here the worker is killed
-# instead and the response stays without a number. Every worker would print its warning that the deadline is off.
+# instead and the response stays unscored. Every worker would print the warning that the deadline is off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 MARK = "####"
 BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
@@ -30,7 +30,8 @@ DIGITS = re.compile(r"\d+", re.ASCII)
 
 
 class AnswerTooLarge(BaseException):
-    """An answer too large to be read. No `Exception`: math-verify passes over these, and reads an earlier answer."""
+    """The answer is too large to parse. Not an `Exception`: math-verify catches those, and would use an earlier
+    answer."""
 
 
 def _bounded(read: Callable[..., Any]) -> Callable[..., Any]:

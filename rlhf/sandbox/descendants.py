@@ -1,4 +1,4 @@
-"""The processes that a run started: how many, how large, and their end."""
+"""Finds, measures and ends the processes that a run started."""
 
 from __future__ import annotations
 
@@ -17,45 +17,47 @@ PAUSE_SECONDS = 0.002
 
 
 IN_A_PIPE, IN_A_SOCKET = 64 * 1024, 208 * 1024
-"""The most that lies in one: nothing in the jail can enlarge it."""
+"""The most that a pipe or a socket can buffer: the program in the jail cannot enlarge it."""
 
 
 class Survivors(Exception):
-    """Processes of a run that would not end."""
+    """Some processes of a run did not end."""
 
 
 class Unmeasured(Exception):
-    """Something of a run whose size cannot be seen; the text names it."""
+    """A part of a run cannot be measured; the message names it."""
 
 
 def own_descendants() -> list[int]:
-    """Every process below this one, its whole tree; orphans have come up to the supervisor."""
+    """All processes below this one; the supervisor adopts orphans."""
     found = list(_children(os.getpid()))
-    for process in found:  # it grows meanwhile
+    for process in found:  # the list grows during the loop
         found += _children(process)
     return found
 
 
 def memory_bytes(processes: list[int], worth_exactness: int) -> int:
-    """What they hold together, as far as it can be seen; pages that they share count once where the cheap sum exceeds
-    `worth_exactness`. What lies in pipes and sockets is taken for the most that it can be."""
+    """Memory that the processes use together, as far as it can be measured. If the cheap sum exceeds `worth_exactness`,
+    shared pages are counted once. Pipes and sockets count with the most that they can buffer."""
     kernel = sum(IN_A_PIPE if stat.S_ISFIFO(about.st_mode) else IN_A_SOCKET for about in _queues(processes))
     total = sum(_resident(process) for process in processes) + kernel
     return total if total <= worth_exactness else sum(_share(process) for process in processes) + kernel
 
 
 def threads(processes: list[int]) -> int:
+    """Number of threads of the processes."""
     return sum(len(_listing(f"/proc/{process}/task")) for process in processes)
 
 
 def oom_killed(events: int) -> bool:
-    """Whether the kernel killed a process of the run for memory, asked through the descriptor of its group's events."""
+    """Whether the kernel killed a process of the run for its memory use, read from the event file of its control
+    group."""
     lines = os.pread(events, 4096, 0).decode().splitlines()
     return any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in lines)
 
 
 def nameless_bytes(processes: list[int], folder: str) -> int:
-    """Size of the files without a name that they hold. Raises `Unmeasured` where that cannot be seen."""
+    """Size of the deleted files that the processes keep open. Raises `Unmeasured` if it cannot be determined."""
     held = {about.st_ino: about.st_blocks * 512 for about in _open_files(processes) if about.st_nlink == 0}
     for process in processes:
         for line in _read(f"/proc/{_alive(process)}/maps").splitlines():
@@ -66,7 +68,7 @@ def nameless_bytes(processes: list[int], folder: str) -> int:
 
 
 def end_all(jail: Jail) -> None:
-    """Kill whatever is left of the run, and wait until it is gone. Raises `Survivors`."""
+    """Kill all processes of the run, and wait until they have ended. Raises `Survivors`."""
     deadline = time.monotonic() + REAP_SECONDS
     while True:
         _kill(jail)
@@ -78,7 +80,7 @@ def end_all(jail: Jail) -> None:
 
 
 def reaped() -> Iterator[tuple[int, int]]:
-    """The children that have ended, each with its wait status."""
+    """Reap the children that have ended; yields each with its wait status."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             yield ended
@@ -89,7 +91,7 @@ def _kill(jail: Jail) -> None:
         os.write(jail.end, b"1")
     if jail.alone:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)  # all of the namespace, but not its first process
+            os.kill(-1, signal.SIGKILL)  # every process of the namespace except its first one
     elif jail.uid is not None:
         for uid in (jail.uid, jail.second_uid):
             _kill_user(jail.uid if uid is None else uid)
@@ -100,7 +102,7 @@ def _kill(jail: Jail) -> None:
 
 
 def _kill_user(uid: int) -> None:
-    """As that user, kill all that it may, in one call that no fork can outrun."""
+    """Kill all processes of that user in one call, so that no fork can escape."""
     if (child := os.fork()) == 0:
         os.setresuid(uid, uid, uid)
         with contextlib.suppress(ProcessLookupError):
@@ -123,21 +125,21 @@ def _children(process: int) -> Iterator[int]:
 
 
 def _queues(processes: list[int]) -> list[os.stat_result]:
-    """Their pipes and sockets, each once."""
+    """The processes' pipes and sockets, each once."""
     open_files = _open_files(processes, hidden=False)
     return [about for about in open_files if stat.S_ISFIFO(about.st_mode) or stat.S_ISSOCK(about.st_mode)]
 
 
 def _open_files(processes: list[int], *, hidden: bool = True) -> list[os.stat_result]:
-    """The files that any thread of them has open, each once. Raises `Unmeasured` for a process that hides them, if
-    `hidden`."""
+    """The files that any thread of the processes has open, each once. With `hidden`, raises `Unmeasured` for a process
+    that hides them."""
     found: dict[tuple[int, int], os.stat_result] = {}
     for process in processes:
         for task in _listing(f"/proc/{process}/task"):
             folder = f"/proc/{process}/task/{task}/fd"
             try:
                 descriptors = os.listdir(folder)
-            except PermissionError:  # a thread that has ended looks so too
+            except PermissionError:  # a thread that has ended gives this error too
                 if hidden and _pages(f"{process}/task/{task}"):
                     raise Unmeasured("a process that hides what it holds") from None
                 continue
@@ -151,8 +153,8 @@ def _open_files(processes: list[int], *, hidden: bool = True) -> list[os.stat_re
 
 
 def _alive(process: int) -> str:
-    """The process, as one of its threads that is still there: the first may end before the others, and says nothing
-    then."""
+    """A thread of the process that still runs: the first thread may end before the others, and then has no
+    information."""
     if _pages(str(process)):
         return str(process)
     tasks = (f"{process}/task/{task}" for task in _listing(f"/proc/{process}/task"))
@@ -160,7 +162,7 @@ def _alive(process: int) -> str:
 
 
 def _pages(process: str) -> int:
-    """Resident pages; at least 1 for what has memory at all."""
+    """Number of resident pages; at least 1 for a process that has memory."""
     fields = _read(f"/proc/{process}/statm").split()
     return max(int(fields[1]), int(int(fields[0]) > 0)) if fields else 0
 
@@ -173,13 +175,13 @@ def _share(process: int) -> int:
     for line in _read(f"/proc/{_alive(process)}/smaps_rollup").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
-    return _resident(process)  # it hides its maps
+    return _resident(process)  # the process hides its maps
 
 
 def _listing(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # the process is gone, or hides it
+    except OSError:  # the process has ended, or hides this
         return []
 
 

@@ -25,8 +25,9 @@ from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.summary import Summary
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView, UpdateLine
+from tests.small_tasks import sorting
 
-SORTING = {"model": {"tiny": {}}, "data": {"train": {"sorting": {}}}, "reward": {"kind": "exact"}}
+SORTING = {"model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "exact"}}
 
 
 def result(name: str, reward: float, **metrics: float) -> SetResult:

@@ -10,10 +10,11 @@ from rlhf.errors import ConfigError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.preflight import check_context, check_pieces
 from rlhf.recipe.schema import Recipe
+from tests.small_tasks import sorting
 
 
 def recipe(**values: object) -> Recipe:
-    given = {"model": {"path": "a/b"}, "data": {"train": {"sorting": {}}, "eval": {"sorting": {"fold": "eval"}}}}
+    given = {"model": {"path": "a/b"}, "data": {"train": sorting(), "eval": sorting(split="eval")}}
     return recipe_from(given | values).recipe
 
 

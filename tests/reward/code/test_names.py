@@ -1,0 +1,129 @@
+"""Which names of tests are the code's, which tests ask it for anything, and who may look into whose process."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.names import evaluates, names_of_the_code
+from rlhf.reward.code.scoring import judging_program, make_code_scorer
+from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
+from rlhf.types import Scored
+
+CONFIG = CodeRewardConfig(timeout_seconds=8, memory_mb=256, entry_point_column="entry")
+PROMPT = 'def poly(xs, x):\n    return xs[0] + xs[1] * x\n\ndef zero(xs):\n    """Where poly is 0."""\n'
+ROW = {
+    "tests": "def check(candidate):\n    assert abs(poly([1, 2], candidate([1, 2]))) < 1e-4\n",
+    "entry": "zero",
+    "prompt": PROMPT,
+}
+"""As HumanEval/32: a helper of the prompt, which the code repeats, or not as it was."""
+
+
+def test_a_row_with_an_entry_point_says_where_its_other_names_are_from() -> None:
+    with pytest.raises(TestsError, match=r"the tests use poly, .*reward.code.setup_column"):
+        read_tests(ROW, CONFIG)
+    for keys in ({"setup_column": "prompt"}, {"names": ("poly",)}, {"tests": "trusting"}):
+        assert isinstance(read_tests(ROW, CONFIG.model_copy(update=keys)), Asserts)
+
+
+@pytest.mark.engine
+async def test_a_helper_of_the_set_up_is_not_the_code_s_and_what_is_tested_is() -> None:
+    scorer = make_code_scorer(CONFIG.model_copy(update={"setup_column": "prompt"}))
+    await scorer.start()
+    right = await scorer.score("def zero(xs): return -xs[0] / xs[1]", ROW)
+    wrong = await scorer.score("def poly(*a): return 0\ndef zero(xs): return 1", ROW)
+    missing = await scorer.score("def other(): pass", ROW)
+    await scorer.close()
+    assert [score.value for score in (right, wrong, missing) if isinstance(score, Scored)] == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("texts", "names"),
+    [
+        (["assert add(1, 2) == 3"], ["add"]),
+        (["x = add(1, 2)\nassert x == 3", "for y in [x]: assert y > LIMIT"], ["LIMIT", "add"]),
+        (["def close(a, b): return a == b\nassert close(f(1), [z for z in (1,)])"], ["f"]),
+        (["import math as m\nassert m.pi == (lambda q: q + step)(3)"], ["step"]),
+        (["try:\n    f()\nexcept ValueError as error:\n    assert error.args"], ["f"]),
+        (["def g():\n    global seen\n    seen = f()\ng()\nassert seen"], ["f"]),
+        (["from solution import f\nassert f(1) == 1"], ["f"]),
+    ],
+)
+def test_a_name_that_the_tests_bind_is_theirs(texts: list[str], names: list[str]) -> None:
+    assert list(names_of_the_code(tuple(texts), "", None, ())) == names
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "def check(candidate):\n    assert candidate(1) == 2\n",
+        "def test_a():\n    assert add(1, 2) == 3\ndef test_b():\n    assert add(2, 2) == 4\n",
+        "import unittest\nclass T(unittest.TestCase):\n    def test(self): self.assertEqual(add(1, 2), 3)\n",
+        ["import math", "", "# nothing", "WANTED = [1, 2]"],
+    ],
+)
+def test_tests_that_nobody_runs_are_none(tests: Any) -> None:
+    with pytest.raises(TestsError, match="ask the code for nothing"):
+        read_tests({"tests": tests}, CodeRewardConfig())
+
+
+def test_a_text_that_only_prepares_goes_with_the_next_test() -> None:
+    texts = ["import math", "def close(a, b): return a == b", "assert close(f(1), math.pi)", "assert f(2)"]
+    read = read_tests({"tests": texts}, CodeRewardConfig())
+    assert isinstance(read, Asserts)
+    assert read.texts == ("\n".join(texts[:3]), "assert f(2)")
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert eval('1 + 1') == f()",
+        "import json\nassert json.loads(f()) == [1]",
+        "import re\nassert re.compile(f()).match('a')",
+        "assert getattr(f, 'x', 1) == 1 and '{}'.format(f()) == '1'",
+        "import subprocess\nsubprocess.run(['true'])\nassert f()",
+        "assert compile(f()) == 1",
+    ],
+)
+def test_tests_that_run_nothing_of_the_answer_need_no_trust(test: str) -> None:
+    assert evaluates(test, "compile") == ""
+
+
+READS_THE_JUDGE = """
+import os, re
+def f(x):
+    with open(f'/proc/{os.getppid()}/mem', 'rb', 0) as memory:
+        for line in open(f'/proc/{os.getppid()}/maps'):
+            low, high = (int(end, 16) for end in line.split()[0].split('-'))
+            try:
+                memory.seek(low)
+                found = re.search(rb'"nonce": ?"([0-9a-f]{32})"', memory.read(high - low))
+            except (OSError, OverflowError, ValueError):
+                continue
+            if found:
+                break
+    for name in os.listdir(f'/proc/{os.getppid()}/fd'):
+        try:
+            with open(f'/proc/{os.getppid()}/fd/{name}', 'w') as out:
+                out.write(f'{found[1].decode()} 0 passed \\n')
+        except OSError:
+            pass
+"""
+
+
+def test_the_code_cannot_read_the_tests_where_programs_run_as_root(tmp_path: Path) -> None:
+    nonce = secrets.token_hex(16)
+    asked = {"nonce": nonce, "code": READS_THE_JUDGE, "tests": ["assert f(1) == 2"], "names": ["f"]}
+    text = json.dumps(asked | {"entry_point": None, "setup": "", "trusting": False}).encode()
+    command = [sys.executable, "-c", judging_program()]
+    said = subprocess.run(command, input=text, capture_output=True, timeout=60, cwd=tmp_path).stdout.decode()
+    assert f"{nonce} 0 failed" in said
+    assert f"{nonce} 0 passed" not in said
