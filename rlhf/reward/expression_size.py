@@ -28,6 +28,8 @@ WHILE_READ = re.compile(r"(gcd|lcm|det|rref).*(\^|!|\d{12})|(\^|!|\d{12}).*(gcd|
 MOST_OPEN, MOST_FINAL = 100, 30
 """Maximum number of unclosed formulas, and of "final answer" phrases: math-verify scans the rest of the reply for each
 of them."""
+ARITHMETIC = re.compile(r"[\d.,\s+\-*/\u00d7\u00f7^()]+")
+"""A run that math-verify matches as one expression, from each of its characters on."""
 OF_MATRICES = re.compile(r"det|rref|\^")
 
 
@@ -40,7 +42,8 @@ def check_reply(text: str) -> None:
     for opener, closer in (("\\[", "\\]"), ("\\(", "\\)")):
         if text.count(opener, text.rfind(closer) + 1) > MOST_OPEN:
             raise TooLarge
-    if text.lower().count("final answer") > MOST_FINAL:
+    longest = max(map(len, ARITHMETIC.findall(text)), default=0)
+    if longest > LONGEST_TEXT or text.lower().count("final answer") > MOST_FINAL:
         raise TooLarge
 
 
