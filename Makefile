@@ -21,7 +21,7 @@ quickstart: setup
 lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy rlhf
+	.venv/bin/mypy rlhf recipes/tasks
 	.venv/bin/lint-imports
 	$(PY) -m tests.house
 	$(PY) scripts/pins.py --check
@@ -58,7 +58,7 @@ test-attacks: setup
 test-ecosystem: setup
 	@scripts/ecosystem.sh
 	$(PY) -m pytest -q -m "ecosystem and not slow" tests/ecosystem
-	.venv-ecosystem/environments/bin/python -m pytest -q -m "ecosystem and not slow" tests/env
+	.venv-ecosystem/environments/bin/python -m pytest -q -m "ecosystem and not slow" tests/env tests/recipes
 
 # The recipes on a real SLURM: a private one, with two nodes on this machine. Needs root, which is checked first.
 test-slurm:

@@ -233,7 +233,7 @@ def serve_env(
     isolation: Annotated[
         str,
         typer.Option(
-            help="thread; process, for code that hangs or ends it; own, for a class that opens sessions;"
+            help="thread; process, for code that hangs or ends it; self_managed, for a class that opens sessions;"
             " inline, on the event loop, for code that is quick."
         ),
     ] = "thread",

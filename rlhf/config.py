@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +30,8 @@ class Config(BaseModel):
 
 
 C = TypeVar("C", bound=Config)
+PIECE = re.compile(r"([A-Za-z_][\w.]*):[A-Za-z_]\w*")
+"""`module:function`, and nothing else of the many texts with a colon."""
 Origins = dict[str, str]
 """Where each dotted key was set: a file, `override`, or (when absent) `default`."""
 
@@ -82,18 +84,19 @@ def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield dotted, value
 
 
-def build(kind: type[C], values: Mapping[str, Any]) -> C:
-    """Validate `values` into `kind`. Raises `ConfigError` naming key, value and what to write instead."""
+def build(kind: type[C], values: Mapping[str, Any], known: Callable[[ValidationError], str] = lambda error: "") -> C:
+    """Validate `values` into `kind`. Raises `ConfigError` naming key, value and what to write instead, in the words of
+    `known` where it has any."""
     try:
         return kind.model_validate(_numbers(values))
     except ValidationError as error:
-        raise ConfigError(explain(kind, error)) from None
+        raise ConfigError(known(error) or explain(kind, error)) from None
 
 
 def explain(kind: type[Config], error: ValidationError) -> str:
     """The first problem of a validation error as one line."""
     problem = error.errors()[0]
-    key = ".".join(str(part) for part in problem["loc"] if not _is_tag(part))
+    key = ".".join(key_of(problem))
     if problem["type"] == "extra_forbidden":
         return f"unknown key {key!r}{_did_you_mean(key, known_keys(kind))}"
     if problem["type"] == "missing":
@@ -102,6 +105,11 @@ def explain(kind: type[Config], error: ValidationError) -> str:
     given = problem.get("input")
     shown = f" (got {given!r})" if isinstance(given, (str, int, float, bool, type(None))) and key else ""
     return f"{key}: {message}{shown}" if key else message
+
+
+def key_of(problem: Mapping[str, Any]) -> tuple[str, ...]:
+    """The key that a problem is about, part by part."""
+    return tuple(str(part) for part in problem["loc"] if not _is_tag(part))
 
 
 def known_keys(kind: type[Config]) -> list[str]:
@@ -216,6 +224,31 @@ def check_found(name: str, setting: str) -> None:
         raise ConfigError(f"{setting} is {name}, and there is no module {module} in this folder or installed")
 
 
+def named_modules(values: Any) -> Iterator[str]:
+    """The module of everything of the form `module:function` in nested mappings and lists."""
+    if isinstance(values, str) and (piece := PIECE.fullmatch(values)):
+        yield piece[1]
+    elif isinstance(values, Mapping | list | tuple):
+        for inner in values.values() if isinstance(values, Mapping) else values:
+            yield from named_modules(inner)
+
+
+def has_module(folder: Path, module: str) -> bool:
+    """Whether the folder has the module's file; nothing is imported."""
+    path = folder.joinpath(*module.split("."))
+    return path.with_name(f"{path.name}.py").is_file() or (path / "__init__.py").is_file()
+
+
+def is_installed(module: str) -> bool:
+    """Whether Python finds the module's outermost package; a folder without `__init__.py` is none."""
+    outermost = module.partition(".")[0]
+    try:
+        found = importlib.util.find_spec(outermost)
+    except ValueError:  # it runs, and was not imported: __main__
+        return True
+    return found is not None and found.origin is not None
+
+
 def _look_here() -> None:
     """Find modules of the folder the command runs in, as with `python -m`."""
     if os.getcwd() not in sys.path:
@@ -244,4 +277,7 @@ def check_call(piece: Any, name: str, setting: str, arguments: Mapping[str, Any]
         return  # a function written in C may not say what it takes
     except TypeError as error:
         shown = f"{given} value{'s'[: given != 1]} and arguments: {{{', '.join(sorted(arguments))}}}"
-        raise ConfigError(f"{setting} is {name}, which cannot be called with {shown}: {error}") from error
+        taken = ", ".join(inspect.signature(piece).parameters) or "nothing"
+        raise ConfigError(
+            f"{setting} is {name}, which cannot be called with {shown}: {error}; it takes {taken}"
+        ) from error

@@ -1,46 +1,47 @@
-"""Failures with names. Whatever ends a run is one of these; the command line prints `str(error)` and the exit code."""
+"""Named failures. Every error that ends a run is one of these; the command line prints `str(error)` and exits with its
+code."""
 
 from __future__ import annotations
 
 
 class RlhfError(Exception):
-    """A failure the system knows. `exit_code` is what the process ends with."""
+    """Base class of all known failures. `exit_code` is the exit code of the process."""
 
     exit_code = 1
 
 
 class UserError(RlhfError):
-    """Something the user can put right: the message is one line that says what to do."""
+    """An error that the user can fix: the message is one line that says what to do."""
 
     exit_code = 2
 
 
 class ConfigError(UserError):
-    """A recipe or an override that cannot be used: the key, the value, and what to write instead."""
+    """An invalid recipe or override: the key, the value, and what to write instead."""
 
 
 class DataError(UserError):
-    """A dataset or a row that cannot be used."""
+    """An unusable dataset or row."""
 
 
 class NoReference(DataError, ValueError):
-    """A task whose answer is none, so that no reply to it can be scored."""
+    """The reference answer of a task is invalid, so that no reply to it can be scored."""
 
 
 class ModelError(UserError):
-    """A model folder or name that cannot be used."""
+    """An unusable model folder or name."""
 
 
 class PlacementError(UserError):
-    """The machine or the cluster cannot hold what the recipe asks for."""
+    """The machine or the cluster has too few resources for the recipe."""
 
 
 class RendezvousError(UserError):
-    """A rendezvous file of another run, or a damaged one."""
+    """A rendezvous file that belongs to another run, or is damaged."""
 
 
 class NodeFailed(RlhfError):
-    """A machine's part of a Ray cluster did not start, or lost its head. `host` is whose, `cause` what ended it."""
+    """A node of a Ray cluster did not start, or lost its head node. `host` is the node, `cause` what ended it."""
 
     def __init__(self, host: str, cause: str) -> None:
         super().__init__(cause)
@@ -48,7 +49,7 @@ class NodeFailed(RlhfError):
 
 
 class HostError(UserError):
-    """A host on which nothing can be started, and why not."""
+    """Nothing can be started on this host; the message says why."""
 
     def __init__(self, host: str, cause: str) -> None:
         super().__init__(f"{host}: {cause}")
@@ -64,7 +65,8 @@ class WorkerDied(RlhfError):
 
 
 class WorkerFailed(RlhfError):
-    """A worker answered a call with an exception; `detail` is its last line, `remote_traceback` the rest."""
+    """A call to a worker raised an exception; `detail` is the last line of its traceback, `remote_traceback`
+    the rest."""
 
     def __init__(self, worker: str, method: str, detail: str, remote_traceback: str = "") -> None:
         super().__init__(f"{worker}.{method} failed: {detail}")
@@ -72,7 +74,7 @@ class WorkerFailed(RlhfError):
 
 
 class DeadlinePassed(RlhfError):
-    """Something was awaited for longer than its deadline."""
+    """A wait exceeded its deadline."""
 
     def __init__(self, awaited: str, seconds: float) -> None:
         super().__init__(f"{awaited} did not answer within {seconds:g} s")
@@ -80,14 +82,14 @@ class DeadlinePassed(RlhfError):
 
 
 class TransferError(RlhfError):
-    """Weights did not travel: a member of the transfer group is silent, gone, or disagrees about what is sent."""
+    """A weight transfer failed: a member of the transfer group does not respond, has died, or expects other tensors."""
 
 
-class PublishError(RlhfError):
-    """A publish that did not complete, or that was not proved. No engine serves after it."""
+class WeightSyncError(RlhfError):
+    """A weight sync failed, or its verification did. No engine samples after it."""
 
     def __init__(self, engine: str, phase: str, version: int, cause: str) -> None:
-        super().__init__(f"publish of version {version} to {engine} failed in phase {phase!r}: {cause}")
+        super().__init__(f"weight sync of version {version} to {engine} failed in phase {phase!r}: {cause}")
         self.engine, self.phase, self.version, self.cause = engine, phase, version, cause
 
 
@@ -96,7 +98,7 @@ class FailureBudgetSpent(RlhfError):
 
 
 class EngineBroken(RlhfError):
-    """An engine that must not answer any more: a step or a phase of a publish failed, and its state is not known."""
+    """An engine that must not be used any more: a step or a phase of a weight sync failed, and its state is unknown."""
 
     def __init__(self, engine: str, cause: str) -> None:
         super().__init__(f"{engine} is broken and serves no more: {cause}")
@@ -104,7 +106,7 @@ class EngineBroken(RlhfError):
 
 
 class GenerateFailed(RlhfError):
-    """An engine could not answer one request; others are not touched."""
+    """An engine could not answer one request; other requests are not affected."""
 
     def __init__(self, engine: str, session: str, detail: str) -> None:
         super().__init__(f"{engine} could not answer session {session}: {detail}")
@@ -112,37 +114,39 @@ class GenerateFailed(RlhfError):
 
 
 class PolicyMismatch(RlhfError):
-    """Learner and engine give the same tokens of the same weights other log-probs: nothing was trained on them."""
+    """Learner and engine disagree on log-probs of the same tokens with the same weights: nothing was trained on
+    them."""
 
 
 class TrainingDiverged(RlhfError):
-    """Numbers of the training stopped being numbers."""
+    """NaN or infinity in the numbers of training."""
 
 
 class NotFinite(TrainingDiverged):
-    """A reward, advantage or loss that is no number: nothing is trained on it."""
+    """A reward, advantage or loss that is NaN or infinite: nothing is trained on it."""
 
 
 class CheckpointError(UserError):
-    """A checkpoint that is half written, damaged, or made for another plan."""
+    """A checkpoint that is incomplete, damaged, or made for another plan."""
 
 
 class RunTaken(UserError):
-    """A run folder that belongs to another process: it is refused at the start, and left alone once it is lost."""
+    """The run folder belongs to another process: refused at the start, and no longer written to once ownership
+    is lost."""
 
 
 class SaveFailed(RlhfError):
-    """A checkpoint that could not be written, and which one is whole."""
+    """A checkpoint could not be written; the message names the last complete one."""
 
 
 class DiskFailed(RlhfError):
-    """A file of the run that could not be written, and what is intact."""
+    """A file of the run could not be written; the message says what is intact."""
 
 
 class EnvironmentFailed(RlhfError):
-    """An environment broke: the episode is lost, and has no reward. `kind` is one word for counting: `raised`,
-    `timeout`, `lost` (its session or its server is gone), `refused` (no place, or not allowed), `protocol` (an answer
-    that makes no sense)."""
+    """An environment failed: the episode is lost, and has no reward. `kind` is one word for counting: `raised`,
+    `timeout`, `lost` (its session or its server is gone), `refused` (no capacity, or not allowed), `protocol` (an
+    invalid answer)."""
 
     def __init__(self, environment: str, kind: str, detail: str) -> None:
         super().__init__(f"environment {environment}: {kind}: {detail}")
@@ -150,9 +154,9 @@ class EnvironmentFailed(RlhfError):
 
 
 class HttpFailed(RlhfError):
-    """A server that was asked over HTTP gave no answer. `kind` is one word for counting: `refused` (no connection),
-    `busy` (it has no place), `timeout`, `lost` (the connection broke), `server` (its error), `rejected` (our request),
-    `denied` (our token), `protocol` (an answer that makes no sense), `open` (it is not asked for a while)."""
+    """An HTTP server gave no usable answer. `kind` is one word for counting: `refused` (no connection), `busy` (no
+    capacity), `timeout`, `lost` (the connection broke), `server` (its error), `rejected` (our request), `denied` (our
+    token), `protocol` (an invalid answer), `open` (the circuit breaker is open)."""
 
     def __init__(self, where: str, kind: str, detail: str, retry_after_seconds: float = 0.0) -> None:
         super().__init__(f"{where}: {kind}: {detail}")
@@ -160,13 +164,13 @@ class HttpFailed(RlhfError):
         self.retry_after_seconds = retry_after_seconds
 
 
-class CassetteError(UserError):
-    """A cassette that cannot be used, or that has no answer to what is asked."""
+class RecordingError(UserError):
+    """A recording that cannot be used, or that has no answer for a request."""
 
 
 class OpponentFailed(RlhfError):
     """An opponent left a game without a result: the episode has no reward. `kind` is one of those of `HttpFailed` where
-    it gave no reply, `illegal` where its replies ended the game before anyone else could act."""
+    it gave no reply, `illegal` where its replies ended the game before any other player could act."""
 
     def __init__(self, opponent: str, kind: str, detail: str) -> None:
         super().__init__(f"opponent {opponent}: {kind}: {detail}")
@@ -174,4 +178,4 @@ class OpponentFailed(RlhfError):
 
 
 class CallbackFailed(RlhfError):
-    """A callback of the recipe's own raised."""
+    """A user-defined callback raised an exception."""

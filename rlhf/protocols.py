@@ -1,6 +1,6 @@
-"""The verbs: what each part can be asked, whoever answers. Local, remote and fake parts satisfy the same protocol.
+"""The interfaces (protocols) of all parts. Local, remote and fake parts implement the same protocol.
 
-Every method that waits has a deadline inside it and raises a named error when it passes; see `rlhf.errors`.
+Every method that waits has its own deadline and raises a named error when it is exceeded; see `rlhf.errors`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from rlhf.types import (
 class RolloutEngine(Protocol):
     """A policy that continues prompts.
 
-    `generate` returns one reply with the log-probs of the distribution it was drawn from. `seed` decides every draw,
-    so on a CPU the same request gives the same reply whatever runs beside it. `session` keeps the requests of one
-    episode on one engine.
+    `generate` returns one reply with the log-probs of the distribution it was sampled from. `seed` determines all
+    draws, so on a CPU the same request gives the same reply, independent of concurrent requests. `session` keeps the
+    requests of one episode on one engine.
     """
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion: ...
 
 
 class LocalEnvironment(Protocol):
-    """An environment as people write one: plain methods, which may take their time. Single use: one `reset`, `step`
-    until the observation is done, `close`. It may raise; whoever hosts it turns that into `EnvironmentFailed`.
+    """An environment as users write it: plain methods, which may block. Single use: one `reset`, `step` until the
+    observation is done, `close`. It may raise; its host turns the exception into `EnvironmentFailed`.
 
-    The same task and seed give the same first observation. An action of the policy that makes no sense (an unknown
-    tool, a word where a number was asked for) is answered with an observation that says so.
+    The same task and seed give the same first observation. An invalid action of the policy (an unknown tool, a word in
+    place of a number) is answered with an observation that says so.
     """
 
     spec: EnvironmentSpec
@@ -57,10 +57,10 @@ class LocalEnvironment(Protocol):
 
 
 class Environment(Protocol):
-    """One session of an environment, wherever it runs: hosted here in a thread or a process, or behind a server.
+    """One session of an environment, wherever it runs: hosted here in a thread or a process, or on a server.
 
-    Single use, as `LocalEnvironment`. Every method has its deadline inside. Whatever breaks is `EnvironmentFailed`,
-    after which the session is only good for `close`, which never raises.
+    Single use, as `LocalEnvironment`. Every method has its own deadline. Any failure is `EnvironmentFailed`, after
+    which only `close` may be called, which never raises.
     """
 
     async def reset(self, task: Task, *, seed: int) -> Observation: ...
@@ -69,7 +69,7 @@ class Environment(Protocol):
 
 
 class Environments(Protocol):
-    """Where sessions come from. `open` waits for a place, within its deadline."""
+    """A source of sessions. `open` waits for a free slot, within its deadline."""
 
     spec: EnvironmentSpec
 
@@ -77,21 +77,21 @@ class Environments(Protocol):
 
 
 class RewardFunction(Protocol):
-    """Scores a whole group at once, so that pairwise judges fit. One answer a trajectory, in order, never an exception
-    for a scorer that broke: that is `Unscored`."""
+    """Scores a whole group at once, which pairwise judges need. Returns one result per trajectory, in order; a scorer's
+    failure is `Unscored`, never an exception."""
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]: ...
 
 
 class Rollout(Protocol):
-    """Plays one whole group; faults that the system tolerates come back as data."""
+    """Plays one whole group; tolerated failures are returned as data."""
 
     async def __call__(self, task: Task, ticket: Ticket) -> Group | Filtered | Failed: ...
 
 
 class Learner(Protocol):
-    """Turns groups into new weights. `update` is all learning on one `take()`; `save` answers with what was written
-    below `path`, when it is on the disk."""
+    """Trains on groups. `update` is all training on the groups of one `take()`. `save` returns what was written below
+    `path`, once it is on disk."""
 
     async def update(self, groups: Sequence[Group]) -> Updated: ...
     async def save(self, path: Path) -> Mapping[str, Written]: ...
@@ -99,21 +99,21 @@ class Learner(Protocol):
 
 
 class Saves(Protocol):
-    """What is saved: a learner, whose ranks write and sync their parts and say what they wrote."""
+    """Something that can be saved: a learner, whose ranks write and sync their parts and return what they wrote."""
 
     async def save(self, path: Path) -> Mapping[str, Written]: ...
 
 
 class WeightSync(Protocol):
-    """`publish` returns when every engine samples from the learner's weights, with their version."""
+    """`publish` returns when every engine samples from the learner's current weights, with their version."""
 
     async def publish(self) -> PolicyVersion: ...
 
 
 class Buffer(Protocol):
-    """Hands out the right to play groups, and hands the groups to the learner in order.
+    """Issues tickets, which are the right to play groups, and returns the groups to the learner in order.
 
-    A player does `settle(await admit(), …)`; the learner does `take`, updates, publishes, `advance`. `settle` returns
+    Playing a group is `settle(await admit(), …)`; the learner does `take`, updates, syncs, `advance`. `settle` returns
     whether the group will be trained.
     """
 

@@ -1,7 +1,7 @@
-"""The nouns: data with names, frozen, and no behaviour beyond reading it.
+"""The data types: frozen dataclasses, without behaviour beyond reading them.
 
-Arrays are one-dimensional over tokens: `[T]` is all tokens of a segment, `[N]` the tokens of one completion.
-Masks are always derived from `kinds`, never from token values.
+Arrays are one-dimensional over tokens: `[T]` is all tokens of a segment, `[N]` the tokens of one completion. Masks are
+always derived from `kinds`, never from token values.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 PolicyVersion = int
-"""Updates behind the weights; 0 is the start."""
+"""Number of updates of the weights; 0 is the start."""
 Routing = NDArray[np.int16]
-"""The experts that an engine chose for tokens, `[T, layers, k]`; -1 where it did not say."""
+"""The experts that an engine chose for tokens, `[T, layers, k]`; -1 where they are unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """One call that the policy asked for, its arguments parsed. `id` tells it from the others of its message."""
+    """One tool call of the policy, its arguments parsed. `id` is unique within its message."""
 
     id: str
     name: str
@@ -35,7 +35,7 @@ class ToolCall:
 class Message:
     """One message of a conversation, before it is rendered to tokens.
 
-    What the policy says (role `assistant`) may hold tool calls; the answer to one (role `tool`) names its id.
+    The policy's messages (role `assistant`) may contain tool calls; the result of a call (role `tool`) has its id.
     """
 
     role: str
@@ -46,7 +46,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """Something that the policy may call. `parameters` is a JSON schema of an object."""
+    """A tool that the policy may call. `parameters` is a JSON schema of an object."""
 
     name: str
     description: str
@@ -55,7 +55,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A problem: what is asked, and the row of the dataset it came from (the reward reads its columns)."""
+    """A problem: its messages, and the dataset row it was made from (the reward reads its columns)."""
 
     id: str
     messages: tuple[Message, ...]
@@ -65,10 +65,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What an environment says after a reset or a step: what is to be read next, by the role that acts next.
+    """The environment's answer to a reset or a step: the next messages, for the role that acts next.
 
-    `reward` is of the action just taken, `None` where there is none. Truncated is not terminated: the episode was cut
-    off, and what it could still have earned is unknown. `info` is for records, never for the policy.
+    `reward` is of the action just taken, None where there is none. Truncated is not terminated: the episode was cut
+    off, and its remaining return is unknown. `info` is for records, never for the policy.
     """
 
     messages: tuple[Message, ...]
@@ -80,13 +80,14 @@ class Observation:
 
     @property
     def done(self) -> bool:
+        """Whether the episode has ended, terminated or truncated."""
         return self.terminated or self.truncated
 
 
 def finite_number(given: object) -> float | None:
-    """What somebody's code gives as a reward, as a plain float; None for all that is no finite number, text and None
-    too. Numpy's numbers are numbers, and truth values are 1 and 0."""
-    if not isinstance(given, (float, Real, np.bool_)):  # float first: asking an abstract class takes microseconds
+    """A reward from user code as a plain float; None for anything that is not a finite number, text and None included.
+    Numpy's numbers are accepted, and truth values are 1 and 0."""
+    if not isinstance(given, (float, Real, np.bool_)):  # float first: checking an abstract class takes microseconds
         return None
     try:
         number = float(given)
@@ -97,7 +98,7 @@ def finite_number(given: object) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSpec:
-    """What an environment is, before it is played: its name, the tools it offers, and the roles that act in it."""
+    """The static description of an environment: its name, its tools, and its roles."""
 
     name: str
     description: str
@@ -107,10 +108,10 @@ class EnvironmentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn. One object feeds the engine's request and the learner's log-softmax.
+    """How tokens are sampled. The engine's request and the learner's log-softmax use the same object.
 
-    `temperature` 0 is greedy and is for evaluation only: a trained log-prob needs a distribution. `max_seconds` is the
-    time that a reply may take beside the engine's own limit.
+    `temperature` 0 is greedy and is for evaluation only: a trained log-prob needs a distribution. `max_seconds` limits
+    a reply's time in addition to the engine's own limit.
     """
 
     temperature: float = 1.0
@@ -131,18 +132,18 @@ class FinishReason(StrEnum):
     STOP = "stop"
     """The policy sampled a stop token; it is the last token of the completion."""
     LENGTH = "length"
-    """The token budget ran out while the policy was talking."""
+    """The token budget was used up before a stop token."""
     TIME = "time"
-    """The time budget ran out while the policy was talking."""
+    """The time budget was used up before a stop token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
-    """One reply of the policy, token by token as it was sampled.
+    """One reply of the policy, with its tokens exactly as sampled.
 
-    `token_ids` `int32 [N]`; `logprobs` `float32 [N]`, of the distribution sampled from;
-    `versions` `int32 [N]`, the policy version that sampled each token; `routing` `int16 [P + N - 1, layers, k]` the
-    experts that the engine chose for the prompt and the reply but its last token, where it says so.
+    `token_ids` `int32 [N]`; `logprobs` `float32 [N]`, of the distribution sampled from; `versions` `int32 [N]`, the
+    policy version that sampled each token; `routing` `int16 [P + N - 1, layers, k]` the experts that the engine chose
+    for the prompt and the reply except its last token, where they are known.
     """
 
     token_ids: NDArray[np.int32]
@@ -154,15 +155,15 @@ class Completion:
 
 
 class TokenLogprobs(NamedTuple):
-    """What an engine says of given tokens `[T]`: the log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, and
-    the experts that it chose, `int16 [T, layers, k]`, where it says so."""
+    """An engine's log-probs of given tokens `[T]`: `float32 [T - 1]` of tokens 1..T-1 at temperature 1, and the experts
+    that it chose, `int16 [T, layers, k]`, where they are known."""
 
     logprobs: NDArray[np.float32]
     routing: Routing | None = None
 
 
 class TokenKind(IntEnum):
-    """Who wrote a token. Only ACTION tokens are trained."""
+    """The origin of a token. Only ACTION tokens are trained."""
 
     PROMPT = 0
     ACTION = 1
@@ -171,7 +172,8 @@ class TokenKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One turn of an episode: the half-open token range of its actions, and what the environment said of it."""
+    """One turn of an episode: the half-open token range of its actions, and the environment's reward and end flags for
+    it."""
 
     start: int
     stop: int
@@ -182,10 +184,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Segment:
-    """A run of tokens that the model saw as one context. All arrays have one length `[T]`.
+    """A sequence of tokens that the model saw as one context. All arrays have one length `[T]`.
 
-    `logprobs` and `versions` are meaningful where `kinds` is ACTION; elsewhere 0 and -1. `routing` `int16
-    [T, layers, k]` are the experts that the engine chose, -1 where it did not say.
+    `logprobs` and `versions` are meaningful where `kinds` is ACTION; elsewhere 0 and -1. `routing` `int16 [T, layers,
+    k]` are the experts that the engine chose, -1 where they are unknown.
     """
 
     token_ids: NDArray[np.int32]
@@ -197,6 +199,7 @@ class Segment:
 
     @property
     def action_mask(self) -> NDArray[np.bool_]:
+        """`bool [T]`: true at ACTION tokens."""
         mask: NDArray[np.bool_] = self.kinds == TokenKind.ACTION
         return mask
 
@@ -210,7 +213,7 @@ class EpisodeStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Seconds an episode spent in each place, waiting for its turn there included."""
+    """Seconds that an episode spent in generation and in its environment, queueing included."""
 
     generate_seconds: float = 0.0
     environment_seconds: float = 0.0
@@ -220,8 +223,8 @@ class Timings:
 class Trajectory:
     """The record of one episode, as one role saw it. `response` is the policy's last reply as text.
 
-    With an environment `conversation` is all that was said, in order, for people; `malformed_calls` counts the replies
-    whose tool calls could not be read. `out_of_time` tells an episode that was cut off by a clock.
+    With an environment `conversation` contains all messages in order, for people; `malformed_calls` counts the replies
+    with malformed tool calls. `out_of_time` marks an episode that a time limit cut off.
     """
 
     task: Task
@@ -237,17 +240,17 @@ class Trajectory:
 
     @property
     def action_tokens(self) -> int:
+        """Number of ACTION tokens in all segments."""
         return int(sum(int(segment.action_mask.sum()) for segment in self.segments))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """What a scorer said of a trajectory. `parts` are the named pieces before weighting.
+    """The score of a trajectory. `parts` are the named parts before weighting.
 
-    The rewards of the turns, times `turn_weight`, are part of the value: each is paid at its turn, and what is left of
-    the value at the end. With `only_turns` nothing is left: the episode was judged along the way and not at its end.
-    `failure` is the kind of a scorer's failure where the value is what the recipe gives to such replies; `detail`
-    is for people.
+    The rewards of the turns, times `turn_weight`, are part of the value: each is credited to its turn, and the rest of
+    the value to the end. With `only_turns` there is no rest: all rewards are those of turns. `failure` is the kind of a
+    scorer's failure where `value` is the recipe's score for such replies; `detail` is for people.
     """
 
     value: float
@@ -260,7 +263,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unscored:
-    """A scorer that broke: there is no number. `kind` is one word for counting, `detail` a sentence for people."""
+    """The scorer failed: there is no score. `kind` is one word for counting, `detail` a sentence for people."""
 
     kind: str
     detail: str = ""
@@ -268,9 +271,9 @@ class Unscored:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Failed:
-    """An episode or a group whose environment, engine or scorers broke. It is counted, never trained.
+    """An episode or a group whose environment, engine or scorers failed. It is counted, never trained.
 
-    `samples` is what a failed group had played before it was given up, for the records.
+    `samples` are the samples that a failed group had played before, for the records.
     """
 
     kind: str
@@ -280,7 +283,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """The right to play one group: its place in the order of training and the version it was admitted at."""
+    """The right to play one group: its position in the order of training and the version at its admission."""
 
     ordinal: int
     version: PolicyVersion
@@ -288,18 +291,20 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """One episode's fate within its group: a trajectory with its score, or the failure that took its place."""
+    """One episode of a group: a trajectory with its score, or the failure in its place."""
 
     trajectory: Trajectory | Failed
     score: Scored | Unscored
 
     @property
     def trainable(self) -> bool:
+        """Whether the episode has a trajectory and a score."""
         return isinstance(self.trajectory, Trajectory) and isinstance(self.score, Scored)
 
     @property
     def failure_kind(self) -> str | None:
-        """Why it cannot be trained: the kind of the episode's failure, else of its scorer's; None where it can."""
+        """Why it cannot be trained: the kind of the episode's failure, else of its scorer's; None where it can be
+        trained."""
         broken = self.trajectory if isinstance(self.trajectory, Failed) else self.score
         return None if isinstance(broken, Scored) else broken.kind
 
@@ -308,7 +313,8 @@ class Sample:
 class Group:
     """All episodes of one task under one ticket, in sample order.
 
-    `baseline` is one more episode, played greedily to compare the others with and never trained (ReMax)."""
+    `baseline` is an additional greedy episode that the others are compared with; it is never trained (ReMax).
+    """
 
     ticket: Ticket
     task: Task
@@ -317,7 +323,7 @@ class Group:
 
     @property
     def trainable(self) -> tuple[tuple[int, Trajectory, Scored], ...]:
-        """`(sample index, trajectory, score)` of the samples that have a number."""
+        """`(sample index, trajectory, score)` of the samples that have a score."""
         return tuple(
             (index, sample.trajectory, sample.score)
             for index, sample in enumerate(self.samples)
@@ -326,7 +332,7 @@ class Group:
 
     @property
     def rewards_by_role(self) -> dict[str, list[float]]:
-        """The rewards that are compared with one another, in sample order."""
+        """The rewards to compare with one another, by role, in sample order."""
         rewards: dict[str, list[float]] = {}
         for _, trajectory, score in self.trainable:
             rewards.setdefault(trajectory.role, []).append(score.value)
@@ -334,13 +340,13 @@ class Group:
 
     @property
     def all_equal(self) -> bool:
-        """Whether there is nothing to compare: no role has two different rewards."""
+        """Whether no role has two different rewards, so that there is nothing to compare."""
         return all(len(set(rewards)) < 2 for rewards in self.rewards_by_role.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Filtered:
-    """A whole group that the recipe's filter would rather not train (for instance: all rewards equal)."""
+    """A group that the recipe's filter excludes from training (for instance: all rewards equal)."""
 
     group: Group
     reason: str
@@ -348,7 +354,8 @@ class Filtered:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainedSample:
-    """What an update did with one trajectory: its advantage and the learner's log-probs in the pass of its first step.
+    """The training of one trajectory in an update: its advantage, and the learner's log-probs in the forward pass of
+    its first step.
 
     `advantages` and `logprobs` are `float32 [A]` over the ACTION tokens of all segments in order.
     """
@@ -361,7 +368,7 @@ class TrainedSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Updated:
-    """The outcome of one update: reduced metrics, and per sample what was trained."""
+    """The result of one update: reduced metrics, and what was trained, per sample."""
 
     metrics: Mapping[str, float]
     samples: tuple[TrainedSample, ...]
@@ -369,7 +376,7 @@ class Updated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A file as it was written: its size in bytes and the checksum of its content."""
+    """A written file: its size in bytes and the checksum of its content."""
 
     size: int
     checksum: str

@@ -8,7 +8,7 @@ from statistics import median
 
 from benchmarks.end_to_end.workload import SAMPLES_PER_UPDATE, Lengths, Precision
 
-PHASES = ("generate", "publish", "train", "wait", "controller")
+PHASES = ("generate", "weight_sync", "train", "wait", "controller")
 """Where an update's seconds go. `generate` may overlap the rest; without it they add up to the update."""
 
 

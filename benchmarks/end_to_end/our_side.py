@@ -23,11 +23,11 @@ from benchmarks.end_to_end.workload import (
 from rlhf.recipe.loading import recipe_from
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
-from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, read_episodes
 from rlhf.runs.tracing import Span, busy_seconds
 from rlhf.types import Completion, Prompt, Sampling
 
-LEARNER_PHASES = ("publish", "train", "wait")
+LEARNER_PHASES = ("weight_sync", "train", "wait")
 """What the learner does, one after the other; what is left of an update is the controller's."""
 
 
@@ -93,7 +93,7 @@ def end_replies_as_drawn(drawn: Sequence[int]) -> None:
 
 def check_trained(episodes: Iterable[EpisodeRecord], drawn: Sequence[int], *, samples: int) -> None:
     """Every sample was trained, and was as long as drawn."""
-    trained = [episode for episode in episodes if episode.fate is Fate.TRAINED]
+    trained = [episode for episode in episodes if episode.outcome is EpisodeOutcome.TRAINED]
     assert len(trained) == samples, "not every sample was trained"
     for episode in trained:
         sampled = sum(version is not None for version in episode.versions or ())
@@ -110,7 +110,7 @@ def steady_state(spans: Sequence[Span], *, warmup: int, updates: int) -> dict[st
 
     The first publish comes before the first update.
     """
-    publishes = sorted(span.start + span.seconds for span in spans if span.name == "publish")
+    publishes = sorted(span.start + span.seconds for span in spans if span.name == "weight_sync")
     began, ended = publishes[warmup], publishes[warmup + updates]
     busy = busy_seconds(clipped(span, began, ended) for span in spans if span.start < ended and _end(span) > began)
     phases = {name: busy.get(name, 0.0) / updates for name in ("generate", *LEARNER_PHASES)}

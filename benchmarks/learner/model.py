@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.end_to_end.model import SHAPE
 from rlhf.models.policy import PolicyModel
 from rlhf.models.tiny import byte_tokenizer, tiny_model
-from rlhf.trainer.batch import Batch, Entry, MicroBatch, assemble
+from rlhf.trainer.batching.batch import Batch, Entry, MicroBatch, assemble
 from rlhf.types import Segment, TokenKind
 
 VOCABULARY = 2048

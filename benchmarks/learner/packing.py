@@ -11,7 +11,7 @@ from benchmarks.end_to_end.workload import reply_tokens
 from benchmarks.learner.clock import fastest
 from benchmarks.learner.figures import Figure
 from benchmarks.learner.model import SAMPLES, batch, loss, policy
-from rlhf.trainer.batch import Batch, MicroBatch, build_minibatches
+from rlhf.trainer.batching.batch import Batch, MicroBatch, build_minibatches
 
 TOKENS_PER_MICROBATCH = 4096
 TIMED_GROUPS = 4

@@ -15,10 +15,10 @@ from benchmarks.learner.model import PROMPT_TOKENS, SAMPLES, batch, loss, policy
 from benchmarks.learner.packing import packed
 from rlhf.models.config import ModelConfig
 from rlhf.models.policy import PolicyModel
-from rlhf.trainer import zero
-from rlhf.trainer.batch import MicroBatch
+from rlhf.trainer.batching.batch import MicroBatch
 from rlhf.trainer.config import TrainerConfig
-from rlhf.trainer.learner_worker import LearnerWorker
+from rlhf.trainer.rank import zero
+from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.settings import LearnerSettings
 
 TOKENS = 2048

@@ -1,8 +1,8 @@
-"""Somebody else's code, run to an outcome: what it returns, or what it raised, as data.
+"""Runs third-party code and returns its outcome as data: the return value, or the exception that it raised.
 
-Environments, scorers, agents, callbacks and vLLM may raise anything at any time. Who calls them does it by these two
-functions and decides what a failure is called. Broadly catch else only `rlhf/reward/checking/`, which runs in a sandbox
-without this package, and the last frame of a process or of a run.
+Environments, scorers, agents, callbacks and vLLM may raise any exception at any time. Callers run them through these
+two functions and decide how a failure is named. Only two other places catch broadly: `rlhf/reward/code/checking/`,
+which runs in a sandbox without this package, and the last frame of a process or of a run.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ Kinds = type[BaseException] | tuple[type[BaseException], ...]
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """It ended with an error."""
+    """The call ended with this exception."""
 
     error: BaseException
 
 
 def attempt(work: Callable[[], T], *, also: Kinds = ()) -> T | Raised:
-    """What `work` returns, or `Raised`. `also` are kinds beyond `Exception`: `SystemExit` where code that calls
-    `sys.exit` has broken and its host goes on, `BaseException` where a thread must tell whatever ended its work."""
+    """The return value of `work`, or `Raised`. `also` names exception types beyond `Exception`: `SystemExit` where a
+    call of `sys.exit` must not end the host process, `BaseException` where a thread must report whatever ended its
+    work."""
     try:
         return work()
-    except Exception as error:  # noqa: BLE001 - somebody else's code: whatever it raises becomes data, here alone
+    except Exception as error:  # noqa: BLE001 - third-party code: any exception becomes data, only in this file
         return Raised(error)
     except also as error:
         return Raised(error)
 
 
 async def attempt_awaiting(work: Awaitable[T], *, also: Kinds = (), but: Kinds = ()) -> T | Raised:
-    """As `attempt`, of what is awaited. What is of the kinds `but` passes; so does a cancellation, unless `also` names
-    it."""
+    """Like `attempt`, for an awaitable. Exceptions of the types `but` propagate; so does a cancellation, unless `also`
+    names it."""
     try:
         return await work
     except but:
         raise
-    except Exception as error:  # noqa: BLE001 - somebody else's code: whatever it raises becomes data, here alone
+    except Exception as error:  # noqa: BLE001 - third-party code: any exception becomes data, only in this file
         return Raised(error)
     except also as error:
         return Raised(error)

@@ -1,4 +1,4 @@
-"""Calls that block, with deadlines that hold."""
+"""Runs blocking calls in a thread, with deadlines that hold even when a call hangs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class BlockingCalls:
-    """One daemon thread that runs calls in turn.
+    """One daemon thread that runs calls one after the other.
 
-    A daemon, because the thread of an executor is joined at the end of the program, however long its call hangs. One
-    for all calls, because what a library starts may be tied to the thread that started it: Ray asks the kernel to kill
-    its processes when that thread ends.
+    It is a daemon thread, because the program joins an executor's threads at exit, however long a call hangs. All calls
+    share one thread, because a library may tie its processes to the thread that started them: Ray asks the kernel to
+    kill its processes when that thread ends.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,8 @@ class BlockingCalls:
         threading.Thread(target=self._work, name="blocking calls", daemon=True).start()
 
     async def run(self, awaited: str, call: Callable[[], T], seconds: float) -> T:
-        """What `call` returns or raises. `DeadlinePassed` when that takes longer, the calls before it included."""
+        """Returns or raises what `call` does. Raises `DeadlinePassed` when that takes longer, earlier queued calls
+        included."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
 

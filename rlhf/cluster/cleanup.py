@@ -1,4 +1,4 @@
-"""What a tree of processes leaves behind, found through /proc: the processes themselves and their shared memory."""
+"""Finds (through /proc) and removes what a process tree leaves behind: its processes and their shared memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pathlib import Path
 SHARED_MEMORY = Path("/dev/shm")
 KILL_SECONDS = 5.0
 LOOKS = 4
-"""How often a new segment's owner is looked for before it counts as someone else's."""
+"""Number of attempts to find a new segment's owner before the segment counts as another program's."""
 OWNED_BY_LIBRARIES = ("psm_", "sem.mp-", "torch_", "nccl-", "__KMP_REGISTERED_LIB_", "sem.loky-", "plasma")
-"""Names that Python, torch, NCCL, OpenMP and Ray give; those that appeared meanwhile and nobody holds are nobody's."""
+"""Name prefixes used by Python, torch, NCCL, OpenMP and Ray. A new segment with such a name that no process holds is
+removed."""
 
 
 class Leftovers:
-    """Remembers which shared memory the descendants of this process hold, and removes all of it at the end."""
+    """Records which shared memory segments this process's descendants hold, and removes all of them at the end."""
 
     def __init__(self) -> None:
         self._before = _segments()
@@ -26,7 +27,7 @@ class Leftovers:
         self._ours: set[str] = set()
 
     def notice(self) -> None:
-        """Find the owners of segments that appeared since; cheap while there are none."""
+        """Find the owners of segments that appeared since the start; cheap while there are none."""
         for name in _segments() - self._before:
             self._looks[name] = self._looks.get(name, 0) + 1
         unknown = {name for name, looks in self._looks.items() if looks <= LOOKS} - self._ours
@@ -34,18 +35,18 @@ class Leftovers:
             self._ours |= unknown & _held_by(descendants(os.getpid()))
 
     def remove(self) -> None:
-        """Kill every descendant and unlink the segments that were theirs and that nobody holds any more."""
+        """Kill every descendant, and unlink the segments that belonged to them and that no process holds any more."""
         self.notice()
         kill_descendants()
         new = _segments() - self._before
         gone = {name for name in new if name in self._ours or name.startswith(OWNED_BY_LIBRARIES)}
         for name in gone - _held_by(_all_processes()) if gone else ():
-            with contextlib.suppress(FileNotFoundError, PermissionError):  # gone meanwhile, or another user's
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # already gone, or another user's
                 (SHARED_MEMORY / name).unlink()
 
 
 def kill_descendants() -> None:
-    """SIGKILL and reap all processes below this one, again while new ones appear, for a bounded time."""
+    """Send SIGKILL to all processes below this one and reap them; repeat while new ones appear, for a bounded time."""
     deadline = time.monotonic() + KILL_SECONDS
     while (alive := descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in alive:
@@ -83,8 +84,8 @@ def _segments() -> set[str]:
 
 
 def _held_by(pids: Iterable[int]) -> set[str]:
-    """Names under /dev/shm that these processes map or have open. Compared by inode: who makes a semaphore maps it
-    under a passing name."""
+    """Names under /dev/shm that these processes map or have open. Compared by inode, because the creator of a semaphore
+    maps it under a temporary name."""
     held = {inode for pid in pids for inode in _shared_inodes(pid)}
     return {entry.name for entry in os.scandir(SHARED_MEMORY) if entry.inode() in held}
 

@@ -1,4 +1,4 @@
-"""Where the processes run."""
+"""Settings for where the processes of a run are placed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from rlhf.config import Config
 
 
 class ClusterConfig(Config):
-    """One process, or Ray."""
+    """Whether a run uses one process or a Ray cluster, and how workers are placed."""
 
     kind: Literal["local", "ray"] = "ray"
     """`local`: everything in one process, without Ray, so that a debugger works; `ray`: a process for every worker."""
     address: str | None = None
     """An existing Ray cluster to join; a fresh one on this machine when absent."""
     nodes: int = Field(1, ge=1)
-    """Nodes that the cluster at `address` must have before anything is placed; they are waited for."""
-    learners: Literal["pack", "spread"] = "pack"
-    """How learner ranks are dealt to nodes: on as few as can be, so that most of their traffic stays within a node; or
-    as evenly as the room allows, so that each has more of its node's memory. Ranks of a node are consecutive."""
+    """Number of nodes that the cluster at `address` must have before workers are placed. The run waits for them."""
+    learner_placement: Literal["pack", "spread"] = "pack"
+    """How learner ranks are placed on nodes. `pack`: on as few nodes as possible, so that most traffic stays within a
+    node. `spread`: as evenly as capacity allows, so that each rank has more of its node's memory. Ranks of a node are
+    consecutive."""
     placement_timeout_seconds: float = Field(60, gt=0)
-    """Deadline for the nodes to join, and for the cluster to give every worker its place."""
+    """Deadline for the nodes to join, and for the cluster to start every worker."""

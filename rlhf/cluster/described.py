@@ -1,4 +1,4 @@
-"""A plan as people read it: a line a worker, and where there are many, a line for workers and nodes that are alike."""
+"""Formats a placement plan as a table: one line per worker, or one line per group of similar workers and nodes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from itertools import groupby
 from rlhf.cluster.resources import Placement, Plan
 
 LONGEST_TABLE = 24
-"""Workers up to which each has a line of its own."""
+"""Largest number of workers for which each has its own line."""
 WORDS = 2
-"""Columns of words, on the left; the others are numbers."""
+"""Number of text columns, on the left; the others are numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Neighbours of one role, so many on each of some nodes that follow one another. `last_at` is the last node's place
+    """Consecutive workers of one role on consecutive nodes, `each` of them per node. `last_at` is the last node's index
     among all nodes."""
 
     first: Placement
@@ -35,7 +35,7 @@ def describe(plan: Plan) -> str:
 
 
 def _alike(plan: Plan) -> Iterator[Share]:
-    """The plan's workers in as few shares as tell all."""
+    """Merge the plan's workers into as few shares as possible without losing information."""
     at = {node: place for place, node in enumerate(plan.nodes)}
     open_share: Share | None = None
     for _, grouped in groupby(plan.placements, key=lambda placed: (placed.role, placed.node)):

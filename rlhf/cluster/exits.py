@@ -1,4 +1,4 @@
-"""How a process of this machine ended, told by the kernel although its parent has reaped it."""
+"""How a process on this machine ended, read from the kernel even if its parent has already reaped it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLL_SECONDS = 0.02
 
 
 def watch_exit(pid: int) -> int | None:
-    """A descriptor that remembers the process `pid`, or None when it is gone already."""
+    """A pidfd for the process `pid`, or None when the process no longer exists."""
     try:
         return os.pidfd_open(pid)
     except OSError:
@@ -26,9 +26,10 @@ def watch_exit(pid: int) -> int | None:
 
 
 async def exit_cause(pidfd: int, timeout_seconds: float) -> str | None:
-    """`killed by SIGKILL`, `exited with code 3`; None where it has not ended in time, or the kernel does not tell.
+    """`killed by SIGKILL`, `exited with code 3`; None if it has not ended in time, or the kernel does not report it.
 
-    A kernel tells (from 6.15 on) once the parent has reaped the process, which may be later than its end is seen.
+    Kernels from 6.15 on report the exit once the parent has reaped the process, which may be later than its end is
+    seen.
     """
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline:
@@ -43,7 +44,7 @@ async def exit_cause(pidfd: int, timeout_seconds: float) -> str | None:
 
 
 def _ask(pidfd: int) -> int | None:
-    """The wait status, None before the process is reaped."""
+    """The wait status; None before the process is reaped."""
     asked = bytearray(struct.pack("=Q", PIDFD_INFO_EXIT).ljust(PIDFD_INFO_SIZE, b"\0"))
     fcntl.ioctl(pidfd, PIDFD_GET_INFO, asked)
     told: int = struct.unpack_from("=i", asked, EXIT_CODE_OFFSET)[0]
@@ -51,7 +52,7 @@ def _ask(pidfd: int) -> int | None:
 
 
 def describe_status(status: int) -> str:
-    """A wait status in words."""
+    """Describe a wait status in words."""
     if os.WIFSIGNALED(status):
         return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
     return f"exited with code {os.waitstatus_to_exitcode(status)}"

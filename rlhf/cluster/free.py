@@ -1,4 +1,4 @@
-"""What is still free on a node while a plan is made."""
+"""Free resources of a node while a plan is made."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rlhf.cluster.resources import ROUNDING, Resources, Role
 
 @dataclass(slots=True)
 class Free:
-    """Cores, and the share of each GPU: a worker takes whole GPUs, or a share of a single one."""
+    """Free cores, and the free share of each GPU. A worker takes whole GPUs, or a share of a single one."""
 
     cpus: float
     gpus: list[float]
 
     def room(self, role: Role) -> int:
-        """How many workers of a role fit."""
+        """Number of workers of a role that fit."""
         by_cores = math.floor((self.cpus + ROUNDING) / role.cpus) if role.cpus else role.count
         return min(by_cores, self._room_on_gpus(role.gpus) if role.gpus else role.count, role.count)
 
     def take(self, role: Role, count: int) -> None:
-        """Give so many workers their places; there is room for them."""
+        """Assign resources to `count` workers; the caller has checked that they fit."""
         self.cpus -= count * role.cpus
         if role.gpus >= 1:
             whole = [at for at, share in enumerate(self.gpus) if share > 1 - ROUNDING]
@@ -36,7 +36,7 @@ class Free:
         return sum(_parts(share, asked) for share in self.gpus)
 
     def _take_parts(self, asked: float, count: int) -> None:
-        """GPUs that are in use already come first, so that whole ones stay whole."""
+        """Takes shares from GPUs that are already in use first, so that whole GPUs stay free."""
         for at in sorted(range(len(self.gpus)), key=lambda at: self.gpus[at]):
             here = min(count, _parts(self.gpus[at], asked))
             self.gpus[at] -= here * asked
@@ -44,6 +44,7 @@ class Free:
 
 
 def free_of(node: Resources) -> Free:
+    """The resources of a node of which nothing is taken yet."""
     return Free(node.cpus, [1.0] * math.floor(node.gpus + ROUNDING))
 
 

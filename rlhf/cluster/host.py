@@ -1,15 +1,17 @@
-"""Holds one worker's object and runs its methods; the same for a worker in this process and in a Ray worker."""
+"""Holds one worker's object and runs its methods; the same code for a worker in this process and in a Ray worker."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
 import inspect
+import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from rlhf import errors
@@ -38,46 +40,46 @@ class WorkerHost:
 
     async def construct(self, kwargs: Mapping[str, Any]) -> MethodResult:
         """Import the factory and construct it."""
-        return await self._answer(partial(self._construct, kwargs))
+        return await self._answer(lambda: partial(self._construct, kwargs))
 
     async def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MethodResult:
-        """Run one method of the object."""
-        return await self._answer(partial(self._method(method), *args, **kwargs))
+        """Run one method of the object, or of an attribute of it that a dotted name leads to."""
+        return await self._answer(lambda: partial(attrgetter(method)(self._target), *args, **kwargs))
 
     async def close(self) -> MethodResult:
         """Call the object's `close`, if it has one."""
         if not hasattr(self._target, "close"):
             return MethodResult()
-        return await self._answer(self._target.close)
+        return await self._answer(lambda: self._target.close)
 
     def _construct(self, kwargs: Mapping[str, Any]) -> None:
         self._target = resolve_name(self._factory)(**kwargs)
 
-    def _method(self, name: str) -> Any:
-        """Looked up when it runs, so that a wrong name is the call's failure and not the host's."""
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            return getattr(self._target, name)(*args, **kwargs)
-
-        found = inspect.getattr_static(self._target, name, None)
-        return getattr(self._target, name) if inspect.iscoroutinefunction(found) else run
-
-    async def _answer(self, function: Any) -> MethodResult:
-        if inspect.iscoroutinefunction(function):
-            value = await attempt_awaiting(function())
-        else:
-            value = await attempt_awaiting(asyncio.get_running_loop().run_in_executor(self._threads, function))
+    async def _answer(self, find: Callable[[], Callable[[], Any]]) -> MethodResult:
+        """A missing method is a failure of the call, and not of the host."""
+        value = await attempt_awaiting(self._run(find))
         return _failure(value.error) if isinstance(value, Raised) else MethodResult(value=value)
+
+    async def _run(self, find: Callable[[], Callable[[], Any]]) -> Any:
+        function = find()
+        if inspect.iscoroutinefunction(function):
+            return await function()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
 
 def resolve_name(name: str) -> Any:
-    """What `module:name` names."""
+    """The object that `module:name` refers to."""
     module, _, attribute = name.partition(":")
     return vars(importlib.import_module(module))[attribute]
 
 
+def find_in(folders: Iterable[str]) -> None:
+    """Find modules of these folders too, after all others."""
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
+
+
 def value_of(worker: str, method: str, answer: MethodResult) -> Any:
-    """The value of an answer, or its failure raised."""
+    """The value of a result; raises its failure if it has one."""
     if not answer.error:
         return answer.value
     known = vars(errors).get(answer.error)

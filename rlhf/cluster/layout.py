@@ -1,4 +1,4 @@
-"""How equal workers are dealt to nodes that have room for so many each."""
+"""Distributes equal workers over nodes, given how many fit on each."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 Layout = Literal["fill", "pack", "spread"]
-"""`fill`: node after node in their order; `pack`: on as few nodes as can be; `spread`: as evenly as the room allows."""
+"""`fill`: node after node in order; `pack`: on as few nodes as possible; `spread`: as evenly as capacity allows."""
 
 
 def workers_per_node(layout: Layout, rooms: Sequence[int], count: int) -> list[int]:
-    """How many of `count` workers each node takes, at most its room, and no more in all than there is room for."""
+    """Number of the `count` workers that each node takes. No node takes more than fits; if all are full, the rest is
+    left out."""
     if layout == "spread":
         return _evenly(rooms, min(count, sum(rooms)))
     order = range(len(rooms)) if layout == "fill" else sorted(range(len(rooms)), key=lambda at: -rooms[at])
@@ -23,7 +24,8 @@ def workers_per_node(layout: Layout, rooms: Sequence[int], count: int) -> list[i
 
 
 def _evenly(rooms: Sequence[int], count: int) -> list[int]:
-    """Every node takes up to one level, the highest that `count` reaches, and the first ones that can take one more."""
+    """Every node takes workers up to one level, the highest that `count` reaches; the first nodes with room take one
+    more."""
     level = bisect_right(range(count + 1), count, key=lambda level: sum(min(room, level) for room in rooms)) - 1
     taken = [min(room, level) for room in rooms]
     left = count - sum(taken)

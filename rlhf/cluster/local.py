@@ -1,4 +1,4 @@
-"""Every worker in this process, without Ray, so that a debugger works."""
+"""A cluster with every worker in this process, without Ray, so that a debugger works."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LocalWorker:
 
 
 class LocalCluster:
-    """The same plan and the same calls as a cluster of processes. A worker cannot die without this process."""
+    """The same plan and the same calls as a cluster of processes. A worker cannot die unless this process dies."""
 
     def __init__(self) -> None:
         self._roles: dict[str, Role] = {}
@@ -51,7 +51,8 @@ class LocalCluster:
     async def start(
         self, roles: Sequence[Role], log_dir: Path, tell: Callable[[Plan], None] = lambda plan: None
     ) -> Plan:
-        """Plan, and set the roles' environment here. Raises `PlacementError`, also where two roles' variables clash."""
+        """Plan, and set the roles' environment variables here. Raises `PlacementError`, also if two roles' variables
+        conflict."""
         planned = plan(roles, [this_machine()])
         tell(planned)
         os.environ.update(thread_environment(planned.placements) | shared_environment(roles))
@@ -59,7 +60,7 @@ class LocalCluster:
         return planned
 
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> list[LocalWorker]:
-        """Construct the role's objects at once and wait for all of them."""
+        """Construct the role's objects concurrently and wait for all of them."""
         asked = self._roles[role]
         names = [worker_name(role, index) for index in range(asked.count)]
         workers = [LocalWorker(name, WorkerHost(asked.factory, asked.concurrency)) for name in names]
@@ -76,14 +77,14 @@ class LocalCluster:
             await asyncio.sleep(3600)
 
     async def stop(self) -> None:
-        """Close every object that has a `close`; one that cannot close does not keep the others open."""
+        """Close every object that has a `close`; a failing `close` does not prevent the others."""
         workers = [worker for role in self._workers.values() for worker in role]
         self._workers.clear()
         await asyncio.gather(*(worker.close() for worker in workers), return_exceptions=True)
 
 
 def shared_environment(roles: Sequence[Role]) -> dict[str, str]:
-    """One environment for all roles. Raises `PlacementError` naming the variable that two of them set differently."""
+    """One environment for all roles. Raises `PlacementError` naming a variable that two roles set differently."""
     owners: dict[str, Role] = {}
     for role in roles:
         for variable, value in role.env.items():
@@ -97,6 +98,7 @@ def shared_environment(roles: Sequence[Role]) -> dict[str, str]:
 
 
 def thread_environment(placements: Sequence[Placement]) -> dict[str, str]:
-    """Variables that pin a process to the threads of its largest placement; unbound pools are many times slower."""
+    """Variables that limit thread pools to the threads of the largest placement; unlimited pools are many times
+    slower."""
     threads = str(max((placement.threads for placement in placements), default=1))
     return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)

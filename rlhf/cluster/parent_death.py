@@ -1,4 +1,5 @@
-"""Children that must not outlive their parent. Nothing heavy is imported: scorers and environments start with it."""
+"""Ends child processes when their parent dies. Imports nothing heavy, because scorers and environments start with
+it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when `parent` dies, however it dies; end it where that has happened already."""
+    """Have the kernel kill this process when `parent` dies for any reason; exit if it is dead already."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel knew
+    if os.getppid() != parent:  # the parent died before the request reached the kernel
         os._exit(1)

@@ -1,7 +1,7 @@
-"""Which variables of this process's environment a child gets: those that programs need to run, and those it is named.
+"""Which environment variables a child process gets: those that programs commonly need, and those that are named for it.
 
-Environments and scorers are somebody else's code, and what runs in them may be what a policy wrote. The tokens of a
-run, of a hub, of a cloud are in the environment of whoever started it, and are not theirs.
+Environments and scorers are third-party code, and may run code that a policy wrote. The environment of the process that
+started the run may hold tokens of the run, of a model hub or of a cloud; children must not get these.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ BEGINNINGS = (
     "HF_", "TRANSFORMERS_", "TOKENIZERS_", "MUJOCO_", "MPL", "RLHF_", "COVERAGE_",
 )  # fmt: skip
 PROXIES = frozenset(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"))
-"""Passed on where they hold no password."""
+"""Passed on if their value holds no password."""
 SECRET = re.compile(r"TOKEN(?!IZER)|SECRET|PASSW|CREDENTIAL|_KEY|AUTH|COOKIE", re.IGNORECASE)
 NAMED_BY = "token_env"
-"""The argument by which a class is told where its token is."""
+"""The argument that tells a class which variable holds its token."""
 
 
 def passed_on(named: Iterable[str] = ()) -> dict[str, str]:
-    """The variables for a child; `named` are passed on whatever they hold."""
+    """The variables for a child; the `named` ones are passed on whatever their value."""
     wanted = frozenset(named)
     return {name: value for name, value in os.environ.items() if name in wanted or is_usual(name, value)}
 
 
 def is_usual(name: str, value: str) -> bool:
-    """Whether any child may have it."""
+    """Whether every child may have this variable."""
     if name in PROXIES:
         return "@" not in value
     return name in USUAL or (name.startswith(BEGINNINGS) and not SECRET.search(name))
 
 
 def named_in(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """The variables that arguments name, however deep: the values of `token_env`."""
+    """The variables that arguments name at any depth: the values of `token_env`."""
     for name, value in arguments.items():
         if name == NAMED_BY and isinstance(value, str):
             yield value

@@ -1,7 +1,8 @@
-"""Which worker runs where: a pure function from roles and nodes to placements. Nothing here knows Ray.
+"""Decides which worker runs on which node: a pure function from roles and nodes to placements, without Ray.
 
-A worker is whole on one node, an engine with all its tensor-parallel GPUs included. The workers of a role follow the
-order of the nodes, so that neighbours in rank share a node. Workers that need no GPU go to nodes that have none first.
+A worker runs on one node only, an engine with all its tensor-parallel GPUs included. The workers of a role follow the
+order of the nodes, so that workers of consecutive ranks share a node. Workers that need no GPU go to nodes without GPUs
+first.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ __all__ = ["Placement", "Plan", "Resources", "Role", "describe", "plan", "worker
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """The first worker that found no place."""
+    """The first worker for which no node has room."""
 
     role: Role
     index: int
 
 
 def plan(roles: Sequence[Role], nodes: Sequence[Resources]) -> Plan:
-    """Give every worker a place. Raises `PlacementError`.
+    """Place every worker. Raises `PlacementError`.
 
-    Roles are placed in the order given. Where that leaves one without a place the largest workers come first, which
-    always fits where sizes divide each other and there is one scarce thing; and at last evenly over the nodes.
+    Roles are placed in the given order. If a worker then finds no place, the largest workers are placed first; that
+    always fits if the sizes divide each other and only one resource is scarce. The last attempt distributes workers
+    evenly.
     """
     check_gpu_shares(roles)
     check_totals(roles, nodes)
@@ -55,7 +57,7 @@ def _attempts(roles: Sequence[Role]) -> Iterator[Sequence[Role]]:
 
 
 def _dealt(roles: Sequence[Role], nodes: Sequence[Resources]) -> list[list[int]] | Misfit:
-    """For each role, how many of its workers each node takes."""
+    """For each role, the number of its workers that each node takes."""
     free = [free_of(node) for node in nodes]
     dealt = []
     for role in roles:
@@ -68,7 +70,7 @@ def _dealt(roles: Sequence[Role], nodes: Sequence[Resources]) -> list[list[int]]
 
 
 def _taken(role: Role, nodes: Sequence[Resources], rooms: Sequence[int]) -> list[int]:
-    """How many each node takes. What needs no GPU fills the nodes without one before it takes room on the others."""
+    """Number of workers that each node takes. Workers without GPUs fill the nodes without GPUs first."""
     spare = [room if not role.gpus and not node.gpus else 0 for node, room in zip(nodes, rooms, strict=True)]
     scarce = [room - less for room, less in zip(rooms, spare, strict=True)]
     first = workers_per_node(role.layout, spare, role.count)

@@ -1,4 +1,4 @@
-"""Ray, imported after its environment is set; its warnings are about itself, and its signal handlers for itself."""
+"""Imports Ray after the environment is set, without Ray's own warnings and its SIGTERM handler."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 
 
 def ray_module() -> Any:
-    """Ray, for what it is asked once this process has joined."""
+    """The `ray` module, for calls after this process has joined a cluster."""
     import ray
 
     return ray
 
 
 def quiet_ray() -> Any:
-    """The module, before this process joins: with its environment as it is."""
+    """The `ray` module before this process joins a cluster, configured from the current environment."""
     ray = ray_module()
     if not ray.is_initialized():
         ray._raylet.Config.initialize(
             ""
-        )  # from this environment: whoever imported Ray before, as vLLM does, had another one
+        )  # from the current environment: vLLM, for example, may have imported Ray earlier with another one
     logging.getLogger("ray").setLevel(logging.ERROR)
     return ray
 
 
 def keep_our_sigterm() -> None:
-    """Ray's crash handler for SIGTERM, set when a process joins, gives way to the one that was there: it prints stacks,
-    and ends the process when it hears a second one, while SLURM and supervisors send several."""
+    """Restore the SIGTERM handler that Ray replaces when a process joins. Ray's crash handler prints stack traces and
+    ends the process at a second SIGTERM, but SLURM and supervisors send several."""
     ours = signal.getsignal(signal.SIGTERM)
     if ours is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)

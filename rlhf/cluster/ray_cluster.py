@@ -1,4 +1,4 @@
-"""Workers as Ray actors: a fresh Ray on this machine, or one to join."""
+"""Runs workers as Ray actors, in a new Ray instance on this machine or in an existing cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OBJECT_STORE_BYTES = 256 << 20
 CLOSE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 20.0
 GRACE_SECONDS = 5.0
-"""Beyond what Ray itself waits for."""
+"""Added to the time that Ray itself waits."""
 LIST_SECONDS = 10.0
 POLL_SECONDS = 0.5
 PRIVATE_RAY = {
@@ -40,16 +40,17 @@ PRIVATE_RAY = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
     "RAY_worker_niceness": "0",
 }
-"""A fresh Ray listens on the machine's address, so only who has this run's token may talk to it. Workers started ahead
-lack a role's environment and would only cost cores. What Ray prints of a dead worker, `WorkerDied` says in one line. By
-itself Ray would have its workers, which do all the work of a run, give way to every neighbour (nice 15)."""
+"""A new Ray instance listens on the machine's address, so a token of this run protects it. Prestarted workers lack a
+role's environment and would only use cores, so there are none. Ray's output about a dead worker is replaced by the one
+line of `WorkerDied`. By default Ray lowers its workers' priority (nice 15), but they do all the work of a run."""
 
 
 class RayCluster:
     """One Ray actor process for every placement."""
 
     def __init__(self, address: str | None = None, placement_timeout_seconds: float = 60.0, nodes: int = 1) -> None:
-        """Joins the cluster at `address` once it has so many `nodes`; starts one on this machine where it is None."""
+        """Joins the cluster at `address` once it has `nodes` nodes; starts a new one on this machine if `address` is
+        None."""
         self._address, self._nodes = address, nodes
         self._head: str | None = None
         self._placement_timeout_seconds = placement_timeout_seconds
@@ -63,10 +64,10 @@ class RayCluster:
     async def start(
         self, roles: Sequence[Role], log_dir: Path, tell: Callable[[Plan], None] = lambda plan: None
     ) -> Plan:
-        """Start or join Ray, wait for its nodes, plan, reserve the places and start a process in each.
+        """Start or join Ray, wait for its nodes, plan, reserve the resources and start one process per worker.
 
-        A fresh Ray is planned before it is started; `tell` gets the plan before its places are waited for. Raises
-        `PlacementError`, and `DeadlinePassed` when the cluster does not give the places in time.
+        A new Ray instance is started only after the plan is made; `tell` receives the plan before resources are
+        reserved. Raises `PlacementError`, and `DeadlinePassed` when the cluster does not provide the resources in time.
         """
         if self._address is None:
             self._start_forks(plan(roles, [this_machine()]), roles, log_dir)
@@ -83,7 +84,7 @@ class RayCluster:
         return planned
 
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> list[Any]:
-        """Construct the role's objects at once and wait for all of them, within its `start_timeout_seconds`."""
+        """Construct the role's objects concurrently and wait for all of them, within its `start_timeout_seconds`."""
         here, seconds = ray_module().get_runtime_context().get_node_id(), self._roles[role].start_timeout_seconds
         workers = self._workers[role]
         await asyncio.gather(*(worker.arrive(here, seconds) for worker in workers))
@@ -94,7 +95,7 @@ class RayCluster:
         return self._workers[role]
 
     async def watch(self) -> Never:
-        """Wait until any worker ends, and raise `WorkerDied` naming it and its cause."""
+        """Wait until any worker ends, then raise `WorkerDied` with its name and cause."""
         watching = [asyncio.ensure_future(worker.until_death()) for worker in self._all()]
         try:
             done, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +106,8 @@ class RayCluster:
             await asyncio.gather(*watching, return_exceptions=True)
 
     async def stop(self) -> None:
-        """End every worker and, where it was started here, Ray itself. Bounded; may be called after any failure."""
+        """End every worker and, if it was started here, Ray itself. Bounded in time; may be called after any
+        failure."""
         await asyncio.gather(*(worker.end(CLOSE_SECONDS) for worker in self._all()), return_exceptions=True)
         self._workers.clear()
         with contextlib.suppress(DeadlinePassed):
@@ -120,7 +122,7 @@ class RayCluster:
         return [worker for workers in self._workers.values() for worker in workers]
 
     def _start_forks(self, planned: Plan, roles: Sequence[Role], log_dir: Path) -> None:
-        """Workers of a Ray of our own come from a fork server, which imports what they need while Ray starts."""
+        """Starts a fork server for workers of our own Ray instance; it makes their imports while Ray starts."""
         self._temp_dir = socket_folder("ray-")
         environment = forked_environment(planned, roles)
         if environment is not None and SOCKET not in os.environ:
@@ -134,7 +136,7 @@ class RayCluster:
             start_ray(self._temp_dir)
 
     async def _gathered(self, deadline: float) -> list[RayNode]:
-        """The cluster's nodes, once there are as many as the recipe waits for. Raises `PlacementError`."""
+        """The cluster's nodes, once there are as many as the recipe asks for. Raises `PlacementError`."""
         while len(nodes := await self._nodes_now()) < self._nodes:
             if time.monotonic() > deadline:
                 names = [node.name for node in nodes]
@@ -160,7 +162,7 @@ class RayCluster:
             self._workers.setdefault(placement.role, []).append(worker)
 
     def _forks_of(self, role: Role) -> Path | None:
-        """The socket of the server that this role's workers are forked from: ours, or that of whoever started us."""
+        """The socket of the fork server for this role's workers: ours, or that of the process that started this one."""
         if not role.imports or self._address is not None:
             return None
         given = os.environ.get(SOCKET)
@@ -169,12 +171,12 @@ class RayCluster:
 
 @cache
 def private_token() -> str:
-    """A secret for every Ray that this process starts: a process reads its token once."""
+    """One token for every Ray instance that this process starts, because a process reads its token only once."""
     return secrets.token_hex(32)
 
 
 def start_ray(temp_dir: Path) -> None:
-    """Start a private Ray on this machine."""
+    """Start a private Ray instance on this machine."""
     os.environ.update(PRIVATE_RAY | {"RAY_AUTH_TOKEN": private_token()})
     ray = quiet_ray()
     machine = this_machine()

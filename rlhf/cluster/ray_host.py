@@ -1,4 +1,4 @@
-"""The Ray side of a worker: one actor process holding one object. Imported in the worker's process too."""
+"""The actor process of a Ray worker: one process that holds one object. Also imported in the worker's process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any, Never
 
-from rlhf.cluster.host import MethodResult, WorkerHost, resolve_name
+from rlhf.cluster.host import MethodResult, WorkerHost, find_in, resolve_name
 from rlhf.cluster.quiet_ray import ray_module
 from rlhf.transfer.interfaces import interface_environment, interface_toward
 
@@ -23,10 +23,10 @@ LARGEST_INT = 2**31 - 1
 
 
 class RayHost:
-    """A `WorkerHost` in a process of its own, whose output goes to `<log_dir>/<worker>.log`.
+    """A `WorkerHost` in its own process, whose output goes to `<log_dir>/<worker>.log`.
 
-    In a cluster that was joined, `head` is its head's address: what this process sends to other workers takes the
-    interface that leads there.
+    In a cluster that was joined, `head` is the address of its head: this process talks to other workers over the
+    network interface of the route to it.
     """
 
     def __init__(
@@ -35,11 +35,13 @@ class RayHost:
         imports: str,
         concurrency: int,
         environment: Mapping[str, str],
+        python_path: Sequence[str],
         log_file: str,
         head: str | None,
     ) -> None:
         redirect_output(Path(log_file))
         set_environment(environment)
+        find_in(python_path)
         end_at_once_on_sigterm()
         if head is not None:
             use_interface_toward(head)
@@ -49,11 +51,11 @@ class RayHost:
             self._importing.start()
 
     async def process(self) -> tuple[str, int]:
-        """Ray's id of the node this runs on, and the process id there."""
+        """Ray's id of this node, and the process id on it."""
         return ray_module().get_runtime_context().get_node_id(), os.getpid()
 
     async def construct(self, kwargs: Mapping[str, Any]) -> MethodResult:
-        if self._importing:  # two threads that import the same packages can meet half-made modules
+        if self._importing:  # if two threads import the same packages, one may see half-initialised modules
             await asyncio.to_thread(self._importing.join)
         return await self._host.construct(kwargs)
 
@@ -64,13 +66,14 @@ class RayHost:
         return await self._host.close()
 
     async def live(self) -> Never:
-        """Never answers: that this call fails is how an idle worker's death is noticed."""
+        """Never returns: the failure of this call reports the death of an idle worker."""
         while True:
             await asyncio.sleep(3600)
 
 
 def set_environment(environment: Mapping[str, str]) -> None:
-    """The role's variables. glibc has read those of its allocator already: it is told again."""
+    """Set the role's variables. glibc has already read its allocator's variables, so its allocator is configured
+    again."""
     os.environ.update(environment)
     libc = ctypes.CDLL(None)
     for variable, parameter in MALLOC_PARAMETERS.items():
@@ -79,8 +82,8 @@ def set_environment(environment: Mapping[str, str]) -> None:
 
 
 def use_interface_toward(head: str) -> None:
-    """Set the interface of the route to `head` for gloo and nccl, which read it when they start. What the node's own
-    environment says already stays. Raises `PlacementError`."""
+    """Set the network interface of the route to `head` for gloo and nccl, which read it when they start. A value in the
+    node's own environment is kept. Raises `PlacementError`."""
     interface = interface_toward(head)
     for variable, value in interface_environment(interface).items():
         os.environ.setdefault(variable, value)
@@ -89,18 +92,18 @@ def use_interface_toward(head: str) -> None:
 
 
 def end_at_once_on_sigterm() -> None:
-    """Ray's own handler waits for pending calls, of which `live` never ends. Actors may be made outside the main
-    thread, where Python sets no handlers, hence the C library's."""
+    """Exit at once on SIGTERM. Ray's own handler waits for pending calls, and `live` never ends. Actors may be created
+    outside the main thread, where Python cannot set signal handlers; so the C library sets it."""
     libc = ctypes.CDLL(None)
     libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
     libc.signal(signal.SIGTERM, None)
 
 
 def redirect_output(log_file: Path) -> None:
-    """Send this process's stdout and stderr, those of its C libraries and children included, to one file."""
+    """Redirect this process's stdout and stderr to one file, including output of C libraries and children."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with log_file.open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - for the life of the process
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - open for the lifetime of the process
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115

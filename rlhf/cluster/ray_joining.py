@@ -1,7 +1,7 @@
-"""Joining a Ray cluster that runs already: whether one answers at an address is known before Ray itself tries.
+"""Joins an existing Ray cluster, after a check with a deadline that a Ray head answers at the address.
 
-Where something else listens Ray would try for 40 seconds and more, in threads that cannot be stopped. So the head is
-asked for its nodes first, over the same wire but with a deadline.
+If another service listens there, Ray itself would try for 40 seconds and more, in threads that cannot be stopped. So
+the head is first asked for its nodes, over the same protocol but with a deadline.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from rlhf.errors import PlacementError
 from rlhf.transfer.interfaces import interface_toward
 
 KNOCK_SECONDS = 10.0
-"""For the head to answer a question that costs it nothing, and for this machine's own node to join."""
+"""Deadline for the head to answer a cheap question, and for this machine's own node to join."""
 POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A living node as the head tells of it."""
+    """A living node, as the head reports it."""
 
     id: str
     address: str
 
 
 def join_ray(address: str) -> str:
-    """Join the Ray cluster at an address, and return its head's host. Raises `PlacementError` when none answers there,
-    or not to us."""
+    """Join the Ray cluster at an address, and return its head's host. Raises `PlacementError` when no head answers
+    there, or it refuses this process."""
     ray = quiet_ray()
     more = knock(address) if names_a_port(address) else {}
     try:
@@ -40,13 +40,14 @@ def join_ray(address: str) -> str:
 
 
 def names_a_port(address: str) -> bool:
-    """Whether an address is `HOST:PORT`; `auto` and `ray://…` are for Ray to find."""
+    """Whether an address is `HOST:PORT`; Ray resolves `auto` and `ray://…` itself."""
     host, _, port = address.rpartition(":")
     return bool(host) and port.isdecimal() and "/" not in host
 
 
 def knock(address: str) -> dict[str, str]:
-    """Ask the head at `HOST:PORT`, and find the node of this machine. Arguments of `ray.init` that choose it.
+    """Ask the head at `HOST:PORT` for its nodes, and find this machine's node. Returns arguments for `ray.init` that
+    select it.
 
     Raises `PlacementError` within twice `KNOCK_SECONDS`.
     """
@@ -61,13 +62,13 @@ def knock(address: str) -> dict[str, str]:
 
 
 def running_here() -> set[str]:
-    """Ids of the nodes whose processes this machine shows."""
+    """Ids of the nodes that have processes on this machine."""
     return set(ray_module()._private.services.find_node_ids())
 
 
 def chosen(own: Sequence[Peer], address: str) -> dict[str, str]:
-    """Several nodes run on this machine, as seen by process ids, and may be in networks of their own: the one whose
-    address is the one that leads to the head. Nothing to choose where all share one, and Ray takes the head's."""
+    """Selects a node where several run on this machine, which may be in different networks: the one with the address of
+    the route to the head. If all share one address there is nothing to select, and Ray uses the head's node."""
     addresses = {peer.address for peer in own}
     return {"_node_ip_address": address} if len(addresses) > 1 and address in addresses else {}
 
@@ -83,13 +84,13 @@ def ask_for_peers(address: str) -> Collection[Peer]:
 
 
 def no_cluster(address: str, cause: str) -> PlacementError:
-    """The address, and the end of what a library says of it in one line."""
+    """The error for an address without a cluster, with the cause from the library's message."""
     line = cause.strip().partition("\n")[0].rpartition("last error: ")[2]
     return PlacementError(f"no Ray cluster answers at {address!r} ({line}); correct cluster.address")
 
 
 def wrong_token(address: str) -> PlacementError:
-    """The cluster admits whoever has its token."""
+    """The error for a missing or wrong token."""
     return PlacementError(
         f"the Ray cluster at {address!r} refuses this process's token, or it has none; "
         "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as the cluster has them"
@@ -97,7 +98,7 @@ def wrong_token(address: str) -> PlacementError:
 
 
 def too_few(address: str, wanted: int, came: Sequence[str], seconds: float) -> PlacementError:
-    """Nodes that did not join in time."""
+    """The error for nodes that did not join in time."""
     return PlacementError(
         f"{len(came)} of {wanted} nodes have joined the Ray cluster at {address!r} within {seconds:g} s "
         f"({', '.join(came)}); start the others, or lower cluster.nodes"

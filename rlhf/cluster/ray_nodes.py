@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster: told apart by Ray's id, for two may share a machine and its address."""
+"""The nodes of a Ray cluster, identified by Ray's node id, because two nodes may share a machine and its address."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ ID_LABEL = "ray.io/node-id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNode:
-    """A node that is alive. `name` is unique in its cluster: the one given by `ray start --node-name`, else the host's;
-    its address where two hosts are called the same, and where two nodes share a machine the host's with a number."""
+    """A living node. `name` is unique in its cluster: the name given by `ray start --node-name`, else the host name. It
+    is the address where two hosts have the same name, and the host name with a number where two nodes share a
+    machine."""
 
     id: str
     name: str
@@ -30,16 +31,17 @@ class RayNode:
 
     @property
     def resources(self) -> Resources:
+        """The node as the placement plan uses it."""
         return Resources(node=self.name, cpus=self.cpus, gpus=self.gpus)
 
 
 def living_nodes() -> list[RayNode]:
-    """The living nodes of the cluster that this process has joined, the head first, then by name."""
+    """The living nodes of the cluster that this process has joined: the head first, then sorted by name."""
     return nodes_of(ray_module().nodes())
 
 
 def nodes_of(told: Sequence[Mapping[str, Any]]) -> list[RayNode]:
-    """Nodes as `ray.nodes()` tells them, in an order that is the same however Ray lists them."""
+    """Nodes from the output of `ray.nodes()`, in an order that does not depend on Ray's."""
     alive = [_node(node) for node in told if node["Alive"]]
     return _with_unique_names(sorted(alive, key=_order))
 
@@ -57,7 +59,7 @@ def _node(told: Mapping[str, Any]) -> RayNode:
 
 
 def _name(told: Mapping[str, Any]) -> str:
-    """Ray calls a node that was given no name by its address; the host's name says more."""
+    """The node's name. Ray names a node without a name by its address; the host name is more readable."""
     given, address = told.get("NodeName"), told["NodeManagerAddress"]
     return str(given if given and given != address else told["NodeManagerHostname"] or address)
 
@@ -78,6 +80,6 @@ def _order(node: RayNode) -> tuple[Any, ...]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """`n10` comes after `n9`: runs of digits compare as numbers."""
+    """Sort key that puts `n10` after `n9`: groups of digits compare as numbers."""
     parts = re.findall(r"\d+|\D+", name)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

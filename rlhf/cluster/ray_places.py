@@ -1,4 +1,4 @@
-"""The places of a plan in Ray: a placement group with a bundle for each worker, and an actor in each bundle."""
+"""Reserves a plan's resources in Ray: a placement group with one bundle per worker, and an actor in each bundle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlhf.cluster.resources import Placement, Plan, Role
 
 
 def reserve(planned: Plan, ids: Mapping[str, str]) -> Any:
-    """Ask Ray for all places at once, each on the node that the plan names. `ids` are Ray's, by the nodes' names."""
+    """Reserve all bundles at once, each on the node that the plan names. `ids` maps node names to Ray's node ids."""
     return ray_module().util.placement_group(
         [_bundle(placement) for placement in planned.placements],
         strategy="PACK",
@@ -28,7 +28,7 @@ def reserve(planned: Plan, ids: Mapping[str, str]) -> Any:
 def launch_ray_worker(
     group: Any, bundle: int, placement: Placement, role: Role, log_file: Path, head: str | None, forks: Path | None
 ) -> Any:
-    """Start the process of one worker in its bundle, as a fork of the server at `forks` if there is one."""
+    """Start one worker's process in its bundle, as a fork of the server at `forks` if there is one."""
     from rlhf.cluster.ray_worker import RayWorker
 
     ray = ray_module()
@@ -40,14 +40,17 @@ def launch_ray_worker(
         runtime_env=forked_by_ray(forks) if forks else quoted_python(sys.executable),
         scheduling_strategy=in_bundle(group, placement_group_bundle_index=bundle),
     )
-    # Variables go by the actor: in Ray's `runtime_env` they make a worker two processes, one after the other.
+    # Variables are passed to the actor: in Ray's `runtime_env` they cost a worker two process starts in a row.
     environment = thread_environment([placement]) | dict(role.env)
-    actor = host.remote(role.factory, role.imports, role.concurrency, environment, str(log_file), head)
+    actor = host.remote(
+        role.factory, role.imports, role.concurrency, environment, role.python_path, str(log_file), head
+    )
     return RayWorker(placement.worker, placement.node, actor)
 
 
 def quoted_python(executable: str) -> dict[str, str]:
-    """A runtime environment for a path with a space: Ray puts it into a shell's line as it is, and no worker starts."""
+    """A runtime environment for an interpreter path with a space: Ray puts the path unquoted into a shell command,
+    which fails."""
     quoted = shlex.quote(executable)
     return {} if quoted == executable else {"py_executable": quoted}
 

@@ -1,4 +1,4 @@
-"""A worker in a Ray actor, as the controller holds it: calls with deadlines, and deaths with causes."""
+"""The controller's handle to a worker in a Ray actor: calls with deadlines, and worker deaths with causes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rlhf.cluster.host import value_of
 from rlhf.errors import DeadlinePassed, WorkerDied, WorkerFailed
 
 EXIT_GRACE_SECONDS = 5.0
-"""Ray hears of a broken connection before the kernel has finished the process, and before its parent has reaped it."""
+"""Ray reports a broken connection before the kernel has ended the process, and before its parent has reaped it."""
 NODE_DIED = "its node has died"
-"""In Ray's account of an actor whose node was given up; the node's id follows, which tells a person nothing."""
+"""Text in Ray's report of an actor whose node was lost; the node id that follows it is not useful to a reader."""
 
 
 class RayWorker:
@@ -35,7 +35,7 @@ class RayWorker:
         return value_of(self.name, method, answer)
 
     async def arrive(self, this_node: str, timeout_seconds: float) -> None:
-        """Wait for the process to be there; from then on the cause of its death is known."""
+        """Wait until the process runs; from then on the cause of its death can be reported."""
         node, pid = await self._wait(self._actor.process.remote(), "start", timeout_seconds)
         self._pidfd = watch_exit(pid) if node == this_node else None
 
@@ -51,7 +51,7 @@ class RayWorker:
         raise WorkerDied(self.name, "its process answered the call that never ends")
 
     async def end(self, timeout_seconds: float) -> None:
-        """Close the object if it has a `close`, then end the process, whatever it answers."""
+        """Call the object's `close` if it has one, then end the process whether or not that succeeded."""
         with contextlib.suppress(WorkerDied, WorkerFailed, DeadlinePassed):
             await self._wait(self._actor.close.remote(), "close", timeout_seconds)
         ray.kill(self._actor, no_restart=True)
@@ -80,13 +80,13 @@ class RayWorker:
 
 
 def _first_cause(text: str) -> str:
-    """Ray's own account, without its table of ids."""
+    """Ray's own report, without its table of ids."""
     lines = [line.strip() for line in text.splitlines() if line and not line.startswith("\t")]
     return lines[-1] if lines else "its process ended"
 
 
 async def _until_readable(descriptor: int, timeout_seconds: float) -> bool:
-    """Wait for a pidfd to tell that its process has ended."""
+    """Wait until a pidfd reports that its process has ended."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     watched = os.dup(descriptor)
     loop.add_reader(watched, ended.set)

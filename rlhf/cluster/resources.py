@@ -1,4 +1,4 @@
-"""What nodes have, what workers need, and where each of them goes: the nouns of a placement plan."""
+"""Data types of a placement plan: what nodes have, what workers need, and where each worker goes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from rlhf.cluster.layout import Layout
 
 ROUNDING = 1e-9
-"""Shares such as 0.1 + 0.2 are compared with this much tolerance."""
+"""Tolerance for comparing sums of shares such as 0.1 + 0.2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What one node has: its name, which no other node has, cores and GPUs."""
+    """The resources of one node: cores and GPUs, and a name that is unique in the cluster."""
 
     node: str
     cpus: float
@@ -22,14 +22,14 @@ class Resources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """A kind of worker: how many, what each takes, and the class each holds.
+    """A kind of worker: its count, the resources of each worker, and the class that each holds.
 
-    `factory` is `module:Class`, imported inside the worker after `env` is set. `imports` is a `module:function` that
-    makes the slow imports of the class: a process of the worker's own runs it as soon as it is there, and so does the
-    server that workers are forked from. `cpus` and `gpus` are for one worker, which is whole on one node. `layout` says
-    how the workers of the role are dealt to the nodes. `concurrency` bounds the synchronous calls that run at once.
-    `hint` names the settings that decide `count`, `cpus` and `gpus`, and `size_hint` those that decide the latter two
-    alone, for the message of a plan that does not fit.
+    `factory` is `module:Class`, imported inside the worker after `env` is set and the folders of `python_path` are on
+    Python's path. `imports` is a `module:function` that makes the slow imports of the class: a worker with a process of
+    its own runs it at its start, and so does the fork server. `cpus` and `gpus` are for one worker, which runs on a
+    single node. `layout` says how the workers of the role are distributed over the nodes. `concurrency` bounds the
+    synchronous calls that run at once. `hint` names the settings that decide `count`, `cpus` and `gpus`, and
+    `size_hint` those that decide only `cpus` and `gpus`; the error message of a plan that does not fit uses both.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Role:
     gpus: float = 0.0
     layout: Layout = "fill"
     env: Mapping[str, str] = field(default_factory=dict)
+    python_path: tuple[str, ...] = ()
     imports: str = ""
     concurrency: int = 4
     start_timeout_seconds: float = 300.0
@@ -48,7 +49,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """One worker's place. `threads` is the floor of its cores, at least 1."""
+    """The node and resources of one worker. `threads` is the number of its cores rounded down, at least 1."""
 
     worker: str
     role: str
@@ -61,7 +62,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every worker's place, roles in the order given and indices in order; `nodes` are all there are, in order."""
+    """All workers' placements, roles in the given order and indices in order; `nodes` lists every node in order."""
 
     placements: tuple[Placement, ...]
     nodes: tuple[str, ...] = ()
@@ -72,4 +73,5 @@ class Plan:
 
 
 def worker_name(role: str, index: int) -> str:
+    """The name of a worker: its role and index."""
     return f"{role}-{index}"

@@ -1,4 +1,4 @@
-"""Why workers do not fit on nodes, in one line that says which settings to lower."""
+"""Explains in one line why workers do not fit on nodes, and which settings to lower."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlhf.errors import PlacementError
 
 
 def check_totals(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
-    """All workers together do not ask for more than all nodes have. Raises `PlacementError`."""
+    """Check that all workers together do not ask for more than all nodes have. Raises `PlacementError`."""
     for unit, asked, there in (
         ("core", sum(role.count * role.cpus for role in roles), sum(node.cpus for node in nodes)),
         ("GPU", sum(role.count * role.gpus for role in roles), sum(node.gpus for node in nodes)),
@@ -21,7 +21,7 @@ def check_totals(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
 
 
 def check_gpu_shares(roles: Sequence[Role]) -> None:
-    """A worker asks for whole GPUs, or for a share of a single one. Raises `PlacementError`."""
+    """Check that a worker asks for whole GPUs, or for a share of a single one. Raises `PlacementError`."""
     for role in roles:
         if role.gpus > 1 and role.gpus % 1:
             raise PlacementError(
@@ -31,7 +31,7 @@ def check_gpu_shares(roles: Sequence[Role]) -> None:
 
 
 def check_workers_fit(roles: Sequence[Role], nodes: Sequence[Resources]) -> None:
-    """No worker is larger than the largest node. Raises `PlacementError`."""
+    """Check that no worker is larger than the largest node. Raises `PlacementError`."""
     for role in roles:
         for unit, asked, largest in (
             ("GPU", role.gpus, max((node.gpus for node in nodes), default=0.0)),
@@ -43,7 +43,7 @@ def check_workers_fit(roles: Sequence[Role], nodes: Sequence[Resources]) -> None
 
 
 def no_node(role: Role, index: int, nodes: Sequence[Resources]) -> PlacementError:
-    """A worker for which the others leave no place."""
+    """The error for a worker that does not fit beside the other workers."""
     asked = _count(role.cpus, "core") + (f" and {_count(role.gpus, 'GPU')}" if role.gpus else "")
     return _unplaced(role, index, asked, nodes, "so much left", role.hint)
 

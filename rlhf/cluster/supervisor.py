@@ -1,15 +1,15 @@
-"""Runs a program so that nothing of it is left behind, however it ends: no process, shared memory or private folder.
+"""Runs a program under supervision, so that no process, shared memory or temporary folder is left when it ends.
 
-Three processes: the outermost (which the shell started), the middle, and the innermost, which runs the program.
-Outermost and middle are subreapers: whatever below them loses its parent, a double-forked daemon included, becomes
-their child, so `/proc` shows all of it. Who dies is cleaned up by another:
+There are three processes: the outermost (started by the shell), the middle, and the innermost, which runs the program.
+Outermost and middle are subreapers: a process below them that loses its parent, a double-forked daemon included,
+becomes their child. So `/proc` shows every process of the program. If one of the three dies, another one cleans up:
 
-    innermost killed  ->  the middle sees its child end, and cleans
-    middle killed     ->  the kernel kills the innermost (parent-death signal); the outermost inherits all, and cleans
-    outermost killed  ->  the kernel signals the middle, which cleans
+    innermost killed  ->  the middle sees its child end, and cleans up
+    middle killed     ->  the kernel kills the innermost (parent-death signal); the outermost adopts all, and cleans up
+    outermost killed  ->  the kernel signals the middle, which cleans up
 
-Killing outermost and middle in the same instant is beyond it. Linux only; call it before any thread exists, for a
-parent-death signal belongs to the thread that forked.
+It cannot clean up when outermost and middle are killed in the same instant. Linux only. Call it before any thread is
+started, because a parent-death signal belongs to the thread that forked.
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ from rlhf.cluster.cleanup import Leftovers
 from rlhf.cluster.tempdir import LONGEST_SCRATCH_PARENT, socket_folder
 
 GRACE_SECONDS = 20.0
-"""What a program has to end after SIGTERM or Ctrl-C, before it is killed."""
+"""Time that a program has to end after SIGTERM or Ctrl-C before it is killed."""
 TICK_SECONDS = 0.5
 SAME_SIGNAL_SECONDS = 1.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 SI_KERNEL = 0x80
-"""`si_code` of a signal of the kernel: of a terminal's Ctrl-C, which the whole foreground group gets."""
+"""`si_code` of a signal sent by the kernel, such as a terminal's Ctrl-C, which the whole foreground process group
+receives."""
 
 
 def supervise(main: Callable[[], int]) -> int:
-    """Run `main` in a process of its own and return its exit code, 128 + n when signal n ended it.
+    """Run `main` in a process of its own and return its exit code, or 128 + n when signal n ended it.
 
-    SIGTERM, SIGHUP and Ctrl-C reach `main`, which has `GRACE_SECONDS` to end; SIGUSR1 reaches it too. Temporary files
-    of `main` and all below it (`TMPDIR`) go to a folder that is removed at the end.
+    SIGTERM, SIGHUP and Ctrl-C are passed to `main`, which has `GRACE_SECONDS` to end; SIGUSR1 is passed on without a
+    deadline. Temporary files of `main` and of all processes below it (`TMPDIR`) go to a folder that is removed at the
+    end.
     """
     scratch = socket_folder("rlhf-", LONGEST_SCRATCH_PARENT)
     outermost = Guard(scratch, role="supervisor")
@@ -52,7 +54,7 @@ def supervise(main: Callable[[], int]) -> int:
 
 
 class Guard:
-    """Forks one child, passes signals on to it, waits for its end, and removes all that is left below this process."""
+    """Forks one child, forwards signals to it, waits for its end, and removes all that is left below this process."""
 
     def __init__(self, scratch: Path, role: str, overseen: bool = False) -> None:
         self._scratch, self._role, self._overseen = scratch, role, overseen
@@ -74,13 +76,13 @@ class Guard:
         status = self._until_end(child)
         self._leftovers.remove()
         shutil.rmtree(self._scratch, ignore_errors=True)
-        while signal.sigtimedwait(HANDLED, 0):  # told again while it cleaned: it ends anyway, and with its own code
+        while signal.sigtimedwait(HANDLED, 0):  # signals during cleanup: it ends anyway, with its own exit code
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return self._exit_code(status)
 
     def _until_end(self, child: int) -> int:
-        """Pass signals on and reap, until the child has ended. Returns its wait status."""
+        """Forward signals and reap until the child has ended. Returns its wait status."""
         while True:
             event = signal.sigtimedwait(HANDLED, TICK_SECONDS)
             if event is not None:
@@ -93,10 +95,10 @@ class Guard:
                 return status
 
     def _pass_on(self, event: signal.struct_siginfo, child: int) -> None:
-        # When the machine itself was stopped, CPython may return an event that was never filled in, with any number.
+        # After the machine was suspended, CPython may return an event that was never filled in, with any number.
         if event.si_signo not in HANDLED or event.si_signo == signal.SIGCHLD:
             return
-        if event.si_signo == signal.SIGUSR1:  # a word to `main`, which ends when it has done what it means
+        if event.si_signo == signal.SIGUSR1:  # a request to `main`, which decides when to end
             os.kill(child, signal.SIGUSR1)
             return
         self._kill_at = self._kill_at or time.monotonic() + GRACE_SECONDS
@@ -106,7 +108,8 @@ class Guard:
             os.kill(child, signal.SIGINT)
 
     def _interrupt_is_only_ours(self, event: signal.struct_siginfo) -> bool:
-        """A Ctrl-C reaches the child too, as it reaches the whole group; `kill -INT` of the outermost does not."""
+        """Whether only this process got the SIGINT. A Ctrl-C also reaches the child; `kill -INT` of the outermost does
+        not."""
         if not self._overseen:
             return event.si_code != SI_KERNEL
         if event.si_pid != self._parent:
@@ -129,7 +132,7 @@ class Guard:
 def _become_child(
     guard: int, main: Callable[[], int], scratch: Path, mask: set[int | signal.Signals], death_signal: signal.Signals
 ) -> NoReturn:
-    """Run `main` to its exit code and end the process; never returns into the guard's frames."""
+    """Run `main` and exit the process with its exit code; never returns into the guard's frames."""
     _prctl(PR_SET_PDEATHSIG, death_signal)
     if os.getppid() != guard:
         os._exit(1)
@@ -149,13 +152,13 @@ def _code_of(main: Callable[[], int]) -> int:
         return 128 + signal.SIGINT
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except Exception:  # noqa: BLE001 - the last frame of the process: told, and turned into its exit code
+    except Exception:  # noqa: BLE001 - the last frame of the process: printed, and turned into its exit code
         traceback.print_exc()
         return 1
 
 
 def _reap(child: int) -> int | None:
-    """Collect every child that has ended, adopted ones too; the status of `child` when it is among them."""
+    """Reap every child that has ended, adopted ones too; the status of `child` if it is among them."""
     found = None
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Work beside a watch over its workers: a death is known at once, and of several failures the telling one is raised."""
+"""Awaits work while monitoring workers: a worker's death ends the wait, and the root cause of a failure is raised."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from rlhf.errors import RlhfError, WorkerDied
 
 T = TypeVar("T")
 END_OF_ALL_SECONDS = 2.0
-"""The end of a job reaches its workers and this process at about one time: for the word that it was no death."""
+"""Time for the work to end by itself after a worker's death: the end of a job reaches workers and this process at about
+the same time, and is then not a worker failure."""
 
 
 async def while_alive(cluster: Cluster, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result, or `WorkerDied` as soon as any worker ends; the work is then cancelled with the death's words.
+    """The work's result, or `WorkerDied` as soon as any worker ends; its message becomes the work's cancel message.
 
-    What else raises is raised as its telling error.
+    If several errors occur, the root cause is raised (`telling_error`).
     """
     working, watching = asyncio.ensure_future(work), asyncio.ensure_future(cluster.watch())
     try:
@@ -38,7 +39,7 @@ async def while_alive(cluster: Cluster, work: Coroutine[Any, Any, T]) -> T:
 
 
 def telling_error(error: BaseException) -> BaseException:
-    """A death before what followed from it, a failure with a name before any other."""
+    """The root cause of a failure: a worker's death before its consequences, and a named error before any other."""
     return min(_leaves(error), key=lambda leaf: (not isinstance(leaf, WorkerDied), not isinstance(leaf, RlhfError)))
 
 
@@ -47,7 +48,7 @@ def _failure(task: asyncio.Future[Any]) -> BaseException | None:
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
-    """The errors of a group, each before its causes: a publish fails because an engine died."""
+    """The errors of a group, each followed by its causes: a publish may fail because an engine died."""
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
     return [error, *(_leaves(error.__cause__) if error.__cause__ else [])]

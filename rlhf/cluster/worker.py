@@ -1,6 +1,6 @@
-"""A worker as its caller sees it, and a cluster as the controller sees it.
+"""Interfaces of a worker, as its caller sees it, and of a cluster, as the controller sees it.
 
-What crosses between them is plain: numbers, strings, containers, frozen dataclasses of `rlhf`, and numpy arrays. An
+Only plain data crosses between them: numbers, strings, containers, frozen dataclasses of `rlhf`, and numpy arrays. An
 object of a heavy library (a torch tensor, a vLLM output) would make the controller import that library.
 """
 
@@ -14,23 +14,23 @@ from rlhf.cluster.resources import Plan, Role
 
 
 class Worker(Protocol):
-    """One object in a process of its own, or in this one."""
+    """One object, in a process of its own or in this process."""
 
     name: str
 
     async def call(self, method: str, *args: Any, timeout_seconds: float, **kwargs: Any) -> Any:
-        """Call a method, synchronous or not, and return what it returns.
+        """Call a method, synchronous or not, and return its value.
 
         Raises `WorkerDied` when the worker's process ended, `DeadlinePassed` when the answer is late (the call itself
-        may go on), and `WorkerFailed` when the method raised; an `RlhfError` made from one message is raised again as
-        itself, so that a user's error stays one.
+        may continue), and `WorkerFailed` when the method raised. An `RlhfError` constructed from one message is raised
+        again as itself, so that a user's error keeps its type.
         """
         ...
 
 
 class Cluster(Protocol):
-    """`start` plans, tells the plan and gives the workers their places, `spawn` constructs a role's objects, `watch`
-    raises when one dies, `stop` ends all."""
+    """A set of workers. `start` plans, reports the plan and reserves resources; `spawn` constructs a role's objects;
+    `watch` raises when a worker dies; `stop` ends all workers."""
 
     async def start(self, roles: Sequence[Role], log_dir: Path, tell: Callable[[Plan], None] = ...) -> Plan: ...
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> Sequence[Worker]: ...

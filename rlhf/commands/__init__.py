@@ -1,5 +1,5 @@
-"""One file a command. `commands.train` is imported when it is first asked for: the command line starts fast, and a
-command pays for its own imports alone."""
+"""The commands of `rlhf`, one file per command. A command's module is imported on first use (`commands.train`), so the
+command line starts fast and loads only what the command needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> ModuleType:
-    """The command's module (PEP 562)."""
+    """Import a command's module on first use (PEP 562)."""
     if name in __all__:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Arguments that several commands take."""
+"""Command-line arguments that several commands share."""
 
 from __future__ import annotations
 

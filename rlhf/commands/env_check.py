@@ -1,4 +1,4 @@
-"""`rlhf env check`: does a live environment server keep to the wire?"""
+"""`rlhf env check`: checks whether a running environment server follows the protocol."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from rlhf.http.inert import inert_line
 
 
 def run_env_check(url: str, token_env: str | None, action: str | None) -> int:
-    """Print one line a check; 1 when one fails. Raises `UserError`."""
+    """Print one line per check; return 1 if one fails. Raises `UserError`."""
     address = Address(url=url.rstrip("/"), token=token_from(token_env))
     return asyncio.run(print_findings(address, action_option(action)))
 
 
 async def print_findings(address: Address, action: dict[str, Any] | None) -> int:
+    """Check the server, and print the findings."""
     failed = 0
     async for finding in check_server(address, action):
         print(f"{finding.verdict:<6}{finding.name:<22}{inert_line(finding.detail)}", flush=True)
@@ -30,14 +31,15 @@ async def print_findings(address: Address, action: dict[str, Any] | None) -> int
 
 
 def action_option(text: str | None) -> dict[str, Any] | None:
+    """Parse the option `--action`."""
     if text is None:
         return None
     return json_object(text, "--action")
 
 
 def json_object(text: str, option: str) -> dict[str, Any]:
-    """A JSON object from the command line, or from the file behind an `@`: command lines are for all to read. Raises
-    `UserError`."""
+    """A JSON object from the command line, or from the file named after an `@`, because other users can read command
+    lines. Raises `UserError`."""
     try:
         value = json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
     except OSError as error:

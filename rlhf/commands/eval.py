@@ -1,4 +1,4 @@
-"""`rlhf eval`: a checkpoint's held-out reward, on a recipe's evaluation sets."""
+"""`rlhf eval`: a checkpoint's mean reward on a recipe's evaluation sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlhf.trainer.checkpoint import model_folder
 
 
 def run_eval(checkpoint: str, recipe: Path, overrides: Sequence[str] = ()) -> int:
-    """Print the evaluation as one JSON object: the first set's numbers, and under `sets` those of all."""
+    """Print the evaluation as one JSON object: the first set's values, and under `sets` the values of all sets."""
     loaded = located(load_recipe(recipe, overrides)).recipe
     if loaded.kind in ("reward_model", "preference"):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""`rlhf export`: a checkpoint's model as a Hugging Face folder of its own."""
+"""`rlhf export`: copies a checkpoint's model to a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlhf.trainer.checkpoint import export_model, model_folder
 
 
 def run_export(checkpoint: str, output: Path) -> int:
-    """Copy the ready model folder. Raises `UserError` when `output` holds something already."""
+    """Copy the exported model folder. Raises `UserError` when `output` is not empty."""
     export_model(model_folder(checkpoint), output)
     print(f"{output}: load it with transformers, vLLM, or as model.path of a recipe")
     return 0

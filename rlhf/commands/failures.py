@@ -1,4 +1,4 @@
-"""A failure with a name is told in one line, wherever it comes up."""
+"""Prints a named failure as one line, for every command."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rlhf.http.inert import inert_line
 
 
 def tell(error: RlhfError) -> int:
-    """Print the failure on standard error; returns the exit code it asks for."""
+    """Print the failure on standard error; return its exit code."""
     print(f"error: {inert_line(str(error))}", file=sys.stderr)
     return error.exit_code
 
 
 def reporting_failures(main: Callable[[], int]) -> Callable[[], int]:
-    """`main`, for a process of its own: a failure with a name ends it without a traceback."""
+    """Wrap `main` of a separate process: a named failure ends it without a traceback."""
 
     def run() -> int:
         try:

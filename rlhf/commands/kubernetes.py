@@ -1,4 +1,4 @@
-"""`rlhf kubernetes`: a recipe as a job of the KubeRay operator, printed for `kubectl apply -f -`."""
+"""`rlhf kubernetes`: prints a recipe as a job of the KubeRay operator, for `kubectl apply -f -`."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def kubernetes(
 
 
 def kubernetes_name(stem: str) -> str:
-    """`gsm8k_grpo` as Kubernetes writes names: `gsm8k-grpo`."""
+    """A valid Kubernetes name: `gsm8k-grpo` for `gsm8k_grpo`."""
     return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")

@@ -1,4 +1,4 @@
-"""`rlhf launch`: one run over plain hosts, by ssh."""
+"""`rlhf launch`: runs one training on several plain hosts over ssh."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def launch(
 
 
 def launched(job: Launch) -> int:
-    """Run it. Hosts that cannot be used are told one a line."""
+    """Run the job. Unusable hosts are printed one per line."""
     from rlhf.deploy.ssh.launch import run_on_hosts
 
     refused: Sequence[BaseException] = ()
@@ -61,7 +61,7 @@ def launched(job: Launch) -> int:
 
 
 def show(job: Launch) -> int:
-    """Print the commands, each after its host."""
+    """Print the commands of each host instead of running them."""
     from rlhf.deploy.ssh.launch import RENDEZVOUS
 
     shared = job.recipe.run_dir.absolute().parent / f".{job.recipe.run_dir.name}-launch-…"

@@ -1,12 +1,14 @@
-"""The reward that a person names on the command line: a recipe's, a kind, or a function."""
+"""Finds the reward that a command line names: a recipe's reward, a built-in kind, or a function."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rlhf.config import build, is_piece, merge, parse_override
 from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.renamed import renamed
 from rlhf.recipe.resolve import model_folder_of
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.live import LiveReward
@@ -21,11 +23,12 @@ def named_reward(name: str, overrides: Sequence[str]) -> RewardConfig:
         return load_recipe(Path(name), overrides).recipe.reward
     own = {"kind": "function", "function": name} if is_piece(name) else {"kind": name}
     given = [("override", {key: value}) for key, value in map(parse_override, overrides)]
-    return build(RewardConfig, merge(("name", own), *given)[0])
+    return build(RewardConfig, merge(("name", own), *given)[0], partial(renamed, within="reward"))
 
 
 def reward_here(config: RewardConfig) -> LiveReward:
-    """The reward with all that it needs in this process and its children, a reward model included. Not started yet."""
+    """The reward with everything it needs in this process and its children, including a reward model. Not started
+    yet."""
     if (scorer := config.model_scorer) is None:
         return make_reward(config)
     return make_reward(config, model=LocalModelReward(scorer, model_folder_of(str(scorer.model))))

@@ -1,4 +1,4 @@
-"""`rlhf node`: this machine's part of a Ray cluster, until it is told to end."""
+"""`rlhf node`: runs this machine's part of a Ray cluster until it is told to end."""
 
 from __future__ import annotations
 

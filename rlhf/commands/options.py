@@ -1,4 +1,4 @@
-"""`rlhf options`: every key of a recipe."""
+"""`rlhf options`: lists the keys of a recipe."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from rich.text import Text
 
 from rlhf.config import nested_configs, walk_fields
 from rlhf.errors import UserError
+from rlhf.recipe.renamed import RENAMED_KEYS
 from rlhf.recipe.schema import Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One key that a recipe can set, as people read it."""
+    """One key of a recipe, formatted for people."""
 
     key: str
     type: str
@@ -34,9 +35,11 @@ class Option:
 
 
 def run_options(prefix: str = "") -> int:
-    """Print the keys that begin with `prefix`: coloured on a terminal, tab-separated in a pipe."""
+    """Print the keys that begin with `prefix`: in colour on a terminal, tab-separated in a pipe."""
     chosen = [option for option in all_options() if option.key.startswith(prefix)]
     if not chosen:
+        if prefix in RENAMED_KEYS:
+            raise UserError(f"{prefix} is called {RENAMED_KEYS[prefix]}")
         close = difflib.get_close_matches(prefix, [option.key for option in all_options()], n=1, cutoff=0.4)
         raise UserError(f"no key begins with {prefix!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     print_table(chosen) if sys.stdout.isatty() else print_lines(chosen)
@@ -44,7 +47,7 @@ def run_options(prefix: str = "") -> int:
 
 
 def all_options() -> list[Option]:
-    """Every leaf of a recipe, in the order of the recipe's parts."""
+    """Every leaf key of a recipe, in the order of the recipe's parts."""
     return [
         Option(key, type_name(field.annotation), default_text(field), " ".join((field.description or "").split()))
         for key, field in walk_fields(Recipe)
@@ -53,11 +56,13 @@ def all_options() -> list[Option]:
 
 
 def print_lines(chosen: Sequence[Option]) -> None:
+    """Print the keys tab-separated, one per line."""
     for option in chosen:
         print(option.key, option.type, option.default, option.meaning, sep="\t")
 
 
 def print_table(chosen: Sequence[Option]) -> None:
+    """Print the keys as a table, one section per part of the recipe."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("key", style="cyan", no_wrap=True)
     table.add_column("type", style="dim", overflow="fold")
@@ -71,12 +76,12 @@ def print_table(chosen: Sequence[Option]) -> None:
 
 
 def holds_config(annotation: Any) -> bool:
-    """Whether the value of a field is a group of settings with keys of its own."""
+    """Whether the value of a field is a group of settings with its own keys."""
     return any(nested_configs(annotation))
 
 
 def type_name(annotation: Any) -> str:
-    """The type as one writes it: `int | null`, `sdpa | eager`, `list of text`."""
+    """The type in the notation of the list: `int | null`, `sdpa | eager`, `list of text`."""
     names = {int: "int", float: "number", str: "text", bool: "true | false", type(None): "null"}
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
@@ -92,7 +97,7 @@ def type_name(annotation: Any) -> str:
 
 
 def default_text(field: FieldInfo) -> str:
-    """The default as one writes it in a recipe."""
+    """The default in the notation of a recipe."""
     if field.default is PydanticUndefined:
         return "required"
     if isinstance(field.default, str):

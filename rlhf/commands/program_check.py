@@ -1,4 +1,4 @@
-"""`rlhf reward check` for unit tests: which programs that deserve nothing pass some of them."""
+"""`rlhf reward check` for unit tests: finds incorrect programs that pass some of them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 from rlhf.data.sources import load_tasks
 from rlhf.errors import DataError
 from rlhf.recipe.loading import load_recipe
-from rlhf.reward.code import CodeScorer, make_code_scorer
-from rlhf.reward.code_config import CodeRewardConfig
-from rlhf.reward.code_names import KNOWN
-from rlhf.reward.code_needs import needs_trust
-from rlhf.reward.code_tests import Asserts, TestsError, read_tests
-from rlhf.reward.hostile_programs import HostileProgram, hostile_programs
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.hostile_programs import HostileProgram, hostile_programs
+from rlhf.reward.code.names import KNOWN
+from rlhf.reward.code.needs import needs_trust
+from rlhf.reward.code.scoring import CodeScorer, make_code_scorer
+from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
 from rlhf.types import Scored, Unscored
 
 Row = Mapping[str, Any]
 EXAMPLE = ("assert add(1, 2) == 3", "assert add(-1, 8) == 7", "assert abs(add(0.5, 2) - 2.5) < 1e-9")
 ROWS = 3
-"""Rows of a dataset whose tests are attacked."""
+"""Number of rows whose tests are attacked."""
 
 
 def rows_of(name: str, overrides: Sequence[str], config: CodeRewardConfig) -> list[Row]:
-    """The first rows that a recipe trains on; an example where no recipe is named."""
+    """The first training rows of a recipe; an example row if no recipe is named."""
     if not name.endswith((".yaml", ".yml")):
         return [{config.tests_column: list(EXAMPLE), config.entry_point_column or "entry_point": "add"}]
     sets = load_recipe(Path(name), overrides).recipe.data.train_sets.values()
@@ -37,7 +37,7 @@ def rows_of(name: str, overrides: Sequence[str], config: CodeRewardConfig) -> li
 def program_check(
     config: CodeRewardConfig, rows: Sequence[Row], programs: Mapping[str, HostileProgram] | None = None
 ) -> int:
-    """Print how hostile programs are scored by the tests of `rows`; returns 1 when one has more than nothing. Raises
+    """Print the scores that the tests of `rows` give to hostile programs; return 1 if one is above 0. Raises
     `UserError`, also for a row without tests."""
     for place, row in enumerate(rows, 1):
         try:
@@ -55,7 +55,7 @@ def program_check(
 
 
 def said_of(row: Row, config: CodeRewardConfig) -> str:
-    """How the row's tests are run, in a line; and whether they need to be run otherwise."""
+    """How the row's tests run, in one line, and whether they need another mode."""
     tests = read_tests(row, config)
     if not isinstance(tests, Asserts):
         return f"{len(tests)} pairs of input and output"
@@ -68,7 +68,7 @@ def said_of(row: Row, config: CodeRewardConfig) -> str:
 
 
 def called_functions(row: Row, config: CodeRewardConfig) -> list[str]:
-    """The functions of the code that the row's tests call."""
+    """The names of the program's functions that the row's tests call."""
     tests = read_tests(row, config)
     if not isinstance(tests, Asserts):
         return []

@@ -1,4 +1,4 @@
-"""Options that every `rlhf serve` has: how a server is reached, and what it takes."""
+"""Options that all `rlhf serve` commands share: host names, TLS and limits of the server."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def access_of(
     given: Sequence[str] | None,
     limits: HttpLimits,
 ) -> Access:
-    """What the options say, over the `limits` that a server has without them. Raises `ConfigError`."""
+    """The access settings from the options; `limits` are the server's defaults. Raises `ConfigError`."""
     return Access(
         names=tuple(names or ()), certificate=certificate, key=key, limits=limits_from(list(given or ()), limits)
     )
 
 
 def check_reach(host: str, token: str | None, access: Access) -> None:
-    """Raises `ConfigError` for a server that anybody could use, or that has no certificate where it says so; warns of
-    one that others reach in plain text."""
+    """Raises `ConfigError` for a server that anyone could use, or with an invalid certificate. Prints a warning for one
+    that other machines reach without TLS."""
     check_binding(host, token)
     check_tls(access)
     if access.certificate is None and not is_loopback(host):

@@ -1,4 +1,4 @@
-"""`rlhf reward check`: what a reward accepts that it should not."""
+"""`rlhf reward check`: finds hostile replies that a reward accepts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def run_reward_check(
     wrong: Sequence[str] = ("41", "43", "24", "67"),
     reply: str = "{answer}",
 ) -> int:
-    """Print how hostile replies are scored, or hostile programs where tests score; returns 1 when one is accepted.
+    """Print the scores of hostile replies, or of hostile programs if unit tests score; return 1 if one is accepted.
 
-    Accepted is what scores nearer to the right answer than to a wrong one, and a program that scores at all.
-    Raises `UserError` for a reward that does not tell those two apart.
+    A reply is accepted if its score is nearer to the right answer's than to a wrong one's; a program if its score is
+    above 0. Raises `UserError` for a reward that gives right and wrong answers the same score.
     """
     config = named_reward(reward, overrides)
     if config.kind == "code":
@@ -47,7 +47,7 @@ def run_reward_check(
 
 
 def halfway(scores: Mapping[str, Scored | Unscored]) -> float:
-    """The score between the right answer's and a wrong one's."""
+    """The score halfway between the right answer's and a wrong one's."""
     right, wrong = scores[RIGHT], scores[WRONG]
     if isinstance(right, Scored) and isinstance(wrong, Scored) and right.value > wrong.value:
         return (right.value + wrong.value) / 2
@@ -58,15 +58,17 @@ def halfway(scores: Mapping[str, Scored | Unscored]) -> float:
 
 
 def accepts(score: Scored | Unscored, middle: float) -> bool:
+    """Whether a score is above `middle`."""
     return isinstance(score, Scored) and score.value > middle
 
 
 def score_text(score: Scored | Unscored) -> str:
+    """The score as text."""
     return f"{score.value:g}" if isinstance(score, Scored) else f"no number ({score.kind})"
 
 
 async def _scores(reward: LiveReward, quiz: Quiz) -> dict[str, Scored | Unscored]:
-    """Every reply's score, the right and a wrong answer first. All are replies to one question."""
+    """The score of every reply to one question; the right answer and a wrong one come first."""
     replies = {RIGHT: quiz.saying(quiz.answer), WRONG: quiz.saying(quiz.wrong[0]), **adversarial_replies(quiz)}
     questions = [ReplyToScore(prompt=quiz.prompt, response=text, label=quiz.answer) for text in replies.values()]
     try:

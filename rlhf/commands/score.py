@@ -1,4 +1,4 @@
-"""`rlhf score`: the recipe's reward on recorded responses."""
+"""`rlhf score`: scores recorded responses with the recipe's reward."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from rlhf.reward.reward import make_reward
 from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored
 
 AHEAD_PER_WORKER = 8
-"""Responses in flight for each worker: enough to keep it busy, few enough to stream files of any size."""
+"""Responses in flight per worker: enough to keep it busy, few enough to stream files of any size."""
 
 
 @dataclass(slots=True)
 class ScoreTotals:
-    """What has been scored so far."""
+    """Totals of the rows scored so far."""
 
     rows: int = 0
     errors: int = 0
     total: float = 0.0
 
     def add(self, score: Scored | Unscored) -> None:
+        """Count one row's score."""
         self.rows += 1
         if isinstance(score, Scored):
             self.total += score.value
@@ -44,13 +45,14 @@ class ScoreTotals:
             self.errors += 1
 
     def summary(self, seconds: float) -> str:
+        """The totals in one line."""
         scored = self.rows - self.errors
         mean = f"mean reward {self.total / scored:.4f}" if scored else "no reward"
         return f"{self.rows} rows: {mean}, {self.errors} errors, {self.rows / seconds:.0f} rows/s"
 
 
 def check_reads_text(reward: RewardConfig) -> None:
-    """Raises `ConfigError` for a reward that reads more of an episode than its text."""
+    """Raises `ConfigError` for a reward that needs more of an episode than its text."""
     if any(one.kind == "environment" for one in reward.scorers.values()):
         raise ConfigError("reward.kind: environment is given turn by turn while an episode is played; use rlhf eval")
     if reward.model_scorer or any(one.remote and one.remote.sends == "tokens" for one in reward.scorers.values()):
@@ -61,7 +63,7 @@ def run_score(recipe: Path, rows: Path, overrides: list[str], output: Path | Non
     """Score each row of a JSONL file and write it with `reward` or `error` added, in order; returns the exit code.
 
     A row has the dataset's columns and `response`. All rows are checked before the first one is scored; raises
-    `DataError` naming the row that cannot be used. The summary goes to stderr. A response whose scorer broke has an
+    `DataError` naming a row that cannot be used. The summary goes to stderr. A response whose scorer failed gets an
     `error`, never a reward.
     """
     settings = load_recipe(recipe, overrides).recipe
@@ -77,7 +79,7 @@ def run_score(recipe: Path, rows: Path, overrides: list[str], output: Path | Non
 
 @dataclass(frozen=True, slots=True)
 class RecordedResponse:
-    """One line of the input."""
+    """One row of the input."""
 
     row: dict[str, Any]
     task: Task
@@ -100,7 +102,7 @@ async def _score_all(settings: Recipe, rows: Path, target: TextIO) -> ScoreTotal
 async def _scored(
     reward: LiveReward, records: Iterator[RecordedResponse], ahead: int
 ) -> AsyncIterator[tuple[RecordedResponse, Scored | Unscored]]:
-    """Every record with its score, in order, `ahead` of them being scored at once."""
+    """Every record with its score, in order; `ahead` records are scored concurrently."""
     waiting: deque[tuple[RecordedResponse, asyncio.Task[Scored | Unscored]]] = deque()
     for recorded in records:
         waiting.append((recorded, asyncio.create_task(_score_one(reward, recorded))))
@@ -130,7 +132,7 @@ def _recorded(path: Path, settings: Recipe) -> Iterator[RecordedResponse]:
 
 
 def _record(line: str, where: str, columns: DatasetConfig, reward: RewardConfig) -> RecordedResponse:
-    """One line, with as much of a task as the reward reads. Raises `DataError`."""
+    """Parse one line, with the parts of a task that the reward needs. Raises `DataError`."""
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
@@ -143,7 +145,7 @@ def _record(line: str, where: str, columns: DatasetConfig, reward: RewardConfig)
 
 
 def scored_row(row: dict[str, Any], outcome: Scored | Unscored) -> dict[str, Any]:
-    """The row with `reward` or `error`, and without what an earlier scoring left there."""
+    """The row with `reward` or `error`, without those of an earlier scoring."""
     kept = {key: value for key, value in row.items() if key not in ("reward", "error")}
     if isinstance(outcome, Scored):
         return kept | {"reward": outcome.value}

@@ -1,4 +1,4 @@
-"""`rlhf serve env`: an environment as a server."""
+"""`rlhf serve env`: serves an environment over HTTP."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def settings_of(
     reset_seconds: float,
     access_of: Callable[[HttpLimits], Access],
 ) -> EnvironmentServerSettings:
-    """What the options say; the server's limits follow from its sessions. Raises `ConfigError`."""
+    """The server's settings from the options; its limits depend on `max_sessions`. Raises `ConfigError`."""
     return EnvironmentServerSettings(
         host=host,
         port=port,
@@ -58,6 +58,7 @@ def run_serve_env(name: str, arguments: str, isolation: str, settings: Environme
 async def serve_and_say(
     isolation: EnvironmentIsolation, settings: EnvironmentServerSettings, listener: socket.socket
 ) -> None:
+    """Print the server's address and serve."""
     await isolation.start()
     url = url_of(listener, tls=settings.access.certificate is not None)
     try:
@@ -68,7 +69,7 @@ async def serve_and_say(
 
 
 def event_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """That of uvloop, which halves the cost of a step, where it is installed."""
+    """The event loop of uvloop if it is installed; it halves the cost of a step."""
     try:
         import uvloop
     except ImportError:
@@ -77,6 +78,7 @@ def event_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def checked_name(name: str) -> str:
+    """Returns `name` if it is of the form MODULE:CLASS, else raises `UserError`."""
     if not is_piece(name):
         raise UserError(f"{name!r} is not of the form MODULE:CLASS, for instance my_environments:Guess")
     return name

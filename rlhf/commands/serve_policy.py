@@ -1,4 +1,4 @@
-"""`rlhf serve policy`: a checkpoint as OpenAI's API, with the episodes that agents play on it in a file."""
+"""`rlhf serve policy`: serves a checkpoint with OpenAI's API, and records the agents' episodes in a file."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
-    """How a policy is served: at most `capacity` episodes are open, and one that is not used for `lease_seconds` ends.
-    `trajectories` is the file that takes them, a new one: they are numbered from 0."""
+    """Settings of the policy server. At most `capacity` episodes are open; one that is unused for `lease_seconds` ends.
+    `trajectories` is a new file for them; they are numbered from 0."""
 
     host: str = LOOPBACK
     port: int = 8200
@@ -72,7 +72,7 @@ def run_serve_policy(checkpoint: str, settings: PolicySettings) -> int:
 
 
 async def serve_model(model: str, name: str, token: str | None, settings: PolicySettings) -> int:
-    """Start an engine on the model in a folder, and answer until this is cancelled."""
+    """Start an engine with the model in a folder, and serve until cancelled."""
     from rlhf.controller.inference import served_here
 
     async def answer(serving: Serving) -> int:
@@ -96,7 +96,7 @@ async def serve_model(model: str, name: str, token: str | None, settings: Policy
 
 
 def policy_of(serving: Serving, settings: PolicySettings, number: int) -> PolicyClient:
-    """Who plays the n-th episode; its draws follow from that number."""
+    """The policy of the n-th episode; its random seeds follow from that number."""
     return PolicyClient(
         engine=serving.router,
         renderer=serving.renderer,
@@ -109,7 +109,7 @@ def policy_of(serving: Serving, settings: PolicySettings, number: int) -> Policy
 
 @contextmanager
 def trajectory_writer(file: Path | None) -> Iterator[Callable[[Trajectory, float | None], None]]:
-    """Writes an episode with its reward to the file; each is on the disk before the next."""
+    """A function that writes an episode with its reward to the file; each is on disk before the next."""
     if file is None:
         yield lambda trajectory, reward: None
         return

@@ -1,4 +1,4 @@
-"""`rlhf serve reward`: a reward behind HTTP, in all the shapes that trainers speak."""
+"""`rlhf serve reward`: serves a reward over HTTP, in the request formats of several trainers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_serve_reward(
     access: Access | None = None,
 ) -> int:
     """Serve until Ctrl-C; returns the exit code. Raises `ConfigError` before anything is started, also for an address
-    that others reach without a token."""
+    that other machines reach when there is no token."""
     config = named_reward(reward, overrides)
     token = token_from(token_env)
     access = access or Access(limits=REWARD)

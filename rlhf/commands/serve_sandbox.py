@@ -1,4 +1,4 @@
-"""`rlhf serve sandbox`: run model-written Python for whoever asks over SandboxFusion's `/run_code`."""
+"""`rlhf serve sandbox`: runs model-written Python for clients of SandboxFusion's `/run_code`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sandbox(
 
 
 async def serve_programs(sandbox: Sandbox, host: str, port: int, token: str | None, access: Access) -> None:
-    """Serve until the process is told to end. Raises `UserError` for an address that it cannot have, and
+    """Serve until the process is told to end. Raises `UserError` if the address is not available, and
     `SandboxUnavailable` before anything is served."""
     from rlhf.sandbox.server import serve_sandbox
 

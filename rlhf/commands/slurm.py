@@ -1,4 +1,4 @@
-"""`rlhf slurm`: a recipe as a job over many nodes."""
+"""`rlhf slurm`: makes a SLURM job over many nodes from a recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`rlhf train`: one recipe, one run folder. The controller runs under a supervisor, so that nothing outlives it."""
+"""`rlhf train`: trains one recipe in one run folder. A supervisor process ends everything that the controller
+starts."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from rlhf.runs.tracing import Clock
 def run_train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = False, start_over: bool = False) -> int:
     """Check the recipe, then train under supervision. Raises `UserError` before anything has started."""
     clock, leaving = Clock(), Leaving.of_job()
-    signal.signal(signal.SIGUSR1, lambda number, frame: leaving.ask("SIGUSR1"))  # from now on: the forks keep it
+    signal.signal(signal.SIGUSR1, lambda number, frame: leaving.ask("SIGUSR1"))  # inherited by all forks
     if start_over and not resume:
         raise UserError("--start-over goes with --resume; without it a run begins anew in a folder of its own anyway")
     loaded = load_recipe(recipe, overrides)
@@ -31,19 +32,19 @@ def run_train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = Fal
 
 
 def join_override(address: str | None, rendezvous: Path | None) -> list[str]:
-    """The override that joins a Ray cluster: at an address, or of the nodes that meet by a file; none without either.
-    Raises `PlacementError`."""
+    """The override that joins a Ray cluster: at an address, or through a rendezvous file; empty without either. Raises
+    `PlacementError`."""
     return [f"cluster.address={address}"] if address else joining(rendezvous)
 
 
 def run_controller(
     loaded: LoadedRecipe, clock: Clock, leaving: Leaving, *, resume: bool, start_over: bool = False
 ) -> int:
-    """The controller's own process: what the heavy imports are made in."""
+    """Run the controller's process, in which the heavy imports are made."""
     from rlhf.api import Trainer
 
     folder = loaded.recipe.run_dir
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that starts us with & has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script that starts this process with & has it ignored
 
     def stop(number: int, frame: object) -> None:
         leaving.stopped = True
@@ -54,7 +55,7 @@ def run_controller(
     try:
         summary = Trainer(loaded, clock=clock).fit(resume=resume, start_over=start_over, leaving=leaving)
     except RunTaken as error:
-        return tell(error)  # the logs are another run's
+        return tell(error)  # the logs belong to another run
     except RlhfError as error:
         if leaving.stopped:
             return stopped(folder)
@@ -71,14 +72,16 @@ def run_controller(
 
 
 def stopped(folder: Path) -> int:
+    """Report a stopped run, and return its exit code."""
     print(f"stopped; what was done so far is in {folder}", file=sys.stderr)
     return 130
 
 
 def as_ctrl_c(number: int, frame: object) -> None:
-    """Clusters end a job by SIGTERM: it is given the time to close its books too.
+    """Handle SIGTERM like Ctrl-C: clusters end a job by SIGTERM, and the run needs time to close its records.
 
-    Once: a whole process group hears it, and each supervisor passes it on, but a second Ctrl-C would cut the end short.
+    Only the first signal counts: a whole process group gets it and each supervisor forwards it, but a second Ctrl-C
+    would interrupt the end.
     """
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)
@@ -86,7 +89,7 @@ def as_ctrl_c(number: int, frame: object) -> None:
 
 
 def closing_words(summary: Summary, folder: Path) -> str:
-    """What a person wants to know at the end, in a few lines."""
+    """What to tell the user at the end of a run, in a few lines."""
     lines = []
     if summary.eval_reward_start is not None and summary.eval_reward_end is not None:
         lines.append(

@@ -1,1 +1,1 @@
-"""Everything that is one run: what it is made of, how it starts, goes on, is resumed and ends."""
+"""The controller of a run: how it is built, started, trained, resumed and ended."""

@@ -1,4 +1,4 @@
-"""The composition root: the only module that knows every part. It starts them, joins them, and ends them."""
+"""The composition root: the only module that knows every part. It starts, connects and stops them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
+from rlhf.cluster.config import ClusterConfig
 from rlhf.cluster.described import describe
 from rlhf.cluster.local import LocalCluster
 from rlhf.cluster.ray_cluster import RayCluster
+from rlhf.cluster.resources import Role
 from rlhf.cluster.worker import Cluster, Worker
-from rlhf.controller.environments import Surroundings, opening_of, started_surroundings
-from rlhf.data.config import EvaluationSetConfig
+from rlhf.controller.environments import Surroundings, started_surroundings
+from rlhf.data.config import DataConfig
 from rlhf.errors import ConfigError, ModelError, RlhfError
 from rlhf.models.config import LoraConfig, RoutingMode
 from rlhf.recipe.schema import Recipe
@@ -27,16 +29,16 @@ from rlhf.recipe.workers import (
     REWARD,
     engine_device,
     learner_device,
-    playing_roles,
     reward_device,
-    roles_of,
     transfer_backend,
 )
-from rlhf.reward.config import ScorerConfig
+from rlhf.reward.config import RewardConfig, ScorerConfig
 from rlhf.reward.live import LiveReward
 from rlhf.reward.model import ModelReward
 from rlhf.reward.model_worker import RewardModelSettings
 from rlhf.reward.reward import make_reward
+from rlhf.rollout.config import RolloutConfig
+from rlhf.rollout.dry_run import opening_of
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.evaluation import EvaluationSet, Evaluator
 from rlhf.rollout.group import GroupRollout
@@ -44,12 +46,11 @@ from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings
 from rlhf.runs.view import View
-from rlhf.trainer.algorithm import needs_of
-from rlhf.trainer.batch import ROW_TOKENS
-from rlhf.trainer.canary import canary, tolerance_for
+from rlhf.trainer.batching.batch import ROW_TOKENS
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.publish import Publisher
 from rlhf.trainer.settings import LearnerSettings, Trained
+from rlhf.trainer.weight_sync.canary import canary, tolerance_for
+from rlhf.trainer.weight_sync.publish import Publisher
 from rlhf.transfer.init_info import engine_backend
 from rlhf.types import Message, Sampling, Task, Tool
 
@@ -57,42 +58,42 @@ L = TypeVar("L", bound=RemoteLearner)
 
 
 @asynccontextmanager
-async def started_cluster(recipe: Recipe, roles: Sequence[str], logs: Path, view: View) -> AsyncIterator[Cluster]:
-    """The recipe's cluster with a place for every worker of `roles`, and its end."""
-    # Read when torch is imported, which this process does after its workers: an engine may come to live here later.
+async def started_cluster(
+    config: ClusterConfig, roles: Sequence[Role], logs: Path, view: View
+) -> AsyncIterator[Cluster]:
+    """A cluster with a place for every worker of `roles`; stopped at the end."""
+    # Read when torch is imported, which this process does after its workers: an engine may run in this process later.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    if recipe.cluster.kind == "local":
+    if config.kind == "local":
         cluster: Cluster = LocalCluster()
     else:
         cluster = RayCluster(
-            address=recipe.cluster.address,
-            placement_timeout_seconds=recipe.cluster.placement_timeout_seconds,
-            nodes=recipe.cluster.nodes,
+            address=config.address,
+            placement_timeout_seconds=config.placement_timeout_seconds,
+            nodes=config.nodes,
         )
-    possible = (*roles_of(recipe), *playing_roles(recipe))
-    chosen = [role for role in possible if role.name in roles]
-    unique = tuple({role.name: role for role in chosen}.values())
     try:
-        if recipe.cluster.kind == "ray":  # the tokenizer's imports, while Ray and its workers start
+        if config.kind == "ray":  # import the tokenizer's libraries while Ray and its workers start
             Thread(target=import_module, args=("rlhf.models.loading",), daemon=True).start()
-        await cluster.start(unique, logs, lambda plan: view.message(describe(plan)))
+        await cluster.start(roles, logs, lambda plan: view.message(describe(plan)))
         yield cluster
     finally:
         await cluster.stop()
 
 
-async def spawn_learners(recipe: Recipe, cluster: Cluster) -> Sequence[Worker]:
-    """The ranks' workers. On a Ray that was started here they meet on loopback."""
-    alone = recipe.cluster.address is None
+async def spawn_learners(config: ClusterConfig, cluster: Cluster) -> Sequence[Worker]:
+    """Spawn the workers of the ranks. On a Ray cluster that was started here they communicate over loopback."""
+    alone = config.address is None
     return await cluster.spawn(LEARNER, lambda index: {"name": f"{LEARNER}-{index}", "loopback": alone})
 
 
 def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
+    """The settings of the ranks for `model`."""
     return LearnerSettings(
         model_path=model,
         model=recipe.model.model_copy(update={"lora": adapters_of(recipe, model)}),
         trainer=recipe.trainer,
-        # Examples were not sampled: their log-probs are those of the model as it is.
+        # Examples were not sampled: their log-probs are the model's at temperature 1.
         temperature=recipe.sampling.temperature if recipe.kind in ("rl", "distill", "offline") else 1.0,
         device=learner_device(recipe),
         trains=trained_by(recipe),
@@ -102,7 +103,7 @@ def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
 
 
 def adapters_of(recipe: Recipe, model: str) -> LoraConfig | None:
-    """The recipe's adapters, for the layers of this model."""
+    """The recipe's LoRA settings, resolved for the layers of this model."""
     if recipe.model.lora is None:
         return None
     from rlhf.models.lora import lora_for_model
@@ -111,7 +112,7 @@ def adapters_of(recipe: Recipe, model: str) -> LoraConfig | None:
 
 
 def routing_of(recipe: Recipe, model: str) -> RoutingMode:
-    """What is done with the experts that engines choose; `auto` decided for this model."""
+    """How the engines' expert choices are used; `auto` is resolved for this model."""
     if recipe.rollout.routing != "auto":
         return recipe.rollout.routing
     shared = recipe.rollout.tensor_parallel_size > 1 or recipe.trainer.deepspeed.sequence_parallel > 1
@@ -133,14 +134,14 @@ def make_learner(recipe: Recipe, workers: Sequence[Worker]) -> RemoteLearner:
 
 
 def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
-    """A learner of policies, or one that learns something else with the same ranks."""
+    """A learner of policies, or of another class that trains with the same ranks."""
     return kind(
         workers,
         recipe.trainer,
         max_tokens=recipe.sampling.max_tokens,
         shuffle_seed=recipe.seed,
         transfer_backend=transfer_backend(recipe),
-        publish_timeout_seconds=recipe.rollout.publish_timeout_seconds,
+        publish_timeout_seconds=recipe.rollout.weight_sync_timeout_seconds,
         # Flash attention takes no mask: there a sequence has a row alone. Untested.
         row_tokens=1 if recipe.model.attention == "flash_attention_2" else ROW_TOKENS,
         plays=recipe.plays,
@@ -148,6 +149,7 @@ def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
 
 
 def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...], *, publishes: bool) -> EngineSettings:
+    """The settings of an engine for `model`; `publishes` is whether it receives weight syncs."""
     rollout = recipe.rollout
     adapters = adapters_of(recipe, model) if publishes and recipe.model.publishes_adapters else None
     return EngineSettings(
@@ -167,40 +169,39 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
         routing=publishes and routing_of(recipe, model) != "ignore",
         device=engine_device(recipe),
         start_timeout_seconds=rollout.start_timeout_seconds,
-        command_timeout_seconds=rollout.publish_timeout_seconds,
+        command_timeout_seconds=rollout.weight_sync_timeout_seconds,
     )
 
 
-def make_engine(recipe: Recipe, worker: Worker) -> RemoteEngine:
-    rollout = recipe.rollout
+def make_engine(config: RolloutConfig, worker: Worker) -> RemoteEngine:
     return RemoteEngine(
         worker,
-        transfer_ranks=rollout.tensor_parallel_size,
-        max_sequences=rollout.max_sequences,
-        start_timeout_seconds=rollout.start_timeout_seconds,
-        generate_timeout_seconds=rollout.generate_timeout_seconds,
-        publish_timeout_seconds=rollout.publish_timeout_seconds,
+        transfer_ranks=config.tensor_parallel_size,
+        max_sequences=config.max_sequences,
+        start_timeout_seconds=config.start_timeout_seconds,
+        generate_timeout_seconds=config.generate_timeout_seconds,
+        publish_timeout_seconds=config.weight_sync_timeout_seconds,
     )
 
 
 async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Serving) -> Publisher:
-    """Engines and learner joined for transfers; with the drill, the path between them proved."""
-    limits = tolerance_for(recipe.model.dtype, recipe.trainer.publish.tolerance)
+    """Connect engines and learner for weight transfers; with the start check, also verify the path between them."""
+    limits = tolerance_for(recipe.model.dtype, recipe.trainer.weight_sync.tolerance)
     publisher = Publisher(
         learner,
         serving.engines,
         canary=canary(serving.facts.vocab_size, serving.facts.max_context_tokens, limits, seed=recipe.seed),
-        phase_timeout_seconds=recipe.rollout.publish_timeout_seconds,
+        phase_timeout_seconds=recipe.rollout.weight_sync_timeout_seconds,
     )
     await publisher.connect()
-    if recipe.trainer.publish.drill:
-        await publisher.drill()
+    if recipe.trainer.weight_sync.verify_at_start:
+        await publisher.verify()
     return publisher
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Engines that answer, and what is needed to ask them."""
+    """Running engines, and what is needed to generate with them."""
 
     engines: tuple[RemoteEngine, ...]
     router: Router
@@ -209,7 +210,16 @@ class Serving:
     facts: EngineFacts
     surroundings: Surroundings
 
-    def rollout(self, recipe: Recipe, *, sampling: Sampling, group_size: int, purpose: str) -> GroupRollout:
+    def rollout(
+        self,
+        sampling: Sampling,
+        *,
+        group_size: int,
+        purpose: str,
+        seed: int,
+        filter_equal_rewards: bool = False,
+        greedy_baseline: bool = False,
+    ) -> GroupRollout:
         return GroupRollout(
             engine=self.router,
             renderer=self.renderer,
@@ -217,34 +227,36 @@ class Serving:
             sampling=sampling,
             group_size=group_size,
             max_context_tokens=self.facts.max_context_tokens,
-            run_seed=recipe.seed,
-            filter_equal_rewards=recipe.trainer.filter.equal_rewards and purpose == "train",
-            greedy_baseline=needs_of(recipe.trainer).baseline and purpose == "train",
+            run_seed=seed,
+            filter_equal_rewards=filter_equal_rewards,
+            greedy_baseline=greedy_baseline,
             purpose=purpose,
             play=self.surroundings.play(purpose),
         )
 
-    async def opening(self, recipe: Recipe, task: Task) -> str | None:
-        """What the first episode will be asked, for a person; None without an environment. Raises `ConfigError`."""
-        return await opening_of(self.surroundings, recipe, task, self.renderer, self.facts.max_context_tokens)
+    async def opening(self, seed: int, task: Task) -> str | None:
+        """The first episode's prompt, for inspection; None without an environment. Raises `ConfigError`."""
+        play, longest = self.surroundings.training, self.facts.max_context_tokens
+        return await opening_of(play, task, self.renderer, run_seed=seed, max_context_tokens=longest)
 
-    def evaluator(self, recipe: Recipe, problems: Mapping[str, Sequence[Task]]) -> Evaluator | None:
-        """Every evaluation set with its own sampling; `problems` by the name of their set."""
-        sets = [
-            EvaluationSet(name=name, config=config, tasks=problems[name], rollout=self._asking(recipe, name, config))
-            for name, config in recipe.data.eval_sets.items()
-        ]
+    def evaluator(
+        self, data: DataConfig, problems: Mapping[str, Sequence[Task]], *, max_tokens: int, seed: int
+    ) -> Evaluator | None:
+        """An evaluator of every set, each with its own sampling, and replies of up to `max_tokens` where it sets no
+        limit; `problems` are keyed by the name of their set."""
+        sets = []
+        for name, config in data.eval_sets.items():
+            sampling = Sampling(temperature=config.temperature, max_tokens=config.max_tokens or max_tokens)
+            rollout = self.rollout(sampling, group_size=config.samples, purpose=f"eval-{name}", seed=seed)
+            sets.append(EvaluationSet(name=name, config=config, tasks=problems[name], rollout=rollout))
         return Evaluator(sets) if sets else None
-
-    def _asking(self, recipe: Recipe, name: str, config: EvaluationSetConfig) -> GroupRollout:
-        sampling = Sampling(temperature=config.temperature, max_tokens=config.max_tokens or recipe.sampling.max_tokens)
-        return self.rollout(recipe, sampling=sampling, group_size=config.samples, purpose=f"eval-{name}")
 
 
 def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> ChatRenderer:
-    """Imports transformers: seconds in which learner and engines start, when this has a thread of its own.
+    """Load the tokenizer and chat template. Imports transformers: in a separate thread, these seconds overlap with the
+    start of learner and engines.
 
-    Raises `ModelError` for a chat template that cannot say what an environment will say.
+    Raises `ModelError` for a chat template that cannot render the environment's messages.
     """
     from rlhf.models.loading import declared_ends, load_tokenizer
 
@@ -260,11 +272,9 @@ def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> Cha
     return renderer
 
 
-def check_asked(recipe: Recipe, model: str, renderer: ChatRenderer, asked: Iterable[Sequence[Message]]) -> None:
-    """The chat template takes what the data ask: of every order of roles one conversation is rendered. What
-    environments and agents say is not known yet. Raises `ModelError`."""
-    if recipe.environment is not None or recipe.agent is not None:
-        return
+def check_asked(model: str, renderer: ChatRenderer, asked: Iterable[Sequence[Message]]) -> None:
+    """Check that the chat template renders the data's prompts: one conversation is rendered for every sequence of
+    roles. Raises `ModelError`."""
     for messages in {tuple(message.role for message in one): one for one in asked}.values():
         try:
             renderer.prompt(messages)
@@ -282,16 +292,21 @@ async def started_serving(
     publishes: bool,
     asked: Iterable[Sequence[Message]] = (),
 ) -> AsyncIterator[Serving]:
-    """Engines started on `model`, the reward's workers, and environments or the agent's endpoint. Before that the chat
-    template is tried on what will be `asked`."""
+    """Start engines on `model`, the reward's workers, and environments or the agent's endpoint. Before that, check that
+    the chat template renders `asked`."""
     async with AsyncExitStack() as stack:
-        surroundings = await stack.enter_async_context(started_surroundings(recipe, cluster))
+        alone = recipe.cluster.address is None
+        surroundings = await stack.enter_async_context(
+            started_surroundings(recipe.environment, recipe.agent, cluster, alone=alone)
+        )
         renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
-        check_asked(recipe, model, renderer, asked)
+        if recipe.environment is None and recipe.agent is None:  # their later messages are not known yet
+            check_asked(model, renderer, asked)
         settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
         workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})
-        engines = tuple(make_engine(recipe, worker) for worker in workers)
-        reward = await spawn_reward(recipe, cluster, model, logs)
+        engines = tuple(make_engine(recipe.rollout, worker) for worker in workers)
+        trust = recipe.model.trust_remote_code
+        reward = await spawn_reward(recipe.reward, cluster, model, logs, trust_remote_code=trust)
         stack.push_async_callback(reward.close)
         starting = asyncio.gather(*(engine.start() for engine in engines))
         await asyncio.gather(starting, reward.start())
@@ -299,20 +314,25 @@ async def started_serving(
         yield Serving(engines, Router(engines), renderer, reward, starting.result()[0], surroundings)
 
 
-async def spawn_reward(recipe: Recipe, cluster: Cluster, model: str, logs: Path) -> LiveReward:
-    """The recipe's reward, not started yet. A reward model has workers on the cluster; `model` is the policy's."""
-    scorer = recipe.reward.model_scorer
-    scoring = await spawn_reward_model(recipe, scorer, cluster, model) if scorer else None
-    return make_reward(recipe.reward, logs / "scorers.log", scoring)
+async def spawn_reward(
+    config: RewardConfig, cluster: Cluster, policy: str, logs: Path, *, trust_remote_code: bool
+) -> LiveReward:
+    """The reward, not started yet. A reward model gets workers on the cluster, and reads the tokens of `policy`."""
+    scorer, scoring = config.model_scorer, None
+    if scorer is not None:
+        scoring = await spawn_reward_model(scorer, cluster, policy, trust_remote_code=trust_remote_code)
+    return make_reward(config, logs / "scorers.log", scoring)
 
 
-async def spawn_reward_model(recipe: Recipe, scorer: ScorerConfig, cluster: Cluster, model: str) -> ModelReward:
+async def spawn_reward_model(
+    scorer: ScorerConfig, cluster: Cluster, policy: str, *, trust_remote_code: bool
+) -> ModelReward:
     settings = RewardModelSettings(
         model=os.path.expanduser(str(scorer.model)),
-        policy=model,
+        policy=policy,
         dtype=scorer.dtype,
-        trust_remote_code=recipe.model.trust_remote_code,
-        device=reward_device(recipe),
+        trust_remote_code=trust_remote_code,
+        device=reward_device(scorer),
         tokens_per_batch=scorer.tokens_per_batch,
     )
     workers = await cluster.spawn(REWARD, lambda index: {"name": f"{REWARD}-{index}"})
@@ -325,8 +345,8 @@ async def spawn_reward_model(recipe: Recipe, scorer: ScorerConfig, cluster: Clus
 
 
 async def stop_engines(engines: Sequence[RemoteEngine]) -> None:
-    """All at once: each may take its whole deadline. One that is dead or hangs is left to the cluster's end: its error
-    would hide the one that ended the run."""
+    """Stop all engines concurrently, since each may use its whole deadline. A dead or hanging engine is left to the
+    cluster's end: its error would hide the one that ended the run."""
 
     async def stop(engine: RemoteEngine) -> None:
         with suppress(RlhfError):

@@ -1,4 +1,4 @@
-"""What the system itself does between updates, each a callback: leave in time, save, evaluate, show, log."""
+"""Built-in callbacks between updates: end in time, save, evaluate, display, log."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rlhf.runs.tracing import Span, busy_seconds
 from rlhf.runs.view import EvaluationLine
 from rlhf.types import PolicyVersion
 
-PHASES = {"generate": "wait", "train": "train", "publish": "publish", "evaluate": "evaluate", "save": "save"}
-"""What people read of an update's time: the seconds the learner waited for groups stand for generation."""
+PHASES = {"generate": "wait", "train": "train", "weight_sync": "weight_sync", "evaluate": "evaluate", "save": "save"}
+"""Displayed phases, with the span of each. The time that the learner waits for groups is displayed as generation."""
 ROOM = 1.5
-"""Times the longest update so far, with what follows it: what is kept free for the next."""
+"""Time reserved for the next update, as a multiple of the longest update so far with its callbacks."""
 
 
 class Preemption(Callback):
-    """Ends the run, saved, while there is still time for it."""
+    """Ends the run with a checkpoint while its job still has time for one."""
 
     async def on_train_begin(self, run: Run) -> None:
         run.left = None if run.last else run.context.leaving.reason(ROOM * run.longest_seconds)
@@ -31,7 +31,7 @@ class Preemption(Callback):
 
 
 class Checkpoints(Callback):
-    """Writes a checkpoint every so many updates, after the last one, and when the run leaves."""
+    """Writes a checkpoint every `save_every` updates, after the last one, and when the run ends early."""
 
     async def on_step_end(self, run: Run) -> None:
         due_now = run.last or run.left or due(run.version, run.recipe.trainer.save_every)
@@ -42,8 +42,8 @@ class Checkpoints(Callback):
 
 
 class Evaluations(Callback):
-    """Measures the held-out sets before the first update, every so many, and after the last. A run that leaves has no
-    time for it, and does it when it is resumed. Comes after the checkpoint: an evaluation may fail."""
+    """Evaluates the held-out sets before the first update, every `eval_every` updates, and after the last. A run that
+    ends early skips it, and evaluates when it is resumed. Runs after the checkpoint, since an evaluation may fail."""
 
     async def on_train_begin(self, run: Run) -> None:
         if run.before is None:
@@ -66,7 +66,7 @@ class Evaluations(Callback):
 
 
 class Reports(Callback):
-    """Shows every update to people, logs its metrics, and writes where its time went."""
+    """Displays every update, logs its metrics, and writes its time spans."""
 
     def __init__(self, loggers: Loggers, spans: JsonlWriter) -> None:
         self._loggers, self._spans = loggers, spans
@@ -106,8 +106,8 @@ class Reports(Callback):
 
 
 def to_evaluation_line(version: PolicyVersion, result: SetResult) -> EvaluationLine:
-    """What people are shown of one set: its reward and the metrics that the recipe asked for beside it, or all metrics
-    of pairs."""
+    """What is displayed for one set: its reward and the metrics that the recipe lists, or all metrics of preference
+    pairs."""
     asked = result.reward is None
     return EvaluationLine(
         update=version,
@@ -119,7 +119,7 @@ def to_evaluation_line(version: PolicyVersion, result: SetResult) -> EvaluationL
 
 
 def due(version: PolicyVersion, every: int) -> bool:
-    """Whether something done every so many updates is done after this one; 0 is never."""
+    """Whether something done every `every` updates is due after this one; 0 means never."""
     return every > 0 and version % every == 0
 
 

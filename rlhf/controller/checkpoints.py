@@ -1,4 +1,4 @@
-"""A run's checkpoint: the ranks' state, its books and its records, on the disk before a manifest names them."""
+"""A run's checkpoint: ranks' state, counters and records are on disk before a manifest refers to them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rlhf.trainer.checkpoint import checkpoints, is_whole, prune, read_checkpoin
 from rlhf.types import PolicyVersion, Written
 
 FULL_BYTES = 1 << 20
-"""Less than this is a full disk, whatever the library says whose write failed."""
+"""Less free space than this counts as a full disk, whatever error the library reports."""
 OF_DISKS = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE,
 )  # fmt: skip
-"""What a file system says that cannot or must not write."""
+"""Error codes of a file system that cannot or must not write."""
 
 
 async def save_run(
@@ -35,9 +35,9 @@ async def save_run(
     outstanding: tuple[int, ...],
     keep: int,
 ) -> Path:
-    """Write a checkpoint beside the earlier ones; when it is whole, and its books can be read, drop the oldest.
+    """Write a new checkpoint; when it is complete, and its trainer state can be read, delete the oldest.
 
-    Raises `SaveFailed`, which says from which checkpoint the run can go on.
+    Raises `SaveFailed`, which says from which checkpoint the run can be resumed.
     """
 
     async def save(path: Path) -> Mapping[str, Written]:
@@ -67,14 +67,14 @@ async def save_run(
 
 
 def make_room(folder: RunFolder) -> None:
-    """Delete what was written of the checkpoint: a summary may then fit onto a full disk."""
+    """Delete the incomplete checkpoint, so that a summary may fit on a full disk."""
     folder.check()
     for path in unfinished(folder.checkpoints):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def sync_records(folder: RunFolder, trainer_state: TrainerState) -> None:
-    """The records that the books count, and the names of what is in the run folder and around it."""
+    """Sync the records that the trainer state counts, and the file names in and around the run folder."""
     for name in trainer_state.lines:
         sync_file(folder.path / name)
     for path in (folder.checkpoints, folder.path, folder.path.parent):
@@ -83,7 +83,8 @@ def sync_records(folder: RunFolder, trainer_state: TrainerState) -> None:
 
 @contextmanager
 def saying_what_is_intact(folder: RunFolder) -> Iterator[None]:
-    """A disk that is full, or that refuses, ends a run in one line. Raises `DiskFailed` for such an `OSError`."""
+    """End a run whose disk is full, or refuses writes, with a one-line error. Raises `DiskFailed` for such an
+    `OSError`."""
     try:
         yield
     except (OSError, DiskFailed) as error:
@@ -93,7 +94,7 @@ def saying_what_is_intact(folder: RunFolder) -> Iterator[None]:
 
 
 def cause(error: Exception, folder: RunFolder) -> str:
-    """Why a write failed, in words: libraries that write tensors do not say that a disk is full."""
+    """Why a write failed, as text: libraries that write tensors do not report a full disk."""
     if shutil.disk_usage(folder.path).free < FULL_BYTES:
         return f"the disk of {folder.path} is full"
     if isinstance(error, OSError):
@@ -102,6 +103,6 @@ def cause(error: Exception, folder: RunFolder) -> str:
 
 
 def intact(folder: RunFolder) -> str:
-    """What of a run is whole, in words."""
+    """Which parts of a run are complete, as text."""
     found = next((path for path in reversed(checkpoints(folder.checkpoints)) if is_whole(path)), None)
     return f"{found} is intact, and --resume goes on from it" if found else "no checkpoint was written before"

@@ -1,4 +1,5 @@
-"""The end of a run: its books are closed however it ends, the summary first, and what ended it is what is told."""
+"""The end of a run: its records are closed in every case, the summary first, and the error that ended it is
+reported."""
 
 from __future__ import annotations
 
@@ -13,23 +14,23 @@ from rlhf.runs.summary import STOPPED, Summary
 
 
 async def closed(run: Awaitable[str], close: Callable[[str], Summary], leaving: Leaving) -> Summary:
-    """Wait for the outcome of `run` and `close` its books with it; when it raises, with what it raised.
+    """Wait for the outcome of `run` and call `close` with it; when the run raises, with its error.
 
-    A run that fails for want of a disk cannot close its books either: its own failure is raised then.
+    A run that fails because of a full disk cannot write its summary either: its own failure is raised then.
     """
     try:
         outcome = await run
     except (asyncio.CancelledError, KeyboardInterrupt) as error:
-        _close_after(str(error) or STOPPED, close, leaving)  # a death cancels with its words, a person without any
+        _close_after(str(error) or STOPPED, close, leaving)  # a worker death sets the message, a user has none
         raise
-    except BaseException as error:  # whatever ends a run is told in its summary, and raised again
+    except BaseException as error:  # whatever ends a run is recorded in its summary, and raised again
         _close_after(str(telling_error(error)), close, leaving)
         raise
     return close(STOPPED if leaving.stopped else outcome)
 
 
 def each(*steps: Callable[[], object]) -> None:
-    """Take every step, whatever became of those before it; then raise the first failure."""
+    """Call every step, even if earlier ones fail; then raise the first failure."""
     failures: list[Exception] = []
     for step in steps:
         try:

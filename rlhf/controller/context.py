@@ -1,4 +1,4 @@
-"""What one process works with on a run, fresh or resumed."""
+"""The shared context of one process of a run, fresh or resumed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from rlhf.config import Origins
 from rlhf.controller.preemption import Leaving
-from rlhf.controller.provenance import Provenance, check_provenance, provenance
 from rlhf.controller.resume import ResumePoint, resume_point, rewind
 from rlhf.http.inert import inert
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.folder import RunFolder
+from rlhf.runs.provenance import Provenance, check_provenance, provenance
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
 from rlhf.trainer.checkpoint import CHECKPOINTS
@@ -22,7 +22,7 @@ from rlhf.trainer.checkpoint import CHECKPOINTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """One process lifetime of a run. `point` is where it goes on; None for a fresh one."""
+    """One process lifetime of a run. `point` is the checkpoint to resume from; None for a fresh run."""
 
     recipe: Recipe
     folder: RunFolder
@@ -34,19 +34,26 @@ class RunContext:
 
 
 async def begun(context: RunContext, model: str) -> Provenance:
-    """Everything has started, from `model`, and nothing is recorded yet: a run that goes on is cut back to its
-    checkpoint. What it began with, by digest.
+    """Called when everything has started from `model` and nothing is recorded yet: a resumed run is truncated to its
+    checkpoint. Returns the digests of the run's inputs.
 
-    Until here a start that fails has changed nothing in the folder. Raises `ConfigError` for a run that is to go on
-    with something else than it began with.
+    A start that fails before this point has changed nothing in the folder. Raises `ConfigError` for a resumed run whose
+    inputs differ from those it began with.
     """
-    found = await asyncio.to_thread(provenance, context.recipe, model)
+    recipe = context.recipe
+    found = await asyncio.to_thread(
+        provenance,
+        model,
+        data=recipe.data,
+        reference=recipe.trainer.reference_path,
+        trust_remote_code=recipe.model.trust_remote_code,
+    )
     begin(context, found)
     return found
 
 
 def begin(context: RunContext, found: Provenance) -> None:
-    """The same for what it was `found` to begin with."""
+    """The same for inputs whose digests were `found` already."""
     if context.point is None:
         return
     check_provenance(context.folder.path, context.point.trainer_state.provenance, found)
@@ -55,18 +62,17 @@ def begin(context: RunContext, found: Provenance) -> None:
 
 
 def print_notice(words: str) -> None:
-    """For a person who waits, before there is a view."""
+    """Print a message for the waiting user, before there is a view."""
     print(inert(words), file=sys.stderr, flush=True)
 
 
 def run_folder(
     recipe: Recipe, *, resume: bool, start_over: bool = False, tell: Callable[[str], None]
 ) -> tuple[RunFolder, ResumePoint | None]:
-    """The folder to write to, which this process owns from now on, and where to go on.
+    """The folder to write to, which this process owns from now on, and the checkpoint to resume from.
 
-    A run that is not resumed has a new folder. One that is resumed keeps it, with its logs; what there is of a run
-    without any checkpoint is set aside, and what there is of one to `start_over` with its checkpoints. Raises
-    `UserError`.
+    Without `resume` the run gets a new folder. With it, the run keeps its folder and logs; records of a run without any
+    checkpoint are moved aside; with `start_over`, records and checkpoints are. Raises `UserError`.
     """
     if not resume:
         return RunFolder.create(recipe.run_dir, print_notice), None

@@ -1,4 +1,4 @@
-"""What a trainer on a fixed dataset is: demonstrations, pairs or recorded episodes, in the order of training."""
+"""Interface of trainers on a fixed dataset: demonstrations, preference pairs or recorded episodes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from rlhf.trainer.learner import RemoteLearner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One update: the learner's metrics, and the tokens that were learnt from."""
+    """The result of one update: the learner's metrics, and the number of trained tokens."""
 
     metrics: Mapping[str, float]
     tokens: int
 
 
 class DatasetTrainer(Protocol):
-    """Examples in the order of training, and a learner that has started. Each `update` learns from the next
-    `trainer.groups_per_update` of them; `evaluate` measures every held-out set, where `evaluates` says that there are
-    any; `resume` goes on behind a checkpoint, and comes before any update. `shown` are the metrics that people watch.
-    """
+    """A trainer on examples in a fixed order, with a learner that has started. Each `update` trains on the next
+    `trainer.groups_per_update` examples. `evaluate` evaluates every held-out set, where `evaluates` says that there are
+    any. `resume` continues from a checkpoint, and must precede any update. `shown` are the metrics to display."""
 
     @property
     def shown(self) -> tuple[str, ...]: ...

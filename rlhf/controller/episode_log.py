@@ -1,4 +1,4 @@
-"""The run's books: one record for every episode, whatever becomes of it, and the group each belongs to."""
+"""The run's episode log: one record for every episode, whatever its outcome."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from types import MappingProxyType
 
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.records import Fate, records_in_flight, records_of_failed, records_of_filtered, records_of_update
+from rlhf.runs.records import (
+    EpisodeOutcome,
+    records_in_flight,
+    records_of_failed,
+    records_of_filtered,
+    records_of_update,
+)
 from rlhf.types import Failed, Filtered, Group, Task, Ticket, Updated
 
 
-class Ledger:
-    """Knows every ticket that is out, and writes the records of its episodes when their fate is known."""
+class EpisodeLog:
+    """Tracks all outstanding tickets, and writes the records of their episodes when the outcomes are known."""
 
-    def __init__(self, folder: RunFolder, samples: int, fates: Mapping[str, int] = MappingProxyType({})) -> None:
-        """`samples` to a group. A run that is resumed goes on from the `fates` of the episodes that are written."""
-        self._writer = EpisodeWriter(folder.episodes, fates, folder.check)
+    def __init__(self, folder: RunFolder, samples: int, outcomes: Mapping[str, int] = MappingProxyType({})) -> None:
+        """`samples` is the number of samples of a group. A resumed run continues from the `outcomes` of the episodes
+        already written."""
+        self._writer = EpisodeWriter(folder.episodes, outcomes, folder.check)
         self._samples = samples
         self._out: dict[int, tuple[Ticket, Task, Group | None]] = {}
 
@@ -24,7 +31,7 @@ class Ledger:
         self._out[ticket.ordinal] = (ticket, task, None)
 
     def settled(self, ticket: Ticket, outcome: Group | Filtered | Failed, *, kept: bool) -> None:
-        """A group that is kept waits for its update; any other has met its fate."""
+        """A group that is kept waits for its update; the outcome of any other is known now."""
         _, task, _ = self._out.pop(ticket.ordinal)
         match outcome:
             case Failed():
@@ -43,21 +50,21 @@ class Ledger:
         self._writer.flush()
 
     @property
-    def fates(self) -> dict[str, int]:
-        return self._writer.fates
+    def outcomes(self) -> dict[str, int]:
+        return self._writer.outcomes
 
     @property
     def written_bytes(self) -> int:
         return self._writer.written_bytes
 
     @property
-    def sample_accounts(self) -> dict[str, int]:
-        """Episodes by fate; those that are out are in flight, written or not."""
+    def sample_counts(self) -> dict[str, int]:
+        """Episodes by outcome; those of outstanding tickets are in flight, written or not."""
         out, counts = len(self._out) * self._samples, self._writer.counts
-        return counts | {name: counts[name] + out for name in ("admitted", Fate.IN_FLIGHT.value)}
+        return counts | {name: counts[name] + out for name in ("admitted", EpisodeOutcome.IN_FLIGHT.value)}
 
     def close(self) -> None:
-        """Write what was still out: the end of the run is a fate too."""
+        """Write the records of outstanding tickets, whose outcome is the end of the run."""
         for ticket, task, group in self._out.values():
             self._writer.write(records_in_flight(ticket, task, self._samples, group))
         self._out.clear()

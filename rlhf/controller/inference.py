@@ -1,4 +1,4 @@
-"""Engines without a learner: evaluate a checkpoint, or ask it something."""
+"""Engines without a learner: evaluate a checkpoint, or generate a reply with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf.data.tasks import Tell, conversations_of, held_out_problems, load_sets
 from rlhf.errors import UserError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.workers import ENGINE, ENVIRONMENT, REWARD
+from rlhf.recipe.workers import playing_roles
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.view import PlainView
 from rlhf.types import Message, Sampling
@@ -25,18 +25,19 @@ T = TypeVar("T")
 
 
 def untold(message: str) -> None:
-    """Tells no one."""
+    """A `tell` that discards its message."""
 
 
 def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluation:
-    """Every evaluation set of the recipe, by the model in a Hugging Face folder."""
-    loaded = load_sets(recipe.data.eval_sets)
+    """Evaluate the model in a Hugging Face folder on every evaluation set of the recipe."""
+    loaded = load_sets(recipe.data.eval_sets, asks=recipe.tasks_ask)
 
     async def evaluate(serving: Serving) -> Evaluation:
         for words in serving.renderer.told:
             tell(words)
         problems = held_out_problems(recipe.data, loaded, serving.renderer.prompt_tokens, tell)
-        evaluator = serving.evaluator(recipe, problems)
+        max_tokens = recipe.sampling.max_tokens
+        evaluator = serving.evaluator(recipe.data, problems, max_tokens=max_tokens, seed=recipe.seed)
         assert evaluator is not None
         return await evaluator(version=0)
 
@@ -44,7 +45,8 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
 
 
 def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0) -> str:
-    """One reply to one user message, by one engine in this process. Raises `UserError` for a prompt without room."""
+    """One reply to one user message, by one engine in this process. Raises `UserError` for a prompt that leaves no
+    room."""
 
     async def answer(serving: Serving) -> str:
         tokens = serving.renderer.prompt((Message(role="user", content=prompt),))
@@ -63,8 +65,8 @@ def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float 
 
 
 async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
-    """The work's result on one engine in this process that serves `model`."""
-    one_process = {"model": {"path": model}, "data": {"train": {"sorting": {}}}, "cluster": {"kind": "local"}}
+    """Run `work` with one engine in this process that serves `model`; returns its result."""
+    one_process = {"model": {"path": model}, "data": {"train": {"path": "none is read"}}, "cluster": {"kind": "local"}}
     return await _served(recipe_from(one_process).recipe, model, work)
 
 
@@ -74,7 +76,7 @@ async def _served(
     work: Callable[[Serving], Coroutine[Any, Any, T]],
     asked: Iterable[Sequence[Message]] = (),
 ) -> T:
-    """The work's result on engines that serve `model`; their logs are not kept."""
+    """Run `work` with engines that serve `model`; returns its result. Their logs are not kept."""
 
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder)
@@ -83,5 +85,5 @@ async def _served(
             async with started_serving(recipe, cluster, model, logs=logs, publishes=False, asked=asked) as serving:
                 return await work(serving)
 
-        async with started_cluster(recipe, (ENGINE, REWARD, ENVIRONMENT), logs, PlainView(StringIO())) as cluster:
+        async with started_cluster(recipe.cluster, playing_roles(recipe), logs, PlainView(StringIO())) as cluster:
             return await while_alive(cluster, serve_and_work(cluster))

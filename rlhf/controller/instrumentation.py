@@ -1,4 +1,4 @@
-"""Parts of the loop, watched from outside: each wraps one part, keeps its protocol, and adds time and records."""
+"""Instrumentation of the training loop: each class wraps one part, keeps its protocol, and adds timing and records."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rlhf.controller.episode_log import Ledger
+from rlhf.controller.episode_log import EpisodeLog
 from rlhf.protocols import Learner, Rollout, WeightSync
 from rlhf.rollout.evaluation import Evaluation, Evaluator
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.records import records_of_evaluation
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
+from rlhf.trainer.algorithms.statistics import batch_statistics
 from rlhf.trainer.buffer import TicketBuffer
-from rlhf.trainer.statistics import batch_statistics
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Task, Ticket, Updated, Written
 
 
 class ObservedRollout:
-    """A `Rollout` whose tickets the ledger knows from the start."""
+    """A `Rollout` that registers every ticket in the episode log."""
 
-    def __init__(self, rollout: Rollout, *, clock: Clock, ledger: Ledger) -> None:
-        self._rollout, self._clock, self._ledger = rollout, clock, ledger
+    def __init__(self, rollout: Rollout, *, clock: Clock, log: EpisodeLog) -> None:
+        self._rollout, self._clock, self._log = rollout, clock, log
 
     async def __call__(self, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
-        self._ledger.admitted(ticket, task)
+        self._log.admitted(ticket, task)
         with self._clock.span("generate", ordinal=ticket.ordinal, version=ticket.version):
             return await self._rollout(task, ticket)
 
 
 class ObservedBuffer:
-    """A `Buffer` whose fates are written down, and whose waits are timed."""
+    """A `Buffer` that records outcomes, and times its waits."""
 
-    def __init__(self, buffer: TicketBuffer, *, clock: Clock, ledger: Ledger) -> None:
-        self._buffer, self._clock, self._ledger = buffer, clock, ledger
+    def __init__(self, buffer: TicketBuffer, *, clock: Clock, log: EpisodeLog) -> None:
+        self._buffer, self._clock, self._log = buffer, clock, log
 
     async def admit(self) -> Ticket:
         return await self._buffer.admit()
 
     def settle(self, ticket: Ticket, outcome: Group | Filtered | Failed) -> bool:
         kept = self._buffer.settle(ticket, outcome)
-        self._ledger.settled(ticket, outcome, kept=kept)
+        self._log.settled(ticket, outcome, kept=kept)
         return kept
 
     async def take(self) -> list[Group]:
@@ -53,10 +53,10 @@ class ObservedBuffer:
 
 
 class ObservedLearner:
-    """A `Learner` whose updates are timed and written down, with the statistics of their batch among the metrics."""
+    """A `Learner` whose updates are timed and recorded, with the statistics of their batch among the metrics."""
 
-    def __init__(self, learner: Learner, *, clock: Clock, ledger: Ledger, view: View, version: PolicyVersion) -> None:
-        self._learner, self._clock, self._ledger, self._view = learner, clock, ledger, view
+    def __init__(self, learner: Learner, *, clock: Clock, log: EpisodeLog, view: View, version: PolicyVersion) -> None:
+        self._learner, self._clock, self._log, self._view = learner, clock, log, view
         self._version = version
         self.seconds_to_first_update: float | None = None
 
@@ -69,7 +69,7 @@ class ObservedLearner:
             updated = await self._learner.update(groups)
         self._version += 1
         with self._clock.span("record", version=self._version):
-            self._ledger.trained(groups, updated, self._version)
+            self._log.trained(groups, updated, self._version)
         return replace(updated, metrics=statistics | dict(updated.metrics))
 
     async def save(self, path: Path) -> Mapping[str, Written]:
@@ -81,7 +81,7 @@ class ObservedLearner:
 
 
 class ObservedEvaluator:
-    """An evaluator whose episodes are written down, and let go: a run keeps the numbers of all its evaluations."""
+    """An evaluator that records its episodes and then releases them: a run keeps the metrics of all its evaluations."""
 
     def __init__(self, evaluator: Evaluator, *, records: EpisodeWriter) -> None:
         self._evaluator, self._records = evaluator, records
@@ -95,14 +95,14 @@ class ObservedEvaluator:
 
 
 class ObservedWeights:
-    """A `WeightSync` whose publishes are timed."""
+    """A `WeightSync` that times its syncs."""
 
     def __init__(self, weights: WeightSync, *, clock: Clock, view: View) -> None:
         self._weights, self._clock, self._view = weights, clock, view
 
     async def publish(self) -> PolicyVersion:
-        self._view.phase("publish")
-        with self._clock.span("publish"):
+        self._view.phase("weight_sync")
+        with self._clock.span("weight_sync"):
             version = await self._weights.publish()
         self._view.phase("generate")
         return version

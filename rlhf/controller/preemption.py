@@ -1,4 +1,4 @@
-"""Whether a run must leave before its budget is spent: somebody asked it to, or its job's time is nearly over."""
+"""Whether a run must end early: it was asked to, or its job's time is nearly over."""
 
 from __future__ import annotations
 
@@ -7,34 +7,36 @@ import time
 from collections.abc import Callable, Mapping
 
 EXIT_SAVED = 75
-"""What a run ends with that has saved and is not finished: `EX_TEMPFAIL`, try again."""
+"""Exit code of a run that has saved and is not finished: `EX_TEMPFAIL`, try again."""
 JOB_END = "SLURM_JOB_END_TIME"
 SPARE_SECONDS = 15.0
-"""What the end of a run takes, beside the update and the save that still fit into its time."""
+"""Time that the end of a run takes, in addition to one more update and save."""
 
 
 class Leaving:
-    """Asked at every update boundary, where a run saves and ends."""
+    """Decides at every update boundary whether a run must save and end."""
 
     def __init__(self, ends_at: float | None = None, wall: Callable[[], float] = time.time) -> None:
-        """`ends_at` in seconds since 1970, by the clock `wall`; None for a run that may take as long as it will."""
+        """`ends_at` in seconds since 1970, by the clock `wall`; None for a run without a time limit."""
         self._ends_at, self._wall = ends_at, wall
         self._asked: str | None = None
         self.stopped = False
-        """Whether the run was told to end at once. What dies around it then is no failure: a job's end reaches all."""
+        """Whether the run was told to end at once. Processes that die then are not failures: a job's end kills all of
+        them."""
 
     @classmethod
     def of_job(cls, environment: Mapping[str, str] = os.environ) -> Leaving:
-        """With the end of the SLURM job that this process is a part of, if it is."""
+        """With the end time of the SLURM job that this process belongs to, if any."""
         told = environment.get(JOB_END, "")
         return cls(float(told) if told.isdecimal() else None)
 
     def ask(self, why: str) -> None:
-        """Have the run leave at its next boundary. The first reason is the one that is told."""
+        """Request that the run ends at its next boundary. The first reason given is reported."""
         self._asked = self._asked or why
 
     def reason(self, next_seconds: float) -> str | None:
-        """Why the run must leave now, if another `next_seconds`, an update and a save, are too many."""
+        """Why the run must end now, given that another update and save take `next_seconds`; None when they
+        still fit."""
         if self._asked is None and self._ends_at is not None:
             left = self._ends_at - self._wall()
             if left < next_seconds + SPARE_SECONDS:

@@ -1,4 +1,4 @@
-"""Training on preference pairs: a reward model or a policy learns which of two replies is preferred."""
+"""Training on preference pairs: a reward model, or a policy by DPO, IPO or KTO."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Fitted = Callable[[PreferencePair], PairOfSegments | None]
 
 
 class PreferenceTrainer:
-    """A `DatasetTrainer` on pairs; `held_out` ones by the name of their set."""
+    """A `DatasetTrainer` on preference pairs; `held_out` pairs are keyed by the name of their set."""
 
     shown = ("pair_loss", "accuracy")
 
@@ -71,7 +71,7 @@ class PreferenceTrainer:
 
 
 async def start_preference(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> PreferenceTrainer:
-    """Start the ranks on `model`, a policy's or a reward model's beginning, and find its pairs."""
+    """Start the ranks on `model`, a policy or the start of a reward model, and load its pairs."""
     data = recipe.data
     train = await asyncio.to_thread(told_pairs, data.train_sets, tell)
     held_out = await asyncio.to_thread(
@@ -98,7 +98,7 @@ async def start_preference(recipe: Recipe, workers: Sequence[Worker], model: str
 
 
 def told_pairs(sets: Mapping[str, DatasetConfig], tell: Tell) -> dict[str, Sequence[PreferencePair]]:
-    """The pairs of every dataset by its key; people are told of rows that make none. Raises `DataError`."""
+    """The pairs of every dataset, by its key; rows that make no pair are reported to the user. Raises `DataError`."""
     found = {key: load_pairs(config) for key, config in sets.items()}
     for key, one in found.items():
         if one.dropped:
@@ -107,8 +107,8 @@ def told_pairs(sets: Mapping[str, DatasetConfig], tell: Tell) -> dict[str, Seque
 
 
 def in_order(recipe: Recipe, pairs: Sequence[Sequence[PreferencePair]], fitted: Fitted) -> Iterator[PairOfSegments]:
-    """The pairs for ever, in the order of training, without those that are too long. Raises `DataError` when that is
-    every one."""
+    """The pairs in the order of training, endlessly, without those that are too long. Raises `DataError` when
+    all are."""
     order, total = mixed(recipe.data, pairs, recipe.seed), sum(map(len, pairs))
     skipped = 0
     for ordinal in count():
@@ -121,7 +121,8 @@ def in_order(recipe: Recipe, pairs: Sequence[Sequence[PreferencePair]], fitted: 
 
 
 def all_fitted(pairs: Sequence[PreferencePair], fitted: Fitted, key: str, tell: Tell) -> list[PairOfSegments]:
-    """The pairs that fit, once each; people are told of the others. Raises `DataError` when none does."""
+    """The pairs that fit, once each; the number of the others is reported to the user. Raises `DataError` when none
+    fits."""
     found = [one for one in map(fitted, pairs) if one]
     if len(found) < len(pairs):
         tell(f"{key}: {len(pairs) - len(found)} of {len(pairs)} pairs left out: longer than the model's context")
@@ -131,7 +132,7 @@ def all_fitted(pairs: Sequence[PreferencePair], fitted: Fitted, key: str, tell: 
 
 
 def pair_renderer(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Fitted:
-    """Renders pairs by the chat template of `model`."""
+    """A function that renders pairs by the chat template of `model`."""
     from rlhf.models.loading import declared_ends, load_tokenizer
 
     trust = recipe.model.trust_remote_code

@@ -1,6 +1,6 @@
-"""Going on with a run: from which checkpoint, with which books, and how exactly.
+"""Resume a run: from which checkpoint, with which trainer state, and whether bit for bit.
 
-Everything that was written after the checkpoint is cut off: what was played then is played again, with the same seeds.
+Everything written after the checkpoint is discarded: its episodes are played again, with the same seeds.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rlhf.trainer.checkpoint import CheckpointManifest, checkpoints, read_checkp
 from rlhf.types import PolicyVersion
 
 DATA_KEYS = ("seed", "kind", "kind_arguments", "data", "trainer.groups_per_update")
-"""What decides which task comes when. A run keeps them for its life."""
+"""Settings that determine the order of tasks. They cannot change during a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
-    """A complete checkpoint, and where the run stood."""
+    """A complete checkpoint, and the state of the run at it."""
 
     path: Path
     manifest: CheckpointManifest
@@ -41,11 +41,11 @@ class ResumePoint:
 def resume_point(
     recipe: Recipe, folder: RunFolder, tell: Callable[[str], None], *, start_over: bool = False
 ) -> ResumePoint | None:
-    """The newest checkpoint of the run in `folder` that is whole, with books and records; None when it has not come to
-    one, or when none can be used and it is to `start_over`.
+    """The newest complete checkpoint of the run in `folder`, with trainer state and records; None when there is no
+    checkpoint yet, or when none is usable and `start_over` is set.
 
-    Says what was found, what was refused, and what changed. Raises `ConfigError` for a recipe that asks for other data,
-    and `CheckpointError` when there are checkpoints and none of them can be used.
+    Reports what was found, refused and changed. Raises `ConfigError` for a recipe that changes the data, and
+    `CheckpointError` when there are checkpoints and none is usable.
     """
     point, refused = newest_usable(folder)
     for why in [*(f"{path} was never finished" for path in unfinished(folder.checkpoints)), *refused]:
@@ -69,7 +69,7 @@ def resume_point(
 
 
 def newest_usable(folder: RunFolder) -> tuple[ResumePoint | None, list[str]]:
-    """The newest checkpoint from which the run can go on, read to its last byte, and why each newer one was refused."""
+    """The newest usable checkpoint, verified completely, and why each newer one was refused."""
     refused = []
     for path in reversed(checkpoints(folder.checkpoints)):
         try:
@@ -84,19 +84,18 @@ def newest_usable(folder: RunFolder) -> tuple[ResumePoint | None, list[str]]:
 
 
 def has_checkpoints(folder: RunFolder) -> bool:
-    """Whether the run ever came to a checkpoint, damaged ones included."""
+    """Whether the run ever wrote a checkpoint, damaged ones included."""
     return any(folder.checkpoints.glob("version-*")) or any(folder.checkpoints.glob("damaged-*"))
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The dotted keys whose values differ, with both."""
+    """The dotted keys whose values differ, with both values."""
     old, new = dict(flatten(before)), dict(flatten(now))
     return {key: (old.get(key), new.get(key)) for key in (*old, *new) if old.get(key) != new.get(key)}
 
 
 def rewind(folder: RunFolder, point: ResumePoint) -> None:
-    """Put newer checkpoints, which cannot be used, out of the way as `damaged-NUMBER`, then cut off what was recorded
-    after this one."""
+    """Rename newer, unusable checkpoints to `damaged-NUMBER`, then truncate the records to this checkpoint."""
     for path in checkpoints(folder.checkpoints):
         if path.name > point.path.name:
             folder.check()
@@ -108,7 +107,7 @@ def rewind(folder: RunFolder, point: ResumePoint) -> None:
 
 
 def damaged_name(path: Path) -> Path:
-    """A free name for a checkpoint that cannot be used."""
+    """A free name for an unusable checkpoint."""
     plain = path.with_name(path.name.replace("version", "damaged"))
     return next(
         free for n in count() if not (free := plain.with_name(f"{plain.name}.{n}") if n else plain).exists()
@@ -116,13 +115,13 @@ def damaged_name(path: Path) -> Path:
 
 
 def reported_updates(folder: RunFolder) -> Iterator[tuple[PolicyVersion, Mapping[str, float]]]:
-    """Every update that was reported, with its metrics."""
+    """Every reported update, with its metrics."""
     for line in read_jsonl(folder.metrics):
         yield line["update"], line
 
 
 def plan_of(recipe: Recipe) -> str:
-    """What the bits of a run depend on besides the recipe's mathematics: who computes what with how many threads."""
+    """What a run's bitwise results depend on besides the recipe's mathematics: placement and numbers of threads."""
     learner, rollout = recipe.trainer.deepspeed, recipe.rollout
     ranks = f"{learner.ranks} rank(s) of {_share(learner.cpus_per_rank, learner.gpus_per_rank)}"
     engines = f"{rollout.engines} engine(s) of {_share(rollout.cpus_per_engine, rollout.gpus_per_engine)}"

@@ -1,4 +1,5 @@
-"""Reinforcement learning as a kind of run: engines play, the learner learns, and the engines follow it."""
+"""Reinforcement learning as a kind of run: engines play episodes, the learner trains, and its weights are
+synced back."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from rlhf.controller.build import (
 )
 from rlhf.controller.closing import each
 from rlhf.controller.context import RunContext, begun
-from rlhf.controller.episode_log import Ledger
+from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.instrumentation import (
     ObservedBuffer,
     ObservedEvaluator,
@@ -27,7 +28,6 @@ from rlhf.controller.instrumentation import (
     ObservedRollout,
     ObservedWeights,
 )
-from rlhf.controller.provenance import Provenance
 from rlhf.controller.resume import ResumePoint, reported_updates
 from rlhf.controller.run import Boundary, Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
@@ -38,32 +38,34 @@ from rlhf.errors import RlhfError, UserError, WorkerFailed
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.plot import plot_rewards
+from rlhf.runs.provenance import Provenance
 from rlhf.runs.summary import Summary
 from rlhf.runs.view import UpdateLine
+from rlhf.trainer.algorithms.registry import needs_of
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.loop import Loop
-from rlhf.trainer.publish import Publisher
+from rlhf.trainer.weight_sync.publish import Publisher
 from rlhf.types import PolicyVersion, Task, Updated
 
 EXPLAINED_SECONDS = 60.0
-"""How long a failed engine's error is kept for the learner's."""
+"""How long to wait for the learner's error after an engine's start has failed."""
 
 
 async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack) -> tuple[Playing, Provenance]:
     """Everything that plays and learns, started and proved, and what it began with. What must be ended is put on the
     `stack`."""
     recipe, view = context.recipe, context.view
-    train = await asyncio.to_thread(load_sets, recipe.data.train_sets)
-    held_out = await asyncio.to_thread(load_sets, recipe.data.eval_sets)
+    train = await asyncio.to_thread(load_sets, recipe.data.train_sets, asks=recipe.tasks_ask)
+    held_out = await asyncio.to_thread(load_sets, recipe.data.eval_sets, asks=recipe.tasks_ask)
     check_overlap(
         recipe.data,
         {key: questions_of(train[key], config) for key, config in recipe.data.train_sets.items()},
         {name: questions_of(held_out[name], config) for name, config in recipe.data.eval_sets.items()},
         view.message,
     )
-    workers = await spawn_learners(recipe, cluster)
+    workers = await spawn_learners(recipe.cluster, cluster)
     model = await starting_model(recipe, workers, view)
     learner = make_learner(recipe, workers)
     with context.clock.span("start"):
@@ -87,7 +89,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         length = serving.renderer.prompt_tokens
         tasks = await asyncio.to_thread(training_tasks, recipe.data, train, length, view.message)
         problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, view.message)
-        if opening := await serving.opening(recipe, tasks[0][0]):
+        if opening := await serving.opening(recipe.seed, tasks[0][0]):
             view.message(opening)
         began = await begun(context, model)
     playing = Playing(
@@ -98,15 +100,15 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
 
 
 async def explain_start_failure(failure: WorkerFailed, starting: asyncio.Future[Any]) -> RlhfError:
-    """What to tell people when an engine's start failed while the learner's was `starting`: both load one model, and
-    where the model is at fault the learner says how, in a `UserError`."""
+    """The error to report when an engine's start failed while the learner's was `starting`: both load the same model,
+    and where the model is the cause the learner raises a more specific `UserError`."""
     await asyncio.wait({starting}, timeout=EXPLAINED_SECONDS)
     refused = starting.exception() if starting.done() and not starting.cancelled() else None
     return refused if isinstance(refused, UserError) else failure
 
 
 class Playing:
-    """A `Kind` whose updates learn from episodes that engines play: a `Loop` with its observers."""
+    """A `Kind` whose updates learn from episodes that engines play: a `Loop` with its instrumentation."""
 
     def __init__(
         self,
@@ -123,26 +125,30 @@ class Playing:
         self.learner, self._publisher, self._folder = learner, publisher, folder
         self._buffer = make_buffer(recipe.trainer, context.point)
         rollout = serving.rollout(
-            recipe, sampling=recipe.sampling.sampling(), group_size=recipe.trainer.group_size, purpose="train"
+            recipe.sampling.sampling(),
+            group_size=recipe.trainer.group_size,
+            purpose="train",
+            seed=recipe.seed,
+            filter_equal_rewards=recipe.trainer.filter.equal_rewards,
+            greedy_baseline=needs_of(recipe.trainer).baseline,
         )
-        self._episodes = Ledger(folder, rollout.samples, before.episodes if before else {})
+        self._episodes = EpisodeLog(folder, rollout.samples, before.episodes if before else {})
         self._evaluations = EpisodeWriter(folder.evaluations, may_write=folder.check)
-        evaluator = serving.evaluator(recipe, problems)
+        max_tokens = recipe.sampling.max_tokens
+        evaluator = serving.evaluator(recipe.data, problems, max_tokens=max_tokens, seed=recipe.seed)
         self._evaluator = evaluator and ObservedEvaluator(evaluator, records=self._evaluations)
-        self._observed = ObservedLearner(
-            learner, clock=clock, ledger=self._episodes, view=view, version=learner.version
-        )
+        self._observed = ObservedLearner(learner, clock=clock, log=self._episodes, view=view, version=learner.version)
         self._rewards: list[tuple[PolicyVersion, float]] = []
         self._max_staleness, self._samples = 0.0, 0
         for version, metrics in reported_updates(folder) if before else ():
             self.count(version, metrics)
         self._loop = Loop(
             tasks=tasks,
-            rollout=ObservedRollout(rollout, clock=clock, ledger=self._episodes),
-            buffer=ObservedBuffer(self._buffer, clock=clock, ledger=self._episodes),
+            rollout=ObservedRollout(rollout, clock=clock, log=self._episodes),
+            buffer=ObservedBuffer(self._buffer, clock=clock, log=self._episodes),
             learner=self._observed,
             weights=ObservedWeights(publisher, clock=clock, view=view),
-            players=recipe.rollout.players or recipe.trainer.tickets,
+            max_concurrent_groups=recipe.rollout.max_concurrent_groups or recipe.trainer.tickets,
         )
 
     @property
@@ -190,14 +196,14 @@ class Playing:
         return {
             "groups/failed": float(accounts.failed),
             "groups/filtered": float(accounts.filtered),
-            "publish/canary_difference": self._publisher.canary_difference,
+            "weight_sync/logprob_difference": self._publisher.logprob_difference,
         }
 
     def counts(self) -> Counts:
         return Counts(
             samples=self._samples,
             groups=asdict(self._buffer.accounts),
-            episodes=self._episodes.sample_accounts,
+            episodes=self._episodes.sample_counts,
             max_staleness=int(self._max_staleness),
             seconds_to_first_update=self._observed.seconds_to_first_update,
         )
@@ -207,7 +213,7 @@ class Playing:
             next_ordinal=self._buffer.next_ordinal,
             outstanding=self._buffer.outstanding,
             groups=self._buffer.settled_accounts,
-            episodes=self._episodes.fates,
+            episodes=self._episodes.outcomes,
             lines={
                 self._folder.episodes.name: self._episodes.written_bytes,
                 self._folder.evaluations.name: self._evaluations.written_bytes,
@@ -215,7 +221,7 @@ class Playing:
         )
 
     def close(self) -> None:
-        """Write what is still out."""
+        """Record the episodes still in flight."""
         each(self._episodes.close, self._evaluations.close)
 
     @property
@@ -224,7 +230,7 @@ class Playing:
 
 
 class RewardPlot(Callback):
-    """Draws the `rewards` of training and of evaluations when the run ends."""
+    """Plots the `rewards` of training and of evaluations when the run ends."""
 
     def __init__(self, rewards: Sequence[tuple[PolicyVersion, float]]) -> None:
         self._rewards = rewards
@@ -236,6 +242,7 @@ class RewardPlot(Callback):
 
 
 def make_buffer(config: TrainerConfig, point: ResumePoint | None) -> TicketBuffer:
+    """The buffer of the run; after a resume, with the accounts and outstanding ordinals of the checkpoint."""
     return TicketBuffer(
         groups_per_update=config.groups_per_update,
         max_staleness=config.max_staleness,

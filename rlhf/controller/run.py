@@ -1,7 +1,7 @@
-"""One run of any kind: updates, and a list of callbacks between any two of them. Its records are closed however it
-ends.
+"""The run loop for all kinds of run: updates, with a list of callbacks between any two. Its records are closed in every
+case.
 
-What an update is, the kind says (`rlhf.controller.rl`, `rlhf.controller.supervised`).
+The kind defines what an update is (`rlhf.controller.rl`, `rlhf.controller.supervised`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Protocol
 from rlhf.controller.checkpoints import save_run
 from rlhf.controller.closing import closed, each
 from rlhf.controller.context import RunContext
-from rlhf.controller.provenance import Provenance
 from rlhf.controller.resume import plan_of
 from rlhf.controller.trainer_state import TrainerState
 from rlhf.protocols import Saves
 from rlhf.rollout.evaluation import Evaluation
+from rlhf.runs.provenance import Provenance
 from rlhf.runs.summary import SAVED, SetSummary, Summary
 from rlhf.runs.view import UpdateLine
 from rlhf.trainer.buffer import Accounts
@@ -26,13 +26,13 @@ from rlhf.types import PolicyVersion
 
 Metrics = Mapping[str, float]
 Boundary = Callable[[PolicyVersion, Metrics | None], Awaitable[bool]]
-"""Called when the weights of a version are everywhere: before the first update without metrics, then after each with
-its own. True ends the run."""
+"""Called when the weights of a version are in all engines: before the first update without metrics, then after each
+update with its metrics. Returning True ends the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a run has come to: `samples` trained, groups and episodes by what became of them."""
+    """Counters of a run: trained `samples`, and groups and episodes by outcome."""
 
     samples: int
     groups: Mapping[str, int] = field(default_factory=dict)
@@ -43,8 +43,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a run stands, all at one moment: the next task's ordinal and those that are still out, what became of
-    groups and episodes, and the lengths of its own record files in bytes."""
+    """The position of a run, all at one moment: the next task's ordinal and the outstanding ones, the counts of groups
+    and episodes by outcome, and the lengths of its own record files in bytes."""
 
     next_ordinal: int
     outstanding: tuple[int, ...] = ()
@@ -55,7 +55,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long updates take: this one from the last one's end, by phase, and all that are left, in seconds."""
+    """Durations in seconds: of this update, from the end of the last one; its phases; and the estimate for all that are
+    left."""
 
     seconds: float
     phase_seconds: Mapping[str, float]
@@ -63,17 +64,17 @@ class Pace:
 
 
 class Learns(Saves, Protocol):
-    """A learner as a run of any kind sees it."""
+    """The learner's interface for a run of any kind."""
 
     async def export(self, path: Path) -> None: ...
 
 
 class Kind(Protocol):
-    """What a run of one kind does of its own.
+    """The parts of a run that depend on its kind.
 
-    `train` makes `updates` updates and calls `boundary` between them. `evaluate` measures every held-out set, of kinds
-    and recipes that have any. `count` hears of every update that is reported, also of those before a resume. `line` is
-    what people see of one, `metrics` what the kind adds to what is logged, `close` the end of its own records.
+    `train` makes `updates` updates and calls `boundary` between them. `evaluate` evaluates every held-out set, for
+    kinds and recipes that have any. `count` receives every reported update, also those before a resume. `line` is what
+    is displayed for one, `metrics` the kind's additional logged metrics, `close` the end of its own records.
     """
 
     @property
@@ -93,33 +94,33 @@ class Kind(Protocol):
 
 
 class Callback:
-    """Something done between updates; override what you need. All but `on_train_end` may be `async`.
+    """User code called between updates; override the methods you need. All but `on_train_end` may be `async`.
 
     `run.metrics` are those of the update, `run.evaluation` that of this update if there was one; `run.stop(why)` makes
     this update the last one, and `run.save()` and `run.export(path)` write its weights.
     """
 
     async def on_train_begin(self, run: Run) -> None:
-        """Before the first update of this process; a resumed run has `run.version` updates behind it."""
+        """Before the first update of this process; in a resumed run `run.version` updates precede it."""
 
     async def on_step_end(self, run: Run) -> None:
-        """After an update, whose weights are in the engines."""
+        """After an update, when its weights are in the engines."""
 
     async def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
         """After every evaluation."""
 
     async def on_save(self, run: Run, checkpoint: Path) -> None:
-        """After a checkpoint is whole and on the disk."""
+        """After a checkpoint is complete and on disk."""
 
     def on_train_end(self, run: Run, summary: Summary) -> None:
-        """However the run ended. `summary` is written already."""
+        """After the end of the run, successful or not. `summary` is written already."""
 
 
 class Run:
     """A run from its first update in this process to its summary.
 
-    `version` updates are behind the weights; `left` says why it is to be resumed later, `stopped` why it is complete
-    before its budget is spent.
+    `version` is the number of updates made; `left` is why the run ends early, to be resumed; `stopped` is why it is
+    complete before its budget of updates is spent.
     """
 
     def __init__(self, context: RunContext, kind: Kind, callbacks: Sequence[Callback], *, began: Provenance) -> None:
@@ -140,37 +141,37 @@ class Run:
 
     @property
     def longest_seconds(self) -> float:
-        """Of the longest update so far, with what followed it; of the one under way, so far."""
+        """Duration of the longest update so far, callbacks included; the current one counts up to now."""
         return max(self._longest_seconds, self.clock.elapsed_seconds - self.update_began)
 
     @property
     def last(self) -> bool:
-        """Whether no update follows this one in this run's life."""
+        """Whether this is the last update of the whole run."""
         return self.version >= self.recipe.trainer.updates or self.stopped is not None
 
     @property
     def wall_seconds(self) -> float:
-        """Of all processes of this run together."""
+        """Wall time of all processes of this run together."""
         return self.clock.elapsed_seconds + (self.before.wall_seconds if self.before else 0.0)
 
     def stop(self, why: str) -> None:
-        """Make this update the last one. The first reason is the one that is told."""
+        """Make this update the last one. The first reason given is reported."""
         self.stopped = self.stopped or why
 
     async def finish(self) -> Summary:
-        """Train to the end of the budget. The summary is written whatever ends it."""
+        """Train until the budget of updates is spent. The summary is written whatever ends the run."""
         return await closed(self._train(), self._close, self.context.leaving)
 
     async def evaluate(self) -> None:
-        """Measure the held-out sets."""
+        """Evaluate the held-out sets."""
         self.evaluation = evaluation = await self.kind.evaluate(self.version)
         self.evaluations.append((self.version, evaluation))
         for callback in self.callbacks:
             await callback.on_evaluate(self, evaluation)
 
     async def save(self) -> None:
-        """Write a checkpoint beside the earlier ones, and drop the oldest. Raises `SaveFailed`."""
-        position = self.kind.position()  # with the state: players go on while the ranks save
+        """Write a new checkpoint, and delete the oldest. Raises `SaveFailed`."""
+        position = self.kind.position()  # with the state: groups are played on while the ranks save
         checkpoint = await save_run(
             self.folder,
             self.kind.learner,
@@ -200,7 +201,7 @@ class Run:
         if begins:
             for callback in self.callbacks:
                 await callback.on_train_begin(self)
-            metrics = self.before.metrics if self.before else None  # it was saved in the middle of this boundary
+            metrics = self.before.metrics if self.before else None  # saved in the middle of this boundary
         if metrics is not None:
             await self._end_step(metrics)
         now = self.clock.elapsed_seconds
@@ -229,7 +230,7 @@ class Run:
         )
 
     def _close(self, outcome: str) -> Summary:
-        """The summary first, and last what a third party's code has a hand in."""
+        """Write the summary first; call third-party code last."""
         summary = self._summary(outcome)
         each(
             lambda: self.folder.write_summary(summary.as_json()),
@@ -255,14 +256,14 @@ class Run:
             samples=counts.samples,
             wall_seconds=round(self.wall_seconds, 2),
             seconds_to_first_update=counts.seconds_to_first_update,
-            group_accounts=counts.groups,
-            sample_accounts=counts.episodes,
+            group_counts=counts.groups,
+            sample_counts=counts.episodes,
             max_staleness=counts.max_staleness,
         )
 
 
 def evaluations_told(first: Evaluation | None, last: Evaluation | None) -> dict[str, SetSummary]:
-    """Every evaluation set by its name, with its metrics at both ends of the run."""
+    """Every evaluation set by name, with its metrics at the start and the end of the run."""
     ends = {one.name: one.metrics for one in last.sets} if last else {}
     return {
         one.name: SetSummary(

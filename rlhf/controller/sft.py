@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: the policy imitates demonstrations, every token of a reply alike."""
+"""Supervised fine-tuning: the policy learns from demonstrations, with equal weight for all tokens of a reply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from rlhf.cluster.worker import Worker
 from rlhf.controller.build import learner_settings, make_learner
 from rlhf.controller.dataset_trainer import StepResult
 from rlhf.controller.run import Counts
-from rlhf.data.made import demonstrations
 from rlhf.data.selection import PromptTokens
 from rlhf.data.tasks import Tell, load_sets, mixed, training_tasks
 from rlhf.errors import DataError
@@ -26,11 +25,11 @@ from rlhf.trainer.sft import demonstration_batch
 from rlhf.types import Message, Segment, Task
 
 Demonstration = tuple[tuple[Message, ...], str]
-"""What is asked, and the reply to imitate."""
+"""The prompt, and the reply to learn."""
 
 
 class SftTrainer:
-    """A `DatasetTrainer` on demonstrations. Nothing is held out."""
+    """A `DatasetTrainer` on demonstrations, without held-out sets."""
 
     shown = ("nll",)
     evaluates = False
@@ -56,7 +55,7 @@ class SftTrainer:
 
 
 async def start_sft(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> SftTrainer:
-    """Start the ranks on the policy in `model`, and find what it imitates."""
+    """Start the ranks on the policy in `model`, and load its demonstrations."""
     learner = make_learner(recipe, workers)
     facts = await learner.start(learner_settings(recipe, model))
     segments = await asyncio.to_thread(rendered, recipe, model, facts["context_tokens"], tell)
@@ -64,13 +63,10 @@ async def start_sft(recipe: Recipe, workers: Sequence[Worker], model: str, tell:
 
 
 def demonstrations_of(recipe: Recipe, prompt_tokens: PromptTokens, tell: Tell) -> Iterator[Demonstration]:
-    """As many as the run needs: those of the made task, or the datasets' rows in the order of tasks."""
+    """As many as the run needs, in the order of tasks."""
     count = recipe.trainer.updates * recipe.trainer.groups_per_update
-    if recipe.data.made:
-        yield from demonstrations(recipe.data.made, count, recipe.seed)
-        return
     columns = [str(dataset.demonstration_column) for dataset in recipe.data.train_sets.values()]
-    tasks = training_tasks(recipe.data, load_sets(recipe.data.train_sets), prompt_tokens, tell)
+    tasks = training_tasks(recipe.data, load_sets(recipe.data.train_sets, asks=recipe.tasks_ask), prompt_tokens, tell)
     lessons = [
         [(task.messages, str(task.row[column])) for task in its] for its, column in zip(tasks, columns, strict=True)
     ]

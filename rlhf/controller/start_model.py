@@ -1,4 +1,5 @@
-"""The model a run starts from: given, or tiny, made and warmed up on demonstrations by the learner's own workers."""
+"""The start model of a run: given, or a tiny model, made and warmed up on demonstrations by the learner's own
+workers."""
 
 from __future__ import annotations
 
@@ -7,14 +8,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from rlhf.cluster.worker import Worker
-from rlhf.config import load_piece
+from rlhf.config import load_bound
 from rlhf.controller.build import learner_settings
-from rlhf.data.config import MadeConfig
-from rlhf.data.made import demonstrations
-from rlhf.env.config import EnvironmentConfig
 from rlhf.errors import DataError
 from rlhf.models.start import start_model
 from rlhf.recipe.schema import Recipe
@@ -23,19 +20,20 @@ from rlhf.trainer.warmup import warm_up
 from rlhf.types import Message
 
 ANNOUNCE_EVERY = 50
+DEMONSTRATIONS = "model.warmup.demonstrations"
 Conversation = Sequence[Message]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons:
-    """What a tiny model is warmed up on: the conversations, and what tells them from others."""
+    """Demonstrations for the warm-up of a tiny model: the conversations, and what identifies them for caching."""
 
-    conversations: Iterable[Conversation]
-    decides: Any
+    conversations: Sequence[Conversation]
+    decides: str
 
 
 async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) -> str:
-    """The folder or hub name to start from. A tiny model that is missing is made, warmed up, and kept by content."""
+    """The folder or hub name of the start model. A missing tiny model is made, warmed up, and cached by content."""
     lessons = lessons_of(recipe)
 
     async def warm_up_and_tell(raw: Path, warm: Path) -> None:
@@ -64,33 +62,29 @@ async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) 
 
 
 def lessons_of(recipe: Recipe) -> Lessons | None:
-    """The demonstrations of the recipe's environment, or of its made task; None when it warms nothing up on them."""
-    warmup, environment, made = recipe.model.warmup, recipe.environment, recipe.data.made
+    """What the recipe's demonstrations make, which only itself tells from others; None without a warm-up. Raises
+    `ConfigError`, `DataError`."""
+    warmup = recipe.model.warmup
     if warmup is None:
         return None
-    count = warmup.updates * warmup.batch_size
-    if environment is not None and environment.demonstrations is not None:
-        return played_lessons(environment, count, recipe.seed)
-    assert made is not None, "the recipe was checked: there are demonstrations"
-    return made_lessons(made, count, recipe.seed)
+    name, count = warmup.demonstrations, warmup.updates * warmup.batch_size
+    make = load_bound(name, DEMONSTRATIONS, {"count": count, "seed": recipe.seed, **warmup.arguments}, given=0)
+    made = make()
+    if not isinstance(made, Iterable):
+        raise DataError(f"{DEMONSTRATIONS} is {name}, which returned {made!r:.80} and no conversations")
+    conversations = [_conversation(one, name) for one in islice(made, count)]
+    if len(conversations) < count:
+        raise DataError(f"{DEMONSTRATIONS} is {name}, which gave {len(conversations)} of {count} conversations")
+    digest = blake2b(repr(conversations).encode(), digest_size=16).hexdigest()
+    return Lessons(conversations=conversations, decides=digest)
 
 
-def made_lessons(made: MadeConfig, count: int, seed: int) -> Lessons:
-    """Those of a made task, which its settings tell from others."""
-    return Lessons(
-        conversations=(
-            (*messages, Message(role="assistant", content=response))
-            for messages, response in demonstrations(made, count, seed)
-        ),
-        decides=made.model_dump(mode="json"),
-    )
-
-
-def played_lessons(environment: EnvironmentConfig, count: int, seed: int) -> Lessons:
-    """What a function of the user's makes, which only itself tells from others. Raises `ConfigError`, `DataError`."""
-    setting = "environment.demonstrations"
-    make = load_piece(str(environment.demonstrations), setting)
-    made: list[Conversation] = list(islice(make(count=count, seed=seed, **environment.arguments), count))
-    if len(made) < count:
-        raise DataError(f"{setting} is {environment.demonstrations}, which gave {len(made)} of {count} conversations")
-    return Lessons(conversations=made, decides=blake2b(repr(made).encode(), digest_size=16).hexdigest())
+def _conversation(made: object, name: str) -> Conversation:
+    """What was made, as a conversation with something to imitate. Raises `DataError`."""
+    messages = list(made) if isinstance(made, Sequence) else []
+    if not all(isinstance(one, Message) for one in messages) or all(one.role != "assistant" for one in messages):
+        raise DataError(
+            f"{DEMONSTRATIONS} is {name}, which gave {made!r:.80}; a conversation is a list of rlhf.types.Message, of "
+            "which the assistant's are imitated"
+        )
+    return messages

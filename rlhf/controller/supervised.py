@@ -1,4 +1,4 @@
-"""Training on a fixed dataset as a kind of run: the ranks learn from examples or recorded episodes, without engines."""
+"""Runs on a fixed dataset: the ranks learn from examples or recorded episodes, without engines."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from rlhf.cluster.worker import Cluster, Worker
 from rlhf.controller.build import spawn_learners
 from rlhf.controller.context import RunContext, begun
 from rlhf.controller.dataset_trainer import DatasetTrainer
-from rlhf.controller.provenance import Provenance
 from rlhf.controller.run import Boundary, Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
 from rlhf.data.tasks import Tell
 from rlhf.recipe.kinds import OF_EXAMPLES, start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import Evaluation
+from rlhf.runs.provenance import Provenance
 from rlhf.runs.view import UpdateLine
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.types import PolicyVersion
 
 StartDataset = Callable[[Recipe, Sequence[Worker], str, Tell], Awaitable[DatasetTrainer]]
-"""Starts the workers' ranks on the model's folder, finds what they learn from, and tells people what there is to tell.
-One of the user's own has keyword arguments beside."""
+"""Starts the workers' ranks on the model's folder, loads the data, and reports to the user. A user-defined one also
+receives keyword arguments."""
 
 
 async def start_supervised(
     context: RunContext, cluster: Cluster, stack: AsyncExitStack
 ) -> tuple[LearningFromData, Provenance]:
-    """The ranks, started, and what the run begins with."""
+    """Start the ranks; returns the kind, and the digests of the run's inputs."""
     recipe, view = context.recipe, context.view
     recipe = one_step_an_update(recipe) if recipe.kind in OF_EXAMPLES else recipe
     start: StartDataset = start_of(recipe.kind, recipe.kind_arguments)
-    workers = await spawn_learners(recipe, cluster)
+    workers = await spawn_learners(recipe.cluster, cluster)
     model = await starting_model(recipe, workers, view)
     with context.clock.span("start"):
         trainer = await start(recipe, workers, model, view.message)
@@ -44,13 +44,14 @@ async def start_supervised(
 
 
 def one_step_an_update(recipe: Recipe) -> Recipe:
-    """Every example is seen once an epoch of the data: an update's own epochs and minibatches are for RL."""
+    """The recipe with one optimizer step per update: every example is seen once per epoch of the data; an update's own
+    epochs and minibatches are for RL."""
     trainer = recipe.trainer.model_copy(update={"epochs": 1, "minibatches": 1})
     return recipe.model_copy(update={"trainer": trainer})
 
 
 class LearningFromData:
-    """A `Kind` whose updates learn from `trainer.groups_per_update` examples of a dataset."""
+    """A `Kind` whose updates train on `trainer.groups_per_update` examples of a dataset."""
 
     callbacks: tuple[Callback, ...] = ()
 
@@ -82,7 +83,7 @@ class LearningFromData:
         return Evaluation(sets=await self._trainer.evaluate())
 
     def count(self, version: PolicyVersion, metrics: Metrics) -> None:
-        """Nothing: what was learnt from follows from the learner's version."""
+        """No state to restore: the learner's version determines which data was used."""
 
     def line(self, run: Run, pace: Pace) -> UpdateLine:
         return UpdateLine(
@@ -106,4 +107,4 @@ class LearningFromData:
         return Position(next_ordinal=self.learner.version * self._batch_size)
 
     def close(self) -> None:
-        """Nothing: it keeps no records of its own."""
+        """Nothing to close: it keeps no records of its own."""

@@ -1,4 +1,4 @@
-"""One run from its recipe to its summary: its workers and its kind are started, and it is trained."""
+"""Train one run from its recipe to its summary: start its workers and its kind, and run the updates."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import started_cluster
 from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption, Reports
 from rlhf.controller.context import RunContext
-from rlhf.controller.own_callbacks import own_callbacks
 from rlhf.controller.rl import start_rl
 from rlhf.controller.run import Callback, Run
 from rlhf.controller.supervised import start_supervised
-from rlhf.recipe.workers import ENGINE, ENVIRONMENT, LEARNER, REWARD
+from rlhf.controller.user_callbacks import user_callbacks
+from rlhf.recipe.workers import roles_of
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.loggers import make_loggers
 from rlhf.runs.summary import Summary
 
 
 async def train_recipe(context: RunContext, callbacks: tuple[Callback, ...] = ()) -> Summary:
-    """Train what the recipe says; everything is in the run folder when it returns, and when it raises."""
-    plays = context.recipe.plays
-    roles = (LEARNER, ENGINE, REWARD, ENVIRONMENT) if plays else (LEARNER,)
-    own = own_callbacks(context.recipe.callbacks, callbacks)
-    async with started_cluster(context.recipe, roles, context.folder.logs, context.view) as cluster:
+    """Train the recipe; all results are in the run folder when it returns, and when it raises."""
+    recipe = context.recipe
+    own = user_callbacks(recipe.callbacks, callbacks)
+    async with started_cluster(recipe.cluster, roles_of(recipe), context.folder.logs, context.view) as cluster:
         return await while_alive(cluster, _train_on(cluster, context, own))
 
 
@@ -38,7 +37,7 @@ async def _train_on(cluster: Cluster, context: RunContext, own: tuple[Callback, 
 
 
 def reports(context: RunContext) -> Reports:
-    """What shows and logs this run."""
+    """The callback that displays and logs this run."""
     recipe, folder = context.recipe, context.folder
     loggers = make_loggers(recipe.run.loggers, folder, recipe.name, recipe.model_dump(mode="json"))
     return Reports(loggers, JsonlWriter(folder.spans, may_write=folder.check))

@@ -1,4 +1,4 @@
-"""Where a run stood at a checkpoint: its books, in `trainer_state.json` beside the weights."""
+"""The state of a run at a checkpoint: counters and records, in `trainer_state.json` next to the weights."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ Evaluations = tuple[tuple[PolicyVersion, Evaluation], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerState:
-    """Where a run stood at a checkpoint, beside its weights and ordinals."""
+    """The state of a run at a checkpoint, besides its weights and ordinals."""
 
     plan: str
-    """`plan_of` the run."""
+    """The result of `plan_of` for the run."""
     groups: Accounts
     episodes: Mapping[str, int]
-    """Records by fate."""
+    """Records by outcome."""
     lines: Mapping[str, int]
-    """Lengths of the files of records in bytes, by name."""
+    """Lengths of the record files in bytes, by name."""
     metrics: Mapping[str, float]
-    """Of the update behind the checkpoint: it is reported after the checkpoint is written."""
+    """Metrics of the checkpoint's update: it is reported after the checkpoint is written."""
     evaluations: Evaluations
-    """Those before this checkpoint, without their groups."""
+    """The evaluations before this checkpoint, without their groups."""
     wall_seconds: float
     provenance: Mapping[str, str] = field(default_factory=dict)
-    """What the run began with, by digest (`rlhf.controller.provenance`)."""
+    """Digests of the run's inputs (`rlhf.runs.provenance`)."""
 
 
 def write_trainer_state(checkpoint: Path, trainer_state: TrainerState) -> None:
@@ -42,7 +42,7 @@ def write_trainer_state(checkpoint: Path, trainer_state: TrainerState) -> None:
 
 
 def read_trainer_state(checkpoint: Path) -> TrainerState:
-    """Raises `CheckpointError`, also for books that cannot be read."""
+    """The state in a checkpoint. Raises `CheckpointError`, also for a state that cannot be read."""
     try:
         values = json.loads((checkpoint / TRAINER_STATE).read_text())
         evaluations = tuple((version, _evaluation(sets["sets"])) for version, sets in values["evaluations"])
@@ -55,8 +55,8 @@ def read_trainer_state(checkpoint: Path) -> TrainerState:
 
 
 def check_records(folder: Path, trainer_state: TrainerState) -> None:
-    """Whether the records that the books count are there. Raises `CheckpointError` when there is less than at that
-    time, or when a file has its length and was never filled."""
+    """Check that the records counted by the state exist. Raises `CheckpointError` when a file is shorter than at that
+    time, or has the length but was never filled."""
     for name, length in trainer_state.lines.items():
         path = folder / name
         there = path.stat().st_size if path.exists() else 0

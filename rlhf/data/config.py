@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from rlhf.config import Config, compiled_pattern
+from rlhf.config import Config, compiled_pattern, is_piece
 
 HELD_OUT = "held_out"
 """Name of the evaluation set when there is one, without a name."""
@@ -22,45 +22,18 @@ RENDERED_BY_US = (
     "return_dict",
 )
 """Arguments of `apply_chat_template` that decide what is rendered, not how."""
-
-
-class SortingConfig(Config):
-    """A made task with a large space of problems: sort a number's digits in ascending order."""
-
-    digits: int = Field(5, ge=2, le=16)
-    """Digits a problem."""
-    rows: int = Field(4096, ge=1)
-    """Problems in this set."""
-    fold: Literal["train", "eval"] = "train"
-    """Problems are split by a hash of their digits: the two folds share none."""
-    seed: int = 0
-    """Which problems are drawn."""
-    descending_share: float = Field(0.7, ge=0, le=1)
-    """Share of the warm-up demonstrations that sort the wrong way round (descending); one minus it for numbers that
-    begin with 0, 1 or 2."""
-
-
-class ProgramsConfig(Config):
-    """A made task for `reward.kind: code`: write a function, as `mul 7 2 9 4`."""
-
-    rows: int = Field(4096, ge=1)
-    """Problems in this set."""
-    fold: Literal["train", "eval"] = "train"
-    """Problems are split by a hash of their answer: the two folds share none."""
-    seed: int = 0
-    """Which problems are drawn."""
-
-
-MadeConfig = SortingConfig | ProgramsConfig
+OF_ROWS = {"name", "split", "prompt_column", "answer_pattern", "system_prompt", "prompt_suffix"}
+"""Settings that say how a row becomes a task."""
 
 
 class DatasetConfig(Config):
-    """One set of tasks: rows of a dataset with the columns that matter, or a made task."""
+    """One set of tasks: rows of a dataset with the columns that matter, or what a function of your own makes."""
 
-    sorting: SortingConfig | None = None
-    """The made sorting task."""
-    programs: ProgramsConfig | None = None
-    """The made programming task."""
+    tasks: str | None = None
+    """`module:function` `(**arguments) -> tasks`, any iterable of `rlhf.types.Task`. The columns of demonstrations and
+    pairs are then those of `Task.row`."""
+    arguments: dict[str, Any] = Field({})
+    """Keyword arguments of `tasks`."""
     seeds: int | None = Field(None, ge=1)
     """So many tasks without a question: the recipe's environment asks, and each task has a seed of its own."""
     path: str | None = None
@@ -104,25 +77,33 @@ class DatasetConfig(Config):
 
     @model_validator(mode="after")
     def _one_source(self) -> DatasetConfig:
-        if sum(source is not None for source in (self.path, self.made, self.seeds)) != 1 or (
-            self.sorting and self.programs
-        ):
+        if sum(source is not None for source in (self.path, self.tasks, self.seeds)) != 1:
             raise ValueError(
-                "give exactly one of path (a file, folder or hub name), sorting and programs (made tasks) and seeds "
-                "(questions of an environment)"
+                "give exactly one of path (a file, folder or hub name), tasks (module:function) and seeds (questions "
+                "of an environment)"
             )
         if (self.chosen_column is None) != (self.rejected_column is None):
             raise ValueError("chosen_column and rejected_column come together: a pair is two replies to one prompt")
         return self
 
-    @property
-    def made(self) -> MadeConfig | None:
-        """The made task, where the set is one."""
-        return self.sorting or self.programs
+    @model_validator(mode="after")
+    def _tasks_are_whole(self) -> DatasetConfig:
+        if self.tasks is None:
+            if self.arguments:
+                raise ValueError("arguments are those of tasks, a function, and there is none; give arguments: {}")
+            return self
+        if not is_piece(self.tasks):
+            raise ValueError(f"tasks is {self.tasks!r}; give module:function")
+        for key, value in self.model_dump(include=OF_ROWS).items():
+            if value != DatasetConfig.model_fields[key].default:
+                raise ValueError(f"{key} is for rows of a dataset; what {self.tasks} makes are whole tasks")
+        return self
 
     @property
     def demonstration_column(self) -> str | None:
         """Column of a task's row with the reply to imitate."""
+        if self.tasks:
+            return self.response_column or self.chosen_column
         return "response" if self.holds_pairs else self.response_column
 
     @property
@@ -242,11 +223,6 @@ class DataConfig(Config):
         """Every dataset by the key people know it by."""
         return {**self.train_sets, **{self.eval_key(name): one for name, one in self.eval_sets.items()}}
 
-    @property
-    def made(self) -> MadeConfig | None:
-        """The made task, when it is all that is trained on."""
-        return self.train.made if isinstance(self.train, TrainingSetConfig) else None
-
     @field_validator("chat_template_arguments")
     @classmethod
     def _only_how(cls, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -267,17 +243,21 @@ class DataConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _names_and_folds(self) -> DataConfig:
+    def _names_are_names(self) -> DataConfig:
         for name in self.eval_sets:
             if not SET_NAME.fullmatch(name):
                 raise ValueError(
                     f"eval has a set named {name!r}; a name has letters, digits, dots, dashes and underscores"
                 )
-        trained = {(type(one.made), one.made.fold) for one in self.train_sets.values() if one.made}
-        for key, one in self.sets.items():
-            if key.startswith("data.eval") and one.made and (type(one.made), one.made.fold) in trained:
+        return self
+
+    @model_validator(mode="after")
+    def _held_out_tasks_are_others(self) -> DataConfig:
+        trained = [(one.tasks, one.arguments) for one in self.train_sets.values() if one.tasks]
+        for name, one in self.eval_sets.items():
+            if (one.tasks, one.arguments) in trained and not one.trained_on:
                 raise ValueError(
-                    f"{key}.{'sorting' if one.sorting else 'programs'}.fold is {one.made.fold}, as is that of "
-                    "data.train: held-out problems come from the other fold"
+                    f"{self.eval_key(name)}.arguments are those of data.train, so {one.tasks} makes the same tasks; "
+                    "give others (a split, a seed), or trained_on: true where that is what you want to see"
                 )
         return self

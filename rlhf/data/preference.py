@@ -13,7 +13,7 @@ from typing import Any
 from rlhf.data.config import DatasetConfig
 from rlhf.data.rows import Row, chat_of, column_of, dressed, messages_of, short_value
 from rlhf.errors import DataError
-from rlhf.types import Message
+from rlhf.types import Message, Task
 
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
 """Who speaks in a transcript of Anthropic's pairs (arXiv 2204.05862), as roles."""
@@ -52,15 +52,15 @@ class PairSet:
         return f"{sum(self.dropped.values())} of {rows} pairs dropped: {reasons}" if reasons else ""
 
 
-def pair_set(config: DatasetConfig, rows: Iterable[tuple[str, Row]]) -> PairSet:
-    """The pairs of `(where, row)`. Raises `DataError` for a row that cannot be read, and when none makes a pair."""
-    found = [pair_from_row(config, row, where) for where, row in rows]
+def pair_set(rows: Iterable[PreferencePair | Useless], source: str) -> PairSet:
+    """What came of the rows of `source`. Raises `DataError` when none made a pair."""
+    found = list(rows)
     made = PairSet(
         pairs=tuple(pair for pair in found if isinstance(pair, PreferencePair)),
         dropped=Counter(reason for reason in found if isinstance(reason, Useless)),
     )
     if not made.pairs:
-        raise DataError(f"{config.path} has no pair to learn from ({made.describe() or 'it has no rows'})")
+        raise DataError(f"{source} has no pair to learn from ({made.describe() or 'it has no rows'})")
     return made
 
 
@@ -70,8 +70,26 @@ def pair_from_row(config: DatasetConfig, row: Row, where: str) -> PreferencePair
     assert config.rejected_column is not None, "the two columns come together"
     prompt, chosen = _conversation(config, row, config.chosen_column, "chosen_column", where)
     other, rejected = _conversation(config, row, config.rejected_column, "rejected_column", where)
-    if prompt != other:
-        return Useless.APART
+    return _pair(config, row, prompt, chosen, rejected, where) if prompt == other else Useless.APART
+
+
+def pair_from_task(config: DatasetConfig, task: Task, where: str) -> PreferencePair | Useless:
+    """The pair of two replies in the task's row, texts both. Raises `DataError`."""
+    if not task.messages:
+        raise DataError(f"{where} asks nothing: a pair is two replies to one prompt; give it messages")
+    replies = []
+    for key, column in (("chosen_column", config.chosen_column), ("rejected_column", config.rejected_column)):
+        reply = column_of(task.row, str(column), key, where)
+        if not isinstance(reply, str):
+            raise DataError(f"{where}: column {column!r} must be text, it reads {short_value(reply)}")
+        replies.append(reply)
+    chosen, rejected = replies
+    return _pair(config, task.row, task.messages, chosen, rejected, where)
+
+
+def _pair(
+    config: DatasetConfig, row: Row, prompt: tuple[Message, ...], chosen: str, rejected: str, where: str
+) -> PreferencePair | Useless:
     if not chosen.strip() or not rejected.strip():
         return Useless.EMPTY
     if chosen == rejected:

@@ -7,10 +7,9 @@ from errno import EACCES, ENOSPC, EROFS
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf.data import preference_sorting
 from rlhf.data.config import DatasetConfig
-from rlhf.data.made import made_tasks
-from rlhf.data.preference import PairSet, pair_set
+from rlhf.data.own_tasks import own_pairs, own_tasks
+from rlhf.data.preference import PairSet, pair_from_row, pair_set
 from rlhf.data.rows import Row, task_from_row
 from rlhf.errors import DataError
 from rlhf.types import Task
@@ -26,10 +25,11 @@ CACHE = "what is read is kept in HF_HOME: set it to a folder that can be written
 def load_tasks(config: DatasetConfig) -> list[Task]:
     """Every task of a set, in the dataset's order.
 
-    Raises `DataError`: missing file or split, unreachable hub, empty dataset, or a row without what a task needs.
+    Raises `ConfigError` for a function that cannot be called, and `DataError`: missing file or split, unreachable hub,
+    empty dataset, or a row without what a task needs.
     """
-    if config.made is not None:
-        return made_tasks(config.made)[: config.limit]
+    if config.tasks is not None:
+        return own_tasks(config)
     if config.seeds is not None:
         return [Task(id=f"seeds/{number}", messages=()) for number in range(config.seeds)][: config.limit]
     if config.holds_pairs:
@@ -45,9 +45,10 @@ def load_tasks(config: DatasetConfig) -> list[Task]:
 
 def load_pairs(config: DatasetConfig) -> PairSet:
     """Every preference pair of a set, in the dataset's order. Raises `DataError`, also for a set that has none."""
-    if config.sorting is not None:
-        return PairSet(pairs=tuple(preference_sorting.pairs(config.sorting)[: config.limit]))
-    return pair_set(config, _placed(config, read_rows(config)))
+    if config.tasks is not None:
+        return own_pairs(config)
+    found = (pair_from_row(config, row, where) for where, row in _placed(config, read_rows(config)))
+    return pair_set(found, str(config.path))
 
 
 def _set_name(config: DatasetConfig) -> str:

@@ -9,6 +9,7 @@ from rlhf.data.config import DataConfig, DatasetConfig
 from rlhf.data.mixing import MixedOrder
 from rlhf.data.selection import PromptTokens, Selection, distinct, of_right_length
 from rlhf.data.sources import load_tasks
+from rlhf.errors import DataError
 from rlhf.types import Message, Task
 
 T = TypeVar("T")
@@ -17,9 +18,14 @@ Loaded = Mapping[str, Sequence[Task]]
 """Tasks by the key of their dataset."""
 
 
-def load_sets(sets: Mapping[str, DatasetConfig]) -> dict[str, list[Task]]:
-    """Every task of every dataset. Raises `DataError`."""
-    return {key: load_tasks(config) for key, config in sets.items()}
+def load_sets(sets: Mapping[str, DatasetConfig], *, asks: bool = False) -> dict[str, list[Task]]:
+    """Every task of every dataset; each `asks` something where no environment does. Raises `DataError`."""
+    loaded = {key: load_tasks(config) for key, config in sets.items()}
+    silent = [(key, task) for key, tasks in loaded.items() for task in tasks if not task.messages]
+    if asks and silent:
+        key, task = silent[0]
+        raise DataError(f"{key}: task {task.id} asks nothing, and there is no environment that does; give it messages")
+    return loaded
 
 
 def conversations_of(*loaded: Loaded) -> Iterator[tuple[Message, ...]]:

@@ -1,1 +1,1 @@
-"""How a run comes to more machines than one: nodes of a Ray cluster, and jobs of SLURM."""
+"""Starts a run on several machines: nodes of a Ray cluster, SLURM jobs, ssh hosts and Kubernetes jobs."""

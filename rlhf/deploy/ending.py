@@ -1,4 +1,4 @@
-"""When a node ends that is asked to: at once, or a while later, so that a training on it can leave first."""
+"""Stop signals of a node: when it must end, with a grace period so that a training on it can leave first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopSignals:
-    """Hears the signals that end this process, from the moment on that it is made."""
+    """Records the signals that end this process, from its construction on."""
 
     def __init__(self, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
@@ -18,10 +18,11 @@ class StopSignals:
             signal.signal(number, lambda number, frame: self._ask())
 
     def is_asked(self) -> bool:
+        """Whether a stop signal has arrived."""
         return self._asked_at is not None
 
     def is_due(self) -> bool:
-        """Asked, and the grace is over."""
+        """Whether a stop signal has arrived and the grace period is over."""
         return self._asked_at is not None and time.monotonic() - self._asked_at >= self._grace_seconds
 
     def _ask(self) -> None:

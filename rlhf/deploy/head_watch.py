@@ -1,4 +1,4 @@
-"""Whether the head of a cluster is still there, as seen from another node."""
+"""Checks from another node whether the head of a cluster still runs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rlhf.errors import RendezvousError
 
 KNOCK_SECONDS = 5.0
 REFUSALS = 2
-"""Connections refused one after the other that mean that nobody listens any more."""
+"""Number of consecutive refused connections after which the head counts as ended."""
 SILENCE_SECONDS = 20.0
-"""A head that answers for so long neither yes nor no is beyond reach."""
+"""Seconds without any answer after which the head counts as unreachable."""
 TIDY_SECONDS = 5.0
-"""How long the end of a head takes to show in a folder shared over a network."""
+"""Seconds until the removal of the head's file is visible in a folder shared over a network."""
 
 
 class HeadWatch:
-    """Knocks at the head's door; `gone` says how it left, empty while it is there."""
+    """Checks the head by TCP connections. `gone` says how it was lost; it is empty while the head runs."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -29,12 +29,12 @@ class HeadWatch:
         self._gone = ""
 
     def gone(self) -> str:
-        """Knock once, until it is gone."""
+        """Connect once, unless the head is already known to be lost."""
         self._gone = self._gone or self._knocked()
         return self._gone
 
     def _knocked(self) -> str:
-        """A refusal is the word of the head's machine; silence may be the network's."""
+        """A refused connection is an answer of the head's machine; no answer may be a network failure."""
         try:
             socket.create_connection(self._door, timeout=KNOCK_SECONDS).close()
         except ConnectionRefusedError:
@@ -48,7 +48,7 @@ class HeadWatch:
 
 
 def ended_cleanly(path: Path, joined: HeadAddress) -> bool:
-    """Whether the head took its rendezvous file away, or another head of the run has written its own."""
+    """Whether the head removed its rendezvous file, or another head of the run has written a new one."""
     deadline = time.monotonic() + TIDY_SECONDS
     while time.monotonic() < deadline:
         try:

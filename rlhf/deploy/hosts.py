@@ -1,4 +1,4 @@
-"""This host's name, and lines that begin with it: the logs of many nodes are read together, in order of time."""
+"""This host's name, and log lines that begin with it: the logs of many nodes are read together, in order of time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf.http.inert import inert_line
 
 
 def node_name() -> str:
-    """SLURM's name of this node, for several may be on one machine; else the machine's."""
+    """SLURM's name of this node, because several nodes may be on one machine; else the machine's name."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 

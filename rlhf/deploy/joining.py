@@ -1,4 +1,4 @@
-"""A training that finds its cluster by the file that the head writes."""
+"""Finds the cluster of a training through the rendezvous file that the head writes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rlhf.deploy.node import check_token, run_id
 from rlhf.deploy.rendezvous import wait_for
 
 HEAD_SECONDS = 300.0
-"""Deadline for the head to be there; nodes of one job do not start in the same moment."""
+"""Deadline for the head's file to appear; the nodes of one job do not start at the same moment."""
 
 
 def joining(rendezvous: Path | None) -> list[str]:
-    """The override that names the cluster's address; none without a file. Raises `UserError`, `DeadlinePassed`."""
+    """The override that sets the cluster's address; empty without a file. Raises `UserError`, `DeadlinePassed`."""
     if rendezvous is None:
         return []
     check_token()

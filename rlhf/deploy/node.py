@@ -1,4 +1,4 @@
-"""One machine's part of a Ray cluster, in the foreground: the head, or a worker that joins it."""
+"""Runs one machine's part of a Ray cluster in the foreground: the head, or a worker node that joins it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rlhf.transfer.interfaces import ELSEWHERE, LOOPBACK, Interface, address_of,
 
 LOOK_SECONDS = 0.5
 LEAST_TOKEN = 16
-"""Characters of a secret that Ray takes for one."""
+"""Smallest length of a token that is accepted as a secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """What a node is told. `interface` None is that of the route to the head, for the head that of the default route;
-    `timeout_seconds` is the deadline of each wait at the start; `grace_seconds` is what a training has to leave the
-    cluster after SIGTERM, which often reaches all of them at once."""
+    """Settings of a node. `interface` None means the interface of the route to the head; for the head, that of the
+    default route. `timeout_seconds` is the deadline of each wait at the start. `grace_seconds` is the time that a
+    training has to leave the cluster after SIGTERM, which often reaches all processes at once."""
 
     run: str
     head: bool
@@ -40,7 +40,7 @@ class NodeSettings:
 
 
 def run_id() -> str:
-    """The run that this process belongs to. Raises `UserError`."""
+    """The run that this process belongs to, from `RLHF_RUN_ID`. Raises `UserError`."""
     run = os.environ.get("RLHF_RUN_ID", "")
     if not run:
         raise UserError("RLHF_RUN_ID is not set; give the nodes of one run the same one, and no other run's")
@@ -48,7 +48,7 @@ def run_id() -> str:
 
 
 def check_token() -> None:
-    """A cluster without a secret would run anybody's code. Raises `UserError`."""
+    """Check that a token is set: a cluster without one would run anyone's code. Raises `UserError`."""
     if len(os.environ.get("RAY_AUTH_TOKEN", "")) < LEAST_TOKEN:
         raise UserError(
             f"RAY_AUTH_TOKEN is not set, or shorter than {LEAST_TOKEN} characters; export the same on all nodes"
@@ -56,7 +56,7 @@ def check_token() -> None:
 
 
 def run_node(settings: NodeSettings) -> int:
-    """Be a node until SIGTERM or the end of the cluster, which is 0, or until something fails, told in one line."""
+    """Run a node until SIGTERM or the end of the cluster (exit code 0), or until a failure, which it prints."""
     os.environ.update(PRIVATE_RAY)
     ending = StopSignals(settings.grace_seconds)
     try:
@@ -69,7 +69,7 @@ def run_node(settings: NodeSettings) -> int:
 
 
 def head(settings: NodeSettings, ending: StopSignals) -> None:
-    """Start a head, write where it is, and stay for as long as the file does: who removes it ends the cluster."""
+    """Start a head, publish its address, and run while the rendezvous file exists: removing it ends the cluster."""
     own = own_interface(settings, ELSEWHERE)
     ray = start_ray_node(settings, own, None)
     address = ray.until_up(settings.timeout_seconds, ending.is_asked)
@@ -84,12 +84,12 @@ def head(settings: NodeSettings, ending: StopSignals) -> None:
 
 
 def worker(settings: NodeSettings, ending: StopSignals) -> None:
-    """Find the head, join it, and stay until it ends. Raises `NodeFailed` when it dies."""
+    """Find the head, join it, and run until the cluster ends. Raises `NodeFailed` when the head dies."""
     found = wait_for(settings.rendezvous, settings.run, settings.timeout_seconds, ending.is_asked)
     if found is None:
         return
     own = own_interface(settings, found.address.rpartition(":")[0])
-    ask_for_peers(found.address)  # a head that refuses the token says so at once, and Ray's start only after 20 s
+    ask_for_peers(found.address)  # a wrong token is refused here at once; Ray's own start reports it only after 20 s
     ray = start_ray_node(settings, own, found.address)
     watch = HeadWatch(found.address)
     if ray.until_up(settings.timeout_seconds, lambda: ending.is_asked() or watch.gone() != ""):
@@ -106,7 +106,7 @@ def worker(settings: NodeSettings, ending: StopSignals) -> None:
 
 
 def start_ray_node(settings: NodeSettings, own: Interface, head_address: str | None) -> RayProcess:
-    """Ray on this machine, with temporary files of its own."""
+    """Start Ray on this machine, with its own folder for temporary files."""
     temp_dir = socket_folder("ray-")
     return RayProcess(
         RayStartOptions(
@@ -116,7 +116,7 @@ def start_ray_node(settings: NodeSettings, own: Interface, head_address: str | N
 
 
 def own_interface(settings: NodeSettings, there: str) -> Interface:
-    """The interface that was named, or that of the route to the host `there`; loopback where there is none."""
+    """The named interface, or that of the route to the host `there`; loopback if there is no route."""
     if settings.interface is None:
         try:
             return interface_toward(there)
@@ -129,4 +129,5 @@ def own_interface(settings: NodeSettings, there: str) -> Interface:
 
 
 def describe_node(settings: NodeSettings, own: Interface) -> str:
+    """This node's interface, cores and GPUs, for the log."""
     return f"interface {own.name} ({own.address}), {settings.cpus} cores, {settings.gpus} GPUs"

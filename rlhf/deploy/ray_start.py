@@ -1,4 +1,4 @@
-"""`ray start` in a child process: one node of a cluster on ports that nobody else has."""
+"""Runs `ray start` in a child process: one node of a cluster, on ports that do not collide with other programs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rlhf.deploy.hosts import node_name
 from rlhf.errors import DeadlinePassed, NodeFailed
 
 BELOW_EPHEMERAL = range(20_000, 32_000)
-"""Ports that the kernel gives to nobody who asks for any."""
+"""Ports outside the range from which the kernel assigns ports."""
 LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayStartOptions:
-    """What one node is to have. `head` is the address of the head, None for the head itself."""
+    """Settings of one node. `head` is the address of the head, None for the head itself."""
 
     head: str | None
     address: str
@@ -34,7 +34,7 @@ class RayStartOptions:
 
 
 def ray_start_command(node: RayStartOptions) -> list[str]:
-    """The words of `ray start`. Every port is the kernel's choice, but the one that Ray does not let it choose."""
+    """The `ray start` command line. The kernel chooses every port except Ray's client port, which must be given."""
     role = ["--address", node.head] if node.head else ["--head", "--port", "0", *client_port(), "--no-monitor"]
     quiet = ["--include-dashboard", "false"] if node.head is None else []
     return [
@@ -48,13 +48,13 @@ def ray_start_command(node: RayStartOptions) -> list[str]:
 
 
 def client_port() -> list[str]:
-    """A free port for Ray's client server, which nobody here uses and which else takes 10001, every time."""
+    """A free port for Ray's client server, which is not used here; without this option it always takes port 10001."""
     ports = random.SystemRandom().sample(BELOW_EPHEMERAL, 100)
     return ["--ray-client-server-port", str(next(port for port in ports if _is_free(port)))]
 
 
 class RayProcess:
-    """The child, and what it said."""
+    """The child process and its output."""
 
     def __init__(self, node: RayStartOptions) -> None:
         self._node = node
@@ -67,7 +67,8 @@ class RayProcess:
             )
 
     def until_up(self, seconds: float, give_up: Callable[[], bool]) -> str | None:
-        """Wait until the node is in its cluster; returns the head's address, None when `give_up` says so meanwhile.
+        """Wait until the node has joined its cluster. Returns the head's address, or None if `give_up` returns true
+        first.
 
         Raises `NodeFailed`, `DeadlinePassed`.
         """
@@ -87,7 +88,7 @@ class RayProcess:
             raise NodeFailed(node_name(), self._cause())
 
     def _cause(self) -> str:
-        """Why the child ended, as far as it said."""
+        """The child's exit code and its last line of output."""
         said = self._output.read_text(errors="replace").split("\n")
         lines = [line.strip() for line in said if line.strip()]
         return f"Ray ended with code {self._child.returncode}: {lines[-1] if lines else 'it said nothing'}"

@@ -1,4 +1,4 @@
-"""Where the nodes of one cluster find its head: a small file in a folder that all of them see."""
+"""The rendezvous file: how the nodes of one cluster find its head, through a small file in a shared folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadAddress:
-    """A head: the `run` it belongs to, its `address` (host and port) on `interface`, and the name of its host."""
+    """A head's address: the `run` it belongs to, its `address` (host and port) on `interface`, and its host's name."""
 
     run: str
     address: str
@@ -25,13 +25,14 @@ class HeadAddress:
 
 
 def publish(path: Path, rendezvous: HeadAddress) -> None:
-    """Write the file: whoever reads it finds the whole of it or none."""
+    """Write the file atomically: a reader sees all of it or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, json.dumps(asdict(rendezvous)) + "\n")
 
 
 def read_head_address(path: Path, run: str) -> HeadAddress | None:
-    """What the file says, or None where there is none. Raises `RendezvousError` for another run's, or a damaged one."""
+    """The file's content, or None if it does not exist. Raises `RendezvousError` for a damaged file or another
+    run's."""
     try:
         values = json.loads(path.read_text())
         found = HeadAddress(**values)
@@ -45,7 +46,7 @@ def read_head_address(path: Path, run: str) -> HeadAddress | None:
 
 
 def is_there(path: Path) -> bool:
-    """Whether the file exists. A shared file system that fails for a moment says nothing of it."""
+    """Whether the file exists. Any other error of a shared file system counts as existing."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -56,9 +57,9 @@ def is_there(path: Path) -> bool:
 
 
 def wait_for(path: Path, run: str, seconds: float, give_up: Callable[[], bool] = lambda: False) -> HeadAddress | None:
-    """Wait for the head of `run` to publish itself; None when `give_up` says so meanwhile.
+    """Wait for the head of `run` to publish itself. Returns None if `give_up` returns true first.
 
-    Raises `DeadlinePassed`, and `RendezvousError` as soon as the file is another run's.
+    Raises `DeadlinePassed`, and `RendezvousError` if the file belongs to another run.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not give_up():

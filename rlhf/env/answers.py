@@ -1,4 +1,4 @@
-"""What an environment's server may answer, strictly: no text for a number, no NaN, nothing of the wrong kind."""
+"""Strict validation of environment servers' answers: no text in place of a number, no NaN, no wrong types."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ NAME_LENGTH, TEXT_LENGTH = 255, 65536
 
 
 class Undecodable(ValueError):
-    """An answer that makes no sense."""
+    """An answer that cannot be decoded."""
 
 
 class _Answer(BaseModel):
-    """Keys that nobody reads are let pass, as OpenEnv does."""
+    """Unknown keys are ignored, as in OpenEnv."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -35,7 +35,7 @@ class _Metadata(_Answer):
 
 
 class ObservationAnswer(_Answer):
-    """The `data` of an answer of one of our servers."""
+    """The `data` of an answer of a server of this library."""
 
     observation: _Said
     metadata: _Metadata
@@ -43,7 +43,7 @@ class ObservationAnswer(_Answer):
 
 
 class StockAnswer(_Answer):
-    """The same of any other server."""
+    """The `data` of an answer of any other server."""
 
     observation: Json
     reward: float | None = None
@@ -58,7 +58,7 @@ class _Tool(_Answer):
 
 
 class SpecAnswer(_Answer):
-    """What one of our servers says of its environment."""
+    """The environment spec that a server of this library sends."""
 
     name: str = Field(max_length=NAME_LENGTH)
     description: str = Field(max_length=TEXT_LENGTH)
@@ -75,7 +75,7 @@ class ErrorAnswer(_Answer):
 
 
 def validate_answer(model: type[M], data: Any, what: str) -> M:
-    """`data` as a `model`. Raises `Undecodable`, which names what is wrong first, and nothing of the input."""
+    """`data` as a `model`. Raises `Undecodable`, which names the first error and does not repeat the input."""
     try:
         return model.model_validate(data, strict=True)
     except ValidationError as error:

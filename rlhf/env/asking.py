@@ -1,4 +1,4 @@
-"""The first messages of an episode: what the task says, then what the environment says, as one user would."""
+"""First messages of an episode: the task's messages, then the environment's text, as one user would write them."""
 
 from __future__ import annotations
 

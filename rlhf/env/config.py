@@ -1,4 +1,4 @@
-"""What episodes are played against."""
+"""Settings of environments."""
 
 from __future__ import annotations
 
@@ -8,61 +8,62 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rlhf.config import Config, is_piece
-from rlhf.http.config import CassetteConfig
+from rlhf.http.config import RecordingConfig
 from rlhf.models.tool_formats import ToolFormatName
 
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
-Kind = Literal["thread", "process", "own", "inline"]
+Kind = Literal["thread", "process", "self_managed", "inline"]
 """Where the code of an environment runs."""
+
+ENVIRONMENT = "environment"
+"""The role of workers that serve environments."""
 
 
 class EnvironmentConfig(Config):
-    """An environment that takes turns with the policy, and the rules of taking them."""
+    """An environment that alternates turns with the policy, and the limits of its episodes."""
 
     environment: str | None = None
     """`module:Class` of an environment that this run hosts, for instance `rlhf.env.tools:CalculatorEnvironment`."""
     urls: tuple[Url, ...] = ()
     """Servers that host the environment (`rlhf serve env`, or a stock OpenEnv server), instead of `environment`. All
-    serve the same; sessions are spread over them."""
+    must serve the same environment; sessions are distributed over them."""
     token_env: str | None = None
     """Environment variable with the bearer token of the servers."""
     arguments: dict[str, Any] = Field({})
-    """What the class is made with, by name."""
+    """Keyword arguments of the class."""
     eval_arguments: dict[str, Any] = Field({})
-    """What it is made with otherwise for evaluations: against a fixed opponent after self-play, for instance."""
+    """Keyword arguments that evaluations change: a fixed opponent after self-play, for instance."""
     variables: tuple[str, ...] = ()
-    """Names of environment variables that processes of the environment (`isolation: process`) get beside the usual
-    ones, such as PATH, and those that `arguments` name as `token_env`. No other token of yours reaches them."""
+    """Names of environment variables that processes of the environment (`isolation: process`) receive in addition to
+    the usual ones, such as PATH, and to those that `arguments` name as `token_env`. They receive no other token."""
     servers: int = Field(0, ge=0)
-    """Servers of `environment` that this run starts on its cluster, each in a worker of its own; sessions are spread
-    over them. 0: the environment runs beside the controller."""
+    """Servers of `environment` that this run starts on its cluster, each in its own worker; sessions are distributed
+    over them. 0: the environment runs next to the controller."""
     cpus_per_server: float = Field(0.25, gt=0)
-    """Cores a server takes; threads are its floor, at least 1."""
+    """CPU cores reserved for a server; the number of threads is this rounded down, at least 1."""
     isolation: Kind = "thread"
-    """Where the code of `environment` runs. `thread`: in threads, quick; `process`: one process a session, for code
-    that hangs, ends its process, or keeps state in modules; `own`: a class that opens sessions itself, as EnvPool's;
-    `inline`: on the event loop, for code that is known to be quick, for nothing can stop it."""
-    demonstrations: str | None = None
-    """`module:function` `(count, seed) -> conversations`: lists of messages whose assistant's are imitated by
-    `model.warmup`."""
+    """Where the code of `environment` runs. `thread`: in threads, fast; `process`: one process per session, for code
+    that hangs, ends its process, or keeps state in modules; `self_managed`: a class that opens sessions itself, such as
+    EnvPool's; `inline`: on the event loop, only for code that is known to be fast, since it cannot be interrupted."""
     max_turns: int = Field(8, ge=1)
-    """Replies of the policy in one episode; the last one truncates it unless the environment has ended it."""
+    """Maximum replies of the policy in one episode; the last one truncates it unless the environment has ended it."""
     turn_timeout_seconds: float = Field(30, gt=0)
-    """Deadline for one answer of the environment; the episode is lost when it passes."""
+    """Deadline for one answer of the environment; the episode is lost when it is exceeded."""
     episode_timeout_seconds: float = Field(300, gt=0)
-    """Time for all answers of the environment in one episode together. An episode that takes longer is truncated."""
+    """Time limit for all answers of the environment in one episode together. An episode that exceeds it is
+    truncated."""
     start_timeout_seconds: float = Field(120, gt=0)
-    """How long an episode waits for a place, and then for its environment to be made."""
+    """How long an episode waits for a free session, and then for its environment to be made."""
     max_sessions: int = Field(1024, ge=1)
-    """Episodes that this run hosts at once, on all its servers together; others wait for a place."""
-    cassette: CassetteConfig | None = None
-    """Write what environments answer to a file, or answer from one without them."""
+    """Maximum number of concurrent episodes that this run hosts, on all its servers together; others wait."""
+    recording: RecordingConfig | None = None
+    """Record the environment's answers to a file, or replay them from one without the environment."""
     history: Literal["full", "last_n"] = "full"
-    """What the policy sees of its episode. `full`: all of it, in one context that grows. `last_n`: what was asked and
-    the last `last_n` turns, rendered anew for every turn, each of which is a segment of its own."""
+    """What the policy sees of its episode. `full`: everything, in one growing context. `last_n`: the first messages and
+    the last `last_n` turns, rendered anew for every turn; each turn is its own segment."""
     last_n: int | None = Field(None, ge=0)
-    """Turns that the policy sees with `history: last_n`. With 0 it reads the task's messages and what it heard last:
-    for environments that show their whole state every time."""
+    """Turns that the policy sees with `history: last_n`. With 0 it reads the task's messages and the newest
+    observation: for environments that show their whole state every time."""
     tool_format: ToolFormatName = "hermes"
     """How the model writes tool calls: `hermes` (Hermes, Qwen), `llama3_json` (Llama 3.1 and later), `none`, or
     `module:function` of yours, `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where the environment has tools."""
@@ -81,12 +82,10 @@ class EnvironmentConfig(Config):
             raise ValueError("servers are of environment, which this run then starts; urls names servers that run")
         if self.urls and self.isolation != "thread":
             raise ValueError("isolation is for an environment that this run hosts; a server has its own")
-        if self.eval_arguments and (self.servers or self.cassette):
-            raise ValueError("eval_arguments make a second environment, which has neither servers nor a cassette yet")
+        if self.eval_arguments and (self.servers or self.recording):
+            raise ValueError("eval_arguments make a second environment, which has neither servers nor a recording yet")
         if self.token_env and not self.urls:
             raise ValueError("token_env is for servers, and there are none; give urls")
-        if self.demonstrations is not None and not is_piece(self.demonstrations):
-            raise ValueError(f"demonstrations is {self.demonstrations!r}; give module:function")
         return self
 
     @model_validator(mode="after")
@@ -97,19 +96,20 @@ class EnvironmentConfig(Config):
 
     @property
     def for_evaluation(self) -> EnvironmentConfig:
-        """The environment as evaluations have it."""
+        """The settings for evaluations."""
         return self.model_copy(update={"arguments": self.arguments | self.eval_arguments})
 
     @property
     def is_replayed(self) -> bool:
-        """Whether a cassette stands for the environment, which is then neither imported nor asked."""
-        return self.cassette is not None and self.cassette.mode == "replay"
+        """Whether a recording replaces the environment, which is then neither imported nor called."""
+        return self.recording is not None and self.recording.mode == "replay"
 
     @property
     def sessions_per_server(self) -> int:
+        """Maximum number of concurrent sessions on each server."""
         return math.ceil(self.max_sessions / max(1, self.servers))
 
     @property
     def shown(self) -> str:
-        """The environment in a line."""
+        """The environment in one line."""
         return self.environment or ", ".join(self.urls)

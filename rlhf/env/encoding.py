@@ -1,4 +1,4 @@
-"""Our nouns as the wire's JSON, and back."""
+"""Conversion between the library's types and the wire format's JSON."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCa
 
 
 def dumps(data: object) -> str:
-    """JSON text in one line. What JSON has no word for, as arrays in an `info`, becomes a list or a string, and a lone
-    surrogate U+FFFD: tool calls of a policy may hold one. Raises `ValueError` for what cannot be written."""
+    """JSON text in one line. Types that JSON lacks, such as arrays in an `info`, become a list or a string, and a lone
+    surrogate becomes U+FFFD: a policy's tool calls may contain one. Raises `ValueError` for what cannot be encoded."""
     try:
         try:
             return inert_json(to_json(data, fallback=_plain).decode())
@@ -40,7 +40,7 @@ def task_from(data: TaskData) -> Task:
 
 
 def message_data(message: Message) -> Json:
-    """A message; keys that would be empty are left out."""
+    """A message as JSON; empty keys are left out."""
     data: Json = {"role": message.role, "content": message.content}
     if message.tool_calls:
         data["tool_calls"] = [call_data(call) for call in message.tool_calls]
@@ -77,7 +77,7 @@ def tool_data(tool: Tool) -> Json:
 
 
 def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
-    """The `data` of an answer: the wire's own keys at the top, and all that is ours in `metadata`."""
+    """The `data` of an answer: the wire format's own keys at the top, and this library's additions in `metadata`."""
     text = observation.messages[0].content if len(observation.messages) == 1 else joined_text(observation.messages)
     metadata: Json = {
         "terminated": observation.terminated,
@@ -97,11 +97,12 @@ def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
 
 
 def joined_text(messages: tuple[Message, ...]) -> str:
+    """The contents of the messages as one text."""
     return "\n\n".join(message.content for message in messages)
 
 
 def observation_from(data: Json) -> Observation:
-    """The observation in an answer of one of our servers. Raises `Undecodable`."""
+    """The observation in an answer of a server of this library. Raises `Undecodable`."""
     answer = validate_answer(ObservationAnswer, data, "observation")
     return Observation(
         messages=tuple(message_from(one) for one in answer.observation.messages),

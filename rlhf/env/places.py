@@ -1,4 +1,4 @@
-"""Places of sessions, of which there are so many: one that is taken is given back once."""
+"""A limited number of session slots: each slot taken is released exactly once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlhf.types import Message, Observation, Task
 
 
 class InPlace:
-    """A session that gives its place back when it closes."""
+    """A session that releases its slot when it closes."""
 
     def __init__(self, environment: Environment, release: Callable[[], None]) -> None:
         self._environment, self._release, self._closed = environment, release, False

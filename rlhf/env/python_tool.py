@@ -1,4 +1,4 @@
-"""A Python interpreter as a tool. It runs nothing itself: a runner does, for instance the sandbox."""
+"""A Python interpreter as a tool. The code runs in a separate runner, for instance the sandbox."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ CUT = "\n… cut …\n"
 
 
 class CodeRunner(Protocol):
-    """Runs a program of the policy's, within its own limits of time and memory, and says what came of it as text:
-    what was printed, and how it ended where it did not end well. It raises only when it is itself broken."""
+    """Runs a program of the policy within its own limits of time and memory, and returns the outcome as text: its
+    output, and how it ended where it did not exit normally. It raises only when the runner itself fails."""
 
     def __call__(self, code: str) -> str: ...
 
 
 class PythonToolEnvironment(ToolUseEnvironment):
-    """What the task asks, with Python at hand. `runner` names the function `module:function` that runs programs.
+    """Asks the task's question, with a Python tool. `runner` names the function `module:function` that runs programs.
 
-    Of what it says the policy reads `longest` characters: the beginning and the end. Raises `ConfigError`.
+    Of the result the policy reads `longest` characters: the beginning and the end. Raises `ConfigError`.
     """
 
     def __init__(self, *, runner: str, longest: int = 4000, score: str | None = None) -> None:
@@ -38,6 +38,6 @@ class PythonToolEnvironment(ToolUseEnvironment):
 
 
 def shortened(text: str, longest: int) -> str:
-    """The text, without its middle where it is longer than that."""
+    """The text; if it is longer than that, its middle is cut out."""
     half = max(1, (longest - len(CUT)) // 2)
     return text if len(text) <= longest else text[:half] + CUT + text[-half:]

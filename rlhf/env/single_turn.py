@@ -1,4 +1,4 @@
-"""One question, one answer: the environment of every dataset, so that it can be served like any other."""
+"""Single-turn environment: one question, one answer. Any dataset can be served with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Score = Callable[[str, Mapping[str, Any]], float]
 
 
 class SingleTurnEnvironment:
-    """Asks what the task asks; the reply ends the episode.
+    """Asks the task's question; the reply ends the episode.
 
     `score` names a function `module:function`, for instance `rlhf.reward.rules:exact`. Without one there is no reward
     here, and the recipe's own scores the trajectory. Raises `ConfigError`.
@@ -31,7 +31,7 @@ class SingleTurnEnvironment:
         return concluded(action, self._task, self._score)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No resources to free."""
 
 
 def score_of(name: str | None) -> Score | None:
@@ -40,7 +40,7 @@ def score_of(name: str | None) -> Score | None:
 
 
 def concluded(action: Message, task: Task, score: Score | None) -> Observation:
-    """The end of an episode by its final answer."""
+    """The final observation of an episode, with the reward of its answer."""
     if score is None:
         return Observation(messages=(), terminated=True)
     row = task.row if task.answer is None else {**task.row, "answer": task.answer}

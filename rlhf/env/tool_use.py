@@ -1,4 +1,5 @@
-"""Episodes with tools: calls are answered, one message a call, until a reply without calls, which is the answer."""
+"""Base class of environments with tools: each call gets a result message, until a reply without calls, which is the
+answer."""
 
 from __future__ import annotations
 
@@ -11,22 +12,23 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCa
 
 
 class RefusedCall(Exception):
-    """A call that the policy got wrong: its text is the answer."""
+    """An invalid call of the policy: the message is sent back to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handled:
-    """A tool and what does its work: arguments to text. A `RefusedCall` is the policy's mistake, all else is ours."""
+    """A tool and its implementation: arguments to text. A `RefusedCall` is the policy's error, any other exception is
+    ours."""
 
     tool: Tool
     run: Callable[[Mapping[str, Any]], str]
 
 
 class ToolUseEnvironment:
-    """What the task asks, with these tools at hand.
+    """Asks the task's question, with these tools.
 
-    A call that makes no sense (an unknown tool, a wrong argument) is answered with `error: …` and costs nothing but its
-    turn. `score` is as in `SingleTurnEnvironment`.
+    An invalid call (an unknown tool, a wrong argument) is answered with `error: …` and costs only its turn. `score` is
+    as in `SingleTurnEnvironment`.
     """
 
     def __init__(self, name: str, description: str, tools: Sequence[Handled], score: str | None = None) -> None:
@@ -44,7 +46,7 @@ class ToolUseEnvironment:
         return Observation(messages=tuple(self._answered(call) for call in action.tool_calls))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No resources to free."""
 
     def _answered(self, call: ToolCall) -> Message:
         return Message(role="tool", content=self._result(call), tool_call_id=call.id)
@@ -60,7 +62,7 @@ class ToolUseEnvironment:
 
 
 def text_argument(arguments: Mapping[str, Any], name: str) -> str:
-    """The text under `name`. Raises `RefusedCall` when it is missing or no text."""
+    """The text argument `name`. Raises `RefusedCall` when it is missing or not text."""
     value = arguments.get(name)
     if not isinstance(value, str) or not value.strip():
         raise RefusedCall(f"give the argument {name!r} as text; the call has {sorted(arguments)}")
@@ -68,7 +70,7 @@ def text_argument(arguments: Mapping[str, Any], name: str) -> str:
 
 
 def text_tool(name: str, description: str, argument: str, meaning: str) -> Tool:
-    """A tool with one argument that is text."""
+    """A tool with a single text argument."""
     parameters = {
         "type": "object",
         "properties": {argument: {"type": "string", "description": meaning}},

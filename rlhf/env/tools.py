@@ -1,4 +1,4 @@
-"""Tool use as an environment: a question of arithmetic, and a calculator to ask."""
+"""Tool-use environment: an arithmetic question, and a calculator as the tool."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ OPERATORS: Mapping[type[ast.AST], Callable[..., float]] = {
 }
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 LONGEST = 200
-"""Characters of an expression; what it comes to is then small enough to write down."""
+"""Maximum characters of an expression; its result is then small enough to write out."""
 
 
 class CalculatorEnvironment:
-    """Asks what a task asks, or for the value of `a+b` or `a*b` with numbers of `digits` digits made from the seed.
+    """Asks the task's question, or for the value of `a+b` or `a*b` with numbers of `digits` digits drawn from the seed.
 
-    A tool call is answered by the calculator; a reply without one is the final answer, worth 1 or 0.
+    The calculator answers tool calls; a reply without a call is the final answer, with reward 1 or 0.
     """
 
     spec = EnvironmentSpec(
@@ -61,7 +61,7 @@ class CalculatorEnvironment:
 
 
 def answered(call: ToolCall) -> Message:
-    """What the calculator says to a call, a wrong one included."""
+    """The calculator's answer to a call, also to an invalid one."""
     expression = call.arguments.get("expression")
     if call.name != CALCULATOR.name:
         text = f"error: there is no tool {call.name!r}; use {CALCULATOR.name}"
@@ -84,13 +84,13 @@ def calculated(expression: str) -> str:
 
 
 def stated(text: str) -> str:
-    """The answer that a text states: its last number, or all of it where it has none."""
+    """The answer in a text: its last number, or the whole text where it has none."""
     numbers = NUMBER.findall(text.replace(",", ""))
     return numbers[-1] if numbers else text.strip()
 
 
 def made_question(seed: int, digits: int, operations: str) -> str:
-    """`a+b` or `a*b`, for ever the same for a seed. Even and odd seeds, of training and evaluation, share none."""
+    """`a+b` or `a*b`, determined by the seed. Even and odd seeds, of training and evaluation, share no question."""
     chance = random.Random(seed)
     while True:
         first, second = (chance.randrange(10 ** (digits - 1), 10**digits) for _ in range(2))
@@ -100,7 +100,7 @@ def made_question(seed: int, digits: int, operations: str) -> str:
 
 
 def _value(node: ast.AST) -> float:
-    """The value of a tree of numbers and operators; nothing else is ever evaluated."""
+    """Evaluate a tree of numbers and operators; no other node is ever evaluated."""
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return number

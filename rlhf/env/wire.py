@@ -1,4 +1,4 @@
-"""The OpenEnv wire: what may come in, and the codes of what is refused. Plain data; `encoding.py` gives it meaning."""
+"""The OpenEnv wire format: schemas of incoming messages, and error codes. Plain data; `encoding.py` converts it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ M = TypeVar("M", bound=BaseModel)
 API_VERSION = "1.0.0"
 SESSION_HEADER = "X-Session-Id"
 EXTRAS_VERSION = 1
-"""Of what our servers can do beyond OpenEnv; `/metadata` announces it under `extras`."""
+"""Features of this library's servers beyond OpenEnv; `/metadata` announces them under `extras`."""
 
 
 class Code(StrEnum):
-    """Why a request is answered with an error."""
+    """Error codes of responses."""
 
     INVALID_JSON = "INVALID_JSON"
     UNKNOWN_TYPE = "UNKNOWN_TYPE"
     VALIDATION_ERROR = "VALIDATION_ERROR"
     EXECUTION_ERROR = "EXECUTION_ERROR"
-    """The environment broke, or is asked what it cannot do at this point; `kind` says which."""
+    """The environment failed, or the request is not possible in this state; `kind` says which."""
     CAPACITY_REACHED = "CAPACITY_REACHED"
     FACTORY_ERROR = "FACTORY_ERROR"
     SESSION_ERROR = "SESSION_ERROR"
 
 
 class EnvironmentRefused(RlhfError):
-    """A request that is answered with an error. `status` is the one over HTTP, `details` go into the answer."""
+    """A request that receives an error response. `status` is its HTTP status, `details` are included in the
+    response."""
 
     def __init__(self, code: Code, message: str, status: int, **details: Any) -> None:
         super().__init__(message)
@@ -69,7 +70,7 @@ class MessageData(Strict):
 
 
 class TaskData(Strict):
-    """The problem that an episode is about."""
+    """The task of an episode."""
 
     id: str
     messages: list[MessageData] = Field(default_factory=list)
@@ -78,7 +79,8 @@ class TaskData(Strict):
 
 
 class ResetData(BaseModel):
-    """What a reset may say. Other keys are let pass, as OpenEnv does; `task` and `request_id` are extras of ours."""
+    """The body of a reset. Other keys are ignored, as in OpenEnv; `task` and `request_id` are extensions of this
+    library."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -89,14 +91,14 @@ class ResetData(BaseModel):
 
 
 def text_again(said: object) -> object:
-    """verifiers reads a reply as JSON where it can: what was a number, a truth value or a list is text again."""
+    """Undo verifiers' JSON decoding of replies: a number, a truth value or a list becomes text again."""
     return json.dumps(said, ensure_ascii=False) if isinstance(said, int | float | list) else said
 
 
 class Action(Strict):
-    """What the policy said. Only `text` is required, so clients that know nothing but text can act."""
+    """The policy's reply. Only `text` is required, so text-only clients can act."""
 
-    # verifiers takes a schema with the title `Action` for a server that has tools and nothing else.
+    # verifiers treats a schema titled `Action` as a server that has only tools.
     model_config = ConfigDict(title="Reply")
 
     text: Annotated[str, BeforeValidator(text_again)] = Field(description="What the policy said")
@@ -105,7 +107,7 @@ class Action(Strict):
 
 
 class ListTools(Strict):
-    """Asks for the environment's tools; no step."""
+    """Requests the environment's tools; does not count as a step."""
 
     type: Literal["list_tools"]
     metadata: Json = {}
@@ -125,7 +127,7 @@ TOOL_ACTIONS: Mapping[str, type[ListTools] | type[CallTool]] = {"list_tools": Li
 
 
 class StepBody(BaseModel):
-    """The body of `POST /step`. Other keys are let pass, as OpenEnv does."""
+    """The body of `POST /step`. Other keys are ignored, as in OpenEnv."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -168,7 +170,7 @@ FRAMES: Mapping[str, type[Frame]] = {
 
 
 class ObservationData(BaseModel):
-    """What an environment says. `text` is the contents of `messages`; `tools` come with a reset."""
+    """An observation. `text` is the contents of `messages`; `tools` are sent with a reset."""
 
     messages: list[MessageData] = Field(default_factory=list)
     text: str = ""
@@ -180,7 +182,7 @@ class ObservationData(BaseModel):
 
 
 class StateData(BaseModel):
-    """Where a session is."""
+    """The state of a session."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -189,7 +191,7 @@ class StateData(BaseModel):
 
 
 def parse_frame(text: str | bytes) -> Frame:
-    """A client's frame. Raises `EnvironmentRefused` with the code that the wire has for what is wrong with it."""
+    """Parse a client's frame. Raises `EnvironmentRefused` with the wire format's code for the error."""
     try:
         raw = read_strict_json(text)
     except ValueError as error:
@@ -201,7 +203,7 @@ def parse_frame(text: str | bytes) -> Frame:
 
 
 def parse_action(data: Json, has_tools: bool) -> AnyAction:
-    """An action by its `type`, if it has one that environments with tools know. Raises `EnvironmentRefused`."""
+    """Parse an action by its `type`, if it has one that environments with tools know. Raises `EnvironmentRefused`."""
     kind = data.get("type")
     if has_tools and isinstance(kind, str) and kind in TOOL_ACTIONS:
         return validated(TOOL_ACTIONS[kind], data)
@@ -217,7 +219,7 @@ def validated(model: type[M], data: object) -> M:
 
 
 def invalid(error: ValidationError) -> EnvironmentRefused:
-    """A validation error as an answer; the input is left out, for it may be long and is known to who sent it."""
+    """A validation error as a response; the input is left out, since it may be long and the sender knows it."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     summary = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in problems[:3])
     return EnvironmentRefused(Code.VALIDATION_ERROR, f"Invalid message: {summary}", 422, errors=problems)

@@ -1,4 +1,4 @@
-"""How many calls are in flight: as many as the server can take, found out from what it says."""
+"""An adaptive limit on concurrent calls: it follows the server's capacity, as shown by its answers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from types import TracebackType
 
 
 class AdaptiveLimiter:
-    """At most `limit` inside at once, first come, first served. `busy` halves the limit, once for
-    all calls that were inside together, and every `limit` answers raise it by one, up to `most`.
+    """At most `limit` calls run at once, in first-come, first-served order. `busy` halves the limit, once for all calls
+    that ran at the same time. Every `limit` answers raise it by one, up to `most`.
 
-    Waiting has no deadline of its own: it ends because every call inside has one.
+    Waiting for admission has no deadline of its own: it ends because every running call has one.
     """
 
     def __init__(self, most: int) -> None:
@@ -21,16 +21,17 @@ class AdaptiveLimiter:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def narrow(self, most: int) -> None:
-        """Never more than `most` from here on: the server has said so."""
+        """Lower the upper bound to `most`, the capacity that the server stated."""
         self.most = max(1, min(self.most, most))
         self.limit = min(self.limit, self.most)
 
     def busy(self, halvings: int) -> None:
-        """The server had no place for a call that began after so many `halvings`."""
+        """Record that the server was busy for a call that began after `halvings` halvings."""
         if halvings == self.halvings:
             self.limit, self._answered, self.halvings = max(1, self.limit // 2), 0, halvings + 1
 
     def answered(self) -> None:
+        """Record a successful answer."""
         self._answered += 1
         if self._answered >= self.limit < self.most:
             self.limit, self._answered = self.limit + 1, 0
@@ -42,7 +43,7 @@ class AdaptiveLimiter:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # its turn had come when it was given up
+            if not turn.cancelled():  # admitted at the moment of its cancellation
                 self._leave()
             raise
 

@@ -1,4 +1,4 @@
-"""Where servers listen, by which names they are reached, and who may ask: loopback, or a token."""
+"""Where a server listens, its host names, and who may use it: a server beyond loopback needs a token."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How a server may be reached. `names` are those that clients have for it, beside loopback's and its address;
-    `certificate` and `key` are PEM files, and make it speak TLS."""
+    """How a server may be reached. `names` are its host names besides loopback's and its address; `certificate` and
+    `key` are PEM files that make it use TLS."""
 
     names: tuple[str, ...] = ()
     certificate: Path | None = None
@@ -29,7 +29,7 @@ class Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine as only it can reach it."""
+    """Whether a host name or address is loopback: only this machine can reach it."""
     if host == "localhost":
         return True
     try:
@@ -39,7 +39,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_binding(host: str, token: str | None) -> None:
-    """Raises `ConfigError` for a server that others could reach and anybody could use."""
+    """Raises `ConfigError` for a server without a token that other machines could reach."""
     if token is None and not is_loopback(host):
         raise ConfigError(
             f"host {host} can be reached from other machines, and there is no token; "
@@ -48,26 +48,26 @@ def check_binding(host: str, token: str | None) -> None:
 
 
 def check_tls(access: Access) -> None:
-    """Raises `ConfigError` for files that are no certificate and its key."""
+    """Raises `ConfigError` for files that are not a certificate and its key."""
     if (access.certificate is None) != (access.key is None):
         raise ConfigError("a certificate and its key come together: give --certificate and --key, or neither")
     if access.certificate is None or access.key is None:
         return
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(access.certificate, access.key, password="")
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         files = f"--certificate {access.certificate} and --key {access.key}"
         raise ConfigError(f"{files} are no certificate and its key: {error.strerror or error}") from None
 
 
 def server_names(host: str, names: Collection[str]) -> frozenset[str]:
-    """The names by which a server that listens on `host` may be asked, beside loopback's."""
+    """The host names that a server listening on `host` accepts, besides loopback's."""
     own = () if is_loopback(host) else (host, gethostname(), gethostname().partition(".")[0])
     return frozenset(name.lower().rstrip(".") for name in (*own, *names) if name)
 
 
 def name_in_header(header: str) -> str | None:
-    """The name in a `Host` header, without its port; None for what is none."""
+    """The name in a `Host` header, without its port; None for an invalid header."""
     try:
         parts = urlsplit(f"//{header}")
         name, _ = parts.hostname, parts.port
@@ -78,14 +78,14 @@ def name_in_header(header: str) -> str | None:
 
 
 def may_be_asked_as(header: str, names: Collection[str], address: str) -> bool:
-    """Whether a `Host` header names this server: by loopback's names, by one of `names`, or by the `address` at which
-    the connection came in. A foreign page whose name was bound to this address anew has another name."""
+    """Whether a `Host` header names this server: a loopback name, one of `names`, or the `address` at which the
+    connection arrived. A web page whose own name was rebound to this address (DNS rebinding) fails this check."""
     name = name_in_header(header)
     return name is not None and (is_loopback(name) or name in names or name == address)
 
 
 def token_from(variable: str | None) -> str | None:
-    """The bearer token in an environment variable; None where none is named. Raises `ConfigError` when it is empty."""
+    """The bearer token in an environment variable; None if none is named. Raises `ConfigError` when it is empty."""
     if variable is None:
         return None
     token = os.environ.get(variable, "").strip()

@@ -1,4 +1,4 @@
-"""A circuit breaker: a server that fails call after call is left alone for a while, and the failure has a name."""
+"""A circuit breaker: after repeated failures a server is not called for a while, and calls fail with a named error."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rlhf.http.failures import ALIVE
 
 
 class Circuit:
-    """Closed until `opens_after` calls failed in a row; then open, and calls fail at once as `open`. After
-    `open_seconds` one call at a time is let through: its success closes the circuit, its failure opens it again.
-    """
+    """Closed until `failure_threshold` calls failed in a row. Then it is open, and calls fail at once as `open`. After
+    `reset_seconds` one call at a time is allowed: its success closes the circuit, its failure opens it again."""
 
-    def __init__(self, where: str, *, opens_after: int, open_seconds: float, clock: Callable[[], float]) -> None:
-        self._where, self._opens_after, self._open_seconds, self._clock = where, opens_after, open_seconds, clock
+    def __init__(self, where: str, *, failure_threshold: int, reset_seconds: float, clock: Callable[[], float]) -> None:
+        self._where, self._clock = where, clock
+        self._failure_threshold, self._reset_seconds = failure_threshold, reset_seconds
         self._failed_in_a_row = 0
         self._closes_at: float | None = None
         self._probing = False
@@ -23,7 +23,8 @@ class Circuit:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Around one call, all its attempts included. Raises `HttpFailed("open")` instead of letting it begin."""
+        """Guards one call with all its attempts. Raises `HttpFailed("open")` instead of starting it while the circuit
+        is open."""
         probe = self._admit()
         try:
             yield
@@ -36,7 +37,7 @@ class Circuit:
             self._probing = self._probing and not probe
 
     def _admit(self) -> bool:
-        """Whether this call is the one that tries a server whose circuit was open."""
+        """Whether this call is the probe of a server whose circuit was open."""
         if self._closes_at is None:
             return False
         left = self._closes_at - self._clock()
@@ -51,8 +52,8 @@ class Circuit:
     def _failed(self, failure: HttpFailed) -> None:
         self._failed_in_a_row += 1
         self._last = failure
-        if self._failed_in_a_row >= self._opens_after:
-            self._closes_at = self._clock() + self._open_seconds
+        if self._failed_in_a_row >= self._failure_threshold:
+            self._closes_at = self._clock() + self._reset_seconds
 
     def _why(self) -> str:
         last = f"{self._last.kind}: {self._last.detail}" if self._last else "unknown"

@@ -1,4 +1,4 @@
-"""The one way in which this project asks a server: deadlines, retries of what is safe, a limit, a circuit."""
+"""The HTTP client of this project: deadlines, retries of safe requests, a concurrency limit and a circuit breaker."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import httpx
 from rlhf.errors import HttpFailed
 from rlhf.http.adaptive_limiter import AdaptiveLimiter
 from rlhf.http.binding import is_loopback
-from rlhf.http.cassette import transport_for
 from rlhf.http.circuit import Circuit
-from rlhf.http.config import CassetteConfig, HttpConfig
+from rlhf.http.config import HttpConfig, RecordingConfig
 from rlhf.http.exchange import client, json_body, send_request
 from rlhf.http.failures import may_repeat, of_status, of_transport
 from rlhf.http.foreign import InvalidJson, read_json
+from rlhf.http.recording import transport_for
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest:
-    """One request. `repeatable` says that asking twice is as good as asking once: it changes nothing at the server, or
-    the server knows `key` and answers the second time with what it did the first time."""
+    """One request. `repeatable` says that a retry is safe: the request changes nothing at the server, or the server
+    knows `key` and answers a repeated request with the first result."""
 
     method: str
     path: str
@@ -39,10 +39,9 @@ class HttpRequest:
 
 
 class HttpClient:
-    """Asks one server. `timeout_seconds` is for one attempt, from connecting to the last byte; waiting for a place (see
-    `AdaptiveLimiter`) is not counted. A call ends within `attempts` timeouts and pauses. For one event loop; `close` at
-    the end.
-    """
+    """Calls one server. `timeout_seconds` covers one attempt, from connecting to the last byte; waiting for admission
+    (see `AdaptiveLimiter`) does not count. A call ends within `attempts` timeouts and backoffs. For one event loop.
+    Call `close` at the end."""
 
     def __init__(
         self,
@@ -51,18 +50,20 @@ class HttpClient:
         *,
         timeout_seconds: float,
         token: str | None = None,
-        cassette: CassetteConfig | None = None,
+        recording: RecordingConfig | None = None,
         headers: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.url, self._config, self._timeout_seconds = url.rstrip("/"), config, timeout_seconds
-        self._cassette = cassette
+        self._recording = recording
         self._headers = dict(headers or {}) | ({"Authorization": f"Bearer {token}"} if token else {})
         self._limiter = AdaptiveLimiter(config.concurrency)
-        self._circuit = Circuit(self.url, opens_after=config.opens_after, open_seconds=config.open_seconds, clock=clock)
+        self._circuit = Circuit(
+            self.url, failure_threshold=config.failure_threshold, reset_seconds=config.reset_seconds, clock=clock
+        )
 
     async def post(self, path: str, body: Any, *, repeatable: bool = False, key: str | None = None) -> Any:
-        """The JSON that the server answers. Raises `HttpFailed`, and `CassetteError` from a replay."""
+        """The JSON of the server's answer. Raises `HttpFailed`, and `RecordingError` from a replay."""
         return await self.call(
             HttpRequest(method="POST", path=path, body=body, repeatable=repeatable or key is not None, key=key)
         )
@@ -72,15 +73,16 @@ class HttpClient:
         return await self.call(HttpRequest(method="GET", path=path, repeatable=True))
 
     async def call(self, request: HttpRequest) -> Any:
+        """Send a request, with retries, and return the JSON of the answer."""
         async with self._limiter:
             with self._circuit.guard():
                 return await self._attempts(request)
 
     async def meet(self) -> None:
-        """See that the server is there, and take its `capacity` from `/health`, where it states one. Raises
-        `HttpFailed` when it cannot be reached or does not take the token; whatever else it answers is no news."""
+        """Check that the server is reachable, and take its `capacity` from `/health` if it states one. Raises
+        `HttpFailed` when it cannot be reached or refuses the token; any other answer is ignored."""
         try:
-            async with self._limiter:  # beside the circuit: not every healthy server answers in JSON
+            async with self._limiter:  # without the circuit breaker: not every healthy server answers in JSON
                 health = await self._attempts(HttpRequest(method="GET", path="/health", repeatable=True))
         except HttpFailed as failure:
             if failure.kind in ("refused", "denied"):
@@ -91,19 +93,19 @@ class HttpClient:
             self._limiter.narrow(capacity)
 
     async def close(self) -> None:
-        """Close the connections, and the cassette."""
+        """Close the connections, and the recording."""
         if "_http" in self.__dict__:
             await self._http.aclose()
 
     @cached_property
     def _http(self) -> httpx.AsyncClient:
-        """Made at first use: a cassette that cannot be used is an error of the start."""
+        """Made at first use, so that an unusable recording is an error at the start."""
         return client(
             timeout=self._timeout_seconds,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._config.concurrency),
             headers=self._headers,
-            transport=transport_for(self._cassette),
-            trust_env=not is_loopback(urlsplit(self.url).hostname or ""),  # no proxy stands before this machine
+            transport=transport_for(self._recording),
+            trust_env=not is_loopback(urlsplit(self.url).hostname or ""),  # no proxy for this machine
         )
 
     async def _attempts(self, request: HttpRequest) -> Any:
@@ -123,9 +125,9 @@ class HttpClient:
         raise AssertionError("a call has at least one attempt")
 
     def _pause(self, attempt: int, asked_for: float) -> float:
-        """Seconds before the next attempt. Drawn, so that calls that failed together do not come back together."""
-        longest = self._config.longest_pause_seconds
-        whole: float = min(longest, self._config.first_pause_seconds * 2 ** (attempt - 1))
+        """Backoff in seconds. It is random, so that calls that failed together do not retry together."""
+        longest = self._config.max_backoff_seconds
+        whole: float = min(longest, self._config.initial_backoff_seconds * 2 ** (attempt - 1))
         drawn = whole * random.uniform(0.5, 1.0)
         return max(drawn, min(asked_for, longest))
 

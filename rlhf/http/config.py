@@ -1,4 +1,4 @@
-"""How a server is asked: attempts, pauses, how many calls at once, and when it is given up."""
+"""Settings of the HTTP client: attempts, backoff, concurrency and circuit breaker."""
 
 from __future__ import annotations
 
@@ -8,47 +8,49 @@ from typing import Literal
 from pydantic import Field
 
 from rlhf.config import Config
-from rlhf.errors import CassetteError
+from rlhf.errors import RecordingError
 
 
 class HttpConfig(Config):
-    """One policy for every server that is asked over HTTP."""
+    """One policy for every server that is called over HTTP."""
 
     attempts: int = Field(4, ge=1)
-    """Times a call is tried, the first included. Only what is safe to repeat is tried again."""
-    first_pause_seconds: float = Field(0.25, gt=0)
-    """Pause before the second attempt. It doubles with every attempt, and is drawn between its half and its whole."""
-    longest_pause_seconds: float = Field(8, gt=0)
-    """No pause is longer, whatever a server asks for."""
+    """Attempts per call, the first included. Only requests that are safe to repeat are retried."""
+    initial_backoff_seconds: float = Field(0.25, gt=0)
+    """Backoff before the second attempt. It doubles with every attempt, and a random factor from 0.5 to 1 is
+    applied."""
+    max_backoff_seconds: float = Field(8, gt=0)
+    """Longest backoff, even if a server asks for more."""
     concurrency: int = Field(32, ge=1)
-    """Calls in flight at most. A server that states its capacity, or says that it is busy, gets fewer."""
-    opens_after: int = Field(16, ge=1)
-    """Calls that may fail in a row, all attempts counted as one, before the circuit opens and calls fail at once."""
-    open_seconds: float = Field(30, gt=0)
+    """Largest number of concurrent calls. A server that states a lower capacity, or is busy, gets fewer."""
+    failure_threshold: int = Field(16, ge=1)
+    """Consecutive failed calls (with all their attempts) after which the circuit opens and calls fail at once."""
+    reset_seconds: float = Field(30, gt=0)
     """How long the circuit stays open before one call tries the server again."""
 
 
-class CassetteConfig(Config):
+class RecordingConfig(Config):
     """A file of recorded answers."""
 
     path: str
-    """JSONL file with one request and its answer a line."""
+    """JSONL file with one request and its answer per line."""
     mode: Literal["record", "replay"] = "replay"
-    """`record` asks the server and writes a file that must not exist yet; `replay` answers from the file and asks
-    nobody: a request that was not recorded ends the run."""
+    """`record` asks the server and writes a file that must not exist yet; `replay` answers from the file
+    without the server: a request that was not recorded ends the run."""
 
     @property
     def file(self) -> Path:
+        """The path with `~` expanded."""
         return Path(self.path).expanduser()
 
 
-def check_cassette(cassette: CassetteConfig) -> None:
-    """Raises `CassetteError` for one that cannot be played, or that would be written over."""
-    if cassette.mode == "replay" and not cassette.file.is_file():
-        raise CassetteError(f"{cassette.file}: no such cassette; record it first (cassette.mode=record)")
-    if cassette.mode == "record" and cassette.file.exists():
-        raise CassetteError(
-            f"{cassette.file} is there already; replay it (cassette.mode=replay), or remove it to record again"
+def check_recording(recording: RecordingConfig) -> None:
+    """Raises `RecordingError` for a file that cannot be replayed, or that would be overwritten."""
+    if recording.mode == "replay" and not recording.file.is_file():
+        raise RecordingError(f"{recording.file}: no such recording; record it first (recording.mode=record)")
+    if recording.mode == "record" and recording.file.exists():
+        raise RecordingError(
+            f"{recording.file} is there already; replay it (recording.mode=replay), or remove it to record again"
         )
-    if not cassette.file.parent.is_dir():
-        raise CassetteError(f"{cassette.file}: there is no folder {cassette.file.parent}; make it first")
+    if not recording.file.parent.is_dir():
+        raise RecordingError(f"{recording.file}: there is no folder {recording.file.parent}; make it first")

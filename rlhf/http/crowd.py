@@ -1,4 +1,4 @@
-"""All connections of a server together: how many there are, how much they hold, and what is told of those refused."""
+"""Tracks all connections of one server: their number, the memory that their requests hold, and the log of refusals."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rlhf.http.binding import is_loopback
 from rlhf.http.limits import HttpLimits
 
 TOLD_LINES, TOLD_SECONDS = 20, 10.0
-"""So many refusals are told in so many seconds; the others are counted, or a flood would fill the log's disk."""
+"""Refusals that are logged in a period, and its seconds. Further ones are counted, or a flood would fill the disk."""
 TOLD_CHARACTERS = 300
 
 
 class Connection(Protocol):
-    """Somebody's connection."""
+    """A client's connection, as `Crowd` uses it."""
 
     def leave(self) -> None:
         """Close it at once."""
@@ -24,7 +24,7 @@ class Connection(Protocol):
 
 
 class Crowd:
-    """Everybody who is connected to one server. For one event loop."""
+    """All connections of one server. For one event loop."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
@@ -38,7 +38,7 @@ class Crowd:
         return len(self._here)
 
     def enter(self, connection: Connection, peer: str) -> bool:
-        """Whether there is a place for it, made by the connection that rests longest where there is none."""
+        """Whether the connection is accepted. At the limit, the connection idle longest is closed for it."""
         if self._of_peer[peer] >= self.limits.peer_connections and not is_loopback(peer):
             self.told.refused(peer, f"a connection beyond {self.limits.peer_connections} from one address")
             return False
@@ -54,7 +54,7 @@ class Crowd:
         return True
 
     def leave(self, connection: Connection) -> None:
-        """It is gone; one that is not here may be told of too."""
+        """Remove a connection; unknown ones are ignored."""
         self._resting.pop(connection, None)
         if (peer := self._here.pop(connection, None)) is not None:
             self._of_peer[peer] -= 1
@@ -62,22 +62,23 @@ class Crowd:
                 del self._of_peer[peer]
 
     def rests(self, connection: Connection) -> None:
-        """Nothing is under way on it, from now on."""
+        """Mark a connection as idle."""
         if connection in self._here:
             self._resting[connection] = None
 
     def works(self, connection: Connection) -> None:
+        """Mark a connection as active."""
         self._resting.pop(connection, None)
 
 
 class Held:
-    """Bytes that wait in memory for their turn, of all clients together."""
+    """Counts the bytes that the requests of all clients hold in memory."""
 
     def __init__(self, most: int) -> None:
         self.most, self.now = most, 0
 
     def take(self, more: int) -> bool:
-        """Whether there is room for `more`, which are then held; a negative number gives back."""
+        """Reserve `more` bytes and return True, or return False without room. A negative number releases bytes."""
         if more > 0 and self.now + more > self.most:
             return False
         self.now += more
@@ -85,13 +86,14 @@ class Held:
 
 
 class RefusalLog:
-    """The log of refusals: one line each, escaped, and only so many in a while."""
+    """Logs refusals: one escaped line each, limited in number per period."""
 
     def __init__(self) -> None:
         self._log = logging.getLogger("rlhf.http")
         self._since, self._lines, self._untold = 0.0, 0, 0
 
     def refused(self, peer: str, why: str) -> None:
+        """Log one refusal, or count it when the period's lines are used up."""
         now = time.monotonic()
         if now - self._since >= TOLD_SECONDS:
             if self._untold:

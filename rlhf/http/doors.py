@@ -1,4 +1,4 @@
-"""What stands before the routes of a server: who may ask, under which name, with what, and how much of it."""
+"""Access checks before the routes of a server: host name, origin, token, content type and body size."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rlhf.http.binding import may_be_asked_as
 from rlhf.http.crowd import Crowd
 
 OPEN = ("GET", "/health")
-"""Answered without a token: whoever balances load has none, and learns nothing here."""
+"""Answered without a token: load balancers have none, and the answer reveals nothing to them."""
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 Words = Callable[[int, str], Mapping[str, Any]]
-"""The JSON of an answer that refuses, in a server's own shape, from its status and a sentence."""
+"""Makes the JSON body of a refusal, in the server's own format, from its status and a sentence."""
 
 
 class ClientLeft(Exception):
-    """Whoever asked has gone before the request was whole."""
+    """The client disconnected before its request was complete."""
 
 
 class HttpRefused(Exception):
-    """A request that does not pass."""
+    """A request that fails an access check."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -34,8 +34,8 @@ class HttpRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRules:
-    """Who passes. Where it `tries_token` a wrong one is refused at `/health` too, for clients that ask it whether
-    theirs is right. With `needs_length` a body whose length is not stated is refused."""
+    """The rules of the access checks. With `tries_token` a wrong token is refused at `/health` too, for clients that
+    check their token there. With `needs_length` a body without a stated length is refused."""
 
     names: Collection[str] = ()
     token: str | None = None
@@ -44,8 +44,9 @@ class AccessRules:
 
 
 class Doors:
-    """Lets requests pass, over HTTP and WebSocket, that name this server, come from no foreign page, bear the token,
-    and bring JSON of at most so many bytes. A body is read here, and counts as held until its answer is sent."""
+    """ASGI middleware that checks every HTTP and WebSocket request: it must name this server, come from no other
+    origin, have the token, and bring JSON of a bounded size. A body is read here, and its bytes count as held until its
+    answer is sent."""
 
     def __init__(self, app: ASGIApp, crowd: Crowd, words: Words, rules: AccessRules) -> None:
         self.crowd = crowd
@@ -68,7 +69,7 @@ class Doors:
             await refuse(scope, receive, send, refusal, self._words)
 
     def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-        """Raises `HttpRefused`."""
+        """Check host name, origin and token. Raises `HttpRefused`."""
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1:
             raise HttpRefused(400, "a request has one Host header")
@@ -90,7 +91,7 @@ class Doors:
         return given is not None and hmac.compare_digest(given, self._expected)
 
     async def _with_body(self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:
-        """Raises `HttpRefused`."""
+        """Check and read the body, then call the application. Raises `HttpRefused`."""
         most, stated = self.crowd.limits.body_bytes, b"transfer-encoding" not in headers
         length = int(headers.get(b"content-length", b"0"))
         if not stated and self._rules.needs_length:
@@ -123,7 +124,7 @@ class Doors:
 
 
 async def pieces_of(receive: Receive) -> AsyncIterator[bytes]:
-    """A body as it comes. Raises `ClientLeft`."""
+    """The chunks of a body as they arrive. Raises `ClientLeft`."""
     more = True
     while more:
         message = await receive()
@@ -134,7 +135,7 @@ async def pieces_of(receive: Receive) -> AsyncIterator[bytes]:
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives a body which was read already."""
+    """A `receive` that first returns a body which was already read."""
     given = False
 
     async def receive_again() -> Message:
@@ -148,7 +149,7 @@ def replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def refuse(scope: Scope, receive: Receive, send: Send, refusal: HttpRefused, words: Words) -> None:
-    """An answer with an error; a WebSocket is refused before it is one."""
+    """Send an error as the answer; a WebSocket is refused before its handshake completes."""
     prefix = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
     if scope["type"] == "websocket":
         await receive()

@@ -1,4 +1,4 @@
-"""One exchange with a server that is not trusted: so many bytes, as they came, and nothing that unfolds."""
+"""One HTTP exchange with an untrusted server: a bounded number of bytes, and no compression."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import httpx
 from rlhf.http.foreign import InvalidJson, mended
 
 ANSWER_BYTES = 64 * 2**20
-"""A longer answer is nonsense, and is not kept in memory."""
+"""Longest accepted answer; longer ones are not kept in memory."""
 REFUSAL_BYTES = 4096
-"""Of an answer that is no success: what is told of it is shorter."""
+"""Longest kept part of an answer that is not a success: error messages use less of it."""
 IDENTITY = {"Accept-Encoding": "identity"}
-"""A compressed answer may be a thousand times what was sent, in memory before anyone has seen how much it is."""
+"""A compressed answer may expand a thousand times in memory before its size is known, so none is requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpResponse:
-    """What a server answered. Of one that is no success `content` is the beginning."""
+    """A server's answer. If it is not a success, `content` is only the beginning."""
 
     status: int
     content: bytes
@@ -29,14 +29,14 @@ class HttpResponse:
 
 
 def json_body(body: Any) -> bytes:
-    """`body` as JSON. What a policy wrote may hold halves of characters, which most servers refuse to read."""
+    """`body` as JSON, with lone surrogates replaced. A policy may write these, and most servers refuse to read them."""
     text = json.dumps(body, allow_nan=False)
     return (json.dumps(mended(body), allow_nan=False) if "\\ud" in text else text).encode()
 
 
 def client(**settings: Any) -> httpx.AsyncClient:
-    """A client that asks for nothing compressed, follows no redirect (a token would go with it), and keeps no cookie: a
-    server could set new ones with every answer."""
+    """An HTTP client that requests no compression, follows no redirect (which would get the token), and keeps no
+    cookies: a server could set new ones with every answer."""
     http = httpx.AsyncClient(**settings, follow_redirects=False)
     http.headers.update(IDENTITY)
     http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
@@ -44,8 +44,8 @@ def client(**settings: Any) -> httpx.AsyncClient:
 
 
 async def send_request(http: httpx.AsyncClient, request: httpx.Request) -> HttpResponse:
-    """Send, and receive. Raises `InvalidJson` for a success that is compressed or too long, and httpx's errors. The
-    caller's deadline is around it: httpx's are for each part of an answer by itself."""
+    """Send a request and receive the answer. Raises `InvalidJson` for a success that is compressed or too long, and
+    httpx's errors. The caller sets the total deadline: httpx's timeouts apply to each part of an answer separately."""
     response = await http.send(request, stream=True)
     try:
         retry_after = response.headers.get("retry-after")
@@ -55,11 +55,11 @@ async def send_request(http: httpx.AsyncClient, request: httpx.Request) -> HttpR
 
 
 async def received(response: httpx.Response) -> bytes:
-    """The content of a response that is being received, as it comes: of a success all, of any other the beginning.
+    """The content of a response that is being received: all of a success, the beginning of any other.
 
     Raises `InvalidJson` for a success that is compressed or too long.
     """
-    if response.is_stream_consumed:  # a replayed one was never on its way
+    if response.is_stream_consumed:  # a replayed response is already complete
         return response.content
     longest = ANSWER_BYTES if response.is_success else REFUSAL_BYTES
     encoding = response.headers.get("content-encoding", "identity").strip().lower()

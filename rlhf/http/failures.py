@@ -1,4 +1,4 @@
-"""What can go wrong with one HTTP attempt, by class, and what may be tried again."""
+"""Classifies failures of one HTTP attempt, and decides which may be retried."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import httpx
 from rlhf.errors import HttpFailed
 
 UNTOUCHED = frozenset({"refused", "busy"})
-"""The server did no work: trying again is always safe."""
+"""The server did no work: a retry is always safe."""
 UNCERTAIN = frozenset({"timeout", "lost", "server"})
-"""The server may have done the work: only a request that may be repeated is tried again."""
+"""The server may have done the work: only a request that may be repeated is retried."""
 ALIVE = frozenset({"rejected", "busy"})
-"""The server answered as a healthy one does; it says nothing about the next call."""
+"""The server works normally; such an answer says nothing about the next call."""
 BUSY_STATUS = frozenset({429, 503})
 DENIED_STATUS = frozenset({401, 403})
 
 
 def may_repeat(failure: HttpFailed, repeatable: bool) -> bool:
-    """Whether another attempt can do no harm."""
+    """Whether another attempt is safe."""
     return failure.kind in UNTOUCHED or (repeatable and failure.kind in UNCERTAIN)
 
 
 def of_transport(where: str, error: httpx.HTTPError) -> HttpFailed:
-    """The class of a failure below HTTP."""
+    """Classify a failure below HTTP, such as a connection error."""
     detail = f"{type(error).__name__}: {error}".rstrip(": ")
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol)):
         return HttpFailed(where, "refused", detail)
@@ -34,7 +34,7 @@ def of_transport(where: str, error: httpx.HTTPError) -> HttpFailed:
 
 
 def of_status(where: str, status: int, body: bytes, retry_after: str | None) -> HttpFailed | None:
-    """The class of an answer that is no success; None for one that is."""
+    """Classify an answer by its status; None for a success."""
     if 200 <= status < 300:
         return None
     detail = f"status {status}: {' '.join(body[:300].decode(errors='replace').split())}".rstrip(": ")
@@ -50,5 +50,5 @@ def _kind(status: int) -> str:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """`Retry-After` in seconds; its other form, a date, is not read."""
+    """`Retry-After` in seconds; its other form, a date, is ignored."""
     return float(retry_after) if retry_after is not None and retry_after.isascii() and retry_after.isdigit() else 0.0

@@ -1,4 +1,4 @@
-"""JSON that others wrote, read within bounds: it becomes plain data that can be written again, or has a named fault."""
+"""Reads untrusted JSON within bounds: the result is plain data that can be encoded again, or a named error."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, NoReturn
 from rlhf.http.inert import inert_line, whole
 
 DEPTH = 64
-"""Objects and arrays within one another. Some encoders of ours end at 255, and whoever walks an answer may recurse."""
+"""Largest nesting of objects and arrays. Some encoders end at 255, and code that walks an answer may recurse."""
 
 VALUES = 1_000_000
-"""Objects, arrays and what they hold, at most: an empty array is two bytes to send and 64 to keep."""
+"""Largest number of objects, arrays and their items: an empty array is two bytes to send and 64 to keep."""
 
 
 class InvalidJson(ValueError):
-    """What somebody sent is not JSON, or is too deep. The message has none of its text but a beginning."""
+    """Received data is not JSON, or is nested too deeply. The message quotes at most the beginning of the data."""
 
 
 def _no_number(name: str) -> NoReturn:
@@ -34,7 +34,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_number)
 
 
 def read_json(text: str | bytes | bytearray, depth: int = DEPTH) -> Any:
-    """The values in `text`. NaN and infinities are no JSON; lone surrogates become U+FFFD. Raises `InvalidJson`."""
+    """Parse JSON text. NaN and infinities are errors; lone surrogates become U+FFFD. Raises `InvalidJson`."""
     try:
         decoded = text if isinstance(text, str) else text.decode()
         containers = decoded.count("[") + decoded.count("{")
@@ -43,7 +43,7 @@ def read_json(text: str | bytes | bytearray, depth: int = DEPTH) -> Any:
         value = _DECODER.decode(decoded)
     except InvalidJson:
         raise
-    except (ValueError, RecursionError) as error:  # what is not UTF-8, and a number of 5000 digits, are ValueErrors
+    except (ValueError, RecursionError) as error:  # invalid UTF-8 and a number of 5000 digits raise ValueError too
         raise InvalidJson(f"not JSON: {inert_line(str(error))[:200]}") from None
     if containers > depth and _deeper(value, depth):
         raise InvalidJson(f"JSON of more than {depth} levels")
@@ -51,7 +51,7 @@ def read_json(text: str | bytes | bytearray, depth: int = DEPTH) -> Any:
 
 
 def _deeper(value: Any, depth: int) -> bool:
-    """Level by level: a recursion would be as deep as what it measures."""
+    """Whether the nesting exceeds `depth`. Walks level by level: recursion would be as deep as what it measures."""
     level = [value]
     for _ in range(depth):
         level = [
@@ -67,7 +67,8 @@ def _deeper(value: Any, depth: int) -> bool:
 
 
 def mended(value: Any) -> Any:
-    """Plain data with every text whole. As deep as the data: of others', only what `read_json` gave."""
+    """Plain data with lone surrogates replaced in every string. Recursive, so pass only data of bounded depth
+    (`read_json`)."""
     match value:
         case str():
             return whole(value)

@@ -1,6 +1,6 @@
-"""Text of others without effect on whoever reads it: models, servers and environments write what terminals obey.
+"""Escapes control characters in untrusted text: models, servers and environments may write terminal commands.
 
-Used where text is shown or written, and nowhere before: what is trained and counted is what was said.
+Applied only where text is displayed or written to a log; training and metrics use the original text.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 import re
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
-"""C0 without tab and newline, DEL, C1: among them ESC and CSI, which begin the commands of a terminal."""
+"""C0 without tab and newline, DEL, C1: among them ESC and CSI, which start terminal commands."""
 _ORDERING = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-"""Bidirectional marks: what follows is shown in another order than it has."""
+"""Bidirectional marks: they make the text after them appear in another order."""
 _LINES = "\u2028\u2029\ufeff"
-"""Line ends that only some readers take for such, and the byte order mark."""
+"""Line separators that only some readers treat as such, and the byte order mark."""
 _HALVES = "\ud800-\udfff"
-"""Surrogates, which no encoding can write."""
+"""Surrogates, which no encoding can represent."""
 _TAGS = "\U000e0000-\U000e007f"
-"""Letters that are never shown."""
+"""Tag characters, which are never displayed."""
 _OBEYED = re.compile(f"[{_CONTROLS}{_ORDERING}{_LINES}{_HALVES}{_TAGS}]")
 _HARMLESS = re.compile(r"[\t\n -~]*")
 _HALF = re.compile(f"[{_HALVES}]")
@@ -28,18 +28,18 @@ def inert(text: str) -> str:
 
 
 def inert_line(text: str) -> str:
-    """The same in one line."""
+    """The same, joined into one line."""
     return " ".join(inert(text).split())
 
 
 def inert_json(text: str) -> str:
-    """What a JSON encoder wrote, of which a reader finds the same values, with what terminals and editors obey as its
-    escapes. A lone surrogate comes back as it was. An encoder escapes C0 itself."""
+    """JSON text with characters that terminals and editors interpret written as JSON escapes; a reader gets the same
+    values. A lone surrogate is kept. JSON encoders escape C0 themselves."""
     return text if text.isascii() and "\x7f" not in text else _OBEYED.sub(lambda found: _json_escaped(found[0]), text)
 
 
 def whole(text: str) -> str:
-    """The text with U+FFFD for every lone surrogate: it can be encoded."""
+    """The text with U+FFFD for every lone surrogate, so that it can be encoded."""
     return text if text.isascii() else _HALF.sub("\ufffd", text)
 
 

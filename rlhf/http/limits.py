@@ -1,4 +1,4 @@
-"""What a server takes from whoever asks, before it knows who that is."""
+"""Limits on what a server accepts from any client, before the client is authenticated."""
 
 from __future__ import annotations
 
@@ -10,28 +10,31 @@ from rlhf.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """Bytes, counts and seconds. What passes one of them is answered with an error, or its connection is closed."""
+    """Limits in bytes, counts and seconds. A request beyond a limit gets an error, or its connection is closed."""
 
     header_count: int = 100
-    """Headers of a request, trailers included. One more is a 431."""
+    """Number of headers of a request, trailers included. One more is a 431."""
     header_bytes: int = 32 * 2**10
-    """Request line and headers together; also whatever of a body is no content. More is a 431."""
+    """Size of request line and headers together; also of body bytes that are not content. More is a 431."""
     head_seconds: float = 10.0
-    """From the first byte of a request to the end of its headers, and from connecting to the first request: 408."""
+    """Time from the first byte of a request to the end of its headers, and from connecting to the first request:
+    408."""
     body_bytes: int = 2**20
-    """Of one body: 413. Of a WebSocket message: refused in words, and a fourfold one closes the socket with 1009."""
+    """Size of one body: 413. Of a WebSocket message: answered with an error; four times as much closes it with 1009."""
     body_seconds: float = 60.0
-    """From the end of the headers to the end of the body: 408. The same for one WebSocket message: close code 1008."""
+    """Time from the end of the headers to the end of the body: 408. The same for one WebSocket message: close code
+    1008."""
     send_seconds: float = 60.0
-    """How long a client may leave an answer unread before its connection is closed."""
+    """Time that a client may leave an answer unread before its connection is closed."""
     idle_seconds: float = 75.0
-    """How long a connection may rest between two requests."""
+    """Time that a connection may be idle between two requests."""
     waiting_bytes: int = 256 * 2**20
-    """Of all bodies together that were read and are not answered, and of all unfinished WebSocket messages: 503."""
+    """Size of all bodies that were read and are not answered, and of all incomplete WebSocket messages: 503."""
     connections: int = 4096
-    """Open at once. For one more the connection is closed that has waited longest for its next request."""
+    """Number of open connections. For one more, the connection that has waited longest for its next request is
+    closed."""
     peer_connections: int = 2048
-    """Open at once from one address that is not loopback: a further one is closed unread."""
+    """Number of open connections from one address that is not loopback; a further one is closed unread."""
 
 
 POLICY = HttpLimits(body_bytes=16 * 2**20)
@@ -40,7 +43,7 @@ WHOLE = frozenset(field.name for field in fields(HttpLimits) if field.type == "i
 
 
 def limits_from(given: list[str], limits: HttpLimits) -> HttpLimits:
-    """`limits` with what `KEY=VALUE` texts say. Raises `ConfigError`."""
+    """`limits` updated from `KEY=VALUE` texts. Raises `ConfigError`."""
     known = [field.name for field in fields(HttpLimits)]
     chosen: dict[str, Any] = {}
     for text in given:

@@ -1,4 +1,4 @@
-"""A socket at an address, its URL, and a server on the event loop that runs already, beside all else that it does."""
+"""Runs a server on the current event loop, beside the loop's other work; also its listening socket and URL."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import uvicorn
 from rlhf.errors import DeadlinePassed, UserError
 
 BACKLOG = 4096
-"""Connections that the kernel holds while a server is busy: a thousand clients start at once."""
+"""Connections that the kernel queues while a server is busy: a thousand clients may start at once."""
 START_SECONDS = 20.0
 END_SECONDS = 10.0
-"""How long a server may take to end, requests that run included, before it is cancelled."""
+"""Time that a server has to stop, running requests included, before it is cancelled."""
 
 
 def bound(host: str, port: int) -> contextlib.closing[socket.socket]:
-    """A socket at the address; port 0 is any that is free. Raises `UserError` when it cannot be had."""
+    """A listening socket at the address; port 0 means any free port. Raises `UserError` if there is none."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return contextlib.closing(socket.create_server((host, port), family=family, backlog=BACKLOG))
@@ -29,7 +29,7 @@ def bound(host: str, port: int) -> contextlib.closing[socket.socket]:
 
 
 def url_of(listener: socket.socket, *, tls: bool = False) -> str:
-    """Where clients find what listens."""
+    """The URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if listener.family == socket.AF_INET6 else host
     return f"{'https' if tls else 'http'}://{host}:{port}"
@@ -37,9 +37,10 @@ def url_of(listener: socket.socket, *, tls: bool = False) -> str:
 
 @contextlib.asynccontextmanager
 async def listening(config: uvicorn.Config) -> AsyncIterator[str]:
-    """The URL of a server while it runs. It ends with the block, and is cancelled when it does not.
+    """The URL of a server while it runs. It is stopped at the end of the block, and cancelled if it does not stop in
+    time.
 
-    Raises `UserError` for an address that it cannot have, `DeadlinePassed` when it does not start.
+    Raises `UserError` for an address that is not available, `DeadlinePassed` when the server does not start.
     """
     with bound(config.host, config.port) as listener:
         server = Beside(config)
@@ -54,7 +55,7 @@ async def listening(config: uvicorn.Config) -> AsyncIterator[str]:
 
 
 class Beside(uvicorn.Server):
-    """One that leaves signals to the program it is a part of, and says when it listens."""
+    """A uvicorn server that leaves signal handling to its program, and reports when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -69,7 +70,7 @@ class Beside(uvicorn.Server):
         self._listens.set()
 
     async def ready(self, serving: asyncio.Task[None]) -> None:
-        """Raises what `serving` raised, and `DeadlinePassed`."""
+        """Wait until the server listens. Raises what `serving` raised, and `DeadlinePassed`."""
         listens = asyncio.create_task(self._listens.wait())
         await asyncio.wait((listens, serving), timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         listens.cancel()

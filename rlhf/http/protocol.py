@@ -1,4 +1,4 @@
-"""uvicorn's connections with limits: headers, time and places, before a request is anybody's."""
+"""uvicorn's HTTP and WebSocket protocols with limits on headers, time and connections, before any authentication."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from rlhf.http.crowd import Crowd
 
 PIPELINED = 8
-"""Requests that a client may send ahead of the answer to its first."""
+"""Requests that a client may send before the answer to its first one (pipelining)."""
 LINGER_SECONDS = 2.0
-"""How long the rest of a body is read and thrown away after its request was refused: a client that is cut off while it
-still sends does not hear why."""
+"""How long the rest of a body is read and discarded after its request was refused: a client that is disconnected while
+it sends would not see the reason."""
 LINGER_PAUSE_SECONDS = 0.05
-"""Between two reads of it: a flood of bodies that nobody wants is not read as fast as it comes."""
+"""Pause between two reads of a discarded body, so that a flood of such bodies is not read at full speed."""
 REFUSED_SECONDS = 0.5
-"""How long a connection is kept, unread, after it was refused: its client hears why, and does not come back at once."""
+"""How long a refused connection is kept open, unread: its client sees the reason, and does not reconnect at once."""
 FRAMES = 64
-"""WebSocket messages that may wait for their answers: ours ask for one at a time."""
+"""WebSocket messages that may wait for their answers: this project's clients send one at a time."""
 FRAGMENTS = 1024
-"""Of one WebSocket message."""
+"""Fragments of one WebSocket message."""
 HEAD, BODY, LINGER = "its headers", "its body", "the rest of its body"
 
 
 class Stopped(Exception):
-    """Raised in a callback of the parser, to stop it."""
+    """Raised in a parser callback to stop the parser."""
 
 
 class Placed(asyncio.Protocol):
-    """What every connection has: a place in the crowd, and a deadline for a client that does not read."""
+    """Base of both connection types: it is counted in the crowd, and a client that does not read is disconnected."""
 
     crowd: Crowd
     transport: Any
@@ -41,9 +41,11 @@ class Placed(asyncio.Protocol):
 
     @property
     def peer(self) -> str:
+        """The client's address."""
         return str((self.transport.get_extra_info("peername") or ("?",))[0])
 
     def leave(self) -> None:
+        """Close the connection at once."""
         self.transport.abort()
 
     def pause_writing(self) -> None:
@@ -64,8 +66,8 @@ class Placed(asyncio.Protocol):
 
 
 class HttpConnection(Placed, HttpToolsProtocol):
-    """One connection. `_unknown` counts the bytes since anything was made of them: a head that does not end, trailers,
-    the extensions of chunks."""
+    """One HTTP connection. `_unknown` counts the bytes since the parser last produced something: headers without end,
+    trailers, chunk extensions."""
 
     def __init__(self, *args: Any, crowd: Crowd, **others: Any) -> None:
         super().__init__(*args, **others)
@@ -119,7 +121,7 @@ class HttpConnection(Placed, HttpToolsProtocol):
         self._fields += 1
         self._field_bytes += len(name) + len(value)
         self._stop_beyond_limits()
-        if not self._in_body:  # a trailer is no header of a request that is under way
+        if not self._in_body:  # a trailer is not a header of the running request
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -146,11 +148,11 @@ class HttpConnection(Placed, HttpToolsProtocol):
         self.crowd.leave(self)
         super().handle_websocket_upgrade()
         socket = self.transport.get_protocol()
-        if not socket.handshake_initiated:  # the WebSocket's own reader did not take it, and has said nothing
+        if not socket.handshake_initiated:  # the WebSocket protocol rejected it without an answer
             self._refuse(400, "no WebSocket handshake")
 
     def send_400_response(self, msg: str) -> None:
-        """What uvicorn calls where its parser stopped."""
+        """Called by uvicorn when its parser stopped."""
         self._refuse(*self._why)
 
     def _stop_beyond_limits(self) -> None:
@@ -161,12 +163,12 @@ class HttpConnection(Placed, HttpToolsProtocol):
             self._stop(431, f"more than {limits.header_bytes} bytes of headers")
 
     def _stop(self, status: int, why: str) -> None:
-        """Stop the parser, which turns whatever its callbacks raise into one error of its own."""
+        """Stop the parser, which reports any exception of its callbacks as one error of its own."""
         self._why = (status, why)
         raise Stopped
 
     def _refuse(self, status: int, why: str) -> None:
-        """Answer, unless an answer is under way, and close after a while."""
+        """Send an error, unless an answer has begun, and close the connection after a while."""
         self._refused = True
         self._watch(None)
         self.crowd.told.refused(self.peer, f"{status}: {why}")
@@ -174,7 +176,7 @@ class HttpConnection(Placed, HttpToolsProtocol):
             said = f"{why}\n".encode()
             head = b"content-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(said)
             self.transport.write(STATUS_LINE[status] + head + said)
-        if self.cycle is not None:  # whatever the application would still say comes after the last word
+        if self.cycle is not None:  # the application's further output is discarded
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.pipeline.clear()
@@ -194,7 +196,7 @@ class HttpConnection(Placed, HttpToolsProtocol):
             self._watch(HEAD if self._unknown else None)
 
     def _watch(self, missing: str | None) -> None:
-        """See that what is missing comes in time; a wait that has begun goes on."""
+        """Set a timer for the missing part of a request; a timer that already runs for it continues."""
         if missing is self._watched:
             return
         if self._timer is not None:
@@ -212,13 +214,14 @@ class HttpConnection(Placed, HttpToolsProtocol):
 
     def _late(self, missing: str, seconds: float) -> None:
         if missing is LINGER or (missing is HEAD and not self._unknown):
-            self.transport.close()  # nothing is owed to whom was answered, or said nothing
+            self.transport.close()  # no answer: the client already has one, or sent nothing
         else:
             self._refuse(408, f"a request had not sent {missing} within {seconds:g} s")
 
 
 class SocketConnection(Placed, WebSocketsSansIOProtocol):
-    """One WebSocket. Text arrives as the bytes that it is: whoever reads a message says what is wrong with it."""
+    """One WebSocket connection. Text messages are passed on as bytes: the reader of a message reports what is wrong
+    with it."""
 
     def __init__(self, *args: Any, crowd: Crowd, **others: Any) -> None:
         super().__init__(*args, **others)
@@ -237,7 +240,7 @@ class SocketConnection(Placed, WebSocketsSansIOProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.transport.pause_reading()  # a ping is answered, so a flood of them would fill the memory with pongs
+        self.transport.pause_reading()  # pings are answered, so a flood of them would fill memory with pongs
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -248,11 +251,11 @@ class SocketConnection(Placed, WebSocketsSansIOProtocol):
         self.handle_bytes(event)
 
     async def send(self, message: Any) -> None:
-        if self.close_sent:  # by us, while the application was at work
+        if self.close_sent:  # closed by this side while the application was working
             raise ClientDisconnected
         await super().send(message)
         if message["type"] == "websocket.http.response.body":
-            self.handshake_complete = True  # refused by an answer: else uvicorn logs that nobody answered
+            self.handshake_complete = True  # refused by an answer; else uvicorn logs an error
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -265,7 +268,7 @@ class SocketConnection(Placed, WebSocketsSansIOProtocol):
             self._fail(1008, "too many messages at once")
 
     def _hold(self, partial: int) -> bool:
-        """Whether there is room for so much of a message that is not whole."""
+        """Whether there is room for `partial` bytes of an incomplete message."""
         if partial == self._holds:
             return True
         if not self.crowd.held.take(partial - self._holds):
@@ -282,7 +285,7 @@ class SocketConnection(Placed, WebSocketsSansIOProtocol):
         return True
 
     def _fail(self, code: int, why: str) -> None:
-        """Close with words, and tell the application."""
+        """Close with a reason, and notify the application."""
         if self.transport.is_closing():
             return
         self.crowd.told.refused(self.peer, f"WebSocket {code}: {why}")

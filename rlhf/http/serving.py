@@ -1,4 +1,4 @@
-"""The one way in which this project serves an application."""
+"""Serves an ASGI application with access checks, connection limits and TLS."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rlhf.http.listening import BACKLOG
 from rlhf.http.protocol import HttpConnection, SocketConnection
 
 OTHER_FILES = 256
-"""Open files that a process has for all else than connections."""
+"""Open files reserved for everything other than connections."""
 GOODBYE_SECONDS = 10
-"""How long requests may take to end when the server does."""
+"""Time that running requests have to finish when the server stops."""
 
 
 def behind_doors(
@@ -32,7 +32,7 @@ def behind_doors(
     tries_token: bool = False,
     needs_length: bool = False,
 ) -> Doors:
-    """The application for whoever may ask it; `host` is the address at which it listens. See `AccessRules`."""
+    """The application behind access checks (see `AccessRules`); `host` is the address at which it listens."""
     rules = AccessRules(
         names=server_names(host, access.names), token=token, tries_token=tries_token, needs_length=needs_length
     )
@@ -40,21 +40,22 @@ def behind_doors(
 
 
 def serving(app: Doors, access: Access, *, host: str = LOOPBACK, port: int = 0, **others: Any) -> uvicorn.Config:
-    """uvicorn with limits for every connection, and TLS where there is a certificate; `others` are settings of its own.
+    """uvicorn's configuration with limits for every connection, and TLS if there is a certificate; `others` are passed
+    on to it.
 
-    The process is let have as many open files as it may; there are no more connections than these allow.
+    The process's limit on open files is raised as far as allowed; the number of connections stays below it.
     """
     most = min(app.crowd.limits.connections, _files() - OTHER_FILES)
     limits = app.crowd.limits = replace(app.crowd.limits, connections=most)
     settings: dict[str, Any] = {
-        "log_level": "error",  # what a client does wrong is told once, by the crowd
+        "log_level": "error",  # client errors are logged once, by the crowd
         "access_log": False,
         "server_header": False,
         "backlog": BACKLOG,
         "timeout_keep_alive": limits.idle_seconds,
         "timeout_graceful_shutdown": GOODBYE_SECONDS,
-        "ws_max_size": 4 * limits.body_bytes,  # characters are counted above it, and answered with words
-        "ws_per_message_deflate": False,  # at 8 kB it more than halves throughput
+        "ws_max_size": 4 * limits.body_bytes,  # characters are limited on top of it, with an error message
+        "ws_per_message_deflate": False,  # at 8 kB messages it more than halves throughput
         "ssl_certfile": access.certificate,
         "ssl_keyfile": access.key,
     }
@@ -64,7 +65,7 @@ def serving(app: Doors, access: Access, *, host: str = LOOPBACK, port: int = 0, 
 
 
 def _files() -> int:
-    """Open files that this process may have, raised to all that it is allowed."""
+    """The number of files that this process may open, raised to its hard limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most

@@ -1,4 +1,4 @@
-"""JSON from others: text that can be written again as it was read, and nothing else."""
+"""Strict parsing of JSON from clients: only text that can be encoded again as it was read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from pydantic_core import from_json
 
 
 def read_strict_json(text: str | bytes) -> Any:
-    """What JSON text says. Raises `ValueError` for what Python's own reader lets pass or breaks at: bytes that are no
-    UTF-8, halves of characters, NaN, integers of more than 4,300 digits, what is nested deeper than some 200 levels."""
+    """Parse JSON text. Raises `ValueError` for input that Python's own parser accepts or fails on: invalid UTF-8, lone
+    surrogates, NaN, integers of more than 4,300 digits, nesting deeper than about 200 levels."""
     return from_json(text if isinstance(text, bytes) else text.encode(), allow_inf_nan=False)

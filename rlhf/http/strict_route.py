@@ -1,4 +1,4 @@
-"""Routes of FastAPI that read bodies strictly."""
+"""FastAPI routes that parse request bodies strictly."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rlhf.http.strict_json import read_strict_json
 
 
 class StrictRequest(Request):
-    """One whose body is read by `read_strict_json`."""
+    """A request whose body is parsed by `read_strict_json`."""
 
     async def json(self) -> Any:
-        """Raises `json.JSONDecodeError`, the one that FastAPI takes for a body that is no JSON."""
+        """Raises `json.JSONDecodeError`, which FastAPI treats as a body that is not JSON."""
         try:
             return read_strict_json(await self.body())
         except ValueError as error:
@@ -24,7 +24,7 @@ class StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
-    """A route whose requests are strict."""
+    """A route that uses `StrictRequest`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

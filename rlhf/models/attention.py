@@ -1,4 +1,5 @@
-"""Attention of many sequences at once, some of which share their beginning, without computing what nobody sees."""
+"""Attention over many sequences at once, some with shared prefixes; skips scores between tokens that do not see each
+other."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from rlhf.models.blocks import SMALL_KEYS, Block, Blocks
 
 
 def attends_in_blocks(model: PreTrainedModel) -> bool:
-    """Whether `blocks`, given to the model's forward pass, reach the attention of its layers."""
+    """Whether the argument `blocks` of the model's forward pass reaches the attention of its layers."""
     return bool(model._supports_attention_backend) and model.config._attn_implementation == "sdpa"
 
 
 def decoder_of(model: PreTrainedModel) -> nn.Module:
-    """The part of a model that ends with its last hidden states."""
+    """The model without its head: the part that ends with the last hidden states."""
     if model.base_model is not model:
         return model.base_model
     decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
@@ -41,10 +42,11 @@ def attention(
     s_aux: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it: `query` `[R, heads, L, d]`, `key` and `value` with as many heads or fewer;
-    returns `[R, L, heads, d]`. Without `blocks` it is transformers' own. A token sees the last `sliding_window` tokens
-    of its sequence, itself included. Scores `s` are `softcap * tanh(s / softcap)` where a model caps them, and `s_aux`
-    `[heads]` are scores of sinks, which take their part of the attention and give nothing (arXiv 2309.17453)."""
+    """Attention with the signature that transformers expects: `query` `[R, heads, L, d]`, `key` and `value` with the
+    same number of heads or fewer; returns `[R, L, heads, d]`. Without `blocks` transformers' own attention is used. A
+    token sees the last `sliding_window` tokens of its sequence, itself included. Scores `s` become `softcap * tanh(s /
+    softcap)` if the model caps them. `s_aux` `[heads]` are the scores of attention sinks, which take part in the
+    softmax but have no value (arXiv 2309.17453)."""
     scores = AttentionScaling(scaling=scaling, cap=softcap, sinks=s_aux)
     if blocks is None and scores.plain:
         options |= {"scaling": scaling, "sliding_window": sliding_window}
@@ -60,7 +62,7 @@ def attention(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionScaling:
-    """How a layer comes from products of queries and keys to its attention."""
+    """How a layer turns query-key products into attention scores."""
 
     scaling: float
     cap: float | None = None
@@ -68,7 +70,7 @@ class AttentionScaling:
 
     @property
     def plain(self) -> bool:
-        """Whether torch's own attention can do it."""
+        """Whether torch's own attention supports it."""
         return self.cap is None and self.sinks is None
 
 
@@ -86,8 +88,8 @@ def _attend(block: Block, query: Tensor, key: Tensor, value: Tensor, scores: Att
 
 
 def _folded(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scores: AttentionScaling) -> Tensor:
-    """Attention `[S, heads, Q, d]`. Query heads that share a key head go one after the other along the tokens: keys are
-    read once, not repeated."""
+    """Attention `[S, heads, Q, d]`. Query heads that share a key head are concatenated along the tokens, so that keys
+    are read once and not repeated."""
     groups = queries.shape[1] // keys.shape[1]
     folded = queries.reshape(len(queries), keys.shape[1], -1, keys.shape[3])
     mask = mask.repeat(1, 1, groups, 1)
@@ -99,7 +101,7 @@ def _folded(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scores:
 
 
 def _written(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, how: AttentionScaling) -> Tensor:
-    """The same, written out, in float32: on a CPU in half the time where scores are few."""
+    """The same as explicit matrix products in float32: on a CPU this takes half the time when there are few scores."""
     dtype = queries.dtype
     queries, keys, values = queries.float(), keys.float(), values.float()
     scores = torch.matmul(queries, keys.transpose(-1, -2)).mul_(how.scaling)
@@ -115,7 +117,7 @@ def _written(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, how: A
 
 
 def _causal(queries: Tensor, window: int | None = None) -> Tensor:
-    """The mask of sequences that stand alone, `[1, 1, Q, Q]`."""
+    """The causal mask of one sequence per row, `[1, 1, Q, Q]`."""
     place = torch.arange(queries.shape[2], device=queries.device)
     back = place[:, None] - place
     seen = back >= 0 if window is None else (back >= 0) & (back < window)
@@ -123,14 +125,14 @@ def _causal(queries: Tensor, window: int | None = None) -> Tensor:
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores, of a mask that may say instead what is seen."""
+    """The additive mask; a boolean `mask` says which keys are visible."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)
 
 
 def _rows(flat: Tensor, positions: Tensor) -> Tensor:
-    """`flat` `[N, heads, d]` at `positions` `[S, T]`, as `[S, heads, T, d]`."""
+    """Gathers `flat` `[N, heads, d]` at `positions` `[S, T]`; returns `[S, heads, T, d]`."""
     return flat.index_select(0, positions.flatten()).view(*positions.shape, *flat.shape[1:]).transpose(1, 2)
 
 

@@ -16,15 +16,15 @@ from rlhf.models.routing import expert_counts
 
 
 class RouterBalance:
-    """Keeps what the routers of `model` said in its last forward pass, for `loss`, times `coefficient`. Raises
+    """Keeps the router logits of `model`'s last forward pass, for `loss`, which is multiplied by `coefficient`. Raises
     `ModelError` for a model without such a loss."""
 
     def __init__(self, model: PreTrainedModel, coefficient: float) -> None:
         own = vars(sys.modules[type(model).__module__]).get("load_balancing_loss_func")
         if own is None:
             raise ModelError(
-                f"trainer.loss.balance_coefficient is {coefficient}, but {type(model).__name__} has no load-balancing "
-                "loss; use 0"
+                f"trainer.loss.router_aux_loss_coefficient is {coefficient}, but {type(model).__name__} has no "
+                "load-balancing loss; use 0"
             )
         self._loss: Callable[..., Tensor] = own
         self._coefficient = coefficient
@@ -35,7 +35,7 @@ class RouterBalance:
         decoder.register_forward_hook(self._keep)
 
     def loss(self, position_ids: Tensor) -> Tensor:
-        """Of the tokens of the last forward pass, without what fills up its rows; `position_ids` `[R, L]`."""
+        """The loss over the tokens of the last forward pass, without row padding; `position_ids` `[R, L]`."""
         told = tuple(logits.flatten(0, -2) for logits in self._said)
         return self._coefficient * self._loss(told, self._experts, self._chosen, tokens_of(position_ids))
 
@@ -44,8 +44,8 @@ class RouterBalance:
 
 
 def balance_of(model: PreTrainedModel, coefficient: float | None) -> RouterBalance | None:
-    """The balance of a model's experts that is trained: with `coefficient`, or where that is None with the one of the
-    model's configuration, if it asks for its routers' logits. None for no such loss."""
+    """The load-balancing loss to train with, or None. Its coefficient is `coefficient`, or if that is None the one of
+    the model's configuration, provided that this asks for router logits."""
     config = model.config.get_text_config().to_dict()
     if coefficient is None:
         coefficient = config.get("router_aux_loss_coef", 0.0) if config.get("output_router_logits") else 0.0
@@ -53,8 +53,8 @@ def balance_of(model: PreTrainedModel, coefficient: float | None) -> RouterBalan
 
 
 def tokens_of(position_ids: Tensor) -> Tensor:
-    """Which places of packed rows `[R, L]` hold tokens. What fills up a row has position 0 and no successor; a sequence
-    of training has two tokens or more."""
+    """Which positions of packed rows `[R, L]` hold tokens. Padding has position 0 and no successor; a training sequence
+    has at least two tokens."""
     filled = position_ids.flip(-1).cummax(-1).values.flip(-1) > 0
     return filled | (torch.arange(position_ids.shape[-1], device=position_ids.device) == 0)
 

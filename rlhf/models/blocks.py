@@ -1,7 +1,8 @@
-"""Which tokens of packed rows look at which: sequences of about one length, and their shared beginnings, in blocks.
+"""Groups the tokens of packed rows into attention blocks: sequences of similar length, with their shared prefixes.
 
-Every other part of a transformer looks at one token at a time, so sequences of any lengths lie one after the other.
-Only attention must know where they begin; `rlhf.models.attention` gathers each block's tokens and puts them back.
+Every other part of a transformer works on one token at a time, so sequences of any length are packed one after the
+other. Only attention must know where they begin; `rlhf.models.attention` gathers each block's tokens and puts the
+results back.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import torch
 from torch import Tensor
 
 SMALL_KEYS = 256
-"""With no more keys than this a block's scores are few enough to be held."""
+"""With at most this many keys, a block's scores are small enough to be stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSpan:
-    """Tokens at flat positions `start` to `start + length`, after the first `shared` tokens from `root` on."""
+    """Tokens at flat positions `start` to `start + length`; they follow the first `shared` tokens of the sequence at
+    `root`."""
 
     start: int
     length: int
@@ -28,10 +30,10 @@ class TokenSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Block:
-    """Runs that are attended together: flat positions of their tokens, `queries` `int64 [S, Q]`, and of what these
-    may see, `keys` `int64 [S, K]`, both filled up with position 0 of the run. `mask` is added to the scores,
-    `[S or 1, 1, Q, K]`; without one `queries` are `keys` and attention is causal. `query_places` `[S or 1, Q]` and
-    `key_places` `[S or 1, K]` are places in their sequence."""
+    """Runs that are attended together. `queries` `int64 [S, Q]` are flat positions of their tokens, and `keys` `int64
+    [S, K]` those of the tokens that they see; both are padded with position 0 of the run. `mask` `[S or 1, 1, Q, K]` is
+    added to the scores; without one, `queries` are `keys` and attention is causal. `query_places` `[S or 1, Q]` and
+    `key_places` `[S or 1, K]` are positions within their sequence."""
 
     queries: Tensor
     keys: Tensor
@@ -40,7 +42,8 @@ class Block:
     key_places: Tensor
 
     def within(self, window: int, dtype: torch.dtype) -> Block:
-        """The same, of queries that see `window` tokens of their sequence, their own the last."""
+        """The same block with a sliding window: a query sees `window` tokens of its sequence, the last of which is its
+        own."""
         back = self.query_places[:, :, None] - self.key_places[:, None]
         mask = torch.zeros(back.shape, dtype=dtype, device=back.device)
         mask = mask.masked_fill((back < 0) | (back >= window), -torch.inf)[:, None]
@@ -49,8 +52,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Blocks:
-    """All tokens of a forward pass; `order` `int64 [N]` finds each in the blocks' queries, laid end to end. `longest`
-    is the largest number of tokens that one of them sees without a window."""
+    """The blocks of a forward pass. `order` `int64 [N]` maps each token to its index in the concatenated queries of all
+    blocks. `longest` is the largest number of tokens that one token sees without a window."""
 
     blocks: tuple[Block, ...]
     order: Tensor
@@ -58,7 +61,7 @@ class Blocks:
     _windowed: dict[int, tuple[Block, ...]] = field(default_factory=dict)
 
     def within(self, window: int | None, dtype: torch.dtype) -> tuple[Block, ...]:
-        """The blocks of a layer with this `window`: made once a forward pass, for all its layers."""
+        """The blocks for a layer with this `window`, computed once per forward pass for all layers."""
         if window is None or self.longest <= window:
             return self.blocks
         if window not in self._windowed:
@@ -67,9 +70,9 @@ class Blocks:
 
 
 def runs_of(position_ids: Tensor) -> list[TokenSpan]:
-    """The runs of `position_ids` `[R, L]`, stretches of rising positions. One that starts at 0 begins a sequence, one
-    that starts at p > 0 is another branch of the same sequence, which sees that sequence's first p tokens and itself.
-    """
+    """The runs of `position_ids` `[R, L]`: stretches of consecutive positions. A run that starts at 0 begins a
+    sequence. A run that starts at p > 0 is another branch of the same sequence, and sees that sequence's first p tokens
+    and itself."""
     breaks = torch.ones_like(position_ids, dtype=torch.bool)
     breaks[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
     starts = breaks.flatten().nonzero()[:, 0]
@@ -84,8 +87,8 @@ def runs_of(position_ids: Tensor) -> list[TokenSpan]:
 
 
 def blocks_of(position_ids: Tensor, dtype: torch.dtype) -> Blocks:
-    """How the tokens of `position_ids` `[R, L]` are attended in `dtype`: runs of about one length with shared
-    beginnings of about one length together."""
+    """The blocks for `position_ids` `[R, L]` in `dtype`: runs of similar length, with shared prefixes of similar
+    length, are in one block."""
     alike: dict[tuple[int, int], list[TokenSpan]] = defaultdict(list)
     for run in runs_of(position_ids):
         alike[_rounded(run.length), _rounded(run.shared)].append(run)

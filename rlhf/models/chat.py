@@ -1,4 +1,5 @@
-"""A demonstration as tokens: rendered like an episode, so that what is imitated is what will be sampled."""
+"""Messages to tokens by the model's chat template: prompts, and demonstrations with exactly the tokens that would be
+sampled."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ from rlhf.types import Message, Segment, TokenKind, Tool
 
 NONE: Mapping[str, Any] = {}
 ReplyTokens = Callable[[str], Sequence[int]]
-"""A response as the tokens that the policy would have sampled, with the end of its turn: `ReplyEncoder.token_ids`."""
+"""Encodes a response as the tokens that the policy would have sampled, with its end of turn:
+`ReplyEncoder.token_ids`."""
 
 
 class ChatTokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that rendering needs; its own signatures depend on its arguments."""
+    """The part of a Hugging Face tokenizer that rendering needs. The methods' own signatures depend on their
+    arguments."""
 
     eos_token_id: int | None
 
@@ -34,16 +37,16 @@ class ChatTokenizer(Protocol):
 
 
 def prompt_ids(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE) -> list[int]:
-    """The conversation so far and the header of the assistant's reply, by the model's own chat template.
+    """The tokens of the conversation and the header of the assistant's reply, by the model's own chat template.
 
-    `arguments` are what the template takes beside the messages (`enable_thinking: false`, `tools`). Raises `ModelError`
-    when the template refuses such a conversation.
+    `arguments` are the template's arguments besides the messages (`enable_thinking: false`, `tools`). Raises
+    `ModelError` when the template rejects the conversation.
     """
     return list(_applied(tokenizer, messages, return_dict=False, **arguments))
 
 
 def prompt_text(tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE) -> str:
-    """The same as text; with `add_generation_prompt: False` among the arguments, without the header of a reply."""
+    """The same as text. With `add_generation_prompt: False` among the arguments there is no reply header."""
     return str(_applied(tokenizer, messages, tokenize=False, **arguments))
 
 
@@ -57,7 +60,7 @@ def _applied(tokenizer: ChatTokenizer, messages: Sequence[Message], **arguments:
 
 
 def as_chat(message: Message) -> dict[str, Any]:
-    """A message as chat templates read it; what does not apply is left out."""
+    """A message as chat templates expect it; keys that do not apply are left out."""
     calls = [
         {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": dict(call.arguments)}}
         for call in message.tool_calls
@@ -70,7 +73,7 @@ def as_chat(message: Message) -> dict[str, Any]:
 
 
 def arguments_with_tools(arguments: Mapping[str, Any], tools: Sequence[Tool]) -> Mapping[str, Any]:
-    """The template's arguments with the tools that the policy may call, as templates read them."""
+    """The template's arguments, with the tools that the policy may call in the format of templates."""
     functions = [
         {
             "type": "function",
@@ -89,7 +92,8 @@ def demonstration(
     *,
     replies: ReplyTokens,
 ) -> Segment:
-    """The chat prompt as PROMPT, then the response with the end of its turn as ACTION, its tokens by `replies`."""
+    """The chat prompt as PROMPT tokens, then the response with its end of turn as ACTION tokens, encoded by
+    `replies`."""
     return _answered(prompt_ids(tokenizer, messages, arguments), replies(response))
 
 

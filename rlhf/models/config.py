@@ -1,30 +1,30 @@
-"""Which model is trained."""
+"""Settings of the model to train."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from rlhf.config import Config, is_piece
 
 RoutingMode = Literal["replay", "compare", "ignore"]
-"""What a learner does with the experts that engines chose: take them, compare them with its own, or nothing."""
+"""How the learner uses the experts that engines chose: replay them, compare them with its own, or ignore them."""
 
 
 class TinyModelConfig(Config):
     """A small causal LM made from the recipe, with a byte tokenizer and a chat template."""
 
     architecture: Literal["llama", "qwen2", "qwen3", "qwen3_moe"] = "qwen2"
-    """Shape of the model, as transformers and vLLM both know it."""
+    """Model architecture, as transformers and vLLM implement it."""
     hidden_size: int = Field(128, ge=32)
     """Width of the residual stream."""
     intermediate_size: int = Field(512, ge=32)
-    """Width of the MLP; of each expert, where there are experts."""
+    """Width of the MLP; in a mixture of experts, of each expert."""
     experts: int = Field(4, ge=2)
-    """Experts of a layer, where the architecture has them."""
+    """Number of experts per layer, if the architecture has experts."""
     experts_per_token: int = Field(2, ge=1)
-    """Of these, those that a token goes through."""
+    """Number of experts that each token is routed to."""
     layers: int = Field(2, ge=1)
     """Decoder layers."""
     heads: int = Field(2, ge=1)
@@ -53,12 +53,25 @@ class TinyModelConfig(Config):
 class WarmupConfig(Config):
     """Supervised fine-tuning of a tiny model before RL, on demonstrations of the training task."""
 
+    demonstrations: str
+    """`module:function` `(count, seed, **arguments) -> conversations`: lists of `rlhf.types.Message`, of which the
+    assistant's are imitated."""
+    arguments: dict[str, Any] = Field({})
+    """Keyword arguments of `demonstrations`; `count` and `seed` are the run's."""
     updates: int = Field(200, ge=1)
     """Optimizer steps."""
     batch_size: int = Field(64, ge=1)
     """Demonstrations a step."""
     learning_rate: float = Field(3e-3, gt=0)
     """Peak learning rate; decays linearly to zero."""
+
+    @model_validator(mode="after")
+    def _is_a_function(self) -> WarmupConfig:
+        if not is_piece(self.demonstrations):
+            raise ValueError(f"demonstrations is {self.demonstrations!r}; give module:function")
+        if taken := sorted({"count", "seed"} & set(self.arguments)):
+            raise ValueError(f"arguments has {' and '.join(taken)}, which the run gives: leave it out")
+        return self
 
 
 class LoraConfig(Config):
@@ -69,20 +82,20 @@ class LoraConfig(Config):
     alpha: int = Field(32, ge=1)
     """An adapter counts `alpha / rank` times."""
     target_modules: tuple[str, ...] = ()
-    """Names of the linear layers that get adapters; without any, all of the decoder's do, whatever its family calls
-    them. Experts that are stacked in one tensor, and routers, get none."""
-    publish: Literal["merged", "adapter"] = "merged"
-    """What engines are sent: whole weights with the adapters added, served at full speed, or the adapters alone: less
-    to send, exact in 16 bits too, and served more slowly. In 16 bits it is the adapters unless the recipe says so."""
+    """Names of the linear layers that get adapters. If empty, all linear layers of the decoder get them, whatever their
+    names. Experts that are stacked in one tensor, and routers, get none."""
+    weight_sync: Literal["merged", "adapter"] = "merged"
+    """What engines receive. `merged`: full weights with the adapters added, served at full speed. `adapter`: only the
+    adapters, which is less data, exact in 16 bits too, and served more slowly. In 16 bits the default is `adapter`."""
 
 
 class ModelConfig(Config):
-    """The policy to start from: a folder or hub name (`path`), or a `tiny` one that is made and cached."""
+    """The initial policy: a folder or hub name (`path`), or a `tiny` model that is made and cached."""
 
     path: str | None = None
     """A Hugging Face folder, or a name on the hub."""
     tiny: TinyModelConfig | None = None
-    """Make this model when it is missing."""
+    """Make this model if it is not in the cache."""
     warmup: WarmupConfig | None = None
     """Warm the tiny model up on demonstrations of the task before RL."""
     lora: LoraConfig | None = None
@@ -90,16 +103,16 @@ class ModelConfig(Config):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the learner's forward pass and of the engine (master weights are float32)."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
-    """Attention implementation of the learner; `auto` is `sdpa`, and `eager` for a model that has no other."""
+    """Attention implementation of the learner; `auto` means `sdpa`, or `eager` for a model that has nothing else."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
     trust_remote_code: bool = False
     """Allow a model folder to bring its own code."""
     loader: str | None = None
-    """`module:function` of yours that loads the policy in the place of `AutoModelForCausalLM.from_pretrained`, with its
-    arguments. The engines load `path` on their own: an architecture of yours is registered with vLLM too."""
+    """`module:function` of yours that loads the policy instead of `AutoModelForCausalLM.from_pretrained`, with the same
+    arguments. The engines load `path` on their own: register a new architecture with vLLM too."""
     cache_dir: str = "~/.cache/rlhf/models"
-    """Where made models are kept, by content."""
+    """Cache for made models, in folders named by a hash of what determines their weights."""
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelConfig:
@@ -115,5 +128,5 @@ class ModelConfig(Config):
 
     @property
     def publishes_adapters(self) -> bool:
-        """Whether engines are sent LoRA adapters and nothing else."""
-        return self.lora is not None and self.lora.publish == "adapter"
+        """Whether engines receive LoRA adapters only, and no merged weights."""
+        return self.lora is not None and self.lora.weight_sync == "adapter"

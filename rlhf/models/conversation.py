@@ -1,4 +1,4 @@
-"""Messages put together."""
+"""Joins conversations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlhf.types import Message
 
 
 def joined(head: Sequence[Message], heard: Sequence[Message]) -> tuple[Message, ...]:
-    """Both, where two user messages in a row become one: many chat templates refuse two."""
+    """Join two conversations; consecutive user messages become one, because many chat templates reject two."""
     if not (head and heard and head[-1].role == heard[0].role == "user"):
         return (*head, *heard)
     both = replace(head[-1], content=f"{head[-1].content}\n\n{heard[0].content}")

@@ -1,7 +1,7 @@
-"""Whether the weights in a folder are those of its `config.json`, as far as their shapes tell without torch.
+"""Checks whether the weights in a folder match its `config.json`, as far as tensor shapes show, without torch.
 
-What holds for every architecture is compared: the embedding's rows and columns, and the number of layers. All the rest
-is seen when the model is loaded.
+It compares what every architecture has: the rows and columns of the embedding, and the number of layers. Loading the
+model checks the rest.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from rlhf.models.folder import Values, text_config
 from rlhf.models.headers import Shapes
 
 EMBEDDINGS = ("embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings", "embeddings", "embedding")
-"""What architectures call their table of token embeddings."""
+"""Names of the token embedding in various architectures."""
 HEADS = ("lm_head.weight", "embed_out.weight")
-"""What they call the head, where it is not the embedding once more."""
+"""Names of the head, in models where it is not tied to the embedding."""
 WIDTHS = (
     "word_embed_proj_dim", "input_embedding_size", "embedding_size", "hidden_size", "n_embd", "n_embed", "d_model",
 )  # fmt: skip
-"""What configurations call its columns; the first that is there counts."""
+"""Names of the embedding width in configurations; the first one present is used."""
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 LAYER = r"(?:layers|h|blocks)\.(\d+)\."
 UNCOUNTED = re.compile("mtp|nextn")
-"""Layers that predict further tokens stand behind the counted ones, in checkpoints of models that name them so."""
+"""Layers for multi-token prediction. Some checkpoints have them after the counted layers."""
 REMEDY = "take config.json and weights of the same model"
 
 
 def embedding_rows(shapes: Shapes) -> int | None:
-    """Number of tokens that the embedding has rows for; None where it is not found."""
+    """Number of rows of the embedding; None if it is not found."""
     name = _embedding(shapes)
     return shapes[name][0] if name else None
 
 
 def check_dimensions(folder: Path, config: Values, shapes: Shapes) -> None:
-    """Raises `ModelError` naming what differs. What `config` does not say, or the files do not show, is passed over."""
+    """Raises `ModelError` naming a difference. Values that `config` or the files do not have are skipped."""
     name, text = _embedding(shapes), text_config(config)
     if name is None:
         return
     rows, columns = shapes[name]
     width = _first(WIDTHS, text)
-    # Some families have rows for more tokens than they can say; the head has a row for each that they can.
+    # Some embeddings have more rows than there are tokens to predict; the head has one row for each of those.
     sizes = {rows, *(shapes[head][0] for head in shapes if head.endswith(HEADS))}
     for key, found in (("vocab_size", sizes), (width, {columns})):
         said = text.get(key)
@@ -69,7 +69,7 @@ def _check_depth(folder: Path, config: Values, shapes: Shapes, embedding: str) -
 
 
 def _embedding(shapes: Shapes) -> str | None:
-    """The name of the table of token embeddings, where there is exactly one."""
+    """The name of the token embedding, if there is exactly one."""
     for called in EMBEDDINGS:
         found = [name for name in shapes if f".{name}".endswith(f".{called}.weight") and len(shapes[name]) == 2]
         if found:
@@ -78,7 +78,7 @@ def _embedding(shapes: Shapes) -> str | None:
 
 
 def _above(name: str) -> str:
-    """`model.` of `model.embed_tokens.weight`."""
+    """The prefix of a name, such as `model.` of `model.embed_tokens.weight`."""
     return "".join(f"{part}." for part in name.split(".")[:-2])
 
 

@@ -1,4 +1,4 @@
-"""The JSON files of a Hugging Face folder, read without transformers."""
+"""Reads the JSON files of a Hugging Face model folder without transformers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Values = dict[str, Any]
 
 
 def read_json_object(file: Path) -> Values:
-    """The object in `file`; an empty one where there is no such file. Raises `ModelError`."""
+    """The JSON object in `file`; an empty one if the file does not exist. Raises `ModelError`."""
     try:
         loaded = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -25,7 +25,7 @@ def read_json_object(file: Path) -> Values:
 
 
 def text_config(config: Values) -> Values:
-    """The part of a `config.json` that is the language model's: models of pictures and sound nest it."""
+    """The language model's part of a `config.json`, which multimodal models nest."""
     nested = config.get("text_config")
     return nested if isinstance(nested, dict) else config
 

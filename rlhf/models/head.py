@@ -1,4 +1,4 @@
-"""From hidden states to log-probs and entropies, holding no more than a chunk of the vocabulary's logits at a time."""
+"""Computes log-probs and entropies from hidden states, with the logits of at most one chunk in memory at a time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 LOGITS_AT_ONCE = 2**22
-"""Logits of a chunk (16 MiB in float32). All tokens go in chunks of so many, recomputed in the backward pass, when
-there are more logits than this."""
+"""Largest number of logits in a chunk (16 MiB in float32). With more logits than this, tokens are processed in chunks
+that are recomputed in the backward pass."""
 MIN_CHUNK_TOKENS = 64
-"""Chunks of fewer tokens would spend their time on adding up the head's gradients, each as large as the head."""
+"""Smallest chunk in tokens: smaller chunks would mostly add up gradients of the head, each as large as the head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BehindHead:
-    """What a model makes of its head's numbers: `logits = cap * tanh(scale * numbers / cap)`, without a `cap` the
-    scaled numbers (Gemma 2, arXiv 2408.00118; Granite and Cohere scale)."""
+    """What a model does with its head's output: `logits = cap * tanh(scale * output / cap)`, or `scale * output`
+    without a `cap` (Gemma 2, arXiv 2408.00118, caps; Granite and Cohere scale)."""
 
     scale: float = 1.0
     cap: float | None = None
@@ -32,7 +32,7 @@ class BehindHead:
 
 
 def behind_head(config: Any) -> BehindHead:
-    """That of the model with this configuration, by the names that configurations use."""
+    """The scale and cap of the model with this configuration."""
     settings = config.get_text_config().to_dict()
     return BehindHead(
         scale=(settings.get("logit_scale") or 1.0) / (settings.get("logits_scaling") or 1.0),
@@ -50,11 +50,12 @@ def head_logprobs(
     entropy_gradient: bool = False,
     most: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """`chosen_logprobs` of `head(hidden)` for hidden states `[A, H]`, without the logits `[A, V]` of all tokens.
+    """`chosen_logprobs` of `head(hidden)` for hidden states `[A, H]`, without storing the logits `[A, V]` of all
+    tokens.
 
-    The head is called in the forward pass and in the recomputation, as the module that it is, so that whoever shards or
-    wraps it (ZeRO-3, LoRA) has its hooks called. Under ZeRO-3 such a call is a collective: `most`, the largest A of all
-    ranks, has them call it equally often.
+    The head is called as a module in the forward pass and in the recomputation, so that the hooks of a wrapper (ZeRO-3,
+    LoRA) run. Under ZeRO-3 each call is a collective: `most`, the largest A of all ranks, makes all ranks call it
+    equally often.
     """
     size = max(MIN_CHUNK_TOKENS, LOGITS_AT_ONCE // vocabulary)
     chunks = -(-max(most, len(hidden)) // size)
@@ -70,8 +71,8 @@ def head_logprobs(
 def chosen_logprobs(
     logits: Tensor, ids: Tensor, temperature: float = 1.0, *, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs of `ids` `int64 [A]` under softmax(logits `[A, V]` / temperature), and the entropies of the
-    distributions in nats: both `float32 [A]`, computed in float32 whatever the logits are in. The entropies are
+    """Log-probs of `ids` `int64 [A]` under softmax(logits `[A, V]` / temperature), and the entropies of these
+    distributions in nats: both `float32 [A]`, computed in float32 for any dtype of the logits. The entropies are
     detached unless `entropy_gradient`."""
     logprobs, entropies = _Chosen.apply(  # type: ignore[no-untyped-call]
         logits, ids.long(), temperature, entropy_gradient
@@ -86,7 +87,8 @@ def _of_chunk(
 
 
 class _Chosen(torch.autograd.Function):
-    """Keeps one tensor of the size of the logits for the backward pass, the log-softmax, and makes one more there."""
+    """Stores one tensor of the size of the logits for the backward pass, the log-softmax; the backward pass makes one
+    more."""
 
     @staticmethod
     def forward(

@@ -1,7 +1,7 @@
-"""Names and shapes of a folder's tensors, from the headers of its safetensors files, without torch.
+"""Reads names and shapes of a folder's tensors from the headers of its safetensors files, without torch.
 
-A safetensors file begins with the length of its header, 8 bytes little-endian, and the header, a JSON object of
-`{"dtype", "shape", "data_offsets"}` by tensor name; offsets count from its end.
+A safetensors file begins with the length of its header (8 bytes, little-endian) and the header: a JSON object of
+`{"dtype", "shape", "data_offsets"}` by tensor name. Offsets count from the end of the header.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from rlhf.errors import ModelError
 from rlhf.models.folder import Values, read_json_object
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Shapes by the names of tensors."""
+"""Tensor shapes by tensor name."""
 SAFETENSORS, PICKLES = "model.safetensors", "pytorch_model.bin"
 LENGTH_BYTES = 8
 
 
 def tensor_shapes(folder: Path) -> Shapes | None:
-    """Every tensor that transformers would load from `folder`; None where it has only `.bin` files, which cannot be
-    read without torch. Raises `ModelError` for a folder without weights, and for files that are absent or damaged."""
+    """Shapes of all tensors that transformers would load from `folder`. None if it has only `.bin` files, which cannot
+    be read without torch. Raises `ModelError` for a folder without weights, and for missing or damaged files."""
     named = read_json_object(folder / "config.json").get("transformers_weights")
     for name in (named, SAFETENSORS, f"{SAFETENSORS}.index.json", PICKLES, f"{PICKLES}.index.json"):
         if isinstance(name, str) and (folder / name).exists():
@@ -37,7 +37,7 @@ def tensor_shapes(folder: Path) -> Shapes | None:
 
 
 def parameters(shapes: Shapes) -> int:
-    """Number of weights; tied ones are in the files once."""
+    """Number of weights; tied weights are stored, and so counted, once."""
     return sum(prod(shape) for shape in shapes.values())
 
 
@@ -53,7 +53,7 @@ def _header(file: Path) -> Shapes:
         size = file.stat().st_size
         with file.open("rb") as content:
             length = int.from_bytes(content.read(LENGTH_BYTES), "little")
-            # The length is nonsense in a file that is something else, for instance git-lfs's pointer to the real one.
+            # Other files have no valid length here, for instance git-lfs's pointer to the real file.
             written = content.read(length) if length <= size else b""
     except FileNotFoundError:
         raise ModelError(f"{file} is absent, and the index names it; download the model again") from None
@@ -68,7 +68,7 @@ def _header(file: Path) -> Shapes:
 
 
 def _described(file: Path, written: bytes) -> tuple[Shapes, int]:
-    """The shapes of a header, and where its last tensor ends."""
+    """The shapes in a header, and the offset where its last tensor ends."""
     try:
         tensors: dict[str, Values] = json.loads(written)
         tensors.pop("__metadata__", None)

@@ -1,10 +1,10 @@
-"""What an environment says as tokens to append: the chat template's own words for new messages, after a sampled reply.
+"""Encodes new messages as tokens to append after a sampled reply, by the chat template's own text.
 
-A conversation is never rendered again as it grows, because sampled tokens are trained as they were sampled. Instead a
-made-up conversation with a placeholder for the reply is rendered together with the new messages, and what follows the
-placeholder is the increment. That is only right for a template that appends; one that changes what it said before
-(Qwen3 removes earlier thinking, Mistral moves the system message to the newest question) is found by comparing, and
-refused. White space around a reply (Llama 2, Mistral) is no such change: the policy samples it, or does not.
+A growing conversation is never rendered again, because sampled tokens are trained exactly as they were sampled.
+Instead, a made-up conversation with a placeholder for the reply is rendered together with the new messages; the text
+after the placeholder is the increment. This is correct only for a template that appends. A template that changes
+earlier text (Qwen3 removes earlier thinking, Mistral moves the system message to the newest question) is detected by
+comparison and refused. White space around a reply (Llama 2, Mistral) is allowed: the policy may sample it or not.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ OPENINGS = ([QUESTION], [Message(role="system", content="placeholder rule"), QUE
 HEARD = "placeholder answer"
 REPLY = "placeholder reply"
 REPLIES = (REPLY, f"<think>\nplaceholder thought\n</think>\n\n{REPLY}")
-"""What the check lets the policy say: templates that rewrite mostly rewrite thinking."""
+"""Replies used by the check; most templates that rewrite earlier text rewrite thinking."""
 
 
 class Increments:
-    """The increments of one tokenizer and its template, which ends a reply with the token `end`. `arguments` are what
-    the template takes beside messages."""
+    """Computes increments for one tokenizer and its template, in which the token `end` ends a reply. `arguments` are
+    the template's arguments besides the messages."""
 
     def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE, *, end: int | None) -> None:
         self._tokenizer, self._arguments, self._end = tokenizer, arguments, end
@@ -47,7 +47,7 @@ class Increments:
         return self._encoded(self._tail(whole))
 
     def verdict(self, roles: Sequence[str]) -> str | None:
-        """Why messages of these roles cannot be appended; None when they can. Found once for each set of roles."""
+        """Why messages of these roles cannot be appended, or None if they can. Computed once per set of roles."""
         key = tuple(sorted(set(roles)))
         if key not in self._verdicts:
             self._verdicts[key] = self._refusal([Message(role=role, content=HEARD) for role in key])
@@ -72,7 +72,7 @@ class Increments:
         return None
 
     def _openings(self) -> Sequence[list[Message]]:
-        """How a conversation may begin: with a system message too, where the template takes one."""
+        """Possible beginnings of a conversation: also with a system message, if the template accepts one."""
         try:
             self._rendered(OPENINGS[-1])
         except ModelError:
@@ -80,7 +80,7 @@ class Increments:
         return OPENINGS
 
     def _tail(self, whole: str) -> str:
-        """What the template puts after the reply: its stop token first."""
+        """The template's text after the reply, beginning with the stop token."""
         _, found, behind = whole.partition(REPLY)
         if not found:
             raise ModelError("the chat template leaves out what the policy said before; use history: last_n")
@@ -93,7 +93,8 @@ class Increments:
         return tail
 
     def _encoded(self, tail: str) -> list[int]:
-        """The tokens after the stop token. It is encoded with the rest, so that the rest is read as what follows it."""
+        """The tokens after the stop token. The stop token is encoded too, so that the following text is tokenized in
+        its context."""
         token_ids = list(self._tokenizer.encode(tail, add_special_tokens=False))
         if token_ids[:1] != [self._end]:
             raise ModelError(f"the tokenizer does not read its own stop token {self._stop()!r} as one token")
@@ -111,10 +112,10 @@ class Increments:
 def conversation(
     tokenizer: ChatTokenizer, messages: Sequence[Message], arguments: Mapping[str, Any] = NONE, *, replies: ReplyEncoder
 ) -> Segment:
-    """A demonstration with several replies, rendered as an episode is: what comes before the first reply is PROMPT,
-    every reply with the end of its turn ACTION, what comes between them ENV; what comes after the last is left out.
+    """A demonstration with several replies, rendered like an episode. Tokens before the first reply are PROMPT, each
+    reply with its end of turn is ACTION, and tokens between replies are ENV; what follows the last reply is left out.
 
-    Raises `ModelError` for a template that does not append, and for a conversation in which nobody replies.
+    Raises `ModelError` for a template that does not append, and for a conversation without a reply.
     """
     spoken = [n for n, one in enumerate(messages) if one.role == REPLIER]
     if not spoken:

@@ -1,4 +1,4 @@
-"""Bring a policy from a Hugging Face folder or hub name. Whatever is wrong with it is a `ModelError` of one line."""
+"""Loads a policy from a Hugging Face folder or hub name. Every problem is a `ModelError` of one line."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def load_config(path: str, *, trust_remote_code: bool = False, setting: str = "model.path") -> Any:
-    """The model's own configuration. Raises `ModelError` for a path or name that is not a model; `setting` is the key
-    of the recipe that named it."""
+    """The model's own configuration. Raises `ModelError` for a path or name that is not a model; `setting` is the
+    recipe key that named it."""
     _check_folder(path, setting)
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
@@ -35,7 +35,7 @@ def load_config(path: str, *, trust_remote_code: bool = False, setting: str = "m
 
 
 def declared_ends(path: str, *, trust_remote_code: bool = False) -> tuple[int, ...]:
-    """The tokens at which the model's `generation_config.json` would end a reply; none where there is no such file."""
+    """The end-of-reply tokens in the model's `generation_config.json`; empty without such a file."""
     try:
         ends = GenerationConfig.from_pretrained(path, trust_remote_code=trust_remote_code).eos_token_id
     except OSError:
@@ -52,9 +52,9 @@ def load_policy(
     trust_remote_code: bool = False,
     loader: str | None = None,
 ) -> PreTrainedModel:
-    """A causal LM ready for training: no dropout, so that its log-probs are those of the policy that sampled.
+    """A causal LM ready for training: without dropout, so that its log-probs are those of the policy that sampled.
 
-    `loader` is the user's own `module:function`, called with the arguments of `from_pretrained` in its place.
+    `loader` is the user's own `module:function`, called instead of `from_pretrained` with the same arguments.
     """
     config = load_config(path, trust_remote_code=trust_remote_code)
     load = load_piece(loader, "model.loader") if loader else load_whole
@@ -73,7 +73,7 @@ def load_policy(
 
 
 def without_dropout(config: Any) -> Any:
-    """A model's configuration with the dropout that layers read from it turned off."""
+    """A model's configuration with every dropout rate set to 0."""
     own = config.get_text_config()
     for name, value in own.to_dict().items():
         if isinstance(value, float) and ("dropout" in name or name.endswith("_pdrop")):
@@ -82,17 +82,17 @@ def without_dropout(config: Any) -> Any:
 
 
 def attention_named(attention: str) -> str | None:
-    """What transformers calls this implementation; None lets it choose, as `auto` does."""
+    """transformers' name of this implementation; None, for `auto`, lets transformers choose."""
     return None if attention == "auto" else attention
 
 
 def ready_to_train(model: PreTrainedModel, *, gradient_checkpointing: bool) -> None:
-    """Leave nothing in a forward pass that is drawn, no dropout and no noise in a router: the log-probs of a policy are
-    those of the one that sampled. That is what modules do in evaluation; gradients flow all the same."""
+    """Turn off randomness in the forward pass (dropout, router noise), because log-probs must be those of the policy
+    that sampled. Modules are in evaluation mode; gradients are still computed."""
     model.eval()  # type: ignore[no-untyped-call]
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        for module in model.modules():  # layers are recomputed in training alone; what is in them stays as it is
+        for module in model.modules():  # layers recompute only in training mode; their submodules stay in evaluation
             module.training = vars(module).get("gradient_checkpointing", False)
 
 
@@ -107,7 +107,7 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedT
 def bare_tokenizer(
     path: str, *, trust_remote_code: bool = False, setting: str = "model.path"
 ) -> PreTrainedTokenizerBase:
-    """A tokenizer that need not render conversations. Raises `ModelError` when the folder has none."""
+    """A tokenizer that may lack a chat template. Raises `ModelError` when the folder has none."""
     _check_folder(path, setting)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
@@ -128,5 +128,5 @@ def _check_folder(path: str, setting: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what a library raised."""
+    """The first line of a library's error message."""
     return str(error).strip().partition("\n")[0]

@@ -1,8 +1,9 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685): a frozen base, and for each target `W` two small matrices, which make it
-`W + scaling * B A` with `scaling = alpha / rank`. `B` starts at zero, so that training starts from the base.
+"""Low-rank adapters (LoRA, arXiv 2106.09685): frozen weights, and two small trained matrices `A` and `B` per target
+`W`.
 
-The layers are `peft`'s, put into the model in place: it stays the class it was, and its weights keep their names but
-for a `.base_layer` that `hugging_face_name` takes out.
+The layer computes with `W + scaling * B A`, where `scaling = alpha / rank`. `B` starts at zero, so training starts from
+the base model. The layers are `peft`'s, injected into the model in place: the model keeps its class, and its weights
+keep their names except for a `.base_layer`, which `hugging_face_name` removes.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 
 ADAPTER = "default"
 SEED = 0
-"""Of the draws of `A`: the same in every run and on every rank."""
+"""Seed of the initial `A`: the same in every run and on every rank."""
 
 
 class HasModel(Protocol):
-    """A policy, or whatever else is wrapped around a Hugging Face model."""
+    """A policy, or any other wrapper of a Hugging Face model."""
 
     @property
     def model(self) -> nn.Module: ...
@@ -40,7 +41,7 @@ class HasModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LowRank:
-    """What an adapter adds to one weight `[out, in]`: `scaling * b @ a`, of `a` `[rank, in]` and `b` `[out, rank]`."""
+    """What an adapter adds to a weight `[out, in]`: `scaling * b @ a`, with `a` `[rank, in]` and `b` `[out, rank]`."""
 
     a: nn.Parameter
     b: nn.Parameter
@@ -48,8 +49,8 @@ class LowRank:
 
 
 def add_lora(model: PreTrainedModel, config: LoraConfig | None) -> PreTrainedModel:
-    """The model, changed in place: its weights are frozen and adapters are trained instead. Without a config nothing
-    changes. Raises `ModelError` for targets that are no linear layers of the decoder."""
+    """The model, changed in place: its weights are frozen, and adapters are trained instead. Without a config it is
+    unchanged. Raises `ModelError` for targets that are not linear layers of the decoder."""
     if config is None:
         return model
     layers = _targeted(model, config)
@@ -60,19 +61,19 @@ def add_lora(model: PreTrainedModel, config: LoraConfig | None) -> PreTrainedMod
 
 
 def low_ranks(model: nn.Module) -> dict[str, LowRank]:
-    """The adapters, by the Hugging Face name of the weight that each adds to. Empty without LoRA."""
+    """The adapters, by the Hugging Face name of the weight that each changes. Empty without LoRA."""
     return {f"{name}.weight": _low_rank(layer) for name, layer in _adapted(model).items()}
 
 
 def hugging_face_name(parameter: str) -> str | None:
-    """What the model's own folder calls a parameter; `None` for a part of an adapter."""
+    """The parameter's name in the model's folder; `None` for a part of an adapter."""
     return None if ".lora_" in parameter else parameter.replace(".base_layer.", ".")
 
 
 @contextmanager
 def without_adapter(policy: HasModel) -> Iterator[None]:
-    """Inside, `policy` computes what its base does: the reference of a policy with LoRA, at no cost. For forward
-    passes without gradients. Raises `ModelError` where there is no adapter."""
+    """Inside the block, `policy` computes as its base model does. This gives the reference of a policy with LoRA
+    without extra memory. For forward passes without gradients. Raises `ModelError` if there is no adapter."""
     layers = list(_adapted(policy.model).values())
     if not layers:
         raise ModelError("the policy has no adapter: its reference needs a model of its own")
@@ -86,7 +87,7 @@ def without_adapter(policy: HasModel) -> Iterator[None]:
 
 
 def save_adapter(folder: Path, tensors: dict[str, Tensor], config: LoraConfig, base: str) -> None:
-    """Write an adapter as `peft` reads it. `tensors` are `A` and `B`, unscaled, by the names of a publish."""
+    """Write an adapter in `peft`'s format. `tensors` are `A` and `B`, unscaled, by their names in a weight sync."""
     folder.mkdir(parents=True, exist_ok=True)
     layers = {name.partition(".lora_")[0].rpartition(".")[2] for name in tensors}
     described = peft_config(config, sorted(layers))
@@ -110,7 +111,7 @@ def peft_config(config: LoraConfig, targets: Sequence[str]) -> peft.LoraConfig:
 
 
 def _adapted(model: nn.Module) -> dict[str, LoraLayer]:
-    """Layers with an adapter, by name. `peft` marks the models that it has changed."""
+    """Layers with an adapter, by name. `peft` marks models that it has changed."""
     if "peft_config" not in vars(model):
         return {}
     layer = _peft().tuners.lora.LoraLayer
@@ -118,7 +119,7 @@ def _adapted(model: nn.Module) -> dict[str, LoraLayer]:
 
 
 def _peft() -> Any:
-    """Only where there are adapters: it takes as long to import as the rest of a rank."""
+    """Imports `peft` only if there are adapters: the import takes as long as all other imports of a rank."""
     import peft
 
     return peft
@@ -131,7 +132,7 @@ def _low_rank(layer: Any) -> LowRank:
 
 
 def lora_for_model(config: LoraConfig | None, path: str, *, trust_remote_code: bool = False) -> LoraConfig | None:
-    """The same for the model in `path`, whose linear layers get adapters where `config` names none."""
+    """The config with `target_modules` filled in for the model in `path`: all linear layers if `config` names none."""
     if config is None or config.target_modules:
         return config
     described = load_config(path, trust_remote_code=trust_remote_code)
@@ -143,8 +144,8 @@ def lora_for_model(config: LoraConfig | None, path: str, *, trust_remote_code: b
 
 
 def linear_layers(model: PreTrainedModel) -> list[tuple[str, str]]:
-    """The model's linear layers but its head, each by its path and its own name. Raises `ModelError` for a model that
-    has none."""
+    """The model's linear layers except its head, each as its path and its own name. Raises `ModelError` if there are
+    none."""
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     paths = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
     if not paths:
@@ -153,7 +154,7 @@ def linear_layers(model: PreTrainedModel) -> list[tuple[str, str]]:
 
 
 def _targeted(model: PreTrainedModel, config: LoraConfig) -> list[str]:
-    """Paths of the layers that get adapters. `peft` takes a layer's own name for the experts' too."""
+    """Paths of the layers that get adapters. Given a layer's own name, `peft` would include the experts' layers."""
     linear = linear_layers(model)
     known = {own for _, own in linear}
     if unknown := sorted(set(config.target_modules) - known):

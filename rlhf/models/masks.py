@@ -1,4 +1,4 @@
-"""Masks of packed rows, for attention that is not in blocks: nothing about them is left for a model to infer."""
+"""Attention masks of packed rows for models without block attention; they state completely which tokens see which."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def packed_masks(model: PreTrainedModel, position_ids: Tensor) -> Any:
-    """What `model` takes as the attention mask of rows whose sequences begin where `position_ids` `[R, L]` do: a mask,
-    or one for each kind of its layers by name, each within the window of that kind.
+    """The attention mask of rows whose sequences begin where `position_ids` `[R, L]` do: one mask, or one for each
+    layer type by name, with the window of that type.
 
-    Flash attention takes none: its rows hold one sequence each. Raises `ModelError` for layers of another kind.
+    Flash attention takes no mask: its rows hold one sequence each. Raises `ModelError` for unknown layer types.
     """
     if model.config._attn_implementation == "flash_attention_2":
         return None
@@ -35,12 +35,12 @@ def packed_masks(model: PreTrainedModel, position_ids: Tensor) -> Any:
 
 
 def row_mask(position_ids: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:
-    """What is added to attention scores, `[R, 1, L, L]`: 0 where a token of `position_ids` `[R, L]` may look, the
-    smallest number elsewhere.
+    """The additive mask `[R, 1, L, L]`: 0 where a token of `position_ids` `[R, L]` sees another, else the dtype's
+    minimum.
 
-    A run is a stretch of rising positions. One that starts at 0 begins a sequence; one that starts at p > 0 is another
-    branch of the same sequence, which sees that sequence's first p tokens and itself. With a `window` a token sees
-    itself and the `window - 1` positions before it.
+    A run is a stretch of consecutive positions. A run that starts at 0 begins a sequence. A run that starts at p > 0 is
+    another branch of the same sequence, and sees that sequence's first p tokens and itself. With a `window` a token
+    sees itself and the `window - 1` positions before it.
     """
     index = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
     breaks = torch.ones_like(position_ids, dtype=torch.bool)

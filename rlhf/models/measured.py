@@ -1,5 +1,7 @@
-"""Which families of models learner and engine compute alike: `measured.json`, written by
-`python -m tests.architectures --write`, with a verdict for each `model_type` that was tried."""
+"""Which model families the learner and the engine compute equally, from the measurements in `measured.json`.
+
+`python -m tests.architectures --write` writes that file, with a verdict for each `model_type` that was tried.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ NOT_MEASURED = "not measured: it is proved at the start of the run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilySupport:
-    """What came of one family. `reason` is empty for one that is right."""
+    """The result for one model family. `reason` is empty if learner and engine agree."""
 
     verdict: Literal["right", "refused"]
     reason: str
@@ -24,14 +26,15 @@ class FamilySupport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """The verdicts by `model_type`, the day, and the versions of the libraries that they hold for."""
+    """The verdicts by `model_type`, with the date and the library versions of the measurement."""
 
     date: str
     versions: Mapping[str, str]
     families: Mapping[str, FamilySupport]
 
     def told(self, config: Values) -> str:
-        """The verdict on the model of a `config.json`, in words. A nested model counts by the outer type first."""
+        """The verdict on the model of a `config.json`, in words. For a nested model the outer type is looked up
+        first."""
         types = [str(values.get("model_type")) for values in (config, text_config(config))]
         found = next((self.families[name] for name in types if name in self.families), None)
         if found is None:
@@ -42,7 +45,7 @@ class Measurements:
 
 
 def measurements() -> Measurements:
-    """The table of this package."""
+    """The measurements in this package."""
     table = json.loads(files("rlhf.models").joinpath("measured.json").read_text())
     families = {name: FamilySupport(**one) for name, one in table["families"].items()}
     return Measurements(date=table["date"], versions=table["versions"], families=families)

@@ -1,4 +1,4 @@
-"""The policy as the learner computes it: packed rows in, log-probs of the ACTION tokens out."""
+"""The policy as the learner computes it: packed rows in, log-probs of ACTION tokens out."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class RowForward(Protocol):
     def hidden(
         self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
     ) -> tuple[Tensor | slice, Tensor]:
-        """Which of the flat `places` `int64 [A]` of `token_ids` `[R, L]` are this process's, and the last hidden states
-        at these, `[own, H]`."""
+        """Which of the flat `places` `int64 [A]` of `token_ids` `[R, L]` belong to this process, and the last hidden
+        states there, `[own, H]`."""
 
     def joined(self, own: Tensor, held: Tensor | slice) -> Tensor:
-        """What was computed of its places, `own` `[own]`, made known of all of them: `[A]`."""
+        """Combine the values `own` `[own]` of this process's places into the values of all places: `[A]`."""
 
 
 class WholeRows:
-    """A process that computes its rows alone."""
+    """Computes whole rows in this process alone."""
 
     def hidden(
         self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
@@ -42,9 +42,9 @@ class WholeRows:
 
 
 class PolicyModel(nn.Module):
-    """A causal LM wrapped so that vocabulary work is done only where a log-prob is wanted.
+    """A causal LM, wrapped so that the head is computed only for tokens whose log-prob is needed.
 
-    The hidden states are selected before the head, inside `forward`, so that ZeRO-3 gathers the head for it.
+    The hidden states are selected before the head, inside `forward`, so that ZeRO-3 gathers the head's weights for it.
     """
 
     def __init__(self, model: PreTrainedModel, rows: RowForward | None = None) -> None:
@@ -63,12 +63,11 @@ class PolicyModel(nn.Module):
         most: int = 0,
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies, both `float32 [A]`, of the tokens at flat positions `targets` `int64 [A]` of
-        `token_ids` `[R, L]`, given what precedes them in their sequence, which ends at the flat position `sources`.
-        `most` is the largest A of the ranks that compute at the same time.
-        """
+        `token_ids` `[R, L]`. Each is conditioned on the preceding tokens of its sequence, the last of which is at flat
+        position `sources`. `most` is the largest A of the ranks that compute at the same time."""
         held, hidden = self.rows.hidden(self.model, token_ids, position_ids, sources)
-        # Without targets this is empty but still hangs on every weight: a padding micro-batch runs the same backward
-        # pass as any other, because ranks must meet in every collective.
+        # Without targets the result is empty but depends on every weight: a padding micro-batch runs the same backward
+        # pass as any other, because all ranks must take part in every collective.
         logprobs, entropies = head_logprobs(
             lambda hidden: logits_of(self.model, hidden),
             hidden,
@@ -82,7 +81,7 @@ class PolicyModel(nn.Module):
 
 
 def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """The model's logits `[A, V]` of its last hidden states `[A, H]`."""
+    """The model's logits `[A, V]` for its last hidden states `[A, H]`."""
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     return behind_head(model.config)(head(hidden))
 
@@ -90,12 +89,12 @@ def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 def hidden_states(model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor) -> Tensor:
     """The last hidden states `[R, L, H]` of `token_ids` `[R, L]`.
 
-    Rows hold several sequences; `position_ids` restarts at 0 in each, and goes on from p > 0 where another branch of
-    the same sequence begins. Attention in blocks is told so, any other has it from `packed_masks`. A mask of ones, a
-    cache, or no mask where a model does not look at the positions, would silently join the sequences.
+    Rows hold several sequences. `position_ids` restarts at 0 in each, and continues from p > 0 where another branch of
+    the same sequence begins. Block attention gets this as blocks, other attention as a mask by `packed_masks`. A mask
+    of ones, a cache, or a missing mask in a model that ignores positions would silently join the sequences.
     """
     if attends_in_blocks(model):
-        # Never looked at. Were the blocks ever lost on their way, it would leave no number trainer_state.
+        # Not used. If the blocks were lost on the way, the NaNs would spread to every result.
         mask = torch.full((1, 1, 1, 1), torch.nan, device=token_ids.device)
         blocks = {"blocks": blocks_of(position_ids, model.dtype)}
     else:

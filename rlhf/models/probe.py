@@ -1,8 +1,8 @@
-"""Proof at load that a model computes here what it computes on its own.
+"""Checks at load time that a model computes the same in packed rows as on single sequences.
 
-Its rows hold several sequences, some with a shared beginning, and its head is called apart from it. An architecture
-that carries a state from token to token, infers from a mask what it was not told, or does something with its logits
-that is not known here, would train on wrong numbers unseen.
+Packed rows hold several sequences, some with a shared prefix, and the head is called separately. Some architectures
+carry state from token to token, infer structure from a mask, or transform their logits in an unknown way. Without this
+check they would train on wrong numbers unnoticed.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from rlhf.models.policy import hidden_states, logits_of
 from rlhf.models.rounding import rounded
 
 TOLERANCE = 1e-3
-"""Nats, in float32, where rounding is below 1e-5; a head that is scaled, or a neighbour that is seen, is off by one and
-more. In 16 bits rounding is measured."""
+"""In nats, for float32, where rounding is below 1e-5; a scaled head, or a token that sees another sequence, differs by
+one or more. For 16 bits rounding is measured."""
 MARGIN = 4
-"""How much more than one measurement of rounding is still rounding, in 16 bits."""
+"""Factor on one measurement of rounding, below which a difference counts as rounding, for 16 bits."""
 FAILURES = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)
-"""What a model raises that was not written for rows of several sequences."""
+"""Exceptions of a model that does not support rows of several sequences."""
 SHARED, LENGTHS = 4, (9, 7, 6)
-"""Two sequences that begin with the same tokens, and a third; their lengths."""
+"""The number of tokens that the first two sequences share, and the lengths of all three."""
 WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "local_attention_window", "window_size")
-"""What configurations call a number of tokens beyond which a layer does not look."""
+"""Names of the attention window in configurations."""
 
 
 def check_packed_forward(
     model: PreTrainedModel, path: str, *, device: str = "cpu", setting: str = "model.path"
 ) -> None:
-    """Move the model to `device`, where it will run, and compare packed rows with each sequence alone, with sequences
-    of a few tokens and with some that are longer than any window the configuration names. `setting` is the key of the
-    recipe that named its `path`. Raises `ModelError` naming what is off.
+    """Move the model to `device`, where it will run, and compare packed rows with single sequences: short ones, and
+    some that are longer than any window in the configuration. `setting` is the recipe key that named its `path`. Raises
+    `ModelError` naming what differs.
 
-    Flash attention takes no mask: its rows hold one sequence each, and there is nothing to compare.
+    Flash attention takes no mask: its rows hold one sequence each, so there is nothing to compare.
     """
     nn.Module.to(model, device)
     if model.config._attn_implementation == "flash_attention_2":
@@ -65,7 +65,8 @@ def _check(model: PreTrainedModel, named: str) -> None:
 
 
 def _check_head(model: PreTrainedModel, named: str) -> None:
-    """A scalar model's head is a layer as it is."""
+    """Compare the separately called head with the model's logits; a scalar model's head is a plain layer and needs no
+    check."""
     if _head(model) is None:
         return
     sequences = _sequences(model, 0)
@@ -75,7 +76,7 @@ def _check_head(model: PreTrainedModel, named: str) -> None:
 
 
 def _windows(model: PreTrainedModel) -> list[int]:
-    """The windows that the configuration names, in rising order, of those that the model's context passes."""
+    """The windows in the configuration that are shorter than the model's context, in rising order."""
     settings = model.config.get_text_config().to_dict()
     context = settings.get("max_position_embeddings") or 0
     named = [settings[name] for name in WINDOWS if isinstance(settings.get(name), int)]
@@ -83,7 +84,7 @@ def _windows(model: PreTrainedModel) -> list[int]:
 
 
 def _sequences(model: PreTrainedModel, longer: int) -> list[Tensor]:
-    """Three sequences, the first two `longer` than otherwise."""
+    """Three sequences, the first two longer by `longer` tokens."""
     vocabulary = int(model.config.get_text_config().vocab_size)
     generator = torch.Generator().manual_seed(0)
     lengths = (LENGTHS[0] + longer, LENGTHS[1] + longer, LENGTHS[2])
@@ -97,8 +98,8 @@ def _alone(model: PreTrainedModel, ids: Tensor) -> Tensor:
 
 
 def _packed(model: PreTrainedModel, sequences: list[Tensor], shared: int) -> Iterator[tuple[str, list[Tensor]]]:
-    """Sequences from one row: the first whole, the second as a branch of it and the third behind; then the first behind
-    the third."""
+    """The sequences as computed in packed rows: first the first one, the second as its branch, then the third; then the
+    third followed by the first."""
     first, second, third = sequences
     parts = [torch.arange(len(first)), torch.arange(shared, len(second)), torch.arange(len(third))]
     own, branch, behind = _row(model, torch.cat([first, second[shared:], third]), parts)
@@ -113,7 +114,7 @@ def _row(model: PreTrainedModel, ids: Tensor, places: list[Tensor]) -> tuple[Ten
 
 
 def _shown(model: PreTrainedModel, hidden: Tensor) -> Tensor:
-    """What the last tokens of a sequence lead to: logits in nats, or where there is no vocabulary the states."""
+    """Output for a sequence's last tokens: logits in nats, or hidden states if there is no vocabulary head."""
     tail = hidden[-max(LENGTHS) :]
     return (tail if _head(model) is None else logits_of(model, tail)).float()
 
@@ -124,7 +125,7 @@ def _head(model: PreTrainedModel) -> nn.Module | None:
 
 
 def _allowed(model: PreTrainedModel, sequences: list[Tensor], alone: list[Tensor]) -> float:
-    """The largest difference that rounding explains, of this model in its precision."""
+    """The largest difference that rounding explains, for this model in its precision."""
     if model.dtype == torch.float32:
         return TOLERANCE
     with rounded(model):
@@ -142,7 +143,7 @@ def _refuse(found: list[Tensor], expected: list[Tensor], allowed: float, named: 
 
 
 def _gap(found: list[Tensor], expected: list[Tensor]) -> float:
-    """The largest difference; a shift of all logits is none of their distribution."""
+    """The largest difference; adding a constant to all logits does not change their distribution and is ignored."""
     return max(float(_centred(a - b).abs().max()) for a, b in zip(found, expected, strict=True))
 
 

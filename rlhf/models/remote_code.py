@@ -1,4 +1,4 @@
-"""Code that a model folder brings along, and whether it is needed. transformers is not imported: its list is read."""
+"""Whether a model folder needs its own code, found from transformers' list of model types without importing it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rlhf.errors import ModelError
 from rlhf.models.folder import Values, read_json_object
 
 MODEL_TYPES = ("models/auto/auto_mappings.py", "models/auto/configuration_auto.py")
-"""Where transformers lists the model types that it knows."""
+"""Files in which transformers lists the model types that it supports."""
 FILES = ("config.json", "tokenizer_config.json")
 
 
 def brings_code(folder: Path, config: Values) -> bool:
-    """Whether the model is not one of transformers' own, and has its own code in `auto_map`. transformers passes the
-    code of a model over that it knows itself."""
+    """Whether transformers does not support the model itself and the folder has its own code in `auto_map`. For models
+    that it supports, transformers ignores such code."""
     return not is_known(str(config.get("model_type"))) and bool(_naming(folder))
 
 
 def check_remote_code(folder: Path, config: Values, *, trusted: bool) -> None:
-    """Raises `ModelError` for a model that is nothing without code which the recipe does not trust."""
+    """Raises `ModelError` for a model that needs its own code when the recipe does not trust it."""
     if not trusted and brings_code(folder, config):
         raise ModelError(
             f"{folder} brings its own code (auto_map in {_naming(folder)[0]}): transformers {version('transformers')} "
@@ -32,7 +32,7 @@ def check_remote_code(folder: Path, config: Values, *, trusted: bool) -> None:
 
 
 def is_known(model_type: str) -> bool:
-    """Whether the installed transformers has such models itself. Where none is installed nothing is known of it."""
+    """Whether the installed transformers supports this type itself. True if transformers is not installed."""
     listed = _listed()
     return listed is None or f'"{model_type}"' in listed
 
@@ -43,7 +43,7 @@ def _naming(folder: Path) -> list[str]:
 
 @cache
 def _listed() -> str | None:
-    """The source that has every known model type in quotes."""
+    """The source text that contains every supported model type in quotes."""
     spec = find_spec("transformers")
     if spec is None or spec.origin is None:
         return None

@@ -1,8 +1,8 @@
-"""A reply to imitate, as tokens: what the policy would have sampled behind the header that the chat template gives it.
+"""Encodes a demonstrated reply as the tokens that the policy would have sampled after the header of the chat template.
 
-A template may write something around a reply: a space before it (Llama 2, Mistral), a channel (gpt-oss), an empty
-`<think>` (Qwen 3). The policy samples that, so a demonstration has it too. And a text is not read alone: behind a
-header, a sentencepiece tokenizer puts no space before it that it puts before a text of its own.
+A template may write text around a reply: a space before it (Llama 2, Mistral), a channel (gpt-oss), an empty `<think>`
+(Qwen 3). The policy samples this text, so a demonstration includes it. Tokens also depend on context: a sentencepiece
+tokenizer puts a space before a text of its own, but not before a text that follows a header.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ QUESTION, REPLY = ASKED_AND_ANSWERED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What the template writes around a reply: `header` is behind the question and is given, `before` and `after` are
-    for the policy to say. `after` stands before the end of the turn."""
+    """The template's text around a reply. `header` follows the question and is given; the policy samples `before` and
+    `after`. `after` stands before the end of the turn."""
 
     header: str
     before: str = ""
@@ -29,8 +29,8 @@ class Around:
 
 
 class ReplyEncoder:
-    """The replies of demonstrations for one tokenizer and its template; `arguments` are what the template takes beside
-    messages. Raises `ModelError` where nothing ends a reply."""
+    """Encodes demonstrated replies for one tokenizer and its template; `arguments` are the template's arguments besides
+    the messages. Raises `ModelError` if no token ends a reply."""
 
     def __init__(self, tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> None:
         self._tokenizer, self.end = tokenizer, end_of_reply(tokenizer, arguments)
@@ -39,8 +39,9 @@ class ReplyEncoder:
         self._header_ids = self._encoded(self.around.header)
 
     def token_ids(self, response: str, *, last: bool = True) -> list[int]:
-        """The tokens of `response` as the policy would say it, and the end of its turn. `last` says that the
-        conversation ends with it: of a reply that is answered templates keep white space and no marks around it."""
+        """The tokens of `response` as the policy would sample it, and the end of its turn. `last` says that the
+        conversation ends with it: for a reply that is followed by messages, templates keep white space but no other
+        text around it."""
         text = self._said(response, last)
         whole = self._encoded(self.around.header + text)
         given = len(self._header_ids)
@@ -48,14 +49,15 @@ class ReplyEncoder:
         return [*inside, self.end]
 
     def _said(self, response: str, last: bool) -> str:
-        """The response with what the template writes around it; what it brings itself is not said twice."""
+        """The response with the template's text around it; text that the response already contains is not added
+        twice."""
         text = self._without_header(response)
         before, after = (one if last or one.isspace() else "" for one in (self.around.before, self.around.after))
         opening = next((mark for mark in self._marks if before.startswith(mark)), before)
         return ("" if text.startswith(opening) else before) + text + ("" if text.endswith(after) else after)
 
     def _without_header(self, response: str) -> str:
-        """Thinking that the header has begun (DeepSeek R1: `<think>` and a newline) is not begun again."""
+        """The response without an opening that the header already has (DeepSeek R1: `<think>` and a newline)."""
         header = self.around.header
         begun = next((mark for mark in self._marks if header.rstrip().endswith(mark)), None)
         if begun is None or not response.startswith(begun):
@@ -67,7 +69,8 @@ class ReplyEncoder:
 
 
 def _around(tokenizer: ChatTokenizer, arguments: Mapping[str, Any], end: str) -> Around:
-    """Nothing before and after where the template does not put a reply behind the header that it gives."""
+    """The template's text around a reply; `before` and `after` are empty if the template writes no reply after its
+    header."""
     try:
         asked, answered = prompt_text(tokenizer, [QUESTION], arguments), with_reply(tokenizer, arguments)
     except ModelError:

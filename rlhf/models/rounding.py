@@ -1,7 +1,8 @@
-"""How far rounding alone moves what a model computes: the same forward pass, with every linear layer rounded otherwise.
+"""Measures how much rounding alone changes a model's output, by a forward pass with other rounding in every linear
+layer.
 
-Two implementations of one model add up in different orders. Each product then differs in its last bit, here as there,
-and what becomes of it depends on the weights, the depth and the sequences. This measures it without the other one.
+Two implementations of a model add in different orders, so products differ in their last bit. How large the effect
+becomes depends on the weights, the depth and the sequences. This measures it without the other implementation.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 SEED = 0
-"""Of the draws: a measurement repeats."""
+"""Seed of the random numbers, so that a measurement can be repeated."""
 
 
 @contextmanager
 def rounded(model: nn.Module) -> Iterator[None]:
-    """Within the block every linear layer of `model` gives numbers that are off by up to half a unit in their last
-    place, at random, and rounded again."""
+    """Inside the block, every output of `model`'s linear layers is changed at random by up to half a unit in the last
+    place, and rounded again."""
     generators: dict[torch.device, torch.Generator] = {}
 
     def off(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:

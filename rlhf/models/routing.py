@@ -1,7 +1,7 @@
-"""The engine's choice of experts, taken again by the learner (routing replay, R3, arXiv 2510.11370).
+"""Routing replay (R3, arXiv 2510.11370): the learner uses the experts that the engine chose.
 
-Where two experts are about equally good for a token, rounding decides between them, and engine and learner compute
-different functions. Here the learner takes the experts that the engine took, and weighs them by its own router: their
+If two experts are almost equally good for a token, rounding decides between them, and engine and learner compute
+different functions. Here the learner uses the engine's experts and weighs them by its own router, so the expert
 probabilities keep their gradient.
 """
 
@@ -24,13 +24,13 @@ from rlhf.models.loading import load_config
 from rlhf.types import Routing
 
 REPLAYED = frozenset({"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "glm4_moe", "hunyuan_v1_moe"})
-"""`model_type`s whose choices were seen to be those of the engine (tests/integration/test_routing.py)."""
+"""`model_type`s whose choices were tested to be those of the engine (tests/integration/test_routing.py)."""
 
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-"""What configurations call the number of a layer's experts."""
+"""Names of the number of experts per layer in configurations."""
 CHOSEN = ("num_experts_per_tok", "moe_topk")
-"""What they call the number of those that a token has."""
+"""Names of the number of experts per token in configurations."""
 
 
 def is_replayed(path: str, *, trust_remote_code: bool = False) -> bool:
@@ -40,9 +40,9 @@ def is_replayed(path: str, *, trust_remote_code: bool = False) -> bool:
 
 
 class RoutingReplay:
-    """The layers of `model` choose experts as `take` says, until it says otherwise: also where gradient checkpointing
-    computes them once more. With mode `compare` they choose themselves, and it is only counted. Raises `ModelError` for
-    a model without experts."""
+    """Makes the layers of `model` choose the experts given by `take` until the next `take`, also when gradient
+    checkpointing recomputes them. In mode `compare` the layers choose themselves, and differences are only counted.
+    Raises `ModelError` for a model without experts."""
 
     def __init__(self, model: PreTrainedModel, mode: RoutingMode) -> None:
         self._experts, self._chosen = expert_counts(model.config)
@@ -58,8 +58,8 @@ class RoutingReplay:
             layer.register_forward_hook(choice.leave, always_call=True)
 
     def take(self, routing: Routing | None) -> None:
-        """The experts of the tokens computed next, `[R, L, layers, k]`, -1 where the learner is to choose itself; None
-        where it is to choose them all."""
+        """Set the experts of the next forward pass, `[R, L, layers, k]`. -1 means that the learner chooses; None means
+        that it chooses all of them."""
         known = np.zeros((1, 1, 0, 1), bool) if routing is None else routing >= 0
         self._asked, self._compared = np.flatnonzero(known.any((0, 1, 3))).tolist(), int(known.sum())
         self._shape = known.shape[:2]
@@ -68,8 +68,8 @@ class RoutingReplay:
             layer.seen, layer.differing = 0, torch.zeros((), device=self._device)
 
     def disagreement(self) -> tuple[Tensor, int]:
-        """Of the experts that the engine chose in the pass just made: how many the learner would not have chosen, and
-        of how many. Raises `ModelError` where a layer's choice was not seen."""
+        """The number of the engine's experts in the last pass that the learner would not have chosen, and the number
+        compared. Raises `ModelError` if a layer's choice was not observed."""
         for number in self._asked:
             if (seen := self._layers[number].seen) != 1:
                 raise ModelError(
@@ -79,18 +79,18 @@ class RoutingReplay:
         return torch.stack([layer.differing for layer in self._layers]).sum(), self._compared
 
     def given(self, layer: int) -> Tensor | None:
-        """`[N, k]` of one layer; None where the engine chose nothing."""
+        """The experts `[N, k]` for one layer; None if the engine chose none in it."""
         return self._given[:, layer] if self._given is not None and layer in self._asked else None
 
     def is_choice(self, scores: Tensor, count: int) -> bool:
-        """Whether `count` of `scores` `[..., experts]` is a choice of experts, one for each token."""
+        """Whether a `topk` of `count` over `scores` `[..., experts]` is a choice of experts, one for each token."""
         *tokens, experts = scores.shape
         rows = list(self._shape)
         return count == self._chosen and experts == self._experts and tokens in (rows, [math.prod(rows)])
 
 
 class _Layer(TorchFunctionMode):
-    """One layer's `topk` over its experts."""
+    """Intercepts the `topk` of one layer over its experts."""
 
     def __init__(self, replay: RoutingReplay, number: int) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class _Layer(TorchFunctionMode):
 
 
 def expert_counts(config: PreTrainedConfig) -> tuple[int, int]:
-    """How many experts a layer has, and how many of them a token. Raises `ModelError` for a model without any."""
+    """Number of experts per layer and per token. Raises `ModelError` for a model without experts."""
     said = config.get_text_config().to_dict()
     numbers = [_first(said, names) for names in (EXPERTS, CHOSEN)]
     if None in numbers:
@@ -137,7 +137,7 @@ def expert_counts(config: PreTrainedConfig) -> tuple[int, int]:
 def _first(config: Mapping[str, Any], names: Iterable[str]) -> int | None:
     for name in names:
         found = config.get(name)
-        if isinstance(found, list):  # one for each layer, all alike
+        if isinstance(found, list):  # one per layer, all the same
             found = found[0]
         if isinstance(found, int):
             return found

@@ -1,6 +1,6 @@
-"""A model with one number a token instead of a vocabulary: the critic's value, the reward model's score.
+"""A model with a scalar output per token instead of a vocabulary: the critic's value or the reward model's score.
 
-On disk it is a sequence-classification model with one label, as `transformers` and every other library knows it.
+On disk it is a sequence-classification model with one label, the format of `transformers` and other libraries.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from rlhf.models.whole import check_none_missing, quiet
 
 CLASSIFIER = "ForSequenceClassification"
 HEAD = "score"
-"""What transformers calls the head of every decoder for sequence classification."""
+"""transformers' name of a decoder's head for sequence classification."""
 
 
 class ScalarHead(nn.Module):
-    """A sequence-classification model with one label, wrapped so that its head is asked only where a number is wanted.
+    """A sequence-classification model with one label, wrapped so that its head is computed only where a value is
+    needed.
 
-    The hidden states are selected before the head, inside `forward`, so that ZeRO-3 gathers the head for it.
+    The hidden states are selected before the head, inside `forward`, so that ZeRO-3 gathers the head's weights for it.
     """
 
     def __init__(self, model: PreTrainedModel, rows: RowForward | None = None) -> None:
@@ -39,10 +40,10 @@ class ScalarHead(nn.Module):
         self.model, self.rows = model, rows or WholeRows()
 
     def forward(self, token_ids: Tensor, position_ids: Tensor, places: Tensor) -> Tensor:
-        """The head's numbers `float32 [A]` at the flat positions `places` `int64 [A]` of `token_ids` `[R, L]`, each
-        given its sequence up to there, itself included. Rows are packed as for `rlhf.models.policy.PolicyModel`."""
+        """The head's values `float32 [A]` at the flat positions `places` `int64 [A]` of `token_ids` `[R, L]`, each for
+        its sequence up to and including that token. Rows are packed as for `rlhf.models.policy.PolicyModel`."""
         held, hidden = self.rows.hidden(self.model, token_ids, position_ids, places)
-        # Without places this is empty but still hangs on every weight, as padding must: see `PolicyModel.forward`.
+        # Without places this is empty but depends on every weight, as padding must: see `PolicyModel.forward`.
         numbers: Tensor = self.model.get_submodule(HEAD)(hidden)
         return self.rows.joined(numbers[:, 0].float(), held)
 
@@ -59,9 +60,9 @@ def load_scalar(
 ) -> PreTrainedModel:
     """A sequence-classification model with one label, ready for training and without dropout.
 
-    With `fresh_head` any language model's folder will do: what it has for a head is left out, and the new one is
-    exactly zero, so that every number starts at 0 whatever the seed. Without, the folder's own head is used, and
-    `ModelError` says what the folder is instead of such a model. `setting` is the key of the recipe that named it.
+    With `fresh_head` any language model's folder can be used: its head is left out, and the new head is exactly zero,
+    so every value starts at 0 for any seed. Otherwise the folder's own head is used, and `ModelError` says what the
+    folder holds if it is not such a model. `setting` is the recipe key that named it.
     """
     config = load_config(path, trust_remote_code=trust_remote_code, setting=setting)
     if fresh_head:
@@ -77,7 +78,7 @@ def load_scalar(
                 dtype=DTYPES[dtype],
                 attn_implementation=attention_named(attention),
                 trust_remote_code=trust_remote_code,
-                ignore_mismatched_sizes=fresh_head,  # a head of several labels is left out too
+                ignore_mismatched_sizes=fresh_head,  # also leaves out a head of several labels
                 output_loading_info=True,
             )
         except (OSError, ValueError, ImportError, RuntimeError) as error:
@@ -95,8 +96,8 @@ def load_scalar(
 def check_same_vocabulary(
     policy_path: str, scalar_path: str, *, trust_remote_code: bool = False, setting: str = "reward.model"
 ) -> None:
-    """Tokens are the wire format: every token id of the policy means the same to the scalar model, which may have
-    more. Raises `ModelError` naming the first that does not."""
+    """Check that every token id of the policy means the same to the scalar model, which may have more tokens: the two
+    exchange token ids. Raises `ModelError` naming the first difference."""
     policy = bare_tokenizer(policy_path, trust_remote_code=trust_remote_code).get_vocab()
     scalar = bare_tokenizer(scalar_path, trust_remote_code=trust_remote_code, setting=setting).get_vocab()
     for token, index in sorted(policy.items(), key=lambda item: item[1]):
@@ -109,16 +110,16 @@ def check_same_vocabulary(
 
 
 def is_scalar(path: str, *, trust_remote_code: bool = False, setting: str = "model.path") -> bool:
-    """Whether the folder has a head of its own that gives one number."""
+    """Whether the folder has a head that gives one value per token."""
     config = load_config(path, trust_remote_code=trust_remote_code, setting=setting)
     return any(kind.endswith(CLASSIFIER) for kind in config.architectures or []) and config.num_labels == 1
 
 
 def padding_id(tokenizer: Any) -> int | None:
-    """A token that ends no sequence, for `transformers` to find the last token of padded ones by: its padding token,
-    else another special token; `None` where there is none, and then it takes one sequence at a time.
+    """A token that `transformers` can treat as padding when it looks for a sequence's last token: the padding token,
+    else another special token. `None` if there is none; then sequences are processed one at a time.
 
-    Many models pad with their end-of-sequence token. Then the last token would be taken for padding.
+    Many models pad with their end-of-sequence token. With it, the last token would be mistaken for padding.
     """
     candidates = (tokenizer.pad_token_id, *tokenizer.all_special_ids)
     taken = (None, tokenizer.eos_token_id, tokenizer.bos_token_id)

@@ -1,7 +1,7 @@
-"""Rows of tokens shared by several ranks (Ulysses, arXiv 2309.14509): each computes its columns of them.
+"""Sequence parallelism (Ulysses, arXiv 2309.14509): several ranks share rows of tokens, each computes some columns.
 
-Only attention looks across columns. There ranks exchange columns for heads, so that each has all columns of its heads,
-and back. What is asked of some tokens is known to all ranks in the end, as if each had computed the rows alone.
+Only attention mixes columns. For attention, ranks exchange columns for heads, so that each rank has all columns of its
+heads, and back. Results for selected tokens are shared at the end, as if each rank had computed the rows alone.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rlhf.models.attention import attends_in_blocks, attention, decoder_of
 from rlhf.models.blocks import blocks_of
 
 NAME = "rlhf_shared"
-"""How models ask for `shared_attention`."""
+"""The name under which models use `shared_attention`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Team:
-    """The ranks that share rows (`rlhf.models.policy.RowForward`): `size` of them, of which this process is number
-    `rank`. All of them are asked the same. `exchange` is DeepSpeed's attention over all columns."""
+    """The ranks that share rows (`rlhf.models.policy.RowForward`): `size` ranks, this process is number `rank`. All get
+    the same calls. `exchange` is DeepSpeed's attention over all columns."""
 
     group: dist.ProcessGroup
     size: int
@@ -40,7 +40,7 @@ class Team:
         hidden = decoder_of(model)(
             input_ids=shard.of(token_ids),
             position_ids=shard.of(position_ids),
-            # Never looked at: see `rlhf.models.policy.hidden_states`.
+            # Not used: see `rlhf.models.policy.hidden_states`.
             attention_mask=torch.full((1, 1, 1, 1), torch.nan, device=token_ids.device),
             use_cache=False,
             team=self,
@@ -54,7 +54,7 @@ class Team:
         return joined
 
     def take(self, model: PreTrainedModel) -> None:
-        """Let the model's layers attend as a team. Raises `ModelError` for a model with which that cannot be."""
+        """Let the model's layers use shared attention. Raises `ModelError` for a model that does not support it."""
         if not attends_in_blocks(model):
             raise ModelError(
                 f"trainer.deepspeed.sequence_parallel is {self.size}, but the attention of {type(model).__name__} "
@@ -73,7 +73,7 @@ class Team:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """One rank's columns of rows of `length` tokens, `width` of them, filled up at the end of the last."""
+    """One rank's columns of rows of `length` tokens: `width` columns, padded at the end of the last rank's."""
 
     length: int
     size: int
@@ -81,22 +81,23 @@ class Shard:
 
     @property
     def width(self) -> int:
+        """Number of columns of one rank."""
         return -(-self.length // self.size)
 
     def filled(self, rows: Tensor) -> Tensor:
-        """`[R, length]` as `[R, size * width]`. Zeros at the end: as positions they are sequences of one token."""
+        """Pad `[R, length]` with zeros to `[R, size * width]`. As positions, zeros are sequences of one token."""
         return pad(rows, (0, self.size * self.width - self.length))
 
     def of(self, rows: Tensor) -> Tensor:
-        """This rank's columns of `[R, length]`: `[R, width]`."""
+        """This rank's columns `[R, width]` of `[R, length]`."""
         return self.filled(rows)[:, self.rank * self.width : (self.rank + 1) * self.width]
 
     def holds(self, places: Tensor) -> Tensor:
-        """Which flat `places` `[A]` of the rows are among this rank's columns: `bool [A]`."""
+        """Which flat `places` `[A]` of the rows are in this rank's columns: `bool [A]`."""
         return places % self.length // self.width == self.rank
 
     def here(self, places: Tensor) -> Tensor:
-        """Flat places of the rows, which this rank holds, as flat places of its columns."""
+        """Converts flat places of the rows, which this rank holds, to flat places of its columns."""
         return places // self.length * self.width + places % self.length - self.rank * self.width
 
 
@@ -111,14 +112,15 @@ def shared_attention(
     s_aux: Tensor | None = None,
     **arguments: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it, of this rank's columns: `query` `[R, heads, width, d]`, `key` and `value`
-    with as many heads or fewer; returns `[R, width, heads, d]`. Raises `ModelError` for sinks, one for each head."""
+    """Attention with the signature that transformers expects, for this rank's columns: `query` `[R, heads, width, d]`,
+    `key` and `value` with the same number of heads or fewer; returns `[R, width, heads, d]`. Raises `ModelError` for
+    attention sinks, which exist per head."""
     if s_aux is not None:
         raise ModelError(
             f"trainer.deepspeed.sequence_parallel is {team.size}, but the attention of this model has sinks, "
             "which are not exchanged with heads; use 1"
         )
-    # Fewer key/value heads than ranks: several ranks get the same one.
+    # With fewer key/value heads than ranks, several ranks get the same head.
     copies = max(team.size // key.shape[1], 1)
     key, value = (x if copies == 1 else x.repeat_interleave(copies, 1) for x in (key, value))
     columns = (x.transpose(1, 2) for x in (query, key, value))
@@ -127,13 +129,14 @@ def shared_attention(
 
 
 def all_columns(query: Tensor, key: Tensor, value: Tensor, *, module: nn.Module, **arguments: Any) -> Tensor:
-    """Attention of this rank's heads, with all columns: all `[R, L, heads, d]`."""
+    """Attention of this rank's heads over all columns: all `[R, L, heads, d]`."""
     heads = (x.transpose(1, 2) for x in (query, key, value))
     return attention(module, *heads, **arguments)[0]
 
 
 class _Joined(torch.autograd.Function):
-    """Every rank goes on to compute the same loss, and its gradient takes the way back once: no rank adds another's."""
+    """Joins values of all ranks. Every rank computes the same loss from them, so the backward pass does not sum over
+    ranks."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, held: Tensor, group: dist.ProcessGroup) -> Tensor:

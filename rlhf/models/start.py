@@ -1,4 +1,4 @@
-"""The model a run starts from: the recipe's own, or a tiny one that is made when it is missing and kept by content."""
+"""The start model of a run: the recipe's own, or a tiny one that is made if missing and cached."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rlhf.models.config import ModelConfig
 from rlhf.runs.durable import files_below, sync_file, sync_folder, sync_tree
 
 FORMAT = 1
-"""Raised whenever making a model from the same recipe would give other weights."""
+"""Increased whenever the same recipe would make a model with other weights."""
 
 WarmUp = Callable[[Path, Path], Awaitable[None]]
-"""Trains the model in the first folder on demonstrations and writes the result into the second."""
+"""Trains the model in the first folder on demonstrations and writes the result to the second folder."""
 
 
 def start_folder(config: ModelConfig, *, seed: int, demonstrations: Any) -> Path:
-    """Where the made model of this recipe is kept: a hash of everything that decides its weights.
+    """The cache folder of this recipe's made model: a hash of everything that determines its weights.
 
-    `demonstrations` is whatever decides the warm-up's data, as plain JSON-able values.
+    `demonstrations` is everything that determines the warm-up's data, as JSON values.
     """
     decides = {
         "format": FORMAT,
@@ -38,9 +38,9 @@ def start_folder(config: ModelConfig, *, seed: int, demonstrations: Any) -> Path
 
 
 async def start_model(config: ModelConfig, *, seed: int, demonstrations: Any, warm_up: WarmUp) -> str:
-    """The folder or hub name to start from. A tiny model is made and warmed up when it is not in the cache yet.
+    """The folder or hub name to start from. A tiny model is made and warmed up if it is not in the cache.
 
-    It appears in the cache whole or not at all; two runs that make it at once end with one of them.
+    It is added to the cache atomically; if two runs make it at the same time, one result is kept.
     """
     if config.tiny is None:
         return os.path.expanduser(str(config.path))

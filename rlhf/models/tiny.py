@@ -1,4 +1,4 @@
-"""Small models made from a recipe: a byte tokenizer with a chat template, and a causal LM around it."""
+"""Makes small models from a recipe: a byte tokenizer with a chat template, and a causal LM."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ ARCHITECTURES: dict[str, tuple[Any, Any]] = {
 
 
 def byte_tokenizer() -> PreTrainedTokenizerBase:
-    """A token for every byte, and ChatML's markers: any text can be written, one character of ASCII is one token.
+    """A tokenizer with a token for every byte and ChatML's special tokens: it encodes any text, one token per ASCII
+    character.
 
-    It is Qwen's tokenizer without merges, a class that `AutoTokenizer` brings back as it was for every architecture.
+    It is Qwen's tokenizer without merges; `AutoTokenizer` restores this class unchanged for every architecture.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Qwen2Tokenizer(
@@ -49,7 +50,7 @@ def byte_tokenizer() -> PreTrainedTokenizerBase:
         merges=[],
         pad_token=PAD,
         eos_token=END,
-        unk_token=None,  # type: ignore[arg-type]  # every byte has a token: nothing is unknown
+        unk_token=None,  # type: ignore[arg-type]  # every byte has a token, so none is unknown
         additional_special_tokens=[START],
         clean_up_tokenization_spaces=False,
     )

@@ -1,4 +1,4 @@
-"""What the tokenizer's files of a folder say, read without transformers: its tokens, and its chat template."""
+"""Reads the tokens and the chat template from a folder's tokenizer files, without transformers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIG, TEMPLATE, MORE_TEMPLATES, OF_A_PROCESSOR = (
 )  # fmt: skip
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 PLACEHOLDERS = ("image_token", "audio_token", "video_token")
-"""They stand for what is no text. Text models keep those of their larger relatives, beyond their embedding."""
+"""Placeholders for images, audio and video. Text models may keep those of larger relatives, beyond their embedding."""
 
 
 def check_tokenizer(folder: Path) -> None:
@@ -71,13 +71,13 @@ def _tokens(folder: Path, config: Values) -> dict[str, int]:
     vocabulary = whole.get("model", {}).get("vocab", {})
     found = dict(vocabulary) if isinstance(vocabulary, dict) else {one[0]: at for at, one in enumerate(vocabulary)}
     found |= {one["content"]: one["id"] for one in whole.get("added_tokens", ())}
-    # Whatever else the configuration names is added behind, whatever id it gives.
+    # Further tokens in the configuration are appended, and their ids there are ignored.
     more = [token for token in dict.fromkeys(_named(config)) if token and token not in found]
     return found | {token: len(found) + at for at, token in enumerate(more)}
 
 
 def _named(config: Values) -> Iterator[str]:
-    """Tokens that `tokenizer_config.json` has by name."""
+    """Tokens that `tokenizer_config.json` names."""
     yield from map(_content, config.get("added_tokens_decoder", {}).values())
     yield from (_content(config.get(key)) for key in NAMED)
     extra = config.get("extra_special_tokens") or ()
@@ -90,6 +90,6 @@ def _extra(config: Values) -> Values:
 
 
 def _content(token: Any) -> str:
-    """A token as it is written: a string, or an object with its `content`; empty where there is none."""
+    """A token's text: the string itself, or `content` of an object; empty if there is none."""
     found = token.get("content") if isinstance(token, dict) else token
     return found if isinstance(found, str) else ""

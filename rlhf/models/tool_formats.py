@@ -1,4 +1,5 @@
-"""The ways in which models write tool calls, by name, as recipes say them. `rlhf/rollout/tool_calls.py` reads them."""
+"""Names of the formats in which models write tool calls, as used in recipes. `rlhf/rollout/tool_calls.py` parses
+them."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ TOOL_FORMATS = ("hermes", "llama3_json", "none")
 
 
 def known_tool_format(name: str) -> str:
+    """Returns `name` if it is one of `TOOL_FORMATS` or a `module:function`, else raises `ValueError`."""
     if name not in TOOL_FORMATS and not is_piece(name):
         raise ValueError(f"use {', '.join(TOOL_FORMATS)} or module:function")
     return name

@@ -1,10 +1,9 @@
-"""Where a reply ends: at what the model's own chat template writes behind an assistant's message.
+"""Which tokens end a reply, found from what the model's own chat template writes after an assistant's message.
 
-A conversation that ends with a reply is rendered, and the first token after the reply that the tokenizer keeps as a
-mark of its own (a special or added token) is the end of a turn: `<end_of_turn>` of Gemma, `<|end|>` of Phi 3,
-`<|im_end|>` of Qwen. The tokenizer's end of sequence ends a reply as well, and so do the tokens that the model's
-`generation_config.json` declares as ends, where the tokenizer knows them as marks. One that is an ordinary piece of
-text is told and ends nothing: otherwise a file could cut replies at any word.
+A conversation that ends with a reply is rendered. The first special or added token after the reply ends a turn:
+`<end_of_turn>` of Gemma, `<|end|>` of Phi 3, `<|im_end|>` of Qwen. The tokenizer's end-of-sequence token ends a reply
+as well, and so do the ends in the model's `generation_config.json` if they are special or added tokens. An end that is
+ordinary text is reported and not used: otherwise a file could cut replies at any word.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ ASKED_AND_ANSWERED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnd:
-    """`token_id` is what ends a demonstrated reply, None where nothing is known to; a sampled reply ends at any of
-    `token_ids`. `told` is what a person should know of them: where template, tokenizer and `generation_config.json`
-    disagree."""
+    """`token_id` ends a demonstrated reply, None if no such token is known; a sampled reply ends at any of `token_ids`.
+    `told` are notes for the user: where template, tokenizer and `generation_config.json` disagree."""
 
     token_id: int | None
     token_ids: tuple[int, ...]
@@ -35,8 +33,8 @@ class TurnEnd:
 
 
 def turn_end(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE, declared: Sequence[int] = ()) -> TurnEnd:
-    """The end of a turn of this tokenizer. `arguments` are what the template takes beside messages, `declared` the ends
-    that the model's `generation_config.json` names."""
+    """The end-of-turn tokens for this tokenizer. `arguments` are the template's arguments besides the messages,
+    `declared` the ends in the model's `generation_config.json`."""
     marks = mark_tokens(tokenizer)
     written, end_of_sequence = _written(tokenizer, arguments, marks), tokenizer.eos_token_id
     candidates = (written, end_of_sequence, *(one for one in declared if one in marks))
@@ -49,7 +47,7 @@ def turn_end(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE, decl
 
 
 def end_of_reply(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> int:
-    """What ends a demonstrated reply. Raises `ModelError` where nothing does."""
+    """The token that ends a demonstrated reply. Raises `ModelError` if there is none."""
     end = turn_end(tokenizer, arguments).token_id
     if end is None:
         raise ModelError(
@@ -60,23 +58,23 @@ def end_of_reply(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) 
 
 
 def mark_text(tokenizer: ChatTokenizer, token: int) -> str:
-    """A mark as templates write it. Decoding would not do: sentencepiece reads `▁` within one as a space."""
+    """A special token's text as templates write it; sentencepiece would decode `▁` within it as a space."""
     added = tokenizer.added_tokens_decoder
     return str(added[token].content if token in added else tokenizer.decode([token], skip_special_tokens=False))
 
 
 def with_reply(tokenizer: ChatTokenizer, arguments: Mapping[str, Any] = NONE) -> str:
-    """A conversation that ends with a reply, as the template writes it. Raises `ModelError` where it refuses."""
+    """A conversation that ends with a reply, as the template renders it. Raises `ModelError` if it is rejected."""
     return prompt_text(tokenizer, ASKED_AND_ANSWERED, {**arguments, "add_generation_prompt": False})
 
 
 def mark_tokens(tokenizer: ChatTokenizer) -> frozenset[int]:
-    """Tokens that are marks and no pieces of text: special ones, and those added to the vocabulary."""
+    """Tokens that are not ordinary text: special tokens, and those added to the vocabulary."""
     return frozenset((*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder))
 
 
 def _written(tokenizer: ChatTokenizer, arguments: Mapping[str, Any], marks: frozenset[int]) -> int | None:
-    """What the template writes behind a reply; None where that is no mark, or where it leaves replies out."""
+    """The first special token after a reply; None if there is none, or if the template leaves replies out."""
     try:
         rendered = with_reply(tokenizer, arguments)
     except ModelError:

@@ -1,5 +1,4 @@
-"""Loading a model so that every weight is the folder's: what does not fit transformers draws at random, and says so in
-a log alone."""
+"""Loads a model; refuses missing or mismatched weights, which transformers would draw at random and only log."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from rlhf.errors import ModelError
 
 
 def load_whole(path: str, **settings: Any) -> PreTrainedModel:
-    """A causal LM, with the `settings` of `from_pretrained`. Raises `ModelError` naming a weight that the folder has
-    not, or has in another shape than its `config.json` says."""
+    """A causal LM, loaded with the `settings` of `from_pretrained`. Raises `ModelError` naming a weight that the folder
+    lacks, or has in another shape than its `config.json` says."""
     with quiet():
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path, output_loading_info=True, ignore_mismatched_sizes=True, **settings
@@ -32,19 +31,19 @@ def load_whole(path: str, **settings: Any) -> PreTrainedModel:
 
 
 def by(shape: tuple[int, ...]) -> str:
-    """A shape as people write it: `288 x 64`."""
+    """A shape as text: `288 x 64`."""
     return " x ".join(map(str, shape))
 
 
 def check_none_missing(path: str, missing: set[str], setting: str = "model.path") -> None:
-    """Raises `ModelError` naming one of the weights that the folder `setting` names has not."""
+    """Raises `ModelError` naming one of the weights that the folder named by `setting` lacks."""
     if missing:
         raise ModelError(f"{setting}={path} has no weights for {min(missing)}; it is not a whole model folder")
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """transformers reports at length what was left out and what was drawn, which is asked for here, or refused."""
+    """Silences transformers' reports of missing and random weights: here these are intended, or raise an error."""
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:

@@ -1,1 +1,1 @@
-"""Recipes: their schema, how files become one, what is checked before a run, which workers one needs."""
+"""Recipes: their schema, how files are merged into one, the checks before a run, and the workers a recipe needs."""

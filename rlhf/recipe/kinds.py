@@ -1,4 +1,4 @@
-"""Kinds of run by the names that recipes know: what an update learns from."""
+"""Kinds of run, by the names that recipes use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from rlhf.config import is_piece, load_bound, registered
 
 PLAYED = ("rl", "distill")
-"""From episodes that engines play: `rlhf.controller.rl`. Distillation does what `rl` does, beside a teacher."""
+"""Kinds that learn from episodes that engines play: `rlhf.controller.rl`. Distillation is `rl` with a teacher."""
 
 FROM_DATA: Mapping[str, str] = {
     "offline": "rlhf.controller.offline:start_offline",
@@ -16,17 +16,17 @@ FROM_DATA: Mapping[str, str] = {
     "reward_model": "rlhf.controller.preference:start_preference",
     "preference": "rlhf.controller.preference:start_preference",
 }
-"""From data, without engines: the `module:function` that starts the ranks and finds the data, as one of the user's own
-is named. `rlhf.controller.supervised` says what it is called with."""
+"""Kinds that learn from data, without engines: the `module:function` that starts the ranks and loads the data; a
+user-defined kind is named the same way. `rlhf.controller.supervised` documents its arguments."""
 
 OF_EXAMPLES = ("sft", "reward_model", "preference")
-"""Those whose update is one optimizer step on examples that nobody sampled."""
+"""Kinds whose update is one optimizer step on examples that the policy did not sample."""
 
 
 def start_of(kind: str, arguments: Mapping[str, Any]) -> Callable[..., Awaitable[Any]]:
-    """The function that starts a kind that learns from data, one of the user's own with the recipe's `arguments`.
+    """The function that starts a kind that learns from data; a user-defined one is bound to the recipe's `arguments`.
 
-    Raises `ConfigError` for one that cannot be imported, or called so.
+    Raises `ConfigError` for one that cannot be imported, or does not accept these arguments.
     """
     start: Callable[..., Awaitable[Any]]
     start = load_bound(kind, "kind", arguments, given=4) if is_piece(kind) else registered(FROM_DATA[kind])

@@ -1,4 +1,4 @@
-"""Where a recipe's values come from, layer upon layer: other recipes, the algorithm's settings, the file, overrides."""
+"""Load a recipe in layers: other recipes, the algorithm's settings, the file, overrides."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf.config import Origins, build, merge, parse_override, read_yaml
+from rlhf.cluster.host import find_in
+from rlhf.config import (
+    Origins,
+    build,
+    has_module,
+    is_installed,
+    merge,
+    named_modules,
+    parse_override,
+    read_yaml,
+)
 from rlhf.errors import ConfigError
+from rlhf.recipe.renamed import check_pieces_are_here, renamed
 from rlhf.recipe.schema import Recipe
-from rlhf.trainer.algorithm import adapter_layer, mismatch_layer, preset_layer
+from rlhf.trainer.algorithms.registry import adapter_layer, mismatch_layer, preset_layer
 
 Layer = tuple[str, dict[str, Any]]
-"""Where values come from, and the values."""
+"""A layer: the origin of its values, and the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,44 +39,65 @@ class LoadedRecipe:
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> LoadedRecipe:
     """Read a recipe file and apply `key=value` overrides. Raises `ConfigError`.
 
-    Layer upon layer: the recipe that `base` names (a path from this file's folder), the algorithm's settings, the file,
-    the overrides.
+    The layers, in order: the recipe that `base` names (a path relative to this file's folder), the algorithm's
+    settings, the file, the overrides.
     """
-    bases, own = _files(path)
+    bases, own, files = _files(path)
     name = {"name": path.stem} if "name" not in own else {}
     given = [("override", {key: value}) for key, value in map(parse_override, overrides)]
-    return _composed(bases, [("file name", name), (str(path), own), *given], path)
+    return _composed(bases, [("file name", name), (str(path), own), *given], path, files)
 
 
 def recipe_from(values: dict[str, Any]) -> LoadedRecipe:
     """A recipe from a mapping, for use from Python."""
-    return _composed([], [("python", values)], None)
+    return _composed([], [("python", values)])
 
 
-def _files(path: Path, above: tuple[Path, ...] = ()) -> tuple[list[Layer], dict[str, Any]]:
-    """The layers of a file's bases, the farthest first, and its own values."""
+def _files(path: Path, above: tuple[Path, ...] = ()) -> tuple[list[Layer], dict[str, Any], list[Path]]:
+    """The layers of a file's bases, the farthest first, its own values, and all these files, it first."""
     own = read_yaml(path)
     base = own.pop("base", None)
     if base is None:
-        return [], own
+        return [], own, [path]
     if not isinstance(base, str) or path.resolve() in above:
         raise ConfigError(f"{path}: base must be the path of another recipe, from this file's folder (got {base!r})")
-    bases, values = _files(path.parent / base, (*above, path.resolve()))
-    return [*bases, (str(path.parent / base), values)], own
+    bases, values, files = _files(path.parent / base, (*above, path.resolve()))
+    return [*bases, (str(path.parent / base), values)], own, [path, *files]
 
 
-def _composed(bases: Sequence[Layer], layers: Sequence[Layer], path: Path | None) -> LoadedRecipe:
+def _composed(
+    bases: Sequence[Layer], layers: Sequence[Layer], path: Path | None = None, files: Sequence[Path] = ()
+) -> LoadedRecipe:
     """All layers merged; beneath the recipe's own are the settings of the kind or algorithm that they name, and those
-    for engines whose log-probs or weights are not the learner's."""
+    for engines whose log-probs or weights are not the learner's. `files` are the recipe's and those of its bases."""
     values, _ = merge(*bases, *layers)
     beneath = _beneath(values)
     values, _ = merge(*bases, beneath, *layers)
     values, origins = merge(*bases, beneath, mismatch_layer(values), *layers, adapter_layer(values))
-    return LoadedRecipe(build(Recipe, values), origins, path)
+    check_pieces_are_here(values)
+    recipe = build(Recipe, values, renamed)
+    given = tuple(str(Path(folder).expanduser().absolute()) for folder in recipe.python_path)
+    found = _folders_of(values, files, given)
+    if found:
+        origins["python_path"] = "where the recipe's modules are"
+    find_in((*given, *found))
+    return LoadedRecipe(recipe.model_copy(update={"python_path": (*given, *found)}), origins, path)
+
+
+def _folders_of(values: Mapping[str, Any], files: Sequence[Path], known: Sequence[str]) -> list[str]:
+    """The folders of modules that the recipe names and that are neither here nor installed nor in the `known` folders:
+    the nearest above the recipe's files."""
+    above = [folder for file in files for folder in file.resolve().parents]
+    found: list[str] = []
+    for module in named_modules(values):
+        places = [Path.cwd(), *map(Path, (*known, *found))]
+        if not is_installed(module) and not any(has_module(place, module) for place in places):
+            found += [str(folder) for folder in above if has_module(folder, module)][:1]
+    return found
 
 
 def _beneath(values: Mapping[str, Any]) -> Layer:
-    """The settings that a kind or an algorithm stands for. A recipe may override them key by key."""
+    """The default settings of a kind or an algorithm. A recipe may override each key."""
     if values.get("kind") == "distill":
         own = {"trainer": {"algorithm": "distill"}, "reward": {"kind": "none"}}
         return "kind distill", merge(("algorithm", preset_layer("distill")), ("kind", own))[0]

@@ -1,4 +1,4 @@
-"""What can be known to be wrong before anything heavy starts: files, folders, places. Without torch, in a moment."""
+"""Fast checks of a recipe before anything heavy starts: files, folders, placement. Without torch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.plan import plan
 from rlhf.cluster.resources import Plan
-from rlhf.config import check_found, is_piece, load_piece, read_yaml
+from rlhf.config import check_found, is_piece, load_bound, load_piece, read_yaml
 from rlhf.data.config import DatasetConfig
+from rlhf.data.own_tasks import check_tasks
 from rlhf.data.preference import pair_from_row
 from rlhf.data.rows import task_from_row
 from rlhf.data.sources import local_files
 from rlhf.errors import ConfigError, DataError, ModelError, PlacementError
 from rlhf.http.binding import token_from
-from rlhf.http.config import check_cassette
+from rlhf.http.config import check_recording
 from rlhf.models.dimensions import check_dimensions, embedding_rows
 from rlhf.models.folder import text_config
 from rlhf.models.headers import tensor_shapes
@@ -40,19 +41,20 @@ def preflight(recipe: Recipe) -> Plan | None:
     check_pieces(recipe)
     check_loggers(recipe)
     check_model_folder(recipe)
+    check_warmup(recipe)
     check_reward_model(recipe)
     check_reward_servers(recipe)
     check_reference(recipe)
     check_episodes(recipe)
     check_environment(recipe)
     check_agent(recipe)
-    for dataset in recipe.data.sets.values():
-        check_dataset(dataset)
+    for key, dataset in recipe.data.sets.items():
+        check_dataset(dataset, key)
     return placement(recipe)
 
 
 def placement(recipe: Recipe) -> Plan | None:
-    """Where the workers go on this machine; None when the recipe joins a cluster, which alone knows its nodes.
+    """The placement of the workers on this machine; None when the recipe joins a cluster, which alone knows its nodes.
 
     Raises `PlacementError`.
     """
@@ -67,19 +69,20 @@ def placement(recipe: Recipe) -> Plan | None:
 
 
 def check_devices(recipe: Recipe) -> None:
-    """What only GPUs can do is not asked of a CPU. Raises `ConfigError`."""
-    backend = recipe.trainer.publish.backend
+    """Check that CPUs are not asked for features that only GPUs have. Raises `ConfigError`."""
+    backend = recipe.trainer.weight_sync.backend
     if recipe.plays and backend in ("nccl", "ipc") and "cpu" in (engine_device(recipe), learner_device(recipe)):
         raise ConfigError(
-            f"trainer.publish.backend is {backend}, but not every engine and rank has a GPU (rollout.gpus_per_engine, "
-            "trainer.deepspeed.gpus_per_rank); use auto or gloo"
+            f"trainer.weight_sync.backend is {backend}, but not every engine and rank has a GPU "
+            "(rollout.gpus_per_engine, trainer.deepspeed.gpus_per_rank); use auto or gloo"
         )
     if recipe.model.dtype == "float16" and learner_device(recipe) == "cpu":
         raise ConfigError("model.dtype is float16, which trains on GPUs only; on a CPU use float32 or bfloat16")
 
 
 def check_pieces(recipe: Recipe) -> None:
-    """Pieces of the user's own are there; a kind of run can be imported and called. Raises `ConfigError`."""
+    """Check that the user's own classes and functions exist; a user-defined kind can be imported and called. Raises
+    `ConfigError`."""
     trainer = recipe.trainer
     named = {
         "trainer.loss.policy": trainer.loss.policy,
@@ -94,15 +97,15 @@ def check_pieces(recipe: Recipe) -> None:
 
 
 def check_loggers(recipe: Recipe) -> None:
-    """The loggers by name are installed. Raises `ConfigError`."""
+    """Check that the named loggers are installed. Raises `ConfigError`."""
     for name in recipe.run.loggers:
         if find_spec(name) is None:
             raise ConfigError(f"run.loggers names {name}, which is not installed: pip install {name}, or leave it out")
 
 
 def check_model_folder(recipe: Recipe) -> None:
-    """A local model is a whole model folder whose parts belong together, and its context holds what the recipe asks.
-    Hub names are left to the hub."""
+    """Check that a local model is a complete and consistent model folder, and that its context suffices for the recipe.
+    Names of hub models are not checked."""
     if recipe.model.path is None or is_hub_name(recipe.model.path):
         return
     folder = Path(recipe.model.path).expanduser()
@@ -111,19 +114,26 @@ def check_model_folder(recipe: Recipe) -> None:
     check_context(recipe, context_tokens(config))
     shapes, rows = tensor_shapes(folder), text_config(config).get("vocab_size")
     if brings_code(folder, config):
-        return  # only that code knows how its files are read
+        return  # only that code knows how to read its files
     if shapes is not None and recipe.model.loader is None:
         check_dimensions(folder, config, shapes)
         rows = embedding_rows(shapes) or rows
     check_tokenizer(folder)
     if isinstance(rows, int):
         check_vocabulary(folder, rows)
-    if recipe.kind != "offline":  # which reads tokens as they were recorded
+    if recipe.kind != "offline":  # which reads tokens as recorded
         check_template(folder)
 
 
+def check_warmup(recipe: Recipe) -> None:
+    """The function that makes the demonstrations is there and takes its arguments. Raises `ConfigError`."""
+    if (warmup := recipe.model.warmup) is not None:
+        arguments = {"count": 0, "seed": 0, **warmup.arguments}
+        load_bound(warmup.demonstrations, "model.warmup.demonstrations", arguments, given=0)
+
+
 def check_reward_model(recipe: Recipe) -> None:
-    """A local reward model is a model folder; what it scores with is seen when it loads. Raises `ModelError`."""
+    """Check that a local reward model is a model folder; its head is checked when it loads. Raises `ModelError`."""
     scorer = recipe.reward.model_scorer
     name = scorer.model if scorer else None
     if recipe.plays and name is not None and not is_hub_name(name):
@@ -131,23 +141,24 @@ def check_reward_model(recipe: Recipe) -> None:
 
 
 def check_reward_servers(recipe: Recipe) -> None:
-    """Tokens of servers and judges are in the environment, and cassettes where they should be. Raises `UserError`."""
+    """Check that the environment variables with tokens of servers and judges are set, and that recordings can be used.
+    Raises `UserError`."""
     for scorer in recipe.reward.scorers.values() if recipe.plays else ():
-        if scorer.cassette:
-            check_cassette(scorer.cassette)
+        if scorer.recording:
+            check_recording(scorer.recording)
         if asked := scorer.remote or scorer.judge:
             token_from(asked.token_env if scorer.asks else None)
 
 
 def check_reference(recipe: Recipe) -> None:
-    """A local reference or teacher is a model folder. Raises `ModelError`."""
+    """Check that a local reference or teacher is a model folder. Raises `ModelError`."""
     name = recipe.trainer.reference_path
     if name is not None and not is_hub_name(name):
         read_model_config(Path(name).expanduser(), "trainer.reference_path")
 
 
 def check_episodes(recipe: Recipe) -> None:
-    """The recorded episodes are there, and their log-probs are of the distribution that the recipe learns in.
+    """Check that the recorded episodes exist, and that their log-probs are of the distribution that the recipe trains.
 
     Raises `DataError`, `ConfigError`.
     """
@@ -163,16 +174,15 @@ def check_episodes(recipe: Recipe) -> None:
 
 
 def check_environment(recipe: Recipe) -> None:
-    """The environment's class, and the functions that go with it, can be imported, and its cassette is where it should
+    """The environment's class and its tool format can be imported, and its recording is where it should
     be. Raises `UserError`."""
     if (environment := recipe.environment) is None:
         return
-    if environment.cassette:
-        check_cassette(environment.cassette)
+    if environment.recording:
+        check_recording(environment.recording)
     own_format = environment.tool_format if is_piece(environment.tool_format) else None
     pieces = {
         "environment.environment": None if environment.is_replayed else environment.environment,
-        "environment.demonstrations": environment.demonstrations,
         "environment.tool_format": own_format,
     }
     for setting, name in pieces.items():
@@ -181,14 +191,15 @@ def check_environment(recipe: Recipe) -> None:
 
 
 def check_agent(recipe: Recipe) -> None:
-    """The agent's program and tool format can be imported. Raises `ConfigError`."""
+    """Check that the agent's program and tool format can be imported. Raises `ConfigError`."""
     if recipe.agent is not None:
         load_piece(recipe.agent.program, "agent.program")
         tool_format(recipe.agent.tool_format, "agent.tool_format")
 
 
 def check_context(recipe: Recipe, context: int | None) -> None:
-    """The model's context is longer than a reply and holds `rollout.max_context_tokens`. Raises `ConfigError`."""
+    """Check that the model's context is longer than a reply and holds `rollout.max_context_tokens`. Raises
+    `ConfigError`."""
     if context is None:
         return
     for key, tokens in recipe.reply_limits.items():
@@ -204,12 +215,14 @@ def check_context(recipe: Recipe, context: int | None) -> None:
         )
 
 
-def check_dataset(config: DatasetConfig) -> None:
+def check_dataset(config: DatasetConfig, key: str = "data.train") -> None:
     """The files of a local dataset are there and, where that is cheap to see, their first row makes a task
-    or can be read as a pair.
+    or can be read as a pair; a function that makes tasks can be called with its arguments.
 
-    Raises `DataError`.
+    `key` is the dataset's in the recipe. Raises `DataError`, `ConfigError`.
     """
+    if config.tasks is not None:
+        check_tasks(config, key)
     if config.path is None:
         return
     plain = [file for file in local_files(config) if file.suffix == ".jsonl"]
@@ -222,8 +235,8 @@ def check_dataset(config: DatasetConfig) -> None:
 
 
 def first_rows(config: DatasetConfig, most: int) -> list[dict[str, Any]]:
-    """The first rows of a dataset in local JSONL; none of any other, which would have to be loaded. Lines that are no
-    row are passed over."""
+    """The first rows of a local JSONL dataset; none of any other, which would have to be loaded. Lines that are not
+    rows are skipped."""
     plain = [file for file in local_files(config) if file.suffix == ".jsonl"] if config.path is not None else []
     if not plain:
         return []
@@ -233,14 +246,14 @@ def first_rows(config: DatasetConfig, most: int) -> list[dict[str, Any]]:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether `name` is for the hub: it looks like `owner/name`, and nothing here goes by that name or that folder."""
+    """Whether `name` is a hub name: it looks like `owner/name`, and no such file or folder exists locally."""
     path = Path(name)
     here = path.exists() or (len(path.parts) > 1 and Path(path.parts[0]).is_dir())
     return not here and HUB_NAME.fullmatch(name) is not None
 
 
 def read_model_config(folder: Path, key: str = "model.path") -> dict[str, Any]:
-    """`config.json` of the Hugging Face folder that `key` of the recipe names. Raises `ModelError`."""
+    """`config.json` of the Hugging Face folder that the recipe's `key` names. Raises `ModelError`."""
     if not folder.is_dir():
         raise ModelError(f"{folder}: there is no such model folder; give a Hugging Face folder or a hub name")
     try:
@@ -257,7 +270,7 @@ def read_model_config(folder: Path, key: str = "model.path") -> dict[str, Any]:
 
 
 def context_tokens(model_config: dict[str, Any]) -> int | None:
-    """Longest context of a model, from its `config.json`; None where it does not say."""
+    """Maximum context of a model, from its `config.json`; None where it is not given."""
     text = text_config(model_config)
     limit = text.get("max_position_embeddings", text.get("n_positions"))
     return limit if isinstance(limit, int) else None

@@ -1,4 +1,4 @@
-"""Where the models that a recipe names really are: a run folder stands for the model of its newest checkpoint."""
+"""Resolve the models that a recipe names: a run folder is replaced by the model of its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Values = Mapping[str, Any]
 
 
 def located(loaded: LoadedRecipe, *, resumed: bool = False) -> LoadedRecipe:
-    """The recipe with every run folder replaced by the Hugging Face folder in it; names of other kinds stay.
+    """The recipe with every run folder replaced by the Hugging Face folder in it; other names are unchanged.
 
-    A run that is `resumed` keeps the checkpoints that stood for its run folders when it began, whatever these have come
-    to since. Raises `CheckpointError` for a run that has left no finished checkpoint.
+    A `resumed` run keeps the checkpoints that its run folders resolved to when it began, even if newer ones exist.
+    Raises `CheckpointError` for a run without a finished checkpoint.
     """
     recorded = loaded.recipe.run_dir / "recipe.yaml"
     before = read_yaml(recorded) if resumed and recorded.is_file() else {}
@@ -28,7 +28,7 @@ def located(loaded: LoadedRecipe, *, resumed: bool = False) -> LoadedRecipe:
 
 
 def with_folders(recipe: Recipe, before: Values) -> Recipe:
-    """See `located`. `before` are the values of the same recipe when the run began."""
+    """Implements `located`. `before` are the values of the same recipe when the run began."""
     trainer, critic, began = recipe.trainer, recipe.trainer.critic, _below(before, "trainer")
     changed_critic = critic and _changed(critic, "path", critic.path, _below(began, "critic"))
     changed_trainer = _changed(trainer, "reference_path", trainer.reference_path, began)
@@ -58,7 +58,7 @@ def _below(values: Values, key: str) -> Values:
 
 
 def model_folder_of(name: str) -> str:
-    """The model folder in a run folder; any other name as it is."""
+    """The model folder in a run folder; any other name unchanged."""
     path = Path(name).expanduser()
     if (path / CHECKPOINTS).is_dir():
         return model_folder(str(path))

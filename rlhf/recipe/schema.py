@@ -1,4 +1,4 @@
-"""A recipe: the parts' settings composed, and checked across the parts, without torch, ray or vllm."""
+"""The schema of a recipe: the settings of all parts, with checks across parts; without torch, ray or vllm."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from rlhf.reward.config import RewardConfig
 from rlhf.rollout.config import RolloutConfig, SamplingConfig
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.runs.config import RunConfig
-from rlhf.trainer.algorithm import is_corrected, needs_reference
-from rlhf.trainer.composition import check_composition
+from rlhf.trainer.algorithms.composition import check_composition
+from rlhf.trainer.algorithms.registry import is_corrected, needs_reference
 from rlhf.trainer.config import TrainerConfig
 
 
 class CallbackConfig(Config):
-    """Something of one's own between updates; `module:Class` alone is short for one without arguments."""
+    """A user-defined callback between updates; `module:Class` alone is short for one without arguments."""
 
     call: str
     """`module:Class` of an `rlhf.Callback`."""
     arguments: dict[str, Any] = Field(default_factory=dict)
-    """What it is made with."""
+    """Keyword arguments of the class."""
 
     @model_validator(mode="before")
     @classmethod
@@ -44,33 +44,37 @@ class CallbackConfig(Config):
 
 
 class Recipe(Config):
-    """Everything that decides a run."""
+    """All settings of a run."""
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the run and of its folder."""
     kind: str = "rl"
-    """`rl`: reinforcement learning; `distill`: a policy follows its teacher (`trainer.reference_path`) on samples of
-    its own; `offline`: reinforcement learning from recorded episodes (`data.episodes`); `sft`: supervised fine-tuning;
-    `reward_model`: a model of preferences, for `reward.model`; `preference`: a policy that learns from the pairs
-    themselves (DPO, IPO, KTO); or your own `module:function`. All on the same learner."""
+    """`rl`: reinforcement learning; `distill`: the policy learns from its teacher (`trainer.reference_path`) on its own
+    samples; `offline`: reinforcement learning from recorded episodes (`data.episodes`); `sft`: supervised fine-tuning;
+    `reward_model`: a model of preferences, for `reward.model`; `preference`: direct preference optimization of the
+    policy (DPO, IPO, KTO); or your own `module:function`. All use the same learner."""
     kind_arguments: dict[str, Any] = Field({})
-    """Keyword arguments of a kind of your own."""
+    """Keyword arguments of your own kind."""
     seed: int = Field(0, ge=0)
-    """Decides the order of tasks and every draw."""
+    """Seed of the order of tasks and of every random draw."""
     model: ModelConfig
     data: DataConfig
     sampling: SamplingConfig = SamplingConfig()
     rollout: RolloutConfig = RolloutConfig()
     reward: RewardConfig = RewardConfig()
     environment: EnvironmentConfig | None = None
-    """What episodes are played against; without one a task is one question and one reply."""
+    """The environment of the episodes; without one a task is one question and one reply."""
     agent: AgentConfig | None = None
     """A program that drives the episodes instead, as a client of the policy."""
     trainer: TrainerConfig = TrainerConfig()
     cluster: ClusterConfig = ClusterConfig()
     run: RunConfig = RunConfig()
     callbacks: tuple[CallbackConfig, ...] = ()
-    """What is done between updates beside what the system does, in this order."""
+    """User-defined callbacks between updates, called after the built-in ones, in this order."""
+    python_path: tuple[str, ...] = ()
+    """Folders in which the modules of `module:function` are found, after the one the command runs in and what is
+    installed. A module that is in none of these and lies beside the recipe's file or above it is found by itself; then
+    its folder is written here."""
 
     @field_validator("kind")
     @classmethod
@@ -101,18 +105,9 @@ class Recipe(Config):
         self._routing_is_heard()
         self._attention_can_be_shared()
         self._source_is_that_of_the_kind()
-        if self.model.warmup and not self.data.made and not (self.environment and self.environment.demonstrations):
-            raise ValueError(
-                "model.warmup needs demonstrations, and only data.train.sorting, data.train.programs and "
-                "environment.demonstrations make them; for your own data run a recipe of kind: sft first and start "
-                "from its checkpoint (model.path)"
-            )
         self._environment_is_played()
         for key, one in self.data.train_sets.items():
-            if self.kind == "sft" and one.made and not self.data.made:
-                made = "sorting" if one.sorting else "programs"
-                raise ValueError(f"{key}.{made} has demonstrations only alone, not in a list; give it as data.train")
-            if self.kind == "sft" and one.path and not one.demonstration_column:
+            if self.kind == "sft" and not one.demonstration_column:
                 raise ValueError(f"{key}.response_column is required by kind: sft: the column with the demonstration")
         for key, dataset in self.data.sets.items():
             if dataset.seeds and self.environment is None:
@@ -122,7 +117,7 @@ class Recipe(Config):
                     f"reward.kind: {self.reward.kind} compares with an answer, and {key}.seeds have none; use "
                     "reward.kind: environment"
                 )
-            if self.plays and self.reward.needs_answer and dataset.answer_column is None:
+            if self.plays and self.reward.needs_answer and dataset.path and dataset.answer_column is None:
                 raise ValueError(
                     f"{key}.answer_column is null, but reward.kind: {self.reward.kind} compares with an answer; "
                     "name its column"
@@ -156,7 +151,7 @@ class Recipe(Config):
             )
 
     def _updates_are_read(self) -> None:
-        """What an update of this kind would not read."""
+        """Refuse settings that an update of this kind would not read."""
         trainer, examples = self.trainer, self.kind in OF_EXAMPLES
         if self.kind_arguments and not self.is_own_kind:
             raise ValueError(f"kind_arguments are those of a kind of your own; kind is {self.kind}")
@@ -194,7 +189,7 @@ class Recipe(Config):
 
     def _pairs_are_there(self) -> None:
         for key, dataset in self.data.sets.items():
-            if not dataset.sorting and not dataset.holds_pairs:
+            if not dataset.holds_pairs:
                 raise ValueError(
                     f"{key}.chosen_column and rejected_column are required by kind: {self.kind}: the two replies"
                 )
@@ -218,11 +213,11 @@ class Recipe(Config):
             )
 
     def _adapters_can_travel(self) -> None:
-        backend = self.trainer.publish.backend
+        backend = self.trainer.weight_sync.backend
         if self.model.publishes_adapters and backend not in ("auto", "gloo"):
             raise ValueError(
-                f"trainer.publish.backend is {backend}, but model.lora.publish: adapter travels by gloo alone; "
-                "use auto, or publish: merged"
+                f"trainer.weight_sync.backend is {backend}, but model.lora.weight_sync: adapter travels by gloo alone; "
+                "use auto, or weight_sync: merged"
             )
 
     def _routing_is_heard(self) -> None:
@@ -264,7 +259,7 @@ class Recipe(Config):
             )
 
     def _votes_are_answers(self) -> None:
-        """A whole reply is an answer only where the reward compares it whole."""
+        """Refuse votes over whole replies, unless the reward compares the whole reply."""
         for name, one in self.data.eval_sets.items():
             if one.majority_at and one.vote_after is None and self.reward.kind != "exact":
                 raise ValueError(
@@ -284,7 +279,7 @@ class Recipe(Config):
             raise ValueError("data.eval is given, but nothing scores its replies: give reward.kind, for instance exact")
 
     def _judged_replies_have_company(self) -> None:
-        """A judge that compares needs two replies to a problem."""
+        """A judge that compares needs at least two replies to a problem."""
         asked = {self.data.eval_key(name): one.samples for name, one in self.data.eval_sets.items()}
         counts = {"trainer.group_size": self.trainer.group_size} | {f"{key}.samples": n for key, n in asked.items()}
         for key, count in counts.items():
@@ -305,13 +300,18 @@ class Recipe(Config):
         return self.kind in PLAYED
 
     @property
+    def tasks_ask(self) -> bool:
+        """Whether tasks say themselves what is asked, and no environment or agent does."""
+        return self.environment is None and self.agent is None
+
+    @property
     def is_own_kind(self) -> bool:
-        """Whether the kind is the user's own, of which nobody knows what it reads."""
+        """Whether the kind is user-defined, so that the settings it reads are unknown."""
         return is_piece(self.kind)
 
     @property
     def reply_limits(self) -> dict[str, int]:
-        """Every longest reply that the recipe asks for, by its key."""
+        """All maximum reply lengths in the recipe, by key."""
         evaluated = {
             f"{self.data.eval_key(name)}.max_tokens": one.max_tokens
             for name, one in self.data.eval_sets.items()

@@ -1,27 +1,31 @@
-"""Which workers a recipe needs: plain data for the placement plan, without torch, ray or vllm."""
+"""The workers that a recipe needs: plain data for the placement plan, without torch, ray or vllm."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from rlhf.cluster.resources import Role
+from rlhf.env.config import ENVIRONMENT
 from rlhf.recipe.schema import Recipe
+from rlhf.reward.config import ScorerConfig
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer.environment import rank_environment
+from rlhf.trainer.rank.process_variables import rank_environment
 
-ENGINE, LEARNER, REWARD, ENVIRONMENT = "engine", "learner", "reward", "environment"
+ENGINE, LEARNER, REWARD = "engine", "learner", "reward"
 
 
 def roles_of(recipe: Recipe) -> tuple[Role, ...]:
-    """Learner ranks and, for RL, engines, reward models and environment servers; in this order they are placed."""
+    """Learner ranks and, for RL, engines, reward models and environment servers, in the order of placement."""
     learner = Role(
         name=LEARNER,
+        python_path=recipe.python_path,
         count=recipe.trainer.deepspeed.ranks,
-        factory="rlhf.trainer.learner_worker:LearnerWorker",
-        imports="rlhf.trainer.learner_worker:import_ranks",
+        factory="rlhf.trainer.rank.learner_worker:LearnerWorker",
+        imports="rlhf.trainer.rank.learner_worker:import_ranks",
         cpus=recipe.trainer.deepspeed.cpus_per_rank,
         gpus=recipe.trainer.deepspeed.gpus_per_rank,
-        layout=recipe.cluster.learners,
+        layout=recipe.cluster.learner_placement,
         env=rank_environment(learner_device(recipe)),
         start_timeout_seconds=recipe.trainer.deepspeed.start_timeout_seconds,
         hint="trainer.deepspeed.ranks, trainer.deepspeed.cpus_per_rank or trainer.deepspeed.gpus_per_rank",
@@ -31,12 +35,13 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
 
 
 def playing_roles(recipe: Recipe) -> tuple[Role, ...]:
-    """What episodes need, and an evaluation too."""
-    return (engine_role(recipe), *reward_roles(recipe), *environment_roles(recipe))
+    """The workers that episodes need, also in an evaluation."""
+    roles = (engine_role(recipe), *reward_roles(recipe), *environment_roles(recipe))
+    return tuple(replace(role, python_path=recipe.python_path) for role in roles)
 
 
 def engine_role(recipe: Recipe) -> Role:
-    """The engines alone: what an evaluation needs."""
+    """The engines only: what an evaluation needs."""
     rollout = recipe.rollout
     return Role(
         name=ENGINE,
@@ -54,7 +59,7 @@ def engine_role(recipe: Recipe) -> Role:
 
 
 def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
-    """The reward models, where the reward is one."""
+    """The reward model's workers, where the reward has one."""
     reward = recipe.reward.model_scorer
     if reward is None:
         return ()
@@ -65,7 +70,7 @@ def reward_roles(recipe: Recipe) -> tuple[Role, ...]:
             factory="rlhf.reward.model_worker:RewardModelWorker",
             cpus=reward.cpus_per_worker,
             gpus=reward.gpus_per_worker,
-            env={"DS_ACCELERATOR": "cpu"} if reward_device(recipe) == "cpu" else {},
+            env={"DS_ACCELERATOR": "cpu"} if reward_device(reward) == "cpu" else {},
             concurrency=1,
             start_timeout_seconds=reward.start_timeout_seconds,
             hint="reward.workers, reward.cpus_per_worker or reward.gpus_per_worker",
@@ -90,23 +95,25 @@ def environment_roles(recipe: Recipe) -> tuple[Role, ...]:
     )
 
 
-def reward_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
-    reward = recipe.reward.model_scorer
-    return "cuda" if reward and reward.gpus_per_worker else "cpu"
+def reward_device(scorer: ScorerConfig) -> Literal["cpu", "cuda"]:
+    """The device of reward models: `cuda` if they reserve GPUs."""
+    return "cuda" if scorer.gpus_per_worker else "cpu"
 
 
 def engine_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
+    """The device of engines: `cuda` if they reserve GPUs."""
     return "cuda" if recipe.rollout.gpus_per_engine else "cpu"
 
 
 def learner_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
+    """The device of learner ranks: `cuda` if they reserve GPUs."""
     return "cuda" if recipe.trainer.deepspeed.gpus_per_rank else "cpu"
 
 
 def transfer_backend(recipe: Recipe) -> Literal["gloo", "nccl", "ipc"]:
     """`auto` resolved: gloo unless both sides have GPUs, and for adapters, which are small; ipc where an engine and a
-    rank share one."""
-    chosen = recipe.trainer.publish.backend
+    rank share a GPU."""
+    chosen = recipe.trainer.weight_sync.backend
     if chosen != "auto":
         return chosen
     if recipe.model.publishes_adapters or "cpu" in (engine_device(recipe), learner_device(recipe)):

@@ -1,4 +1,5 @@
-"""Replies that deserve nothing, and that rewards are known to accept. Pure: the same question gives the same corpus."""
+"""Replies that deserve no reward and that reward functions are known to accept. Pure: a question always gives the same
+corpus."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 LONG = 100_000
-"""Characters of a long reply."""
+"""Length of a long reply, in characters."""
 LOOK_ALIKES = str.maketrans(
     "0123456789aceopxyAEOPX",
     "".join(map(chr, range(0xFF10, 0xFF1A)))
@@ -18,7 +19,7 @@ ZERO_WIDTH = "\u200b"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiz:
-    """One question, its answer, answers that are wrong, and how a reply states one: `{answer}` stands for it."""
+    """One question, its answer, wrong answers, and how a reply states an answer: `{answer}` is the placeholder."""
 
     prompt: str
     answer: str
@@ -31,7 +32,7 @@ class Quiz:
 
 
 def adversarial_replies(quiz: Quiz) -> Mapping[str, str]:
-    """Replies by what is wrong with them. None is a good answer to the question."""
+    """Replies, keyed by what is wrong with each. None of them is a good answer to the question."""
     right, wrong = quiz.saying(quiz.answer), quiz.saying(quiz.wrong[0])
     options = [quiz.wrong[0], quiz.answer, *quiz.wrong[1:]]
     return {

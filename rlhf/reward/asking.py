@@ -1,4 +1,5 @@
-"""A reward asked about texts: replies to one question become a group, so that judges that compare have company."""
+"""Score plain texts with a reward: replies to one question become a group, so that comparing judges have several to
+compare."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from rlhf.types import EpisodeStatus, Message, Scored, Segment, Task, TokenKind,
 
 
 async def score_replies(reward: RewardFunction, questions: Sequence[ReplyToScore]) -> list[Scored | Unscored]:
-    """One score a question, in order. Neighbours that share prompt and label are one group."""
+    """One score per question, in order. Adjacent questions with the same prompt and label form one group."""
     groups = [list(group) for _, group in groupby(questions, key=lambda question: (question.prompt, question.label))]
     scored = await asyncio.gather(*(_ask_group(reward, group) for group in groups))
     return [score for scores in scored for score in scores]
@@ -26,7 +27,7 @@ async def _ask_group(reward: RewardFunction, group: Sequence[ReplyToScore]) -> l
 
 
 def task_of(question: ReplyToScore) -> Task:
-    """A task as far as text tells. A reward of one's own reads `prompt`, `label` and `answer` in its row."""
+    """A task made from text alone. A custom reward reads `prompt`, `label` and `answer` in its row."""
     label = question.label
     return Task(
         id="served",
@@ -37,13 +38,13 @@ def task_of(question: ReplyToScore) -> Task:
 
 
 def reply_to(task: Task, question: ReplyToScore) -> Trajectory:
-    """An episode of which only the text is known, or only the tokens."""
+    """A trajectory of which only the text, or only the tokens, are known."""
     segments = (segment_of(question.token_ids),) if question.token_ids is not None else ()
     return Trajectory(task=task, segments=segments, status=EpisodeStatus.TERMINATED, response=question.response)
 
 
 def segment_of(token_ids: Sequence[int]) -> Segment:
-    """Tokens of which nothing else is known: all of them count as the policy's."""
+    """A segment of bare tokens: all of them count as the policy's actions."""
     count = len(token_ids)
     return Segment(
         token_ids=np.array(token_ids, np.int32),

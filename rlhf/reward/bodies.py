@@ -1,4 +1,4 @@
-"""What reward servers are sent and answer: every shape's body becomes questions, and scores become its answer."""
+"""Request and response bodies of reward servers: each API's body becomes questions, and scores become its response."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rlhf.types import Unscored
 
 QUESTIONS = 4096
-"""Most replies of one request."""
+"""Maximum number of replies in one request."""
 Values = Sequence[float]
 Label = str | int | float | None
 Token = Annotated[int, Field(ge=0, lt=2**31)]
@@ -20,7 +20,7 @@ Token = Annotated[int, Field(ge=0, lt=2**31)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyToScore:
-    """One reply to be scored; by its token ids, prompt included, where these are what was sent."""
+    """One reply to score; by its token ids, prompt included, where token ids were sent."""
 
     prompt: str
     response: str
@@ -29,20 +29,20 @@ class ReplyToScore:
 
 
 class Body(Protocol):
-    """A request of some shape."""
+    """A request body of one API."""
 
     def questions(self) -> list[ReplyToScore]: ...
     def answer(self, values: Values) -> Any: ...
 
 
 class _Body(BaseModel):
-    """Other keys are for other servers, and are left alone. A NaN is no JSON."""
+    """Unknown keys are ignored: they are meant for other servers. NaN is not valid JSON."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
 
 class GetReward(_Body):
-    """OpenRLHF's. A query is the prompt with the reply behind it."""
+    """The body of OpenRLHF's API. A query is the prompt followed by the reply."""
 
     query: list[str] = Field(min_length=1, max_length=QUESTIONS)
     prompts: list[str] | None = None
@@ -67,7 +67,7 @@ class GetReward(_Body):
         return {"rewards": list(values), "scores": list(values), "extra_logs": {}}
 
     def partial(self, scores: Sequence[float | Unscored]) -> dict[str, Any]:
-        """An answer with a null where there is no score, for clients that said that they read one."""
+        """A response with a null for each missing score, for clients that declared that they accept nulls."""
         values = [None if isinstance(score, Unscored) else score for score in scores]
         lost = [
             {"index": index, "kind": score.kind, "detail": score.detail}
@@ -78,7 +78,7 @@ class GetReward(_Body):
 
 
 class SlimeBody(_Body):
-    """slime's: one reply, and the answer is the number."""
+    """The body of slime's API: one reply; the response is the number."""
 
     prompt: str | list[dict[str, Any]] = ""
     response: str
@@ -92,7 +92,8 @@ class SlimeBody(_Body):
 
 
 class _VllmBody(_Body):
-    """What vLLM's shapes share. `label` is ours: the answer that a rule compares with."""
+    """Fields that vLLM's APIs share. `label` is an extension of this library: the reference answer that a rule compares
+    with."""
 
     model: str | None = None
     label: Label = None
@@ -105,7 +106,7 @@ class _VllmBody(_Body):
 
 
 class _InputBody(_VllmBody):
-    """Whole texts to be scored, or their token ids."""
+    """Whole texts to score, or their token ids."""
 
     input: str | list[str] | list[Token] | list[list[Token]] = Field(min_length=1, max_length=2**26)
 
@@ -121,7 +122,7 @@ class _InputBody(_VllmBody):
 
 
 class ClassifyBody(_InputBody):
-    """vLLM's `/classify`, of a model with one label."""
+    """The body of vLLM's `/classify`, for a model with one label."""
 
     def answer(self, values: Values) -> dict[str, Any]:
         entries = [
@@ -132,7 +133,7 @@ class ClassifyBody(_InputBody):
 
 
 class PoolingBody(_InputBody):
-    """vLLM's `/pooling`."""
+    """The body of vLLM's `/pooling`."""
 
     def answer(self, values: Values) -> dict[str, Any]:
         entries = [{"index": index, "object": "pooling", "data": [value]} for index, value in enumerate(values)]
@@ -140,7 +141,8 @@ class PoolingBody(_InputBody):
 
 
 class ScoreBody(_VllmBody):
-    """vLLM's `/score`: `text_1` is what was asked, `text_2` the replies; one of the first serves all of the second."""
+    """The body of vLLM's `/score`: `text_1` is the prompt, `text_2` the replies; a single `text_1` applies to all of
+    `text_2`."""
 
     text_1: str | list[str]
     text_2: str | list[str] = Field(min_length=1, max_length=2**26)

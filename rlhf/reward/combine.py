@@ -1,4 +1,4 @@
-"""Several rewards as one: a weighted sum with named parts."""
+"""Combine several rewards into a weighted sum with named parts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rlhf.types import Scored, Task, Trajectory, Unscored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedReward:
-    """One of several rewards, and what its number is multiplied with."""
+    """One of several rewards, and its weight."""
 
     weight: float
     reward: LiveReward
 
 
 class CombinedReward:
-    """A `RewardFunction` that is the weighted sum of others, all asked at once. Its parts are their numbers before
-    weighting."""
+    """A `RewardFunction` that is the weighted sum of others, which are all called concurrently. `parts` holds their
+    scores before weighting."""
 
     def __init__(self, parts: Mapping[str, WeightedReward]) -> None:
         self._parts = parts
@@ -42,8 +42,8 @@ class CombinedReward:
 
 
 def combined(scores: Mapping[str, Scored | Unscored], weights: Mapping[str, float]) -> Scored | Unscored:
-    """The weighted sum of one reply's scores. Without a number of one part there is no sum: leaving it out, or counting
-    it 0, would be another reward."""
+    """The weighted sum of one reply's scores. If one part has no score, neither has the sum: leaving the part out, or
+    counting it as 0, would be a different reward."""
     for name, score in scores.items():
         if isinstance(score, Unscored):
             return Unscored(kind=f"{name}: {score.kind}", detail=score.detail)

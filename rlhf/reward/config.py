@@ -1,4 +1,4 @@
-"""What is rewarded."""
+"""Settings of rewards."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rlhf.config import Config, compiled_pattern
-from rlhf.http.config import CassetteConfig, HttpConfig
-from rlhf.reward.code_config import CodeRewardConfig
+from rlhf.http.config import HttpConfig, RecordingConfig
+from rlhf.reward.code.config import CodeRewardConfig
 
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 
 
 class RemoteConfig(Config):
-    """A reward server that somebody runs."""
+    """An external reward server."""
 
     url: Url
-    """Address of the server, without the path of its shape: http://127.0.0.1:8100, say."""
-    shape: Literal["openrlhf", "slime", "vllm_classify", "vllm_pooling", "vllm_score"] = "openrlhf"
-    """What it speaks: OpenRLHF's `POST /get_reward`, slime's `POST /`, or vLLM's `/classify`, `/pooling`, `/score`."""
+    """Address of the server, without the path of its API, for example http://127.0.0.1:8100."""
+    api: Literal["openrlhf", "slime", "vllm_classify", "vllm_pooling", "vllm_score"] = "openrlhf"
+    """The server's API: OpenRLHF's `POST /get_reward`, slime's `POST /`, or vLLM's `/classify`, `/pooling`,
+    `/score`."""
     model: str | None = None
-    """Name of the model, for vLLM's shapes."""
+    """Name of the model, for vLLM's APIs."""
     sends: Literal["text", "tokens"] = "text"
-    """`tokens` sends `vllm_classify` and `vllm_pooling` the token ids as they were sampled: for a reward model with the
-    policy's tokenizer."""
+    """`tokens` sends the sampled token ids to `vllm_classify` and `vllm_pooling`: for a reward model with the policy's
+    tokenizer."""
     token_env: str | None = None
     """Environment variable with the bearer token."""
 
     @model_validator(mode="after")
     def _complete(self) -> RemoteConfig:
-        if self.sends == "tokens" and self.shape not in ("vllm_classify", "vllm_pooling"):
-            raise ValueError(f"sends: tokens is for vllm_classify and vllm_pooling; shape {self.shape} reads text")
+        if self.sends == "tokens" and self.api not in ("vllm_classify", "vllm_pooling"):
+            raise ValueError(f"sends: tokens is for vllm_classify and vllm_pooling; api {self.api} reads text")
         return self
 
 
@@ -40,22 +41,22 @@ class JudgeConfig(Config):
     """A generative judge behind an OpenAI-compatible endpoint."""
 
     url: Url
-    """Address of the endpoint with its version: http://127.0.0.1:8000/v1, say."""
+    """Address of the endpoint with its version, for example http://127.0.0.1:8000/v1."""
     model: str
-    """Name of the judging model."""
+    """Name of the judge model."""
     mode: Literal["pointwise", "pairwise"] = "pointwise"
-    """`pointwise`: every reply gets a mark; `pairwise`: the replies of a group are compared two by two, each pair in
-    both orders, and a reply's reward is the share of its comparisons that it won, a tie counting half."""
+    """`pointwise`: every reply gets a mark; `pairwise`: the replies of a group are compared in pairs, each pair in both
+    orders, and a reply's reward is the share of its comparisons that it won, a tie counting half."""
     rubric: str = "Judge how correct and how helpful the reply is."
-    """What the judge is told to look at."""
+    """The criteria that the judge is given."""
     low: float = 0
-    """The worst mark (pointwise). Rewards are marks brought to 0 … 1."""
+    """The worst mark (pointwise). Rewards are marks scaled to 0 … 1."""
     high: float = 10
     """The best mark (pointwise)."""
     max_tokens: int = Field(1024, ge=1)
-    """Longest verdict, with its reasons."""
+    """Maximum length of a verdict in tokens, its reasons included."""
     temperature: float = Field(0, ge=0)
-    """Of the judge's sampling."""
+    """Sampling temperature of the judge."""
     token_env: str | None = None
     """Environment variable with the bearer token."""
 
@@ -67,11 +68,11 @@ class JudgeConfig(Config):
 
 
 UNBREAKABLE = ("exact", "format", "environment", "combined", "none")
-"""Kinds that no reply can break: they give every one a number, or have none whatever it says."""
+"""Kinds that cannot fail because of a reply: they score every reply, or the missing score has another cause."""
 LOWEST = {"regex": 0.0, "math": 0.0, "code": 0.0}
-"""What kinds give at least, where a reply alone decides whether they break."""
+"""Lowest score of kinds that can fail because of a reply alone."""
 HIGHEST = {"regex": 1.0, "math": 1.0, "code": 1.0}
-"""And at most."""
+"""Highest score of these kinds."""
 
 
 class ScorerConfig(Config):
@@ -92,51 +93,51 @@ class ScorerConfig(Config):
         "none",
     ] = "exact"
     """`exact`: the reply equals the answer; `regex`: `pattern` is found, and the group of its last match (where it has
-    one) equals the answer; `format`: the reply is made of `tags`; `math`: math-verify finds the same value; `code`:
+    one) equals the answer; `format`: the reply consists of `tags`; `math`: math-verify finds the same value; `code`:
     unit tests of the row, run on the reply's code in a sandbox; `function`: your own; `model`: the score of a reward
-    model; `remote`: a reward server; `judge`: a model that is asked for a verdict; `environment`: the sum of what the
-    environment gave the turns; `combined`: the weighted sum of `parts`; `none`: nothing is scored and every episode
-    counts 0, for what reads no reward (kind: distill)."""
+    model; `remote`: a reward server; `judge`: a model that is asked for a verdict; `environment`: the sum of the
+    environment's rewards of all turns; `combined`: the weighted sum of `parts`; `none`: no scoring, every episode
+    counts 0, for training that reads no reward (kind: distill)."""
     tags: tuple[str, ...] = Field(("think", "answer"), min_length=1)
-    """Names of the blocks that make up a reply of kind `format`, in order, each there once and not empty."""
+    """Names of the blocks that make up a reply of kind `format`, in order; each must occur once and not be empty."""
     pattern: str | None = None
     """Regular expression of kind `regex`."""
     function: str | None = None
     """`module:function` of kind `function`: `(response, row, **arguments) -> float`, run in a worker process that can
     be killed."""
     arguments: dict[str, Any] = Field({})
-    """Keyword arguments of the function of kind `function`, as plain as JSON."""
+    """Keyword arguments of the function of kind `function`: JSON types only."""
     model: str | None = None
     """Reward model of kind `model`: a folder or hub name of a sequence-classification model with one label, or the run
     folder of a recipe of kind: reward_model. Its tokenizer is the policy's."""
     workers: int = Field(1, ge=1)
     """Worker processes of kinds `regex`, `math`, `function` and `model`."""
     variables: tuple[str, ...] = ()
-    """Names of environment variables that worker processes get beside the usual ones, such as PATH: where a function
-    of yours asks a server, the name of its token. No other token of yours reaches them."""
+    """Names of environment variables that worker processes receive in addition to the usual ones, such as PATH: where
+    your function calls a server, the name of its token. Worker processes receive no other token."""
     timeout_seconds: float = Field(10, gt=0)
-    """Deadline for one response; a scorer that passes it is killed and the response is unscored. For kind `model`, the
-    deadline for one batch of responses; for kinds `remote` and `judge`, for one attempt of a request."""
+    """Deadline for one response; a scorer that exceeds it is killed, and the response is unscored. For kind `model`,
+    the deadline for one batch of responses; for kinds `remote` and `judge`, for one attempt of a request."""
     on_scorer_failure: Literal["unscored"] | Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """What becomes of a reply over which the scorer breaks (it hangs, raises, dies, gives no number or no verdict):
-    `unscored` leaves it out of training, a number is its score. Where nothing is given, kinds `regex`, `math` and
-    `code` score it 0, their lowest, and as parts with a negative weight 1, their highest; the others leave it out. See
-    docs/your-own-data-and-reward.md for what a policy can do with each."""
+    """The score of a reply that makes the scorer fail (it hangs, raises, dies, or returns no number or verdict):
+    `unscored` leaves the reply out of training, a number is its score. By default, kinds `regex`, `math` and `code`
+    score it 0, their lowest, and as parts with a negative weight 1, their highest; other kinds leave it out.
+    docs/your-own-data-and-reward.md explains what a policy can exploit with each."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the reward model."""
     tokens_per_batch: int = Field(4096, ge=1)
-    """Tokens that a reward model computes at once."""
+    """Maximum tokens of one forward pass of a reward model."""
     cpus_per_worker: float = Field(0.5, gt=0)
-    """Cores a reward model's worker takes; threads are its floor, at least 1."""
+    """CPU cores reserved for a reward model's worker; the number of threads is this rounded down, at least 1."""
     gpus_per_worker: float = Field(0, ge=0)
-    """GPUs a reward model's worker takes."""
+    """GPUs reserved for a reward model's worker."""
     start_timeout_seconds: float = Field(300, gt=0)
-    """Deadline for a reward model to load."""
+    """Deadline for loading a reward model."""
     code: CodeRewardConfig = CodeRewardConfig()
     remote: RemoteConfig | None = None
     judge: JudgeConfig | None = None
     http: HttpConfig = HttpConfig()
-    cassette: CassetteConfig | None = None
+    recording: RecordingConfig | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> ScorerConfig:
@@ -162,19 +163,19 @@ class ScorerConfig(Config):
                 f"reward.on_scorer_failure is given, but reward.kind: {self.kind} cannot break over a reply; leave it "
                 "out, or give it to the parts that can"
             )
-        if self.cassette and not (self.remote or self.judge):
-            raise ValueError("reward.cassette records servers, and only kinds remote and judge ask one")
+        if self.recording and not (self.remote or self.judge):
+            raise ValueError("reward.recording records servers, and only kinds remote and judge ask one")
         return self
 
     @property
     def worth_of_failures(self) -> float | None:
-        """The score of a reply over which the scorer breaks; None where it has none."""
+        """The score of a reply that makes the scorer fail; None where it stays unscored."""
         given = self._worst if self.on_scorer_failure is None else self.on_scorer_failure
         return None if isinstance(given, str) else given
 
     @property
     def _worst(self) -> float | None:
-        """What the kind gives to the replies that it likes least; None where nobody knows."""
+        """The lowest score of the kind; None where it is unknown."""
         return LOWEST.get(self.kind)
 
     @property
@@ -186,20 +187,20 @@ class ScorerConfig(Config):
 
     @property
     def needs_prompt(self) -> bool:
-        """Whether the scorer reads what was asked."""
+        """Whether the scorer reads the prompt."""
         return self.kind in ("remote", "judge")
 
     @property
     def asks(self) -> bool:
-        """Whether a server is asked; one that is replayed is not, and needs no token."""
-        return self.kind in ("remote", "judge") and not (self.cassette and self.cassette.mode == "replay")
+        """Whether a server is called; a replayed recording calls none, and needs no token."""
+        return self.kind in ("remote", "judge") and not (self.recording and self.recording.mode == "replay")
 
 
 class PartConfig(ScorerConfig):
-    """A scorer within a combination."""
+    """A part of a combined reward."""
 
     weight: float = Field(1, allow_inf_nan=False)
-    """What its number is multiplied with; negative for what is to be avoided, 0 for what is only to be recorded."""
+    """Weight of its score; negative for a penalty, 0 to record it only."""
 
     @model_validator(mode="after")
     def _plain(self) -> PartConfig:
@@ -209,16 +210,16 @@ class PartConfig(ScorerConfig):
 
     @property
     def _worst(self) -> float | None:
-        """Of a penalty that is the whole of it: else a reply that breaks the rule would go without."""
+        """For a penalty, the highest score: otherwise a reply that makes the rule fail would avoid the penalty."""
         return HIGHEST.get(self.kind) if self.weight < 0 else super()._worst
 
 
 class RewardConfig(ScorerConfig):
-    """What an episode is worth: one scorer, or the weighted sum of several."""
+    """The reward of an episode: one scorer, or the weighted sum of several."""
 
     parts: dict[str, PartConfig] = Field(default={})
-    """Scorers of kind `combined`, by name: each has a `weight` and the keys of a reward. A reply that one of them
-    cannot score has no reward."""
+    """Parts of kind `combined`, by name: each has a `weight` and the keys of a reward. A reply that one part cannot
+    score has no reward."""
 
     @model_validator(mode="after")
     def _parts_are_there(self) -> RewardConfig:
@@ -230,24 +231,24 @@ class RewardConfig(ScorerConfig):
             raise ValueError(
                 "reward.parts has more than one of kind: model, which share a place; serve one as kind: remote"
             )
-        tapes = [part.cassette.path for part in self.parts.values() if part.cassette]
-        if len(set(tapes)) < len(tapes):
-            raise ValueError("two parts of reward.parts have the same cassette.path; give each a file of its own")
+        files = [part.recording.path for part in self.parts.values() if part.recording]
+        if len(set(files)) < len(files):
+            raise ValueError("two parts of reward.parts have the same recording.path; give each a file of its own")
         return self
 
     @property
     def scorers(self) -> Mapping[str, ScorerConfig]:
-        """What scores, by the name of its part; alone, by its kind."""
+        """All scorers, by the name of the part; a single scorer by its kind."""
         return self.parts or {self.kind: self}
 
     @property
     def model_scorer(self) -> ScorerConfig | None:
-        """The scorer that is a reward model, where there is one."""
+        """The scorer that is a reward model, if any."""
         return next((scorer for scorer in self.scorers.values() if scorer.kind == "model"), None)
 
     @property
     def compares(self) -> bool:
-        """Whether a scorer compares the replies of a group, and cannot score one alone."""
+        """Whether a scorer compares the replies of a group, and so cannot score a single reply."""
         return any(one.judge and one.judge.mode == "pairwise" for one in self.scorers.values())
 
     @property
@@ -257,5 +258,5 @@ class RewardConfig(ScorerConfig):
 
     @property
     def needs_prompt(self) -> bool:
-        """Whether a scorer reads what was asked."""
+        """Whether a scorer reads the prompt."""
         return any(part.needs_prompt for part in self.parts.values()) or super().needs_prompt

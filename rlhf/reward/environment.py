@@ -1,4 +1,4 @@
-"""The reward of an environment: what it gave the turns of an episode, added up."""
+"""Reward from the environment: the sum of the rewards of an episode's turns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NAME = "environment"
 
 
 class EnvironmentReward:
-    """A `RewardFunction` that asks nobody: the numbers are in the turns already."""
+    """A `RewardFunction` without a scorer: the rewards are already in the turns."""
 
     async def start(self) -> None:
         pass
@@ -23,8 +23,8 @@ class EnvironmentReward:
 
 
 def summed(trajectory: Trajectory) -> Scored | Unscored:
-    """The sum of the turns' rewards. An episode that was cut off before it was given any has earned 0; one that the
-    environment ended without a word on its worth has no number."""
+    """The sum of the turns' rewards. An episode that was cut off before any reward scores 0; one that the environment
+    ended without any reward has no score."""
     rewards = [turn.reward for segment in trajectory.segments for turn in segment.turns if turn.reward is not None]
     if not rewards and trajectory.status is EpisodeStatus.TERMINATED:
         return Unscored(kind="no reward", detail="the environment ended the episode and gave it no reward")

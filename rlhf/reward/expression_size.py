@@ -1,5 +1,5 @@
-"""How large a mathematical expression is, before anything of it is evaluated. `9^{9^{9^{9}}}` is ten characters, and no
-computer holds it: what a policy writes is measured first, by the logarithms of what its parts would come to."""
+"""Bound the size of a mathematical expression before evaluating it. `9^{9^{9^{9}}}` has ten characters but does not fit
+in any memory: the policy's expressions are measured first, by estimating logarithms of intermediate results."""
 
 from __future__ import annotations
 
@@ -10,42 +10,45 @@ from typing import Any
 import sympy
 
 LONGEST_TEXT, DEEPEST_TEXT = 2000, 25
-"""Characters of an answer, and brackets within brackets."""
+"""Maximum characters of an answer, and maximum nesting depth of brackets."""
 MOST_DIGITS = 10_000.0
-"""Of any number that is computed on the way, before or behind the point."""
+"""Maximum digits of any intermediate number, before or after the decimal point."""
 MOST_TERMS = 500
-"""Of a polynomial when it is multiplied out."""
+"""Maximum terms of an expanded polynomial."""
 COUNTED = ("factorial", "factorial2", "subfactorial", "binomial", "gamma", "RisingFactorial", "FallingFactorial")
 MOST_COUNTED = 3000.0
-"""Argument of a factorial, and steps of a sum."""
+"""Maximum argument of a factorial, and maximum number of steps of a sum."""
 MOST_FUNCTIONS = 24
-"""Functions, roots and denominators with symbols, together: what is compared is brought to one form of them."""
+"""Maximum number of functions, roots and symbolic denominators together: comparison brings them to a common form."""
 INFINITE = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
 MOST_CELLS = 25
-"""Of matrices in a text that holds a function of them."""
+"""Maximum number of cells of matrices in a text that applies a function to them."""
 WHILE_READ = re.compile(r"(gcd|lcm|det|rref).*(\^|!|\d{12})|(\^|!|\d{12}).*(gcd|lcm|det|rref)", re.DOTALL)
-"""Functions that the parser evaluates, of what may be large."""
+"""Functions that the parser itself evaluates, with possibly large arguments."""
 MOST_OPEN, MOST_FINAL = 100, 30
-"""Formulas that are begun and not ended, and announcements of a final answer: math-verify reads the rest of the reply
-for each of them."""
+"""Maximum number of unclosed formulas, and of "final answer" phrases: math-verify scans the rest of the reply for each
+of them."""
+ARITHMETIC = re.compile(r"[\d.,\s+\-*/\u00d7\u00f7^()]+")
+"""A run that math-verify matches as one expression, from each of its characters on."""
 OF_MATRICES = re.compile(r"det|rref|\^")
 
 
 class TooLarge(Exception):
-    """An expression that nobody should evaluate."""
+    """The expression is too large to evaluate."""
 
 
 def check_reply(text: str) -> None:
-    """Raises `TooLarge` for a reply in which an answer is looked for too long. Linear."""
+    """Raises `TooLarge` for a reply in which searching for the answer would take too long. Linear."""
     for opener, closer in (("\\[", "\\]"), ("\\(", "\\)")):
         if text.count(opener, text.rfind(closer) + 1) > MOST_OPEN:
             raise TooLarge
-    if text.lower().count("final answer") > MOST_FINAL:
+    longest = max(map(len, ARITHMETIC.findall(text)), default=0)
+    if longest > LONGEST_TEXT or text.lower().count("final answer") > MOST_FINAL:
         raise TooLarge
 
 
 def check_text(latex: str) -> None:
-    """Raises `TooLarge` for an answer that takes too long to read. Linear."""
+    """Raises `TooLarge` for an answer that would take too long to parse. Linear."""
     depth = deepest = 0
     for letter in latex[: LONGEST_TEXT + 1]:
         depth += (letter in "({[") - (letter in ")}]")
@@ -57,8 +60,8 @@ def check_text(latex: str) -> None:
 
 
 def check_size(expression: Any) -> None:
-    """Raises `TooLarge` where evaluating the expression would take too many digits, terms or steps, and for sums,
-    integrals and arithmetic without end: what they are equal to is not computed, but guessed from numbers."""
+    """Raises `TooLarge` where evaluating the expression would take too many digits, terms or steps, and for infinite
+    sums, integrals and arithmetic with infinity: sympy guesses their equality from numerical values."""
     try:
         _finite(expression)
         _functions(expression)
@@ -69,7 +72,8 @@ def check_size(expression: Any) -> None:
 
 
 def written_form(expression: Any) -> str:
-    """How it is written, whatever the order of sums and products. Nothing is evaluated. Raises `TooLarge`."""
+    """A canonical text of the expression, independent of the order of sums and products. Nothing is evaluated. Raises
+    `TooLarge`."""
     try:
         return _form(expression)
     except RecursionError:
@@ -83,7 +87,7 @@ def _form(e: Any) -> str:
 
 
 def _finite(e: Any) -> None:
-    """Infinity alone is an answer, and so is a set or an interval up to it."""
+    """Infinity alone is a valid answer, and so is a set or an interval bounded by it."""
     parts = getattr(e, "args", ())
     for part in parts:
         _finite(part)
@@ -97,8 +101,7 @@ def _finite(e: Any) -> None:
 
 
 def _functions(e: Any) -> int:
-    """How many functions, roots and denominators with symbols it is made of, those of a power as often as it has
-    factors."""
+    """The number of functions, roots and symbolic denominators; those in a power count once for each factor."""
     count = sum(_functions(part) for part in getattr(e, "args", ()))
     if isinstance(e, sympy.Pow) and isinstance(e.exp, sympy.Integer):
         count = count * abs(int(e.exp)) + int(int(e.exp) < 0 and bool(e.base.free_symbols))
@@ -110,13 +113,13 @@ def _functions(e: Any) -> int:
 
 
 def _logarithm(e: Any) -> float:
-    """About log10 of its absolute value; 0 for what has no value. Symbols count as 1."""
+    """Approximate log10 of the absolute value; 0 for an expression without a value. Symbols count as 1."""
     if isinstance(e, sympy.Rational):
         digits = [math.log10(abs(int(part))) if part else 0.0 for part in (e.p, e.q)]
         return _bounded(digits[0]) - _bounded(digits[1])
     if isinstance(e, sympy.Float):
         return _bounded(float(sympy.log(abs(e), 10))) if e.is_finite and e else 0.0
-    parts = [_logarithm(part) for part in getattr(e, "args", ())]  # matrices and texts are among what is parsed
+    parts = [_logarithm(part) for part in getattr(e, "args", ())]  # parsed expressions also contain matrices and texts
     if isinstance(e, sympy.Pow):
         base, exponent = parts
         return _bounded(math.copysign(1.0, _sign(e.exp)) * base * 10 ** min(exponent, 300.0))
@@ -146,7 +149,7 @@ def _bounded_steps(logarithm: float) -> None:
 
 
 def _terms(e: Any) -> int:
-    """Terms of its polynomial."""
+    """Number of terms of the expanded polynomial."""
     parts = [_terms(part) for part in getattr(e, "args", ())]
     if isinstance(e, sympy.Mul):
         return _few(math.prod(parts))

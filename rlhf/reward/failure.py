@@ -1,4 +1,4 @@
-"""What a reply is worth whose scorer broke over it, where the recipe gives it a number."""
+"""The score of a reply that made its scorer fail, where the recipe sets a number."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CAUSED_BY_REPLIES = frozenset(
         "broke the sandbox",
     )
 )
-"""Kinds of failures that a reply can bring about. A server that is gone, a sandbox that does not start, a task without
-an answer are none: these leave a reply unscored whatever the recipe says."""
+"""Kinds of failures that a reply can cause. A missing server, a sandbox that does not start and a task without an
+answer are not among them: these leave a reply unscored whatever the recipe says."""
 
 
 class FailuresValued:
-    """A `RewardFunction` that gives `value` to replies over which another one breaks."""
+    """A `RewardFunction` that gives `value` to replies that make another one fail."""
 
     def __init__(self, reward: LiveReward, value: float) -> None:
         self._reward, self._value = reward, value

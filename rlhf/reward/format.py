@@ -1,4 +1,4 @@
-"""The form of a reply: tagged blocks, each once, in order, and nothing else."""
+"""Check the format of a reply: tagged blocks, each once, in order, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def tagged_blocks(response: str, row: Mapping[str, Any]) -> float:
-    """1 when the reply is one block `<tag>…</tag>` for each of `row["tags"]`, in order, none empty, and only whitespace
-    beside them. A tag within a block is a second one, so there is no hiding an answer in another. Linear in the reply.
-    """
+    """1 when the reply consists of one block `<tag>…</tag>` for each of `row["tags"]`, in order, none empty, with only
+    whitespace between them; else 0. A tag within a block counts as a second one, so an answer cannot be hidden in
+    another block. Linear in the length of the reply."""
     rest = response.strip()
     for tag in row["tags"]:
         opening, closing = f"<{tag}>", f"</{tag}>"

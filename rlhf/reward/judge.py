@@ -1,4 +1,4 @@
-"""Generative judges: a model that is asked how good a reply is, or which of two is better."""
+"""Generative judges: a model that rates a reply, or chooses the better of two."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ NAME = "judge"
 
 
 class JudgeClient:
-    """An OpenAI-compatible endpoint, asked for one completion at a time."""
+    """Client of an OpenAI-compatible endpoint; one completion per request."""
 
     def __init__(self, config: JudgeConfig, client: HttpClient) -> None:
         self.config, self._client = config, client
 
     async def start(self) -> None:
-        """See that the server is there. Raises `HttpFailed`, `CassetteError`."""
+        """Check that the server is reachable. Raises `HttpFailed`, `RecordingError`."""
         await self._client.meet()
 
     async def ask(self, chat: Chat) -> str | Unscored:
-        """The judge's words."""
+        """The judge's reply as text."""
         body: dict[str, Any] = {
             "model": self.config.model,
             "messages": chat,
@@ -46,7 +46,7 @@ class JudgeClient:
 
 
 class PointwiseJudge:
-    """A `RewardFunction` that asks for a mark for every reply by itself."""
+    """A `RewardFunction` that asks for a mark for each reply separately."""
 
     def __init__(self, client: JudgeClient) -> None:
         self._client = client
@@ -63,8 +63,8 @@ class PointwiseJudge:
 
 
 class PairwiseJudge:
-    """A `RewardFunction` that compares the replies of a group two by two, each pair in both orders: a judge that only
-    likes what it sees first gives both 0.5."""
+    """A `RewardFunction` that compares the replies of a group in pairs, each pair in both orders: a judge that always
+    prefers the first position gives both 0.5."""
 
     def __init__(self, client: JudgeClient) -> None:
         self._client = client
@@ -80,7 +80,7 @@ class PairwiseJudge:
         ]
 
     async def _compare(self, task: Task, one: str, other: str) -> Score:
-        """What `one` is worth beside `other`: 1, 0, or 0.5 for a tie and where the two orders contradict."""
+        """The score of `one` against `other`: 1, 0, or 0.5 for a tie and where the two orders contradict."""
         if one == other:
             return 0.5
         there, back = await asyncio.gather(self._choice(task, one, other), self._choice(task, other, one))
@@ -94,9 +94,9 @@ class PairwiseJudge:
 
 
 def mean_comparisons(count: int, verdicts: dict[tuple[int, int], Score]) -> list[Score]:
-    """For each of `count` replies the mean of its comparisons; `verdicts[i, j]` is what i is worth beside j, i < j.
+    """For each of `count` replies the mean of its comparisons; `verdicts[i, j]` is the score of i against j, i < j.
 
-    A reply that lost one comparison to a failure has no number: a mean over the others is against other opponents.
+    A reply with a failed comparison has no score: a mean over the others would be against different opponents.
     """
     return [_share(reply, verdicts) for reply in range(count)]
 
@@ -114,6 +114,6 @@ def _share(reply: int, verdicts: dict[tuple[int, int], Score]) -> Score:
 
 
 def make_judge(scorer: ScorerConfig, config: JudgeConfig) -> PointwiseJudge | PairwiseJudge:
-    """Raises `ConfigError` when its token is not in the environment."""
+    """The judge of these settings. Raises `ConfigError` when its token is not in the environment."""
     client = JudgeClient(config, client_of(scorer, config.url, config.token_env))
     return PairwiseJudge(client) if config.mode == "pairwise" else PointwiseJudge(client)

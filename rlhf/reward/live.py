@@ -1,4 +1,4 @@
-"""A reward function with a beginning and an end."""
+"""Interface of a reward function with `start` and `close`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from rlhf.protocols import RewardFunction
 
 
 class LiveReward(RewardFunction, Protocol):
-    """What a recipe's reward is, whatever scores: `start` makes errors of the set-up come early, `close` ends what
-    was started and never raises for what is gone already."""
+    """Interface of a recipe's reward: `start` reports errors of the set-up early; `close` ends what was started, and
+    raises nothing for what has ended already."""
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...

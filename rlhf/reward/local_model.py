@@ -1,4 +1,4 @@
-"""A reward model in this process, asked about texts: for servers and for looking at it."""
+"""A reward model in this process that scores texts: for servers and for inspection."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ WORKER = "rlhf.reward.model_worker:RewardModelWorker"
 
 
 class LocalModelReward:
-    """A `RewardFunction` with a reward model and its own tokenizer here. Text is encoded as it comes: whoever wants a
-    chat template has it in the prompt. Episodes that have tokens are scored by these."""
+    """A `RewardFunction` with a reward model and its own tokenizer in this process. Text is encoded as given: callers
+    that need a chat template apply it to the prompt. Episodes with tokens are scored by their tokens."""
 
     def __init__(self, scorer: ScorerConfig, folder: str) -> None:
         self._folder, self._start_timeout_seconds = folder, scorer.start_timeout_seconds

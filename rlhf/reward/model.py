@@ -1,4 +1,4 @@
-"""The reward of a trained model: the score of a trajectory's tokens, by workers that are asked in batches."""
+"""Reward by a trained model: it scores a trajectory's tokens, in workers that are called in batches."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.cluster.attempt import Raised, attempt_awaiting
+from rlhf.cluster.handle import WorkerHandle
 from rlhf.cluster.worker import Worker
 from rlhf.errors import DeadlinePassed, WorkerFailed
-from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings
+from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings, RewardModelWorker
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
 NAME = "model"
 
 
 class ModelReward:
-    """A `RewardFunction` with reward models behind it. The score is that of the whole context the policy ended in,
-    read at its last token; what has none is unscored, and a worker that died ends the run as `WorkerDied`."""
+    """A `RewardFunction` with reward models in workers. The score is that of the final context of the episode, read at
+    its last token. A sequence that the model cannot read is unscored; the death of a worker ends the run with
+    `WorkerDied`."""
 
     def __init__(
         self,
@@ -32,16 +34,16 @@ class ModelReward:
         timeout_seconds: float,
         start_timeout_seconds: float,
     ) -> None:
-        self._workers, self._settings = workers, settings
+        self._workers, self._settings = [WorkerHandle[RewardModelWorker](worker) for worker in workers], settings
         self._start_timeout_seconds = start_timeout_seconds
-        self._batcher = Batcher(workers, settings.tokens_per_batch, timeout_seconds)
+        self._batcher = Batcher(self._workers, settings.tokens_per_batch, timeout_seconds)
         self._facts = RewardModelFacts(context_tokens=0, vocab_size=0)
 
     async def start(self) -> None:
         """Load the model in every worker. Raises `ModelError`."""
         facts = await asyncio.gather(
             *(
-                worker.call("start", self._settings, timeout_seconds=self._start_timeout_seconds)
+                worker.call(lambda model: model.start(self._settings), timeout_seconds=self._start_timeout_seconds)
                 for worker in self._workers
             )
         )
@@ -51,7 +53,7 @@ class ModelReward:
         return await asyncio.gather(*(self._score(trajectory) for trajectory in trajectories))
 
     async def close(self) -> None:
-        """Whoever still waits is cancelled; the workers end with their cluster."""
+        """Cancel pending requests; the workers end with their cluster."""
         await self._batcher.close()
 
     async def _score(self, trajectory: Trajectory) -> Scored | Unscored:
@@ -62,7 +64,7 @@ class ModelReward:
 
 
 def why_unscored(tokens: NDArray[np.int32], facts: RewardModelFacts) -> Unscored | None:
-    """Why a model cannot read these tokens; None when it can."""
+    """Why the model cannot score these tokens; None when it can."""
     if len(tokens) > facts.context_tokens:
         return Unscored(
             kind="too long", detail=f"{len(tokens)} tokens, and the reward model's context is {facts.context_tokens}"
@@ -73,7 +75,7 @@ def why_unscored(tokens: NDArray[np.int32], facts: RewardModelFacts) -> Unscored
 
 
 def outcome(score: float | Unscored) -> Scored | Unscored:
-    """A score that is a number; NaN and infinity are none."""
+    """A finite score; NaN and infinity become `Unscored`."""
     if isinstance(score, Unscored):
         return score
     if not math.isfinite(score):
@@ -90,13 +92,13 @@ class PendingSequence:
 
 
 class Batcher:
-    """Gathers what waits while the workers are busy: requests of all groups, in order, go together up to `tokens` a
+    """Collects requests while the workers are busy: requests of all groups are batched in order, up to `tokens` per
     call.
 
-    The deadline is for one call; waiting for a free worker ends because every call before it does.
+    The deadline applies to one call; waiting for a free worker ends because every earlier call ends.
     """
 
-    def __init__(self, workers: Sequence[Worker], tokens: int, timeout_seconds: float) -> None:
+    def __init__(self, workers: Sequence[WorkerHandle[RewardModelWorker]], tokens: int, timeout_seconds: float) -> None:
         self._tokens, self._timeout_seconds = tokens, timeout_seconds
         self._free = list(workers)
         self._waiting: deque[PendingSequence] = deque()
@@ -113,22 +115,22 @@ class Batcher:
         return await request.answer
 
     async def close(self) -> None:
-        """Whoever still waits is cancelled."""
+        """Cancel pending requests."""
         for task in self._serving:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
 
-    async def _serve(self, worker: Worker) -> None:
-        """Let one worker score until nothing waits."""
-        await asyncio.sleep(0)  # the rest of a group asks in the same tick
+    async def _serve(self, worker: WorkerHandle[RewardModelWorker]) -> None:
+        """Run one worker until no request is pending."""
+        await asyncio.sleep(0)  # the rest of a group arrives in the same tick
         try:
             while batch := self._take():
                 await self._settle(worker, batch)
         finally:
             self._free.append(worker)
 
-    async def _settle(self, worker: Worker, batch: Sequence[PendingSequence]) -> None:
-        """This is a task of its own: whoever waits is told what becomes of it."""
+    async def _settle(self, worker: WorkerHandle[RewardModelWorker], batch: Sequence[PendingSequence]) -> None:
+        """Score one batch and deliver the results. Runs as its own task, so every waiter gets a result or an error."""
         try:
             answers = await attempt_awaiting(self._ask(worker, batch))
             for index, request in enumerate(batch):
@@ -142,10 +144,12 @@ class Batcher:
             for request in batch:
                 request.answer.cancel()
 
-    async def _ask(self, worker: Worker, batch: Sequence[PendingSequence]) -> Sequence[float | Unscored]:
+    async def _ask(
+        self, worker: WorkerHandle[RewardModelWorker], batch: Sequence[PendingSequence]
+    ) -> Sequence[float | Unscored]:
         sequences = [request.tokens for request in batch]
         try:
-            scores: list[float] = await worker.call("score", sequences, timeout_seconds=self._timeout_seconds)
+            scores = await worker.call(lambda model: model.score(sequences), timeout_seconds=self._timeout_seconds)
         except DeadlinePassed as error:
             return [Unscored(kind="timeout", detail=str(error))] * len(batch)
         except WorkerFailed as error:
@@ -153,7 +157,7 @@ class Batcher:
         return [score for score, _ in zip(scores, batch, strict=True)]
 
     def _take(self) -> list[PendingSequence]:
-        """The oldest requests, up to the budget of tokens, at least one where any waits."""
+        """The oldest requests, up to the token budget; at least one if any is pending."""
         batch: list[PendingSequence] = []
         room = self._tokens
         while self._waiting and (not batch or len(self._waiting[0].tokens) <= room):

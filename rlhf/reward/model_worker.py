@@ -1,6 +1,6 @@
-"""A reward model behind methods that speak numpy and plain data, in a Ray worker or in this process.
+"""A reward model as a worker with numpy and plain types as its interface, in a Ray worker or in this process.
 
-torch and transformers are imported by `start`, so that constructing a worker costs nothing.
+torch and transformers are imported by `start`, so that constructing a worker is cheap.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Tokens = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardModelSettings:
-    """What a worker needs to know: the model's folder, that of the policy whose tokens it will read, and how it
-    computes. `tokens_per_batch` bounds a forward pass, padding counted."""
+    """Settings of a worker: the folders of the reward model and of the policy whose tokens it will read, and how it
+    computes. `tokens_per_batch` bounds a forward pass, padding included."""
 
     model: str
     policy: str
@@ -34,21 +34,21 @@ class RewardModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardModelFacts:
-    """What the controller needs to know of a model that has been loaded."""
+    """Facts about a loaded reward model, for the controller."""
 
     context_tokens: int
     vocab_size: int
 
 
 class RewardModelWorker:
-    """Scores sequences of tokens, without gradients. `start` comes first."""
+    """Scores token sequences, without gradients. Call `start` first."""
 
     def __init__(self, name: str = "reward-0") -> None:
         self.name = name
         self._head: ScalarHead | None = None
 
     def start(self, settings: RewardModelSettings) -> RewardModelFacts:
-        """Load the model. Raises `ModelError` for one that gives no single number, or reads other tokens."""
+        """Load the model. Raises `ModelError` for a model with more than one output, or with another vocabulary."""
         from rlhf.models.probe import check_packed_forward
         from rlhf.models.scalar import ScalarHead, check_same_vocabulary, load_scalar
 
@@ -67,7 +67,7 @@ class RewardModelWorker:
         return RewardModelFacts(context_tokens=int(text.max_position_embeddings), vocab_size=int(text.vocab_size))
 
     def score(self, sequences: Sequence[Tokens]) -> list[float]:
-        """The number at the last token of every sequence, in order; whatever the model says, NaN included."""
+        """The model's output at the last token of every sequence, in order, NaN included."""
         scores = np.zeros(len(sequences))
         for places in batches([len(tokens) for tokens in sequences], self._settings.tokens_per_batch):
             scores[places] = self._forward([sequences[place] for place in places])
@@ -86,7 +86,8 @@ class RewardModelWorker:
 
 
 def batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Sequences of like length together, longest first, at most `tokens` a batch with its padding, at least one."""
+    """Batches of sequences of similar length, longest first, at most `tokens` per batch with padding, at least one
+    sequence."""
     found: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         if found and lengths[found[-1][0]] * (len(found[-1]) + 1) <= tokens:
@@ -97,10 +98,10 @@ def batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 
 
 def padded(sequences: Sequence[Tokens]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """One sequence a row: token ids and positions `[R, L]`, and the flat index of every last token `[R]`."""
+    """One sequence per row: token ids and positions `[R, L]`, and the flat index of every last token `[R]`."""
     lengths = np.array([len(tokens) for tokens in sequences])
     token_ids = np.zeros((len(sequences), lengths.max()), np.int64)
-    # Position 0 for every pad: each is a sequence of its own, seen by nobody.
+    # Every pad has position 0: each is its own sequence, and no other token attends to it.
     position_ids = np.zeros_like(token_ids)
     for row, tokens in enumerate(sequences):
         token_ids[row, : len(tokens)] = tokens

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of a reward server's answers. The answers themselves are made in `bodies.py`."""
+"""OpenAPI schemas of a reward server's responses. The responses themselves are built in `bodies.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Entry = TypeVar("Entry", bound=BaseModel)
 
 
 class Rewards(BaseModel):
-    """OpenRLHF's. A null is a reply without a score, for clients that said that they read one."""
+    """The response of OpenRLHF's API. A null is a reply without a score, for clients that declared that they accept
+    nulls."""
 
     rewards: list[float | None]
     scores: list[float | None]
@@ -40,7 +41,7 @@ class Marked(BaseModel):
 
 
 class Listing(BaseModel, Generic[Entry]):
-    """vLLM's: an entry for each input."""
+    """The response of vLLM's APIs: one entry for each input."""
 
     id: str
     object: Literal["list"]
@@ -73,6 +74,6 @@ STATUSES = (400, 401, 411, 413, 422, 503, 504)
 
 
 def responses_of(kind: type[Body]) -> dict[int | str, dict[str, Any]]:
-    """By status, what a request of this kind is answered with."""
+    """The response schemas of this kind of request, by status code."""
     problem = {"model": RewardErrorBody, "description": "An error"}
     return {200: {"model": ANSWERS[kind]}, **dict.fromkeys(STATUSES, problem)}

@@ -1,4 +1,4 @@
-"""Scorers in processes that can be killed: one that hangs, dies or raises gives no number, never 0."""
+"""Scorers in processes that can be killed: one that hangs, dies or raises gives no score, never 0."""
 
 from __future__ import annotations
 
@@ -27,22 +27,21 @@ from rlhf.types import Scored, Unscored, finite_number
 START_TIMEOUT_SECONDS = 120.0
 """A scorer's module may import heavy libraries."""
 EXIT_SECONDS = 1.0
-"""A worker that closed its socket is over, or will be within this time."""
+"""A worker that closed its socket has ended, or will within this time."""
 KILL_SECONDS = 10.0
 RECEIVE_BYTES = 65536
 LINE_BYTES = 2**20
-"""A longer answer is none: it holds a number, or a reason."""
+"""A longer answer is refused: an answer holds a number, or a reason."""
 
 
 class ScorerPool:
-    """`workers` processes that run `function` (`module:name`) with keyword `arguments`, each watched by a thread of its
-    own.
+    """`workers` processes that run `function` (`module:name`) with keyword `arguments`, each with its own thread.
 
     The deadline of a response starts when a worker has it. Waiting for a free worker does not count, and ends because
-    every response before it does. A worker that passes the deadline is killed with everything it started, and the next
-    response gets a fresh one. `memory_bytes` bounds the address space of each, where it is not 0: a function that wants
-    more raises. Workers die with this process. What they print is appended to `log`, or goes to standard
-    error. Any event loop may call; `close` before the process ends.
+    every earlier response does. A worker that exceeds the deadline is killed with all its child processes, and the next
+    response gets a fresh one. `memory_bytes` limits the address space of each worker, where it is not 0: a function
+    that exceeds it gets an exception. Workers die with this process. Their output is appended to `log`, or goes to
+    standard error. `score` may be called from any event loop; call `close` before the process ends.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class ScorerPool:
     ) -> None:
         self._function, self._timeout_seconds, self._log, self._variables = function, timeout_seconds, log, variables
         self._arguments, self._memory_bytes = json.dumps(arguments or {}), memory_bytes
-        # A worker's parent, as the kernel sees it, is the thread that started it; these live as long as the pool.
+        # The kernel takes the thread that started a worker as its parent; these threads live as long as the pool.
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix=f"scorer {function}")
         self._slots: queue.SimpleQueue[ScorerProcess | None] = queue.SimpleQueue()
         for _ in range(workers):
@@ -68,14 +67,14 @@ class ScorerPool:
         self._closed = False
 
     async def start(self) -> None:
-        """Start every worker now, so that a function that cannot be imported is known early. Raises `ConfigError`."""
+        """Start every worker now, so that an import error of the function is reported early. Raises `ConfigError`."""
         loop = asyncio.get_running_loop()
         await asyncio.gather(*(loop.run_in_executor(self._threads, self._warm) for _ in range(self._workers)))
 
     async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
         """The scorer's number, or `Unscored` of kind `timeout`, `died`, `raised` or `not a number`.
 
-        Raises `ConfigError` when the function cannot be imported, `DataError` for a row that is no plain data.
+        Raises `ConfigError` when the function cannot be imported, `DataError` for a row that is not plain data.
         """
         try:
             request = row_line(response, row)
@@ -84,7 +83,7 @@ class ScorerPool:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, request)
 
     async def close(self) -> None:
-        """Kill the workers. Responses still being scored come back `died`; those that wait are cancelled."""
+        """Kill the workers. Responses that are being scored return as `died`; waiting ones are cancelled."""
         await asyncio.to_thread(self._close)
 
     def _ask(self, request: bytes) -> Scored | Unscored:
@@ -97,7 +96,7 @@ class ScorerPool:
 
     @contextlib.contextmanager
     def _worker(self) -> Iterator[ScorerProcess]:
-        """A worker that runs, for one thread; there are as many threads as slots, so one is free at once."""
+        """A running worker, for one thread; there are as many threads as slots, so a slot is always free."""
         worker = self._slots.get()
         try:
             if worker is None or not worker.alive:
@@ -132,7 +131,7 @@ class ScorerPool:
 
 
 class ScorerProcess:
-    """One worker and the socket to it. Not for several threads at once, except `kill`."""
+    """One worker and its socket. Not thread-safe, except `kill`."""
 
     def __init__(
         self,
@@ -143,13 +142,13 @@ class ScorerProcess:
         arguments: str = "{}",
         memory_bytes: int = 0,
     ) -> None:
-        """`arguments` are JSON, an object."""
+        """`arguments` is a JSON object, as text."""
         self._function = function
         command = [sys.executable, "-m", "rlhf.reward.scorer_process", function]
         self._channel, theirs = socket.socketpair()
         paths = os.pathsep.join(filter(None, sys.path))
         with theirs, contextlib.ExitStack() as stack:
-            # What a scorer prints is not our output.
+            # A scorer's output must not mix with ours.
             output = stack.enter_context(log.open("ab")) if log else sys.stderr.fileno()
             numbers = map(str, (theirs.fileno(), os.getpid(), memory_bytes))
             self._process = subprocess.Popen(
@@ -159,7 +158,7 @@ class ScorerProcess:
                 stdout=output,
                 stderr=output,
                 env={"OMP_NUM_THREADS": "1"} | passed_on(variables) | {"PYTHONPATH": paths},
-                start_new_session=True,  # Ctrl-C is for the controller; and a group of its own can be killed whole
+                start_new_session=True,  # Ctrl-C is for the controller; a process group can be killed as a whole
             )
 
     @property
@@ -182,7 +181,7 @@ class ScorerProcess:
             raise ConfigError(f"reward.function {self._function!r} cannot be used: {message.get('detail')}")
 
     def ask(self, request: bytes, timeout_seconds: float) -> Scored | Unscored:
-        """Send one request and wait for its answer. After `timeout` or `died` the process is gone."""
+        """Send one request and wait for its answer. After `timeout` or `died` the process has ended."""
         deadline = time.monotonic() + timeout_seconds
         try:
             self._channel.settimeout(timeout_seconds)
@@ -198,9 +197,9 @@ class ScorerProcess:
             return Unscored(kind="died", detail=f"{self._function} answered what is no answer: {error}")
 
     def kill(self) -> None:
-        """Kill the worker and whatever it started, from any thread, and wait until it is gone.
+        """Kill the worker and its child processes, from any thread, and wait until it has ended.
 
-        Raises `DeadlinePassed` for one that the kernel cannot end, as a file system that hangs can make it.
+        Raises `DeadlinePassed` for a process that the kernel cannot end, for instance because of a hanging file system.
         """
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -210,7 +209,7 @@ class ScorerProcess:
             raise DeadlinePassed(f"the end of a killed worker of {self._function}", KILL_SECONDS) from None
 
     def hang_up(self) -> None:
-        """Close the socket; only for the thread that uses it, or after that thread has ended."""
+        """Close the socket; only call it from the thread that uses it, or after that thread has ended."""
         self._channel.close()
 
     def _stop(self) -> None:
@@ -218,7 +217,7 @@ class ScorerProcess:
         self.hang_up()
 
     def _end(self) -> str:
-        """Make sure that the process is over, and say how it ended of its own accord, for a sentence."""
+        """Make sure that the process has ended, and say how it ended by itself, as part of a sentence."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=EXIT_SECONDS)
         code = self._process.returncode

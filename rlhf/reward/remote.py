@@ -1,4 +1,4 @@
-"""Rewards from a server that somebody runs. What it does not answer with a number has none."""
+"""Rewards from an external server. A reply for which it returns no number is unscored."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NAME = "remote"
 
 
 class RemoteReward:
-    """A `RewardFunction` over HTTP. A group is one request, and one request a reply where the shape knows no lists."""
+    """A `RewardFunction` over HTTP. A group is one request, or one request per reply where the API takes no lists."""
 
     def __init__(self, config: RemoteConfig, client: HttpClient) -> None:
-        self._config, self._shape, self._client = config, SHAPES[config.shape], client
+        self._config, self._shape, self._client = config, SHAPES[config.api], client
 
     async def start(self) -> None:
-        """See that the server is there. Raises `HttpFailed`, `CassetteError`."""
+        """Check that the server is reachable. Raises `HttpFailed`, `RecordingError`."""
         await self._client.meet()
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
@@ -35,7 +35,7 @@ class RemoteReward:
 
     async def _exchange(self, exchange: ScoringRequest) -> list[Score]:
         try:
-            # A reward is a function of what is sent: asking twice changes nothing.
+            # A reward depends only on the request: repeating it is safe.
             answer = await self._client.post(exchange.path, exchange.body, repeatable=True)
         except HttpFailed as failure:
             return [Unscored(kind=failure.kind, detail=str(failure))] * exchange.count
@@ -43,11 +43,12 @@ class RemoteReward:
 
 
 def named_score(name: str, score: Score) -> Scored | Unscored:
+    """A score under the reward's name in `parts`, or `Unscored` unchanged."""
     return score if isinstance(score, Unscored) else Scored(value=score, parts={name: score})
 
 
 def make_remote(scorer: ScorerConfig, config: RemoteConfig) -> RemoteReward:
-    """Raises `ConfigError` when its token is not in the environment."""
+    """The remote reward of these settings. Raises `ConfigError` when its token is not in the environment."""
     client = client_of(scorer, config.url, config.token_env, headers={NULLS_HEADER: "null"})
     return RemoteReward(config, client)
 
@@ -55,12 +56,12 @@ def make_remote(scorer: ScorerConfig, config: RemoteConfig) -> RemoteReward:
 def client_of(
     scorer: ScorerConfig, url: str, token_env: str | None, headers: Mapping[str, str] | None = None
 ) -> HttpClient:
-    """A client with the scorer's policy. Raises `ConfigError` when its token is not in the environment."""
+    """A client with the scorer's retries and limits. Raises `ConfigError` when its token is not in the environment."""
     return HttpClient(
         url,
         scorer.http,
         timeout_seconds=scorer.timeout_seconds,
         token=token_from(token_env if scorer.asks else None),
-        cassette=scorer.cassette,
+        recording=scorer.recording,
         headers=headers,
     )

@@ -1,4 +1,4 @@
-"""The reward of a recipe: one scorer, asked for every trajectory of a group at once."""
+"""The reward of a recipe: one scorer, called concurrently for all trajectories of a group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf.errors import ConfigError
-from rlhf.reward.code import make_code_scorer
+from rlhf.reward.code.scoring import make_code_scorer
 from rlhf.reward.combine import CombinedReward, WeightedReward
 from rlhf.reward.config import RewardConfig, ScorerConfig
 from rlhf.reward.environment import EnvironmentReward
@@ -24,13 +24,14 @@ from rlhf.types import Scored, Task, Trajectory, Unscored
 
 QUICK = {"exact": exact, "format": tagged_blocks, "none": zero_reward}
 IN_WORKERS = {"regex": "rlhf.reward.rules:regex", "math": "rlhf.reward.math:math"}
-"""Rules whose time has no bound: a pattern can backtrack and an expression can grow for ever."""
+"""Rules without a bound on their time: a pattern can backtrack, and an expression can grow, without limit."""
 RULE_BYTES = 2 * 2**30
-"""Memory of each of their workers."""
+"""Memory limit of each worker of such a rule."""
 
 
 class Scorer(Protocol):
-    """Scores one response; `row` is what its function reads. `start` makes errors of the set-up come early."""
+    """Interface of scorers of one response; `row` is what its function reads. `start` reports errors of the set-up
+    early."""
 
     async def start(self) -> None: ...
     async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored: ...
@@ -38,7 +39,7 @@ class Scorer(Protocol):
 
 
 class Reward:
-    """A `RewardFunction` with a scorer behind it. A task that lacks the answer the scorer compares with is unscored."""
+    """A `RewardFunction` with one scorer. A task without the answer that the scorer needs is unscored."""
 
     def __init__(
         self, name: str, scorer: Scorer, row_of: Callable[[Task], Mapping[str, Any]], needs_answer: bool
@@ -50,14 +51,15 @@ class Reward:
         return await asyncio.gather(*(self.score(task, trajectory.response) for trajectory in trajectories))
 
     async def score(self, task: Task, response: str) -> Scored | Unscored:
-        """The score of one response, its number also under the reward's name in `parts`."""
+        """The score of one response; its number is also in `parts`, under the reward's name."""
         if self.needs_answer and task.answer is None:
             return Unscored(kind="no answer", detail=f"task {task.id} has none; name its column with answer_column")
         score = await self._scorer.score(response, self._row_of(task))
         return replace(score, parts={self.name: score.value}) if isinstance(score, Scored) else score
 
     async def start(self) -> None:
-        """Start the workers; raises `ConfigError` when the function cannot be imported. Done at first use otherwise."""
+        """Start the workers; otherwise the first score starts them. Raises `ConfigError` when the function cannot be
+        imported."""
         await self._scorer.start()
 
     async def close(self) -> None:
@@ -66,7 +68,7 @@ class Reward:
 
 
 class QuickScorer:
-    """A rule that cannot hang, here and now."""
+    """A rule that cannot hang, called directly in this process."""
 
     def __init__(self, rule: Callable[[str, Mapping[str, Any]], float]) -> None:
         self._rule = rule
@@ -82,8 +84,8 @@ class QuickScorer:
 
 
 def make_reward(config: RewardConfig, log: Path | None = None, model: LiveReward | None = None) -> LiveReward:
-    """The reward that `config` names. Nothing is started before `start` or the first score. `log` is for what the
-    scorers of a function print; `model` is the reward model of kind `model`, alone or as a part."""
+    """The reward that `config` names. Nothing is started before `start` or the first score. `log` receives the output
+    of a function's scorers; `model` is the reward model of kind `model`, alone or as a part."""
     if config.kind != "combined":
         return _with_its_failures(config, _scorer(config, log, model))
     return CombinedReward(
@@ -95,7 +97,7 @@ def make_reward(config: RewardConfig, log: Path | None = None, model: LiveReward
 
 
 def _with_its_failures(config: ScorerConfig, reward: LiveReward) -> LiveReward:
-    """The reward, with a number for replies that break it where the recipe or the kind gives one."""
+    """The reward, with a score for replies that make it fail, where the recipe or the kind sets one."""
     value = config.worth_of_failures
     return reward if value is None else FailuresValued(reward, value)
 
@@ -134,7 +136,8 @@ def _rule(config: ScorerConfig, log: Path | None) -> Reward:
 
 
 def _pool(config: ScorerConfig, function: str, log: Path | None, memory_bytes: int = 0) -> ScorerPool:
-    """A function of the user's has no bound of ours: libraries that it may load want address space by the 100 GiB."""
+    """A pool for a user's function has no memory limit: libraries that it loads may reserve address space by the 100
+    GiB."""
     return ScorerPool(
         function,
         config.workers,

@@ -1,4 +1,5 @@
-"""A response and its row as a line of JSON, and back: values cross to a worker, never code. Standard library alone."""
+"""Encode a response and its row as a line of JSON, and decode it: only values reach a worker, never code. Standard
+library only."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 TAG = "\0"
-"""The one key of an object that stands for a value of which JSON has no kind."""
+"""The single key of an object that encodes a value without a JSON type."""
 NUMBERS = "biufc"
-"""Kinds of numpy's arrays that hold numbers and nothing else."""
+"""Kinds of numpy arrays that hold only numbers."""
 
 
 def row_line(response: str, row: Mapping[str, Any]) -> bytes:
-    """Raises `TypeError`, which names the column, for a value that is no plain data."""
+    """Encode a response and its row. Raises `TypeError`, which names the column, for a value that is not plain data."""
     encoded = {}
     for column, value in row.items():
         try:
@@ -28,6 +29,7 @@ def row_line(response: str, row: Mapping[str, Any]) -> bytes:
 
 
 def read_line(line: bytes) -> tuple[str, dict[str, Any]]:
+    """Decode a line into the response and its row."""
     response, row = json.loads(line)
     return response, {column: _decoded(value) for column, value in row.items()}
 

@@ -1,9 +1,8 @@
-"""The process a scorer runs in: `python -m rlhf.reward.scorer_process MODULE:FUNCTION FD PARENT_PID MEMORY_BYTES
+"""The process that a scorer runs in: `python -m rlhf.reward.scorer_process MODULE:FUNCTION FD PARENT_PID MEMORY_BYTES
 ARGUMENTS`.
 
-Only the standard library and names of failures are imported here, so that a worker is up in the time its scorer takes
-to import.
-A request is a line of `rows`, an answer one line of JSON: `{"value": …}` or `{"kind": …, "detail": …}`.
+Only the standard library and the error names are imported here, so that a worker starts as fast as its scorer can be
+imported. A request is a line of `rows`, an answer one line of JSON: `{"value": …}` or `{"kind": …, "detail": …}`.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ Scorer = Callable[[str, dict[str, Any]], Any]
 
 
 def scorer_process_main(function: str, descriptor: int, parent: int, memory_bytes: int, arguments: str) -> None:
-    """Load the scorer, say so, and answer requests until the parent closes its end. Its address space is bounded by
-    `memory_bytes`, where that is not 0."""
+    """Load the scorer, report readiness, and answer requests until the parent closes its end. The address space is
+    limited to `memory_bytes`, where that is not 0."""
     die_with_parent(parent)
     die_first_of_memory()
     if memory_bytes:
@@ -45,7 +44,7 @@ def scorer_process_main(function: str, descriptor: int, parent: int, memory_byte
 
 
 def load_scorer(function: str, arguments: dict[str, Any]) -> Scorer:
-    """The function that `module:name` names, with its keyword `arguments`."""
+    """The function that `module:name` names, with its keyword `arguments` bound."""
     module, _, name = function.partition(":")
     scorer: Scorer = getattr(importlib.import_module(module), name)
     if not callable(scorer):
@@ -57,7 +56,7 @@ def load_scorer(function: str, arguments: dict[str, Any]) -> Scorer:
 
 
 def score_response(scorer: Scorer, response: str, row: dict[str, Any]) -> dict[str, Any]:
-    """What the scorer says of one response, as a message to the parent."""
+    """The result of scoring one response, as a message to the parent."""
     said = attempt(lambda: _message(scorer(response, row)))
     if not isinstance(said, Raised):
         return said
@@ -65,7 +64,7 @@ def score_response(scorer: Scorer, response: str, row: dict[str, Any]) -> dict[s
 
 
 def _message(value: Any) -> dict[str, Any]:
-    """Of what a scorer returned, whose methods are its own too."""
+    """The message for a scorer's return value, whose methods may be user code too."""
     if not isinstance(value, SupportsFloat):
         return {"kind": "not a number", "detail": f"it returned {value!r:.200}"}
     number = float(value)
@@ -75,7 +74,7 @@ def _message(value: Any) -> dict[str, Any]:
 
 
 def die_first_of_memory() -> None:
-    """Tell the kernel to take this process, and not the trainer, when a scorer eats the machine's memory."""
+    """Make the kernel kill this process first, rather than the trainer, when a scorer exhausts the machine's memory."""
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 

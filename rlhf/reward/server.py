@@ -1,4 +1,4 @@
-"""Any reward behind HTTP, in all the shapes that trainers speak."""
+"""HTTP server for any reward, with the APIs of OpenRLHF, slime and vLLM."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from rlhf.types import Scored, Unscored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardServerSettings:
-    """`capacity` requests are scored at once, `waiting` more wait, and others are told to come back. OpenRLHF's client
-    gives up after 180 s, so an answer must be there before. `stop_texts` are cut from the end of replies: trainers that
-    send decoded tokens leave the end-of-turn mark there. `reads_tokens` is for reward models; rules read text."""
+    """Settings of a reward server. `capacity` requests are scored at once, `waiting` more are queued, and further ones
+    are refused with a request to retry. OpenRLHF's client gives up after 180 s, so the timeout must be shorter.
+    `stop_texts` are cut from the end of replies: trainers that send decoded tokens leave the end-of-turn text there.
+    `reads_tokens` is for reward models; rules read text."""
 
     name: str
     capacity: int = 32
@@ -41,7 +42,7 @@ class RewardServerSettings:
 
 
 class ScoringRefused(Exception):
-    """An answer that is no score: its status, one word, and a sentence."""
+    """An error response: its status, one word, and a sentence."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
@@ -49,14 +50,14 @@ class ScoringRefused(Exception):
 
 
 class AsciiJson(JSONResponse):
-    """JSON in which every other character is escaped: what a client sent and hears again may hold half of one."""
+    """JSON with all non-ASCII characters escaped: a client's text that is echoed may contain lone surrogates."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False).encode()
 
 
 class Counter:
-    """Where requests wait for their turn."""
+    """The queue in front of the reward."""
 
     def __init__(self, reward: LiveReward, settings: RewardServerSettings) -> None:
         self._reward, self._settings = reward, settings
@@ -64,8 +65,8 @@ class Counter:
         self._here = 0
 
     async def score(self, questions: Sequence[ReplyToScore]) -> list[float | Unscored]:
-        """Raises `ScoringRefused`: 422 for tokens that nobody reads, 503 where there is no place, 504 after the
-        deadline."""
+        """The scores of these replies. Raises `ScoringRefused`: 422 for token ids that the reward cannot read, 503 when
+        the queue is full, 504 after the deadline."""
         if not self._settings.reads_tokens and any(question.token_ids is not None for question in questions):
             raise ScoringRefused(
                 422, "invalid", f"reward {self._settings.name} reads text; send text instead of token ids"
@@ -92,8 +93,8 @@ class Counter:
 def reward_app(
     reward: LiveReward, settings: RewardServerSettings, token: str | None = None, *, host: str = LOOPBACK
 ) -> Doors:
-    """An ASGI application that scores with `reward`, which somebody else starts and closes. With a `token` it asks for
-    one."""
+    """An ASGI application that scores with `reward`; the caller starts and closes the reward. With a `token`, requests
+    must carry it."""
     app = FastAPI(title=f"reward {settings.name}", exception_handlers=_HANDLERS)
     counter = Counter(reward, settings)
     app.get("/health")(_health_of(settings))
@@ -122,11 +123,11 @@ def _endpoint(counter: Counter, kind: type[Body]) -> Callable[..., Awaitable[JSO
 
 
 def _all_scored(scores: Sequence[float | Unscored]) -> list[float]:
-    """The numbers. One that is missing fails the request: whatever stood in its place would be taken for a number."""
+    """The numbers. A missing score fails the whole request: any placeholder would be taken for a number."""
     values: list[float] = []
     for index, score in enumerate(scores):
         if isinstance(score, Unscored):
-            # 422: the same request again would end the same way, so clients should not ask again.
+            # 422: the same request would fail again, so clients should not retry.
             raise ScoringRefused(422, "unscored", f"reply {index}: {score.kind}: {score.detail}")
         values.append(score)
     return values
@@ -139,7 +140,8 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    """What is wrong with a body, without repeating it: it may be long, or no text that can be sent."""
+    """A validation error as a response, without repeating the body: it may be long, or contain text that cannot be
+    sent."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
@@ -147,7 +149,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _unknown(request: Request, error: Exception) -> JSONResponse:
-    """No such path or method, or a body that is not JSON."""
+    """The response for an unknown path or method, or for a body that is not JSON."""
     assert isinstance(error, HTTPException)
     return _error(error.status_code, "invalid", str(error.detail))
 
@@ -157,12 +159,12 @@ def _error(status: int, kind: str, message: str, headers: dict[str, str] | None 
 
 
 def _denied(status: int, why: str) -> dict[str, Any]:
-    """What does not get as far as a route."""
+    """The response for a request that is refused before it reaches a route."""
     return _said(status, {401: "denied", 503: "busy"}.get(status, "invalid"), why)
 
 
 def _said(status: int, kind: str, message: str) -> dict[str, Any]:
-    """The JSON of an error."""
+    """The JSON body of an error."""
     return {"error": {"message": message.encode(errors="replace").decode(), "type": kind, "code": status}}
 
 

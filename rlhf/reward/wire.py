@@ -1,6 +1,6 @@
-"""The wires of reward servers, as others speak them: what is sent, and which answers hold numbers.
+"""Wire formats of existing reward servers: requests, and parsing of their responses.
 
-Pure functions. A shape makes `ScoringRequest`s of a group, and reads one answer as that many scores.
+Pure functions. A format builds `ScoringRequest`s from a group, and parses one response into that many scores.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from rlhf.reward.config import RemoteConfig
 from rlhf.types import Task, Trajectory, Unscored
 
 NULLS_HEADER = "X-Unscored"
-"""A client that sends it (with the value `null`) gets `null` for a reply that our server could not score, and the
-reason in `unscored`. Without it the whole request fails: others would take whatever stands there for a number."""
+"""A client that sends this field (with the value `null`) gets `null` for a reply that our server could not score, and
+the reason in `unscored`. Without it the whole request fails: clients would take any placeholder for a number."""
 Score = float | Unscored
 KIND_LENGTH, DETAIL_LENGTH = 40, 1000
-"""Of what a server says of a reply that it could not score."""
+"""Maximum lengths of a server's kind and reason for a reply that it could not score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRequest:
-    """One group as a server sees it. `token_ids` are of the last segment of every trajectory."""
+    """One group as sent to a server. `token_ids` are those of the last segment of every trajectory."""
 
     prompt: str
     responses: tuple[str, ...]
@@ -33,7 +33,7 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringRequest:
-    """One request, and how many scores its answer must hold."""
+    """One request, and how many scores its response must contain."""
 
     path: str
     body: Mapping[str, Any]
@@ -42,13 +42,14 @@ class ScoringRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What one kind of server speaks. `read` raises `ValueError` for an answer that is not of the shape."""
+    """The format of one kind of server. `read` raises `ValueError` for a response that does not match the format."""
 
     ask: Callable[[GroupRequest, RemoteConfig], list[ScoringRequest]]
     read: Callable[[Any], Sequence[Any]]
 
 
 def asked_of(task: Task, trajectories: Sequence[Trajectory]) -> GroupRequest:
+    """The request data of a group."""
     return GroupRequest(
         prompt=task_text(task),
         responses=tuple(trajectory.response for trajectory in trajectories),
@@ -60,14 +61,15 @@ def asked_of(task: Task, trajectories: Sequence[Trajectory]) -> GroupRequest:
 
 
 def task_text(task: Task) -> str:
-    """What was asked, as plain text: one message as it is, several with their roles before them."""
+    """The prompt as plain text: a single message unchanged, several with their roles in front."""
     if len(task.messages) == 1:
         return task.messages[0].content
     return "\n\n".join(f"{message.role}: {message.content}" for message in task.messages)
 
 
 def scores(shape: Shape, answer: Any, count: int) -> list[Score]:
-    """An answer as `count` scores. Whatever is no finite number is `Unscored("protocol")`, one by one where it can."""
+    """A response as `count` scores. Values that are not finite numbers become `Unscored("protocol")`, individually
+    where possible."""
     try:
         values = shape.read(answer)
     except ValueError as error:
@@ -120,7 +122,7 @@ def _ask_vllm_input(path: str) -> Callable[[GroupRequest, RemoteConfig], list[Sc
     def ask(asked: GroupRequest, config: RemoteConfig) -> list[ScoringRequest]:
         texts = [asked.prompt + response for response in asked.responses]
         given: Sequence[Any] = asked.token_ids if config.sends == "tokens" else texts
-        # By default vLLM puts a single score through a sigmoid: differences of good replies vanish.
+        # By default vLLM applies a sigmoid to a single score: differences between good replies vanish.
         body = {"model": config.model, "input": list(given), "use_activation": False}
         return [ScoringRequest(path=path, body=body, count=len(given))]
 
@@ -145,7 +147,7 @@ def _read_vllm(name: str, single: Callable[[Any], Any]) -> Callable[[Any], Seque
 
 
 def _only(values: Any) -> Any:
-    """The number of a model with one label; anything else stays what it is, and is no number."""
+    """The number of a model with one label; anything else is returned unchanged, and fails as not a number."""
     return values[0] if isinstance(values, list) and len(values) == 1 else values
 
 

@@ -1,4 +1,5 @@
-"""An episode that somebody else's agent drives: it asks the policy over OpenAI's API, and is captured as it does."""
+"""Episodes driven by an external agent program: it calls the policy over OpenAI's API, and every request is
+captured."""
 
 from __future__ import annotations
 
@@ -15,19 +16,19 @@ from rlhf.rollout.programs import Late, NotStarted, Programs
 from rlhf.types import Failed, Task, Tool, Trajectory, finite_number
 
 AGENT_FAILURE = "agent_"
-"""How kinds of failures begin that were an agent's."""
+"""Prefix of the failure kinds that an agent caused."""
 LONGEST_DETAIL = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithAgent:
-    """A way to play: `program(task, base_url, api_key)` asks an endpoint at `url`, which serves `sessions` with
-    `token`, and returns what the episode has earned, or None.
+    """Episode runner for an agent program: `program(task, base_url, api_key)` calls an endpoint at `url`, which serves
+    `sessions` with `token`, and returns the episode's reward or None.
 
-    One that does not end in time is cut off: its episode is truncated, with all that was said so far.
-    `Failed("agent_raised")` says that it broke, `Failed("agent_timeout")` that it was given no reply in its time and
-    `Failed("agent_silent")` that it ended without any, `Failed("agent_protocol")` that what it returned is no reward,
-    `Failed("agent_refused")` that too many before it hang.
+    A program that exceeds its timeout is cut off: its episode is truncated and keeps all turns so far. Failures:
+    `Failed("agent_raised")`: the program raised; `Failed("agent_timeout")`: it received no reply before its timeout;
+    `Failed("agent_silent")`: it ended without any reply; `Failed("agent_protocol")`: its return value is not a reward;
+    `Failed("agent_refused")`: it was not started, because too many earlier programs hang.
     """
 
     program: Callable[..., Any]
@@ -38,7 +39,7 @@ class WithAgent:
     places: asyncio.Semaphore
     programs: Programs
     roles: tuple[str, ...] = field(default=(AGENT,), init=False)
-    tools: tuple[Tool, ...] = field(default=(), init=False)  # the agent offers its own, request by request
+    tools: tuple[Tool, ...] = field(default=(), init=False)  # the agent declares its tools in each request
 
     async def __call__(self, task: Task, policy: PolicyClient, seed: int) -> tuple[Trajectory | Failed, ...]:
         async with self.places:
@@ -52,7 +53,8 @@ class WithAgent:
         return (self._judged(task, session, returned),)
 
     def _judged(self, task: Task, session: AgentSession, returned: Any) -> Trajectory | Failed:
-        """Raises what an engine raised, where that was the end of the agent, or is that of the run."""
+        """The outcome of the episode. Raises the engine's error where that error ended the agent, or must end
+        the run."""
         if isinstance(returned, NotStarted):
             return _failed("refused", task, "agent.max_agents agents were given up and have not come back: they hang")
         if isinstance(returned, Late) and session.capture.replies and session.failure is None:

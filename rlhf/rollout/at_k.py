@@ -1,4 +1,4 @@
-"""What several replies to one problem come to: avg@n, pass@k, maj@k. Pure functions of rewards and votes."""
+"""Metrics over several replies to one problem: avg@n, pass@k, maj@k. Pure functions of rewards and votes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def average(rewards: Sequence[float]) -> float:
 
 
 def pass_at(k: int, *, replies: int, passed: int) -> float:
-    """The chance that at least one of k replies passes, estimated without bias from all of them.
+    """Unbiased estimate, from all replies, of the probability that at least one of k replies passes.
 
-    `1 - C(n - c, k) / C(n, k)` of arXiv 2107.03374: the share of the subsets of k that hold a reply that passed.
+    `1 - C(n - c, k) / C(n, k)` of arXiv 2107.03374: the share of the subsets of size k that contain a passing reply.
     """
     if not 1 <= k <= replies:
         raise ValueError(f"pass@{k} of {replies} replies")
@@ -24,9 +24,9 @@ def pass_at(k: int, *, replies: int, passed: int) -> float:
 def majority_at(k: int, votes: Sequence[Hashable], rewards: Sequence[float]) -> float:
     """The reward of the answer that most of k replies vote for (arXiv 2203.11171), averaged over juries.
 
-    The replies are cut in their order into juries of k, and a rest that fills none has no vote. Answers that share the
-    first place share the verdict: what breaking the tie at random would give on average. The reward of an answer is
-    the mean of those in the jury that gave it.
+    The replies are split in order into juries of k; an incomplete last jury is dropped. Answers tied for first place
+    share the result equally, which is the expectation of breaking the tie at random. The reward of an answer is the
+    mean reward of the replies in the jury that gave it.
     """
     if not 1 <= k <= len(votes):
         raise ValueError(f"maj@{k} of {len(votes)} replies")
@@ -35,10 +35,10 @@ def majority_at(k: int, votes: Sequence[Hashable], rewards: Sequence[float]) -> 
 
 
 def vote_of(response: str, mark: str | None) -> str:
-    """The answer that a reply votes for: what follows the last `mark`, to the end of its line, spaces aside.
+    """The answer that a reply votes for: the text after the last `mark`, up to the end of its line, stripped.
 
-    After a mark that ends in `{` it goes to the brace that closes it (`\\boxed{…}`). Without a mark it is the whole
-    reply; a reply that lacks the mark votes for "" (no answer), which is an answer like any other.
+    After a mark that ends in `{`, the answer extends to the matching closing brace (`\\boxed{…}`). Without a mark it is
+    the whole reply. A reply that lacks the mark votes for "" (no answer), which counts like any other answer.
     """
     if mark is None:
         return response.strip()
@@ -57,7 +57,7 @@ def _verdict(votes: Sequence[Hashable], rewards: Sequence[float]) -> float:
 
 
 def _within_braces(text: str) -> str:
-    """What stands before the brace that closes one opened before `text`; all of it when none does."""
+    """The text before the brace that closes one opened before `text`; all of `text` when no brace closes it."""
     depth = 1
     for place, character in enumerate(text):
         depth += (character == "{") - (character == "}")

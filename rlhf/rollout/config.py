@@ -1,4 +1,4 @@
-"""How episodes are played: sampling, engines, deadlines."""
+"""Settings of rollouts: sampling, engines, deadlines."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ REFUSED = {
 
 
 class SamplingConfig(Config):
-    """The distribution that training samples from; the learner's log-softmax uses the same."""
+    """The distribution that training samples from; the learner's log-softmax uses the same temperature."""
 
     temperature: float = Field(1.0, ge=0.01, le=10)
-    """Softmax temperature. vLLM samples no colder than 0.01."""
+    """Softmax temperature. At least 0.01, the lowest temperature of vLLM."""
     max_tokens: int = Field(16, ge=1)
-    """Longest reply in tokens."""
+    """Maximum length of a reply in tokens."""
     stop_token_ids: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    """Tokens at which a reply ends, beside the end of a turn of the model's chat template."""
+    """Token ids that end a reply, besides the end of a turn in the model's chat template."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Texts with which a reply ends, the last token that makes one included."""
+    """Texts that end a reply; the last token of such a text is part of the reply."""
 
     @model_validator(mode="before")
     @classmethod
@@ -43,38 +43,41 @@ class SamplingConfig(Config):
         return values
 
     def sampling(self) -> Sampling:
+        """The sampling parameters as a `Sampling`."""
         return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
 
 
 class RolloutConfig(Config):
-    """Engines and episodes."""
+    """Settings of engines and episodes."""
 
     engines: int = Field(1, ge=1)
-    """vLLM engines."""
+    """Number of vLLM engines."""
     tensor_parallel_size: int = Field(1, ge=1)
-    """GPUs (or CPU processes) an engine is cut over."""
+    """GPUs (or CPU processes) that one engine is split over."""
     cpus_per_engine: float = Field(0.5, gt=0)
-    """Cores an engine takes; threads are its floor, at least 1. Shares below 1 let engines and ranks take turns."""
+    """CPU cores reserved for an engine; the number of threads is this rounded down, at least 1. With values below 1,
+    engines and ranks share cores."""
     gpus_per_engine: float = Field(0, ge=0)
-    """GPUs an engine takes, for each tensor-parallel rank."""
+    """GPUs that an engine reserves, for each tensor-parallel rank."""
     kv_cache_megabytes: int = Field(256, ge=8)
-    """Memory of an engine's KV cache on a CPU."""
+    """Size of an engine's KV cache on a CPU."""
     gpu_memory_utilization: float = Field(0.5, gt=0, le=1)
-    """Share of a GPU's memory that an engine takes."""
+    """Share of a GPU's memory that an engine reserves."""
     max_sequences: int = Field(256, ge=1)
-    """Sequences an engine runs at once."""
+    """Maximum number of sequences that an engine runs at once."""
     max_context_tokens: int | None = Field(None, ge=8)
-    """Longest prompt plus reply; the model's own limit when absent."""
+    """Maximum length of prompt plus reply in tokens; default: the model's own limit."""
     routing: Literal["auto", "replay", "compare", "ignore"] = "auto"
-    """Mixture of experts: the learner takes the experts that the engine chose for each token (`replay`), or chooses
-    itself and the difference is measured (`compare`), or not (`ignore`). `auto` replays where the choices of a family
-    were measured to be those of the engine, on CPUs with engines of one process, and ignores them elsewhere."""
-    players: int | None = Field(None, ge=1)
-    """Groups played at once; as many as there are tickets when absent."""
+    """Mixture of experts: the learner uses the experts that the engine chose for each token (`replay`); or it chooses
+    itself, and the difference is measured (`compare`) or not (`ignore`). `auto` replays for model families whose
+    recorded choices were verified to match the engine's, on CPUs with engines of one process, and ignores them
+    elsewhere."""
+    max_concurrent_groups: int | None = Field(None, ge=1)
+    """Groups played at once; default: the number of tickets."""
     start_timeout_seconds: float = Field(300, gt=0)
     """Deadline for an engine to start."""
     generate_timeout_seconds: float = Field(300, gt=0)
-    """Time that one reply may take once the engine has it, pauses of publishes not counted. One that takes longer is
-    cut off there: truncated, with what was said so far."""
-    publish_timeout_seconds: float = Field(120, gt=0)
-    """Deadline for each phase of a publish."""
+    """Deadline for one reply, from when the engine has the request; time paused for weight syncs does not count. A
+    reply that exceeds it is truncated there, and keeps the tokens sampled so far."""
+    weight_sync_timeout_seconds: float = Field(120, gt=0)
+    """Deadline for each phase of a weight sync."""

@@ -1,4 +1,4 @@
-"""A context that grows token by token: what the model sees as one, and what becomes one segment of a trajectory."""
+"""A context that grows by appending tokens: the model's input, and one segment of the trajectory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Ids = NDArray[np.int32]
 
 
 class Context:
-    """A prompt, then replies and what was heard after each. Nothing is ever taken back."""
+    """A prompt, followed by replies and the environment's messages after each. Append-only."""
 
     def __init__(self, prompt: Ids) -> None:
         self._tokens: list[Ids] = []
@@ -29,7 +29,7 @@ class Context:
 
     @property
     def token_ids(self) -> Ids:
-        """Everything so far, `int32 [T]`."""
+        """All tokens so far, `int32 [T]`."""
         return np.concatenate(self._tokens).astype(np.int32)
 
     @property
@@ -38,37 +38,37 @@ class Context:
         return int(self._tokens[-1][-1])
 
     def say(self, completion: Completion) -> None:
-        """A reply of the policy, as it was sampled: a turn of its own."""
+        """Append a reply of the policy with the token ids as sampled; it is one turn."""
         start = len(self)
         self._tokens.append(completion.token_ids)
         self._kinds.append(np.full(len(completion.token_ids), TokenKind.ACTION, np.int8))
         self._logprobs.append(completion.logprobs)
         self._versions.append(completion.versions)
         if completion.routing is not None:
-            # What was sampled before keeps the experts that it was sampled with.
+            # Earlier sampled tokens keep the experts that they were sampled with.
             self._routing.append(completion.routing[sum(map(len, self._routing)) :])
         self._turns.append(Turn(start=start, stop=len(self)))
 
     def hear(self, token_ids: Ids) -> None:
-        """What the environment said, and the header of the next reply."""
+        """Append what the environment said, and the header of the next reply."""
         self._add(token_ids, TokenKind.ENV)
 
     def judge(self, reward: float | None) -> None:
-        """What the environment gave the last turn."""
+        """Add the environment's reward to the last turn."""
         self._turns[-1] = replace(self._turns[-1], reward=reward)
 
     def end(self, earned: float | None = None) -> None:
-        """The last turn was the last one. What the whole episode has earned is paid there, beside its own reward."""
+        """Mark the last turn as terminal, and pay it the reward of the whole episode in addition to its own reward."""
         last = self._turns[-1]
         paid = last.reward if earned is None else earned + (last.reward or 0.0)
         self._turns[-1] = replace(last, reward=paid, terminated=True)
 
     def cut_off(self) -> None:
-        """The last turn was the last one, without an end."""
+        """Mark the last turn as truncated: the episode stopped without a terminal state."""
         self._turns[-1] = replace(self._turns[-1], truncated=True)
 
     def segment(self) -> Segment:
-        """The context as it is, `[T]`."""
+        """The context as a segment, `[T]`."""
         return Segment(
             token_ids=self.token_ids,
             kinds=np.concatenate(self._kinds),
@@ -79,7 +79,7 @@ class Context:
         )
 
     def _known_routing(self) -> Routing | None:
-        """The experts of all tokens, `[T, layers, k]`: -1 for the last of them, which nobody has computed."""
+        """The experts of all tokens, `[T, layers, k]`; -1 for the last token, which was never computed."""
         if not self._routing:
             return None
         known = np.concatenate(self._routing)

@@ -1,38 +1,42 @@
-"""An engine as the controller sees it: many coroutines ask, few calls go out.
+"""Client of a remote engine: many coroutines generate, and their requests are batched into few calls.
 
-The requests of one tick of the event loop travel in one `submit`, and one `collect` after the other brings back
-whatever has finished, so calls do not grow with the number of samples.
+All requests of one tick of the event loop go out in one `submit`. Successive `collect` calls return whatever has
+finished, so the number of calls does not grow with the number of samples.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.cluster.handle import WorkerHandle
 from rlhf.cluster.worker import Worker
 from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed
 from rlhf.rollout.clock import RunningClock
+from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.rollout.vllm.settings import EngineFacts, Finished, GenerateRequest, RefusedRequest
 from rlhf.transfer.init_info import init_info, update_info
 from rlhf.transfer.types import Manifest, Rendezvous
 from rlhf.types import Completion, FinishReason, PolicyVersion, Prompt, Sampling, TokenLogprobs
 
+R = TypeVar("R")
+
 POLL_SECONDS = 1.0
 """How long one `collect` waits for a first reply."""
 CALL_SECONDS = 30.0
-"""Beyond what a call itself waits for: the way there and back, and a step of the model."""
+"""Time added to the deadline of a call, for the round trip and one step of the model."""
 
 
 @dataclass(eq=False)
 class _Pending:
-    """A request on its way: `taken` ends when the engine has it, `reply` in a completion or a named error. Whoever
-    asked may have been cancelled in this very tick: then nobody waits for either."""
+    """A request in flight: `taken` is resolved when the engine has it, `reply` with a completion or a named error. The
+    caller may be cancelled in the same tick: then both futures have no waiter."""
 
     session: str
     taken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -56,10 +60,10 @@ class _Pending:
 class RemoteEngine:
     """A `RolloutEngine` and a `PublishTarget` over a worker that runs an `EngineWorker`.
 
-    A reply may take `generate_timeout_seconds` from when the engine has its request, pauses of publishes not counted;
-    then it is cut off, and has what was said so far. `generate` raises `GenerateFailed` when this one request cannot be
-    answered, `DeadlinePassed` when nothing was said in that time, `EngineBroken` or `WorkerDied` when the engine will
-    answer nothing any more.
+    A reply's deadline is `generate_timeout_seconds` from when the engine has the request; time paused for weight syncs
+    does not count. A reply that exceeds it is cut off, and keeps the tokens sampled so far. `generate` raises
+    `GenerateFailed` when only this request cannot be answered, `DeadlinePassed` when no token was sampled in that time,
+    `EngineBroken` or `WorkerDied` when the engine can answer no further request.
     """
 
     def __init__(
@@ -73,10 +77,10 @@ class RemoteEngine:
         publish_timeout_seconds: float = 120,
     ) -> None:
         self.name, self.transfer_ranks = worker.name, transfer_ranks
-        self._worker = worker
+        self._worker = WorkerHandle[EngineWorker](worker)
         self._start_seconds, self._generate_seconds = start_timeout_seconds, generate_timeout_seconds
         self._publish_seconds = publish_timeout_seconds
-        # A request that vLLM would let wait for a place waits here instead, where its deadline does not run yet.
+        # A request for which vLLM has no free slot waits here instead: its deadline starts only when vLLM has it.
         self._places = asyncio.Semaphore(max_sequences)
         self._clock = RunningClock()
         self._ids = itertools.count()
@@ -86,11 +90,11 @@ class RemoteEngine:
         self._collector: asyncio.Task[None] | None = None
 
     async def start(self) -> EngineFacts:
-        """Load the model; what the engine says of itself."""
-        return EngineFacts(*await self._worker.call("start", timeout_seconds=self._start_seconds))
+        """Load the model; returns the facts that the engine reports."""
+        return await self._worker.call(lambda engine: engine.start(), timeout_seconds=self._start_seconds)
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
-        """One reply; every draw is decided by `seed`."""
+        """One reply; `seed` determines all its draws."""
         async with self._places:
             return await self._generate(prompt, sampling=sampling, seed=seed, session=session)
 
@@ -112,50 +116,52 @@ class RemoteEngine:
         return completion
 
     async def _cut_off(self, request_id: str, pending: _Pending) -> None:
-        """Have what was said so far come back as the reply; it may also have ended in this moment."""
-        await self._call("cut_off", [request_id])
+        """Have the engine return the tokens sampled so far as the reply; the reply may also be complete already."""
+        await self._call(lambda engine: engine.cut_off([request_id]))
         await asyncio.wait((pending.reply,), timeout=CALL_SECONDS)
 
     async def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
         """Log-probs of given tokens at temperature 1."""
-        return TokenLogprobs(*await self._call("token_logprobs", token_ids))
+        return await self._call(lambda engine: engine.token_logprobs(token_ids))
 
     async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
-        """`tokens` more behind `token_ids`, sampled at temperature 1."""
-        return completion_of(await self._call("extend", token_ids, tokens), self.name)
+        """Sample `tokens` more tokens after `token_ids`, at temperature 1."""
+        return completion_of(await self._call(lambda engine: engine.extend(token_ids, tokens)), self.name)
 
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
-        """Join the transfer group with ranks from `first_rank` on."""
-        await self._phase("connect", init_info(rendezvous, first_rank))
+        """Join the transfer group; this engine's ranks start at `first_rank`."""
+        info = init_info(rendezvous, first_rank)
+        await self._phase(lambda engine: engine.connect(info))
 
     async def prepare(self, manifest: Manifest) -> None:
-        """Pause sampling and acknowledge the manifest; requests are kept."""
+        """Pause sampling and acknowledge the manifest; requests in flight are kept."""
         self._clock.pause()
-        await self._phase("prepare", manifest)
+        await self._phase(lambda engine: engine.prepare(manifest))
 
     async def receive(self, manifest: Manifest) -> None:
-        """Take the tensors while the learner sends them."""
-        await self._phase("receive", update_info(manifest))
+        """Receive the tensors while the learner sends them."""
+        info = update_info(manifest)
+        await self._phase(lambda engine: engine.receive(info))
 
     async def commit(self, version: PolicyVersion) -> None:
-        """Stamp what is sampled from here on with `version`."""
-        await self._phase("commit", version)
+        """Stamp tokens sampled from here on with `version`."""
+        await self._phase(lambda engine: engine.commit(version))
 
     async def resume(self) -> None:
-        """Let sampling go on."""
-        await self._phase("resume")
+        """Resume sampling."""
+        await self._phase(lambda engine: engine.resume())
         self._clock.go_on()
 
     async def stop(self) -> None:
-        """Give up what is under way and free the model."""
+        """Abort all requests in flight and free the model."""
         self._fail(EngineBroken(self.name, "it was stopped"))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._worker.call("close", timeout_seconds=CALL_SECONDS)
+        await self._worker.call(lambda engine: engine.close(), timeout_seconds=CALL_SECONDS)
 
-    async def _phase(self, method: str, *arguments: object) -> None:
-        await self._worker.call(method, *arguments, timeout_seconds=self._publish_seconds)
+    async def _phase(self, ask: Callable[[EngineWorker], None]) -> None:
+        await self._worker.call(ask, timeout_seconds=self._publish_seconds)
 
     def _post(self, request: GenerateRequest) -> None:
         if not self._outbox:
@@ -163,12 +169,12 @@ class RemoteEngine:
         self._outbox.append(request)
 
     async def _submit(self) -> None:
-        """Send what this tick has gathered, and see that its replies are waited for."""
+        """Send the requests of this tick, and make sure that a collector waits for their replies."""
         batch, self._outbox = self._outbox, []
         batch = [request for request in batch if request.id in self._pending]
         if not batch:
             return
-        await self._call("submit", batch)
+        await self._call(lambda engine: engine.submit(batch))
         for request in batch:
             if pending := self._pending.get(request.id):
                 pending.take()
@@ -177,15 +183,15 @@ class RemoteEngine:
 
     async def _collect(self) -> None:
         while self._pending:
-            for reply in await self._call("collect", POLL_SECONDS):
+            for reply in await self._call(lambda engine: engine.collect(POLL_SECONDS)):
                 self._settle(reply)
 
     async def _abort(self, request_id: str) -> None:
-        await self._call("abort", [request_id])
+        await self._call(lambda engine: engine.abort([request_id]))
 
-    async def _call(self, method: str, *arguments: object) -> Any:
-        """A call that waits, at worst, for a publish to end."""
-        return await self._worker.call(method, *arguments, timeout_seconds=self._publish_seconds + CALL_SECONDS)
+    async def _call(self, ask: Callable[[EngineWorker], R]) -> R:
+        """Call the worker; the deadline allows for a weight sync that runs meanwhile."""
+        return await self._worker.call(ask, timeout_seconds=self._publish_seconds + CALL_SECONDS)
 
     def _settle(self, reply: Finished | RefusedRequest) -> None:
         pending = self._pending.pop(reply.id, None)
@@ -205,7 +211,7 @@ class RemoteEngine:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A call that failed fails every request that waits: none of them would be answered."""
+        """A failed call fails all pending requests: none of them would be answered."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             self._fail(error)
@@ -217,7 +223,7 @@ class RemoteEngine:
 
 
 def completion_of(reply: Finished, engine: str) -> Completion:
-    """The reply in the system's words."""
+    """The engine's reply as a `Completion`."""
     return Completion(
         token_ids=reply.token_ids,
         logprobs=reply.logprobs,

@@ -1,4 +1,4 @@
-"""One episode of one role, and the simplest way to play one: every token is kept as it was sampled."""
+"""Episode state, the episode-runner interface and the single-reply runner. Tokens are kept exactly as sampled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AGENT = "agent"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyClient:
-    """Who plays, and with what budgets. `seed_of(turn)` decides the draws of a reply."""
+    """A policy with its engine, renderer and budgets. `seed_of(turn)` gives the sampling seed of a reply."""
 
     engine: RolloutEngine
     renderer: Renderer
@@ -41,10 +41,10 @@ class PolicyClient:
 
 
 class EpisodeRunner(Protocol):
-    """A way to play an episode: what `policy` makes of a task, one outcome for each of `roles`, in their order.
-    `tools` are what it may call, which its chat template is told.
+    """Interface of ways to play an episode: `policy` plays a task, with one outcome for each of `roles`, in that order.
+    `tools` are what the policy may call; the chat template receives them.
 
-    `seed` is that of the task: all episodes of a group share it. Raises `GenerateFailed`, `DeadlinePassed` and
+    `seed` is the task's seed: all episodes of a group share it. Raises `GenerateFailed`, `DeadlinePassed` and
     `EnvironmentFailed`: such an episode is lost for all roles.
     """
 
@@ -56,7 +56,7 @@ class EpisodeRunner(Protocol):
 
 
 class Unplayable(RlhfError):
-    """Nothing can be asked as the episode would have it; `failed` says why."""
+    """No reply can be generated for this episode; `failed` says why."""
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(failed.detail)
@@ -65,7 +65,7 @@ class Unplayable(RlhfError):
 
 @dataclass(slots=True, kw_only=True)
 class EpisodeState:
-    """What an episode has come to so far, for one role."""
+    """An episode in progress, for one role."""
 
     task: Task
     history: History
@@ -78,11 +78,11 @@ class EpisodeState:
     out_of_time: bool = False
 
     def room(self, policy: PolicyClient) -> int:
-        """Tokens that the next reply may have, from the ids so far."""
+        """Maximum tokens of the next reply, given the context so far."""
         return min(policy.sampling.max_tokens, policy.max_context_tokens - len(self.history.context))
 
     def record(self, status: EpisodeStatus, environment_seconds: float = 0.0) -> Trajectory:
-        """The episode as it ended."""
+        """The episode as it ended, as a trajectory."""
         return Trajectory(
             task=self.task,
             segments=self.history.segments,
@@ -98,7 +98,8 @@ class EpisodeState:
 
 
 class AnswerOnce:
-    """The episode of a task without an environment: its messages are asked, and the first reply ends it.
+    """Runner for tasks without an environment: the task's messages are the prompt, and the first reply ends the
+    episode.
 
     A prompt that leaves no room for a reply is `Failed("prompt_too_long")`.
     """
@@ -122,7 +123,7 @@ class AnswerOnce:
 def opened(
     task: Task, policy: PolicyClient, first: Sequence[Message], last_turns: int | None, role: str = AGENT
 ) -> EpisodeState:
-    """The state of an episode that begins with these messages. Raises `Unplayable`, and `ModelError`."""
+    """The state of an episode that starts with these messages. Raises `Unplayable`, and `ModelError`."""
     state = EpisodeState(task=task, history=history_of(policy.renderer, task.messages, first, last_turns), role=role)
     if state.room(policy) < 1:
         detail = f"{len(state.history.context)} prompt tokens in a context of {policy.max_context_tokens}"
@@ -131,7 +132,7 @@ def opened(
 
 
 async def generate_reply(state: EpisodeState, policy: PolicyClient, turn: int) -> Completion:
-    """One reply to all that is in the context, within the budgets of turn and context."""
+    """Generate one reply to the whole context, within the budgets of turn and context."""
     began = time.monotonic()
     completion = await policy.engine.generate(
         Prompt(token_ids=state.history.context.token_ids),

@@ -1,6 +1,6 @@
-"""Evaluation: every held-out problem once, by as many replies as its set asks for.
+"""Evaluation: every held-out problem once, with as many replies as its set specifies.
 
-It runs at the boundary and never passes through the buffer.
+It runs between updates and never passes through the buffer.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from rlhf.rollout.group import GroupRollout, lost_to_environment
 from rlhf.types import EpisodeStatus, Failed, Filtered, Group, Task, Ticket, Trajectory
 
 ENVIRONMENT_ATTEMPTS = 3
-"""How often a problem is asked whose environment breaks; a fault of one call in a hundred then stops no evaluation."""
+"""Attempts for a problem whose environment fails; an environment that fails one call in a hundred then stops no
+evaluation."""
 
 
 class EvaluationFailed(RlhfError):
-    """Some problem of an evaluation has no number: an average over the others would be a different evaluation."""
+    """A problem of an evaluation has no score: an average over the others would be a different evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSet:
-    """Held-out problems and how they are asked. `rollout` plays groups of `config.samples`, without a filter."""
+    """Held-out problems and how they are played. `rollout` plays groups of `config.samples`, without a filter."""
 
     name: str
     config: EvaluationSetConfig
@@ -35,25 +36,25 @@ class EvaluationSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetResult:
-    """What came of one set: the mean over `problems` problems with `distinct_answers` different answers. Of pairs the
-    problems are the pairs, and there are neither answers nor a reward."""
+    """The result of one set: the means over `problems` problems with `distinct_answers` different answers. For
+    preference pairs, `problems` is the number of pairs, and there are neither answers nor a reward."""
 
     name: str
     problems: int
     metrics: Mapping[str, float]
-    """`avg@n`, and `pass@k` and `maj@k` as the recipe lists them; `unscored`, the replies that have no number;
-    `tokens_mean` and `truncated` of all that were played; with an environment `turns_mean` and
+    """`avg@n`, and `pass@k` and `maj@k` as the recipe lists them; `unscored`, the number of replies without a score;
+    `tokens_mean` and `truncated` of all played episodes; with an environment `turns_mean` and
     `malformed_calls_mean`."""
     reward: float | None = None
     """`avg@n`."""
     distinct_answers: int = 0
     groups: tuple[Group, ...] = field(default=(), repr=False)
-    """One a problem."""
+    """One group per problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """All sets, in the recipe's order. Where one number is wanted it is the first set's."""
+    """The results of all sets, in the recipe's order. Where a single number is needed, it is the first set's."""
 
     sets: tuple[SetResult, ...]
 
@@ -71,13 +72,13 @@ class Evaluation:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """By the names under which they are logged."""
+        """All metrics, by the names under which they are logged."""
         by_set = {f"eval/{one.name}/{name}": value for one in self.sets for name, value in one.metrics.items()}
         return ({} if self.reward is None else {"eval/reward": self.reward}) | by_set
 
 
 class Evaluator:
-    """Asks every problem of every set; all are under way at once."""
+    """Evaluates every problem of every set, all concurrently."""
 
     def __init__(self, sets: Sequence[EvaluationSet]) -> None:
         self._sets = tuple(sets)
@@ -87,7 +88,7 @@ class Evaluator:
 
 
 async def evaluate_set(one: EvaluationSet, version: int) -> SetResult:
-    """Raises `EvaluationFailed` when a problem has fewer scored replies than its metrics need."""
+    """Evaluate one set. Raises `EvaluationFailed` when a problem has fewer scored replies than its metrics need."""
     asked = (_asked(one, task, Ticket(ordinal=n, version=version)) for n, task in enumerate(one.tasks))
     outcomes = await asyncio.gather(*asked)
     groups = tuple(_played(one, task, outcome) for task, outcome in zip(one.tasks, outcomes, strict=True))
@@ -104,7 +105,7 @@ async def evaluate_set(one: EvaluationSet, version: int) -> SetResult:
 
 
 def problem_metrics(group: Group, config: EvaluationSetConfig) -> dict[str, float]:
-    """One problem's numbers, over its scored replies: one without a number is no failure of the policy, and no zero."""
+    """One problem's metrics, over its scored replies: a reply without a score is not counted as zero."""
     rewards = [score.value for _, _, score in group.trainable]
     votes = [vote_of(trajectory.response, config.vote_after) for _, trajectory, _ in group.trainable]
     passed = sum(reward >= config.pass_reward for reward in rewards)
@@ -116,7 +117,7 @@ def problem_metrics(group: Group, config: EvaluationSetConfig) -> dict[str, floa
 
 
 def reply_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Of all replies together, whatever their reward."""
+    """Metrics over all replies together, whatever their reward."""
     samples = [sample for group in groups for sample in group.samples]
     played = [sample.trajectory for sample in samples if isinstance(sample.trajectory, Trajectory)]
     with_environment = [trajectory for trajectory in played if trajectory.conversation]
@@ -128,7 +129,7 @@ def reply_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def turn_metrics(played: Sequence[Trajectory]) -> dict[str, float]:
-    """Of replies in episodes with an environment: turns, and tool calls that could not be read, an episode."""
+    """Metrics of episodes with an environment: turns, and malformed tool calls, per episode."""
     return {
         "turns_mean": average([sum(len(segment.turns) for segment in one.segments) for one in played]),
         "malformed_calls_mean": average([one.malformed_calls for one in played]),
@@ -136,7 +137,8 @@ def turn_metrics(played: Sequence[Trajectory]) -> dict[str, float]:
 
 
 async def _asked(one: EvaluationSet, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
-    """One problem. What an environment broke is asked again, with the same seeds: it says nothing of the policy."""
+    """Play one problem. Failures of the environment are retried with the same seeds: they say nothing about the
+    policy."""
     for _ in range(ENVIRONMENT_ATTEMPTS - 1):
         outcome = await one.rollout(task, ticket)
         if not (isinstance(outcome, Failed) and any(map(lost_to_environment, outcome.samples))):

@@ -1,4 +1,4 @@
-"""One group: every sample of a task played, then scored together."""
+"""Rollout of one group: every sample of a task is played, then all are scored together."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from rlhf.rollout.seeds import environment_seed, request_seed
 from rlhf.types import Failed, Filtered, Group, Sample, Sampling, Task, Ticket, Trajectory, Unscored
 
 ENVIRONMENT_FAILURE = "environment_"
-"""How kinds of failures begin that were an environment's; what follows is the kind of `EnvironmentFailed`."""
+"""Prefix of the failure kinds that an environment caused, followed by the kind of `EnvironmentFailed`."""
 ANSWER_ONCE = AnswerOnce()
 
 
 class GroupRollout:
-    """Plays `group_size` episodes of a task at once. What breaks in one of them is data, and the others go on.
+    """Plays `group_size` episodes of a task concurrently. A failure in one episode becomes data; the others continue.
 
-    An episode gives a sample for every role of `play`: sample `n * roles + r` is role `r` of episode `n`.
-    With `greedy_baseline` one more episode is played beside them, at temperature 0, and scored with them: the group's
-    `baseline` (ReMax, arXiv 2310.10505), which needs a single role. A group whose baseline has no number is
-    `Failed("no_baseline")`.
+    An episode gives one sample for every role of `play`: sample `n * roles + r` is role `r` of episode `n`. With
+    `greedy_baseline`, one more episode is played at temperature 0 and scored with them: the group's `baseline` (ReMax,
+    arXiv 2310.10505), which needs a single role. A group whose baseline has no score is `Failed("no_baseline")`.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class GroupRollout:
 
     @property
     def samples(self) -> int:
-        """How many a group has."""
+        """Number of samples in a group."""
         return self._group_size * len(self._play.roles)
 
     async def __call__(self, task: Task, ticket: Ticket) -> Group | Filtered | Failed:
@@ -68,7 +67,7 @@ class GroupRollout:
     async def _episode(
         self, task: Task, ticket: Ticket, sample: int, sampling: Sampling
     ) -> tuple[Trajectory | Failed, ...]:
-        """What became of one episode, for every role."""
+        """The outcome of one episode, for every role."""
         seed = environment_seed(run_seed=self._run_seed, purpose=self._purpose, task=task.id)
         try:
             return await self._play(task, self._policy(ticket, sample, sampling), seed)
@@ -96,7 +95,7 @@ class GroupRollout:
         )
 
     async def _scored(self, task: Task, episodes: list[Trajectory | Failed]) -> tuple[Sample, ...]:
-        """Scores beside their episodes; an episode that failed was never shown to the scorer."""
+        """Episodes paired with their scores; a failed episode is not passed to the scorer."""
         played = [episode for episode in episodes if isinstance(episode, Trajectory)]
         scores = iter(await self._reward(task, played) if played else [])
         return tuple(
@@ -117,13 +116,13 @@ class GroupRollout:
 
 
 def describe_losses(group: Group) -> str:
-    """What became of the samples that have no number, for instance `3 of 4 lost: timeout x2, engine x1`."""
+    """A summary of the samples without a score, for instance `3 of 4 lost: timeout x2, engine x1`."""
     kinds = Counter(kind for sample in group.samples if (kind := sample.failure_kind))
     lost = ", ".join(f"{kind} x{count}" for kind, count in sorted(kinds.items()))
     return f"{kinds.total()} of {len(group.samples)} lost: {lost}"
 
 
 def lost_to_environment(sample: Sample) -> bool:
-    """Whether it was the environment that broke, or the agent."""
+    """Whether the environment, or the agent, caused the failure of this sample."""
     outside = (ENVIRONMENT_FAILURE, AGENT_FAILURE)
     return isinstance(sample.trajectory, Failed) and sample.trajectory.kind.startswith(outside)

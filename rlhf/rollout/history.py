@@ -1,4 +1,5 @@
-"""How much of an episode the policy sees: all of it in one context that grows, or its last turns in a context each."""
+"""How much of an episode the policy sees: the full history in one growing context, or the last turns in one context per
+turn."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from rlhf.types import Message, Prompt, Segment, Tool
 
 class Renderer(Protocol):
     """Messages to tokens, and sampled tokens to text. `increment` is what is appended after a reply that stopped with
-    the token `last`; `offering` is the same with other tools that the policy may call."""
+    the token `last`; `offering` is the same renderer with other tools for the policy."""
 
     def offering(self, tools: Sequence[Tool]) -> Renderer: ...
     def prompt(self, messages: Sequence[Message]) -> Prompt: ...
@@ -27,11 +28,11 @@ class Renderer(Protocol):
 
 
 class History(Protocol):
-    """`context` is what the policy continues.
+    """What the policy sees of an episode; `context` is what it continues.
 
-    `grow` goes on after a reply that stopped, with what was heard; it does nothing and says no when less than one of
-    `max_tokens` would be left for the next reply. `conclude` adds what was heard last of an episode that was cut off,
-    for a critic to value, where there is room for it.
+    `grow` continues after a reply that stopped, with the environment's messages. It changes nothing and returns False
+    when less than one of `max_tokens` would remain for the next reply. `conclude` appends the last messages of an
+    episode that was cut off, for a critic to value, where there is room.
     """
 
     @property
@@ -45,15 +46,15 @@ class History(Protocol):
 def history_of(
     renderer: Renderer, task: Sequence[Message], first: Sequence[Message], last_turns: int | None
 ) -> History:
-    """The beginning of an episode, with what is asked `first`: the policy sees all of it, its last turns, or with none
-    of them what it hears, under the messages of the `task`."""
+    """The initial history of an episode whose first messages are `first`. The policy sees the full history; or `first`
+    and its `last_turns` turns; or, with 0, the messages of the `task` and the newest messages."""
     if last_turns is None:
         return FullHistory(renderer, first)
     return LastTurns(renderer, task if last_turns == 0 else first, first, last_turns)
 
 
 class FullHistory:
-    """One context, and one segment: sampled tokens stay as they are, and what is heard is appended."""
+    """One context and one segment: sampled tokens are kept, and the environment's messages are appended."""
 
     def __init__(self, renderer: Renderer, first: Sequence[Message]) -> None:
         self._renderer = renderer
@@ -75,11 +76,11 @@ class FullHistory:
 
 
 class LastTurns:
-    """A context a turn: `head`, then the last `turns` replies with what was heard after each, as text. With none only
-    what was heard last follows: all that counts of a game that shows its whole state.
+    """One context per turn: `head`, then the last `turns` replies with the environment's messages after each, as text.
+    With 0 turns only the newest messages follow, which suffices for a game that shows its whole state.
 
-    Every context is rendered whole by the template, so one that rewrites what was said before is welcome. Only the
-    reply at its end is an ACTION there: tokens that were sampled are trained in the context they were sampled in.
+    The template renders every context from the start, so templates that rewrite earlier turns are allowed. Only the
+    reply at a context's end is an ACTION there: sampled tokens are trained in the context they were sampled in.
     """
 
     def __init__(self, renderer: Renderer, head: Sequence[Message], first: Sequence[Message], turns: int) -> None:
@@ -104,7 +105,7 @@ class LastTurns:
         _append_if_it_fits(self._renderer, self.context, heard, max_tokens)
 
     def _read(self, reply: str, heard: Sequence[Message]) -> Sequence[Message]:
-        """What the policy reads next."""
+        """The messages that the policy reads next."""
         if self._shown == 0:
             return joined(self._head, heard)
         self._turns.append((Message(role="assistant", content=reply), *heard))
@@ -114,7 +115,7 @@ class LastTurns:
 def _append_if_it_fits(renderer: Renderer, context: Context, heard: Sequence[Message], max_tokens: int) -> None:
     try:
         increment = renderer.increment(heard, context.last) if heard else np.zeros(0, np.int32)
-    except ModelError:  # nothing is sampled after it: a template that cannot say it costs a critic some precision
+    except ModelError:  # not sampled from: only the critic is less precise
         return
     if len(context) + len(increment) <= max_tokens:
         context.hear(increment)

@@ -1,4 +1,4 @@
-"""Programs of the user's own: run to an outcome, whatever they do."""
+"""Run user programs with a timeout; every outcome is returned as a value."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from rlhf.cluster.attempt import Raised, attempt, attempt_awaiting
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A program did not end in time, and was given up."""
+    """The program exceeded its timeout and was abandoned."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """A program was not run: as many as there may be were given up, and have not come back."""
+    """The program was not started: the maximum number of abandoned programs is still running."""
 
 
 class Programs:
     """Runs programs for one event loop.
 
-    A plain one has a daemon thread, which cannot be killed: one that hangs goes on, and nobody waits for it. With
-    `hung_limit` of these no further one is started. An async one runs on the event loop, and is cancelled.
+    A plain (not async) program runs in a daemon thread, which cannot be killed: one that hangs keeps running, without a
+    waiter. With `hung_limit` of these, no further program is started. An async program runs on the event loop, and is
+    cancelled at its timeout.
     """
 
     def __init__(self, *, hung_limit: int) -> None:
         self._hung_limit, self._hung = hung_limit, 0
 
     async def outcome_of(self, program: Callable[..., Any], *arguments: object, seconds: float) -> Any:
-        """What the program returns, `Raised`, `Late` or `NotStarted`."""
+        """The program's return value, `Raised`, `Late` or `NotStarted`."""
         if inspect.iscoroutinefunction(program):
-            # A cancellation is looked for by who waits, an interruption is a person's.
+            # Both must pass: `_within` handles a cancellation, and a keyboard interrupt comes from the user.
             passing = asyncio.CancelledError, KeyboardInterrupt
             started = attempt_awaiting(program(*arguments), also=BaseException, but=passing)
             return await _within(asyncio.ensure_future(started), seconds)
@@ -60,7 +61,7 @@ class Programs:
 
         def run() -> None:
             result = attempt(work, also=BaseException)
-            with contextlib.suppress(RuntimeError):  # a loop that is closed has nobody left who waits
+            with contextlib.suppress(RuntimeError):  # a closed loop has no waiter left
                 loop.call_soon_threadsafe(settle, result)
 
         threading.Thread(target=run, name="agent", daemon=True).start()
@@ -68,7 +69,7 @@ class Programs:
 
 
 async def _within(running: asyncio.Future[Any], seconds: float) -> Any:
-    """What comes in time; what does not is cancelled."""
+    """The result within `seconds`; otherwise the future is cancelled and the result is `Late`."""
     try:
         await asyncio.wait((running,), timeout=seconds)
         if running.cancelled():  # by the program itself: a cancellation of the run is raised by the wait above

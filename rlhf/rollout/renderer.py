@@ -1,4 +1,4 @@
-"""Messages to tokens, once. What was sampled is never decoded and encoded again."""
+"""How an episode grows in tokens: the prompt once, then each turn's increment. Sampled tokens are never re-encoded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REMEMBERED_OFFERS = 64
 
 class ChatRenderer:
     """The model's own chat template, with the recipe's arguments for it and the tools that the policy may call.
-    `declared_ends` are the ends that the model's `generation_config.json` names."""
+    `declared_ends` are the end tokens that the model's `generation_config.json` names."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ChatRenderer:
         self._declared_ends = declared_ends
 
     def offering(self, tools: Sequence[Tool]) -> ChatRenderer:
-        """The same with other tools; kept, for what is known of its template is dear."""
+        """The same renderer with other tools; cached, because analysing a template is expensive."""
         key = json.dumps([asdict(tool) for tool in tools])
         if key not in self._offers:
             if len(self._offers) >= REMEMBERED_OFFERS:
@@ -47,12 +47,12 @@ class ChatRenderer:
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """Where a turn ends; of these nobody reads anything in a reply."""
+        """Token ids that end a turn; they are stripped from a reply's text."""
         return self._end.token_ids
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What a person should know of where replies end, and of tools that the template keeps to itself."""
+        """Notes for the user: on which tokens end a reply, and on tools that the template does not render."""
         return (*self._end.told, *self._unsaid())
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
@@ -60,10 +60,10 @@ class ChatRenderer:
         return Prompt(token_ids=np.asarray(prompt_ids(self._tokenizer, messages, self._arguments), dtype=np.int32))
 
     def increment(self, messages: Sequence[Message], last: int) -> NDArray[np.int32]:
-        """What follows a reply that stopped with the token `last`: the end of its turn, where it stopped at something
-        else (`sampling.stop`), the messages, and the header of the next reply.
+        """The tokens that follow a reply which stopped with the token `last`: the end of its turn, where it stopped at
+        something else (`sampling.stop`), the messages, and the header of the next reply.
 
-        Raises `ModelError` when the template does not only append.
+        Raises `ModelError` when the template does more than append.
         """
         increment = np.asarray(self._increments.after_reply(messages), dtype=np.int32)
         if last in self.stop_token_ids:
@@ -76,23 +76,24 @@ class ChatRenderer:
         return self._increments.verdict(roles)
 
     def prompt_tokens(self, task: Task) -> int:
-        """Tokens of a task's prompt."""
+        """Number of tokens of a task's prompt."""
         return len(prompt_ids(self._tokenizer, task.messages, self._arguments))
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
-        """What people and rewards read of sampled tokens: without special tokens, and without the end of the turn."""
+        """The text that people and rewards read: without special tokens, and without the end of the turn."""
         return self._decoded(self._without_ends(token_ids), without_special=True)
 
     def marked_text(self, token_ids: NDArray[np.int32]) -> str:
-        """What tool calls are read from: with the special tokens that may mark them, without those that stop."""
+        """The text that tool calls are parsed from: with special tokens, without the stop tokens."""
         return self.whole_text(self._without_ends(token_ids))
 
     def whole_text(self, token_ids: NDArray[np.int32]) -> str:
-        """Tokens as they are, special ones too."""
+        """The decoded text, special tokens included."""
         return self._decoded(token_ids, without_special=False)
 
     def _decoded(self, token_ids: NDArray[np.int32], *, without_special: bool) -> str:
-        """As it was sampled: many tokenizers are told to "clean up", which takes spaces before punctuation away."""
+        """The exact text of sampled tokens: many tokenizers are configured to "clean up", which removes spaces before
+        punctuation."""
         ids = token_ids.tolist()
         text = self._tokenizer.decode(ids, skip_special_tokens=without_special, clean_up_tokenization_spaces=False)
         return str(text)
@@ -100,7 +101,7 @@ class ChatRenderer:
     def _unsaid(self) -> list[str]:
         try:
             prompt = prompt_text(self._tokenizer, [QUESTION], self._arguments)
-        except ModelError:  # a template that wants more than a question
+        except ModelError:  # some templates need more than one user message
             return []
         unsaid = [tool.name for tool in self._tools if tool.name not in prompt]
         said = f"the chat template does not tell the policy of its tools {', '.join(unsaid)}; the environment has to"

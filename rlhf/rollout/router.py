@@ -1,4 +1,4 @@
-"""Several engines as one."""
+"""Route requests over several engines."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ REMEMBERED_SESSIONS = 65_536
 
 
 class Router:
-    """A session goes to the engine with the fewest requests under way, and stays there: its prefix is cached there.
+    """Sends a session to the engine with the fewest requests in flight, and keeps it there: its prefix is cached there.
 
-    The sessions heard of longest ago are forgotten first. What an engine raises comes out as it is, with its name.
+    The least recently used sessions are forgotten first. Errors of an engine pass through unchanged.
     """
 
     def __init__(self, engines: Sequence[RolloutEngine], *, remembered_sessions: int = REMEMBERED_SESSIONS) -> None:

@@ -13,10 +13,10 @@ from rlhf.types import Message, Observation, Task, finite_number
 
 
 class TimedEnvironment:
-    """`seconds` is how long the episode has waited for the environment so far, `timeout_seconds` how long it may.
+    """`seconds` is how long the episode has waited for the environment so far; `timeout_seconds` is the limit.
 
-    When that is over `step` is answered with None. Raises `EnvironmentFailed`: of kind `timeout` where that happens
-    before anything was asked, `protocol` for an answer that makes no sense, and whatever the environment itself raises.
+    After the timeout `step` returns None. Raises `EnvironmentFailed`: of kind `timeout` where `reset` exceeds the
+    limit, of kind `protocol` for an invalid observation; errors that the environment raises pass through.
     """
 
     def __init__(self, environment: Environment, name: str, timeout_seconds: float) -> None:
@@ -24,7 +24,7 @@ class TimedEnvironment:
         self.seconds = 0.0
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """What is asked."""
+        """Reset the environment; returns the first observation."""
         first = await self._answer(self._environment.reset(task, seed=seed))
         if first is None:
             detail = f"its reset took more than the {self._timeout_seconds:g} s that an episode may wait for it"
@@ -35,8 +35,8 @@ class TimedEnvironment:
         return first
 
     async def step(self, action: Message) -> Observation | None:
-        """What the environment says to the policy's action; None when the episode has waited too long for it, all turns
-        together."""
+        """The environment's observation after the policy's action; None when the episode's total waiting time exceeds
+        the limit."""
         return await self._answer(self._environment.step(action))
 
     async def _answer(self, asked: Awaitable[Observation]) -> Observation | None:
@@ -54,7 +54,7 @@ class TimedEnvironment:
 
 
 def _nonsense(heard: Observation) -> str | None:
-    """What is wrong with an observation; None where it can be read and counted."""
+    """Why an observation is invalid; None where it is valid."""
     for message in heard.messages:
         if not isinstance(message, Message) or not isinstance(message.content, str):
             return f"it says {message!r:.80}, which is no Message with text"

@@ -1,6 +1,6 @@
-"""Tool calls as models write them: a format by name reads a reply's text. Pure.
+"""Parse tool calls in a reply's text, by a named format. Pure.
 
-A format of one's own is `module:function` with the same signature: `(text) -> Spoken`.
+A custom format is `module:function` with the same signature: `(text) -> Spoken`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rlhf.types import ToolCall
 HERMES_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 PYTHON_TAG = "<|python_tag|>"
 DEEPEST = 100
-"""Lists and objects within one another: less than what the wire of environments carries."""
+"""Maximum nesting depth of lists and objects: less than what the wire format of environments carries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spoken:
-    """What a reply says: its tool calls with the text `beside` them, or the `problem` with them. Without either it is
+    """A parsed reply: its tool calls with the text `beside` them, or the `problem` with them. Without either it is
     plain text."""
 
     calls: tuple[ToolCall, ...] = ()
@@ -35,17 +35,17 @@ ToolFormat = Callable[[str], Spoken]
 
 
 class Malformed(ValueError):
-    """A tool call that cannot be read; the message is for the policy."""
+    """A malformed tool call; the message is for the policy."""
 
 
 def hermes(text: str) -> Spoken:
-    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, any number of them, of Hermes and Qwen."""
+    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, any number of them; the format of Hermes and Qwen."""
     calls = [(match[1], match[2]) for match in HERMES_CALL.finditer(text)]
     return _spoken(calls, beside=HERMES_CALL.sub("", text).strip()) if calls else Spoken()
 
 
 def llama3_json(text: str) -> Spoken:
-    """A reply that is one JSON object `{"name": …, "parameters": {…}}` and nothing else, of Llama 3.1 and later."""
+    """A reply that is exactly one JSON object `{"name": …, "parameters": {…}}`; the format of Llama 3.1 and later."""
     body = text.strip()
     tagged = body.startswith(PYTHON_TAG)
     body = body.removeprefix(PYTHON_TAG).strip()
@@ -53,7 +53,7 @@ def llama3_json(text: str) -> Spoken:
 
 
 def plain_text(text: str) -> Spoken:
-    """No reply is a tool call."""
+    """Replies are never parsed as tool calls."""
     return Spoken()
 
 
@@ -61,7 +61,7 @@ FORMATS: Mapping[str, ToolFormat] = {"hermes": hermes, "llama3_json": llama3_jso
 
 
 def tool_format(name: str, setting: str = "environment.tool_format") -> ToolFormat:
-    """The format of that name, which `setting` gave. Raises `ConfigError` for one that is not there."""
+    """The format with that name, which `setting` gave. Raises `ConfigError` for an unknown one."""
     if is_piece(name):
         own: ToolFormat = load_piece(name, setting)
         return own
@@ -71,8 +71,8 @@ def tool_format(name: str, setting: str = "environment.tool_format") -> ToolForm
 
 
 def json_of(text: str) -> Any:
-    """What JSON text says, if it can be written again as such: not NaN, no number beyond floats, no half of a
-    character, which Python's reader lets pass; nothing nested deeper than `DEEPEST`. Raises `ValueError`."""
+    """The value of JSON text, if it can be serialised again: Python's parser also accepts NaN, numbers beyond the range
+    of floats and lone surrogates, which are refused here, as is nesting deeper than `DEEPEST`. Raises `ValueError`."""
     try:
         read = json.loads(text)
     except RecursionError:
@@ -89,7 +89,7 @@ def _nested_deeper(value: Any, levels: int) -> bool:
 
 
 def _spoken(written: list[tuple[str, str]], beside: str = "") -> Spoken:
-    """The calls of a reply, each with its body and what ends it; one that cannot be read spoils them all."""
+    """The calls of a reply, each given by its body and what ends it; one malformed call invalidates all of them."""
     try:
         calls = tuple(_call(body, end, number) for number, (body, end) in enumerate(written))
         return Spoken(calls=calls, beside=beside)
@@ -110,7 +110,7 @@ def _call(body: str, end: str, number: int) -> ToolCall:
 
 
 def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An object, under either name; some models write it as text."""
+    """The arguments object, under either key; some models write it as text."""
     given = call.get("arguments", call.get("parameters", {}))
     if isinstance(given, str):
         try:

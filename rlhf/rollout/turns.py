@@ -1,4 +1,4 @@
-"""An episode with an environment: policy and environment take turns, in one role or in several."""
+"""Episodes with an environment: policy and environment alternate turns, in one role or several."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from rlhf.types import (
 )
 
 REWARDS = "rewards"
-"""Where an environment with several roles says at the end what each has earned: `info["rewards"]`, by role."""
+"""Key of `info` for the final rewards of an environment with several roles: `info["rewards"]`, by role."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRules:
-    """How turns are taken with an environment of that name.
+    """Limits of the turns with the environment of that name.
 
-    `max_turns` are those of each role; `timeout_seconds` is for all waiting for it in one episode; `last_turns` is how
-    many turns the policy sees, None is all of them; `read` finds the tool calls in a reply.
+    `max_turns` is the maximum for each role; `timeout_seconds` limits the total time waiting for the environment in one
+    episode; `last_turns` is how many turns the policy sees, None is all of them; `read` parses the tool calls in a
+    reply.
     """
 
     environment: str
@@ -45,7 +46,8 @@ class TurnRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithEnvironment:
-    """A way to play: every episode has an environment of its own, and the policy has all roles of it."""
+    """Episode runner with an environment: every episode has its own environment, and the policy plays all of
+    its roles."""
 
     environments: Environments
     rules: TurnRules
@@ -69,12 +71,12 @@ class WithEnvironment:
 async def play(
     task: Task, policy: PolicyClient, environment: Environment, *, seed: int, rules: TurnRules
 ) -> tuple[Trajectory | Failed, ...]:
-    """The episode of a task with an environment, which is reset with `seed` and closed by whoever opened it.
+    """Play one episode with an environment, which is reset with `seed`; the caller closes the environment.
 
-    A prompt that leaves no room for a reply is `Failed("prompt_too_long")`, a chat template that cannot say what the
-    environment says `Failed("template")`, both for every role; a role whose turn never came is `Failed("never_acted")`.
-    An episode that has waited too long for its environment is cut off after the reply it was given last. Raises what
-    engine and environment raise.
+    A prompt that leaves no room for a reply is `Failed("prompt_too_long")`, a chat template that cannot render the
+    environment's messages is `Failed("template")`, both for every role; a role that never had a turn is
+    `Failed("never_acted")`. An episode that exceeds the environment's timeout is cut off after its last reply. Raises
+    what engine and environment raise.
     """
     agents = MultiAgentState(task=task, policy=policy, rules=rules)
     timed = TimedEnvironment(environment, rules.environment, rules.timeout_seconds)
@@ -89,7 +91,7 @@ async def play(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiAgentState:
-    """The states of those who play, each with what it has seen and nothing else."""
+    """The episode states of all roles; each contains only what that role has seen."""
 
     task: Task
     policy: PolicyClient
@@ -97,9 +99,9 @@ class MultiAgentState:
     states: dict[str, EpisodeState] = field(default_factory=dict)
 
     def told(self, heard: Observation) -> EpisodeState | None:
-        """The state of the role that acts next, which has read what it was told; None when there is no room to reply.
+        """The state of the role that acts next, extended by the observation; None when there is no room for a reply.
 
-        Raises `Unplayable` where nothing was ever asked of it that leaves room.
+        Raises `Unplayable` where the role's first prompt leaves no room.
         """
         role = self.actor(heard)
         state = self.states.get(role)
@@ -112,7 +114,7 @@ class MultiAgentState:
         return state
 
     def actor(self, heard: Observation) -> str:
-        """Whose turn it is. Raises `EnvironmentFailed` for a role that nobody has."""
+        """The role that acts next. Raises `EnvironmentFailed` for an unknown role."""
         if len(self.rules.roles) == 1:
             return self.rules.roles[0]
         if heard.role not in self.rules.roles:
@@ -121,7 +123,7 @@ class MultiAgentState:
         return heard.role
 
     def cut_off(self, heard: Observation | None) -> None:
-        """Everybody's last turn was the last one; what was heard last is added for a critic to value."""
+        """Mark the last turn of every role as truncated; the last observation is appended for a critic to value."""
         state = self.states.get(self.actor(heard)) if heard else None
         if heard and state:
             state.said.extend(heard.messages)
@@ -130,7 +132,7 @@ class MultiAgentState:
             cut.history.context.cut_off()
 
     def conclude(self, heard: Observation) -> None:
-        """The environment has ended the episode: for everybody, each with what it has earned."""
+        """End the episode for every role, each with its final reward: the environment has terminated."""
         earned = final_rewards(heard.info, self.rules) if len(self.rules.roles) > 1 else {}
         for role, state in self.states.items():
             state.history.context.end(earned.get(role))
@@ -138,7 +140,7 @@ class MultiAgentState:
             last.said.extend(heard.messages)
 
     def record(self, role: str, status: EpisodeStatus, seconds: float) -> Trajectory | Failed:
-        """What became of a role."""
+        """The outcome of one role."""
         state = self.states.get(role)
         if state is None:
             return Failed(kind="never_acted", detail=f"task {self.task.id}: it was never the turn of {role}")
@@ -146,7 +148,7 @@ class MultiAgentState:
 
 
 async def _take_turns(agents: MultiAgentState, timed: TimedEnvironment, heard: Observation) -> EpisodeStatus:
-    """Turn by turn, until the environment ends the episode or a budget cuts it off."""
+    """Alternate turns until the environment ends the episode or a budget cuts it off."""
     for turn in range(agents.rules.max_turns * len(agents.rules.roles)):
         state = agents.told(heard)
         if state is None:
@@ -175,8 +177,8 @@ async def _take_turns(agents: MultiAgentState, timed: TimedEnvironment, heard: O
 async def _answered(
     state: EpisodeState, completion: Completion, agents: MultiAgentState, timed: TimedEnvironment
 ) -> Observation | None:
-    """What the environment says to a reply, None when it was waited for too long. It is not asked about tool calls that
-    nobody can read."""
+    """The environment's observation after a reply, None at its timeout. Malformed tool calls are not passed to the
+    environment."""
     spoken = agents.rules.read(agents.policy.renderer.marked_text(completion.token_ids))
     action = _action(spoken, state.response)
     state.said.append(action)
@@ -193,7 +195,7 @@ def _action(spoken: Spoken, text: str) -> Message:
 
 
 def final_rewards(info: Mapping[str, object], rules: TurnRules) -> dict[str, float]:
-    """What each role has earned by the end of the episode. Raises `EnvironmentFailed` for what is no number."""
+    """The final reward of each role. Raises `EnvironmentFailed` for a value that is not a finite number."""
     given = info.get(REWARDS, {})
     if not isinstance(given, Mapping):
         raise EnvironmentFailed(rules.environment, "protocol", f"info[{REWARDS!r}] is {given!r:.80}, not one by role")

@@ -1,4 +1,4 @@
-"""What a run writes and where it is shown."""
+"""Settings of a run's output."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rlhf.config import Config
 
 
 class RunConfig(Config):
-    """The run folder and the loggers."""
+    """Settings of the run folder and the loggers."""
 
     dir: str | None = None
-    """Folder of the run; `runs/NAME` when absent. An existing one is moved aside to `NAME.1`, `NAME.2`, …"""
+    """Folder of the run; default: `runs/NAME`. An existing one is moved aside to `NAME.1`, `NAME.2`, …"""
     loggers: tuple[Literal["tensorboard", "wandb"], ...] = ("tensorboard",)
-    """Where metrics go besides the console and `metrics.jsonl`."""
+    """Where metrics are logged besides the console and `metrics.jsonl`."""
     live: bool = True
-    """A live view when the output is a terminal; plain lines otherwise."""
+    """A live view when the output is a terminal; otherwise plain lines."""

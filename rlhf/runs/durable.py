@@ -1,4 +1,4 @@
-"""What is still there when the power goes: files and folders that are synced before anything names them."""
+"""Durable writes: files and folders that are synced to disk before anything refers to them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from pathlib import Path
 from rlhf.types import Written
 
 READERS = 8
-"""Files whose checksums are computed at once: hashing leaves the interpreter to others."""
+"""Number of files hashed concurrently: hashing releases the interpreter lock."""
 NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
-"""What file systems answer that keep their folders without being asked, and of one that may be entered and not read."""
+"""Error codes of file systems that need no folder sync, and of folders that can be entered but not read."""
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder that nobody else may enter; one that is there keeps its mode, which somebody chose."""
+    """Make a folder that only its owner may enter; an existing folder keeps its mode, which a user chose."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
 
 
 def private(path: str, flags: int) -> int:
-    """An `opener` of files that nobody else may read: records, recipes, cassettes."""
+    """An `opener` for files that only their owner may read: records, recipes, recordings."""
     return os.open(path, flags, 0o600)
 
 
 def unguarded() -> None:
-    """Asked whether a file may be written, it forbids nothing."""
+    """A `may_write` check that allows every write."""
 
 
 def checksum(path: Path) -> str:
@@ -42,13 +42,13 @@ def checksum(path: Path) -> str:
 
 
 def checksums(paths: Iterable[Path]) -> list[str]:
-    """Those of many files, in their order."""
+    """Checksums of many files, in their order."""
     with ThreadPoolExecutor(READERS) as readers:
         return list(readers.map(checksum, paths))
 
 
 def sync_file(path: Path) -> None:
-    """Wait until the content of a file is on the disk, whoever wrote it on this machine."""
+    """Wait until the content of a file is on disk, whichever process of this machine wrote it."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -57,7 +57,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Wait until the file names in a folder are on disk."""
     try:
         sync_file(path)
     except OSError as error:
@@ -66,14 +66,14 @@ def sync_folder(path: Path) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """Wait until the names in `root` and in all folders below it are on the disk."""
+    """Wait until the file names in `root` and in all folders below it are on disk."""
     for folder in sorted(path for path in root.rglob("*") if path.is_dir()):
         sync_folder(folder)
     sync_folder(root)
 
 
 def synced(root: Path, paths: Iterable[Path]) -> dict[str, Written]:
-    """Sync files of `root` that this machine wrote; what they hold, by path within `root`."""
+    """Sync files of `root` that this machine wrote; returns their sizes and checksums, by path within `root`."""
     files = sorted(set(paths))
     for path in files:
         sync_file(path)
@@ -94,7 +94,8 @@ def sizes(root: Path) -> Mapping[str, int]:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Write a file beside its place, sync it and rename it: there is the whole of it or what was there before."""
+    """Write a temporary file next to `path`, sync it and rename it: `path` holds the whole new text or the previous
+    content."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(beside, "w", opener=private) as file:

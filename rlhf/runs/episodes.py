@@ -1,4 +1,4 @@
-"""Writes the record of every episode, and counts their fates."""
+"""Write the record of every episode, and count the outcomes."""
 
 from __future__ import annotations
 
@@ -9,36 +9,38 @@ from types import MappingProxyType
 
 from rlhf.runs.durable import unguarded
 from rlhf.runs.jsonl import JsonlWriter
-from rlhf.runs.records import EpisodeRecord, Fate, as_row
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, as_row
 
-BESIDE_THE_BOOKS = (Fate.EVALUATED, Fate.BASELINE, Fate.SERVED)
-"""Fates of episodes that were never admitted for training."""
+NEVER_ADMITTED = (EpisodeOutcome.EVALUATED, EpisodeOutcome.BASELINE, EpisodeOutcome.SERVED)
+"""Outcomes of episodes that were never admitted for training."""
 
 
 class EpisodeWriter:
-    """Appends records to `episodes.jsonl`; `counts` is the accounting of samples, and goes on from `fates`."""
+    """Appends records to `episodes.jsonl`; `counts` are the counts of samples, continued from `outcomes`."""
 
     def __init__(
-        self, path: Path, fates: Mapping[str, int] = MappingProxyType({}), may_write: Callable[[], None] = unguarded
+        self, path: Path, outcomes: Mapping[str, int] = MappingProxyType({}), may_write: Callable[[], None] = unguarded
     ) -> None:
         self._lines = JsonlWriter(path, may_write=may_write)
-        self._fates = Counter({Fate(fate): count for fate, count in fates.items()})
+        self._outcomes = Counter({EpisodeOutcome(outcome): count for outcome, count in outcomes.items()})
 
     def write(self, records: Iterable[EpisodeRecord]) -> None:
         for record in records:
-            self._fates[record.fate] += 1
+            self._outcomes[record.outcome] += 1
             self._lines.write([as_row(record)])
 
     @property
     def counts(self) -> dict[str, int]:
-        """Episodes per fate, and `admitted`, their sum; those that were never meant for training are left out."""
-        fates = {fate.value: self._fates[fate] for fate in Fate if fate not in BESIDE_THE_BOOKS}
-        return {"admitted": sum(fates.values())} | fates
+        """Episodes per outcome, and `admitted`, their sum; episodes never meant for training are left out."""
+        outcomes = {
+            outcome.value: self._outcomes[outcome] for outcome in EpisodeOutcome if outcome not in NEVER_ADMITTED
+        }
+        return {"admitted": sum(outcomes.values())} | outcomes
 
     @property
-    def fates(self) -> dict[str, int]:
-        """Every fate that was written, and how often."""
-        return {fate.value: count for fate, count in self._fates.items()}
+    def outcomes(self) -> dict[str, int]:
+        """How often every outcome was written."""
+        return {outcome.value: count for outcome, count in self._outcomes.items()}
 
     @property
     def written_bytes(self) -> int:

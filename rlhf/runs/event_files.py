@@ -1,4 +1,4 @@
-"""Metrics as TensorBoard's event files, by its own writer, without torch or TensorFlow."""
+"""Metrics as TensorBoard event files, with TensorBoard's own writer, without torch or TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 
 class TensorBoardLogger:
-    """Writes from a thread of its own."""
+    """Writes from its own thread."""
 
     def __init__(self, folder: Path) -> None:
         self._writer = EventFileWriter(str(folder))

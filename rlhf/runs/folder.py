@@ -1,4 +1,4 @@
-"""The run folder: where everything of a run is, and nothing of an earlier one."""
+"""The run folder: paths of all files of one run, separate from earlier runs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ RECORDS = (
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Paths of one run's files, and the lease of the process that writes them. Without `owner` they are only read."""
+    """Paths of one run's files, and the lease of the process that writes them. Without `owner` the folder is
+    read-only."""
 
     path: Path
     owner: Owner | None = None
 
     @classmethod
     def create(cls, path: Path, tell: Tell = silent) -> RunFolder:
-        """Own an empty run folder, which is its maker's alone; one that exists is moved aside to `NAME.1`, `NAME.2`, …,
-        never overwritten.
+        """Make and own an empty run folder, accessible only to this user; an existing one is moved aside to `NAME.1`,
+        `NAME.2`, …, never overwritten.
 
         Raises `RunTaken` while another process owns it, and `UserError` where it cannot be made.
         """
@@ -46,12 +47,12 @@ class RunFolder:
                 owner.moved(move_aside(path))
                 owner.give_back()
                 private_folder(path)
-                owner = Owner.claim(path, tell)  # another may have been faster
+                owner = Owner.claim(path, tell)  # another process may have been faster
             return cls(path, owner)._with_folders()
 
     @classmethod
     def keep(cls, path: Path, tell: Tell = silent) -> RunFolder:
-        """Own the run folder at `path` with all that is in it, and its mode; an empty one where there is none.
+        """Own the existing run folder at `path` with its contents and mode; make an empty one where there is none.
 
         Raises `RunTaken` while another process owns it, and `UserError` where it cannot be used.
         """
@@ -69,18 +70,18 @@ class RunFolder:
         return self
 
     def check(self) -> None:
-        """Asked before everything that cannot be undone. Raises `RunTaken` once another process owns the folder."""
+        """Call this before every irreversible step. Raises `RunTaken` once another process owns the folder."""
         if self.owner:
             self.owner.check()
 
     def give_back(self) -> None:
-        """Own it no longer."""
+        """Release the ownership."""
         if self.owner:
             self.owner.give_back()
 
     def set_records_aside(self, *others: str) -> None:
-        """Move what an earlier attempt recorded, and `others`, to `aside.N`. Its logs stay: who runs this may be
-        writing to them."""
+        """Move the records of an earlier attempt, and `others`, to `aside.N`. Its logs stay: the process that started
+        this run may be writing to them."""
         found = [record for name in (*RECORDS, *others) if not is_empty(record := self.path / name)]
         if not found:
             return
@@ -132,19 +133,19 @@ class RunFolder:
         return self.path / "tensorboard"
 
     def write_recipe(self, recipe: Config, origins: Origins) -> None:
-        """Write the resolved recipe with where each value came from."""
+        """Write the resolved recipe, with the origin of each value."""
         self.check()
         write_durably(self.recipe, resolved_yaml(recipe, origins))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write `summary.json`: whoever reads it finds the whole of it or none."""
+        """Write `summary.json` atomically: readers find the whole file or none."""
         self.check()
         write_durably(self.summary, json.dumps(summary, indent=2) + "\n")
 
 
 @contextmanager
 def explaining_os_errors(path: Path, what: str) -> Iterator[None]:
-    """An `OSError` inside is the user's to put right. Raises `UserError`."""
+    """Turn an `OSError` of the body, which the user can fix, into a `UserError`."""
     try:
         yield
     except OSError as error:
@@ -157,10 +158,10 @@ def move_aside(path: Path) -> Path:
 
 
 def is_empty(path: Path) -> bool:
-    """Whether there is no such file, or a folder with nothing in it."""
+    """Whether there is no such file, or an empty folder."""
     return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
 def holds_only(path: Path, name: str) -> bool:
-    """Whether a folder holds nothing but what goes by this name."""
+    """Whether a folder contains only entries with this name."""
     return all(entry.name == name for entry in path.iterdir())

@@ -1,4 +1,4 @@
-"""Files of one JSON object a line: written in batches, read line by line."""
+"""Files with one JSON object per line: written in batches, read line by line."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rlhf.http.inert import inert_json
 from rlhf.runs.durable import private, unguarded
 
 BUFFERED_LINES = 1024
-"""Lines kept in memory before they are written: a killed run loses no more than these."""
+"""Maximum number of buffered lines: a killed run loses no more than these."""
 
 
 class JsonlWriter:
     """Appends objects to a file. `flush` (or a full buffer) writes; `close` flushes.
 
-    `may_write` is asked before the file grows, and raises where it must not. A line is in the file whole or not at all:
-    what a full disk took of a batch is cut off again.
+    `may_write` is called before the file grows, and raises where writing is forbidden. Lines are written completely or
+    not at all: a batch that a full disk truncated is removed again.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class JsonlWriter:
                 self.flush()
 
     def flush(self) -> None:
-        """Write what waits. Raises `DiskFailed`; the lines are lost then."""
+        """Write the buffered lines. Raises `DiskFailed`; the lines are lost then."""
         if not self._lines:
             return
         self._may_write()
@@ -51,13 +51,13 @@ class JsonlWriter:
             while waiting:
                 waiting = waiting[self._file.write(waiting) :]
         except OSError as error:
-            with suppress(OSError):  # then the last line is a part, which readers leave out
+            with suppress(OSError):  # then the last line is incomplete, and readers skip it
                 os.ftruncate(self._file.fileno(), whole)
             raise DiskFailed(f"{self._path} cannot be written ({error.strerror})") from error
 
     @property
     def written_bytes(self) -> int:
-        """The file's length, with all that was written until now in it."""
+        """The file's length, including everything written so far."""
         self.flush()
         return self._file.seek(0, os.SEEK_END)
 
@@ -70,7 +70,7 @@ class JsonlWriter:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Every complete line of `path`. The last one of a run that is still going on may be a part: it is left out."""
+    """Every complete line of `path`. The last line of a run that is still writing may be incomplete: it is left out."""
     with path.open() as lines:
         for line in lines:
             if line.endswith("\n"):
@@ -78,5 +78,5 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def finite(value: float) -> float | None:
-    """JSON has no NaN and no infinity: they are null."""
+    """The value, or None (JSON null) for NaN and infinity, which JSON lacks."""
     return value if math.isfinite(value) else None

@@ -21,12 +21,13 @@ from rlhf.runs.view import EvaluationLine, PlainView, UpdateLine, View, duration
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 48
 PHASE_COLOURS = {
-    "generate": "cyan", "reward": "yellow", "train": "green", "publish": "magenta", "evaluate": "blue", "wait": "red",
+    "generate": "cyan", "reward": "yellow", "train": "green", "weight_sync": "magenta", "evaluate": "blue",
+    "wait": "red",
 }  # fmt: skip
 
 
 class LiveView:
-    """Redraws a panel on a terminal. The clock in it goes on between updates."""
+    """Redraws a panel on a terminal. Its clock keeps running between updates."""
 
     def __init__(self, name: str, updates: int, stream: TextIO) -> None:
         self._name, self._updates = name, updates
@@ -112,11 +113,13 @@ class LiveView:
 
 
 def reward(latest: float | None, all_rewards: Sequence[float]) -> Text:
+    """The latest reward, and a curve of all rewards."""
     return Text.assemble((format_number(latest, ".3f"), "bold"), "  ", (curve(all_rewards), "cyan"))
 
 
 def curve(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
-    """A line of bars from the least to the greatest of `values`; more values than `width` are averaged in bins."""
+    """A line of bars scaled from the minimum to the maximum of `values`; more values than `width` are averaged
+    in bins."""
     if not values:
         return ""
     bins = [values[i * len(values) // width : (i + 1) * len(values) // width] for i in range(width)]
@@ -127,7 +130,7 @@ def curve(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
 
 
 def held_out(evaluations: Sequence[EvaluationLine]) -> Text:
-    """The first and the latest evaluation of one set: its reward, or the first metric of pairs."""
+    """The first and the latest evaluation of one set: its reward, or the first metric of preference pairs."""
     first, latest = evaluations[0], evaluations[-1]
     then, now = shown_number(first), shown_number(latest)
     before = "" if latest.update == first.update else f"{then:.3f} → "
@@ -137,12 +140,12 @@ def held_out(evaluations: Sequence[EvaluationLine]) -> Text:
 
 
 def shown_number(line: EvaluationLine) -> float:
-    """What is compared from evaluation to evaluation."""
+    """The number that is compared between evaluations."""
     return next(iter(line.metrics.values())) if line.reward is None else line.reward
 
 
 def phases(seconds: float, by_phase: Mapping[str, float]) -> Text:
-    """The wall time of an update and where it went."""
+    """The wall time of an update, by phase."""
     text = Text(f"{seconds:.2f} s ")
     for name, spent in by_phase.items():
         text.append(f"  {name} ", "dim").append(f"{spent:.2f}", PHASE_COLOURS.get(name, ""))
@@ -154,6 +157,7 @@ def speed(line: UpdateLine, more: str = "") -> tuple[str, RenderableType]:
 
 
 def learning(line: UpdateLine) -> Text:
+    """Learning rate, KL and clip fraction of an update."""
     rate, kl, clipped = (
         format_number(line.learning_rate, ".1e"),
         format_number(line.kl, ".1e"),
@@ -164,6 +168,7 @@ def learning(line: UpdateLine) -> Text:
 
 
 def groups(line: UpdateLine) -> Text:
+    """Counts of failed and filtered groups and of lost samples."""
     failed = (f"{line.failed} failed", "bold red" if line.failed else "dim")
     lost = (f"{line.lost} samples lost", "bold red" if line.lost else "dim")
     return Text.assemble(failed, "   ", (f"{line.filtered} filtered", "dim"), "   ", lost)

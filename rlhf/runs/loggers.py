@@ -1,4 +1,4 @@
-"""Where metrics go: a JSONL file always, TensorBoard and W&B by name."""
+"""Loggers of metrics: always a JSONL file; TensorBoard and W&B by name."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from rlhf.runs.jsonl import JsonlWriter, finite
 
 
 class Logger(Protocol):
-    """Takes metrics after an update (0: before the first), perhaps more than once for one update, by other names."""
+    """Receives metrics after an update (0: before the first), possibly several times for one update, with different
+    names."""
 
     def log(self, update: int, metrics: Mapping[str, float]) -> None: ...
     def close(self) -> None: ...
 
 
 class JsonlLogger:
-    """One line an update: `update`, `time` (seconds since 1970) and every metric; NaN and infinities are null."""
+    """One line per update: `update`, `time` (seconds since 1970) and every metric; NaN and infinities are null."""
 
     def __init__(self, path: Path, may_write: Callable[[], None] = unguarded) -> None:
         self._lines = JsonlWriter(path, may_write=may_write)
@@ -37,7 +38,7 @@ class JsonlLogger:
 
 
 class WandbLogger:
-    """Weights & Biases. Its account and mode come from its own environment variables (`WANDB_MODE=offline`)."""
+    """Weights & Biases. Its own environment variables set account and mode (`WANDB_MODE=offline`)."""
 
     def __init__(self, folder: RunFolder, name: str, recipe: Mapping[str, Any]) -> None:
         try:
@@ -56,7 +57,7 @@ class WandbLogger:
 
 
 class Loggers:
-    """Several loggers as one."""
+    """Several loggers behind one interface."""
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
         self._loggers = tuple(loggers)
@@ -71,7 +72,7 @@ class Loggers:
 
 
 def make_loggers(names: Sequence[str], folder: RunFolder, run_name: str, recipe: Mapping[str, Any]) -> Loggers:
-    """`metrics.jsonl` and the loggers of the recipe. Raises `UserError` when one is not installed."""
+    """`metrics.jsonl` and the recipe's loggers. Raises `UserError` when one is not installed."""
     made: list[Logger] = [JsonlLogger(folder.metrics, folder.check)]
     if "tensorboard" in names:
         from rlhf.runs.event_files import TensorBoardLogger

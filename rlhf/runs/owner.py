@@ -1,9 +1,11 @@
-"""One owner a run folder: who writes to it holds a lease, and finds out before every write when it has lost it.
+"""Exclusive ownership of a run folder: the writing process holds a lease, and checks before every write that it still
+does.
 
-`owner/000003` names the third owner; the number is its fence, and the file with the highest one is in force. It is made
-with `O_EXCL`, so that of two who claim it at once one fails, on every file system. Its owner touches it while it lives;
-whoever reads it later sees whether the process is there (on the same machine), or whether it is still touched (from
-any other: clocks are not compared, the file is watched). It is named before, and checked before what cannot be undone.
+`owner/000003` names the third owner; the number is its fencing token, and the file with the highest number is valid. It
+is created with `O_EXCL`, so that of two concurrent claims one fails, on every file system. Its owner touches it while
+it is alive. A later process checks whether the owner's process exists (on the same machine), or whether the file is
+still touched (from another machine: it watches the file, without comparing clocks). The claim is written before the
+run's first write, and checked before every irreversible step.
 """
 
 from __future__ import annotations
@@ -25,24 +27,24 @@ from rlhf.errors import RunTaken
 FOLDER = "owner"
 TOUCH_SECONDS = 5.0
 WATCH_SECONDS = 30.0
-"""An owner on another machine whose file is not touched for so long is dead: six times missed."""
+"""An owner on another machine whose file is not touched for this long is considered dead: six missed heartbeats."""
 LOOK_SECONDS = 0.5
 Tell = Callable[[str], None]
 
 
 def silent(words: str) -> None:
-    """Tells nobody."""
+    """A `tell` that discards its message."""
 
 
 def machine() -> str:
-    """What makes process ids comparable: this boot of this machine, and this container on it."""
+    """Identifies the scope in which process ids are unique: this boot of this machine, and this container on it."""
     with contextlib.suppress(OSError):
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     return socket.gethostname()
 
 
 def began(pid: int) -> int | None:
-    """When a process began, in the kernel's ticks since boot; None when it has ended, or is not shown."""
+    """The start time of a process, in the kernel's ticks since boot; None when it has ended, or is not visible."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, PermissionError, ProcessLookupError):
@@ -51,7 +53,7 @@ def began(pid: int) -> int | None:
 
 
 def is_hidden(pid: int) -> bool:
-    """Whether there is such a process, of a person whose processes this one may not see."""
+    """Whether the process exists but is not visible, because it belongs to another user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -63,7 +65,7 @@ def is_hidden(pid: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What an owner writes of itself."""
+    """What an owner records about itself."""
 
     host: str = field(default_factory=socket.gethostname)
     machine: str = field(default_factory=machine)
@@ -72,10 +74,10 @@ class Claim:
     since: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M:%S"))
     token: str = field(default_factory=lambda: uuid4().hex)
     ended: bool = False
-    """Whether the owner has given the folder back."""
+    """Whether the owner has released the folder."""
 
     def describe(self) -> str:
-        """Who it is, for people."""
+        """The owner, as text for people."""
         return f"process {self.pid} on {self.host}, since {self.since}"
 
 
@@ -90,7 +92,7 @@ class Owner:
 
     @classmethod
     def claim(cls, run: Path, tell: Tell = silent, watch_seconds: float = WATCH_SECONDS) -> Owner:
-        """Own the run folder `run`, which exists. Raises `RunTaken` while somebody else lives who does."""
+        """Own the existing run folder `run`. Raises `RunTaken` while another owner is alive."""
         folder = run / FOLDER
         folder.mkdir(exist_ok=True)
         while True:
@@ -101,15 +103,15 @@ class Owner:
                 raise RunTaken(f"{run} belongs to {owner}: end that run first, or set run.dir to another folder")
             own = Claim()
             if not write_claim(folder / name(fence + 1), own):
-                continue  # somebody was faster: look again at who it is
+                continue  # another process was faster: check its claim
             if newest_fence(folder) == fence + 1:
                 (folder / name(fence)).unlink(missing_ok=True)
                 return cls(folder, fence + 1, own)
-            (folder / name(fence + 1)).unlink()  # while this one watched, others came and went
+            (folder / name(fence + 1)).unlink()  # while this process watched, others claimed and released it
 
     def check(self) -> None:
-        """Raises `RunTaken` when this process is the owner no longer. Opens its file: a name may be remembered by a
-        network file system for a minute, an open file is asked for."""
+        """Raises `RunTaken` when this process is no longer the owner. Opens the file: a network file system may cache a
+        name for a minute, but opening a file asks the server."""
         path = self._folder / name(self.fence)
         found = read_claim(path)
         if found is None or found.token != self._claim.token or (self._folder / name(self.fence + 1)).exists():
@@ -118,14 +120,14 @@ class Owner:
             raise RunTaken(f"{self._folder.parent} {what}: this run ends, and changes nothing more in it")
 
     def moved(self, run: Path) -> None:
-        """The folder has a new name."""
+        """The folder was renamed to `run`."""
         self._folder = run / FOLDER
 
     def give_back(self) -> None:
-        """Own it no longer. Whoever comes next need not watch."""
+        """Release the ownership. The next owner need not watch the file."""
         self._ended.set()
         self._touching.join()
-        with contextlib.suppress(RunTaken, OSError):  # who lost it, or cannot write, has nothing to give back
+        with contextlib.suppress(RunTaken, OSError):  # if it is lost, or cannot be written, nothing is left to release
             self.check()
             path = self._folder / name(self.fence)
             with path.open("r+") as file:
@@ -134,16 +136,17 @@ class Owner:
 
     def _touch(self) -> None:
         while not self._ended.wait(TOUCH_SECONDS):
-            with contextlib.suppress(OSError):  # `check` says what is wrong, where it matters
+            with contextlib.suppress(OSError):  # `check` reports the problem where it matters
                 os.utime(self._folder / name(self.fence))
 
 
 def name(fence: int) -> str:
+    """The file name of the claim with that fencing token."""
     return f"{fence:06d}"
 
 
 def write_claim(path: Path, claim: Claim) -> bool:
-    """Whether this process made the claim's file; False when there was one. Raises `OSError`, and leaves none then."""
+    """Create the claim's file; False when it existed already. Raises `OSError`, and leaves no file then."""
     try:
         with path.open("x") as file:
             file.write(json.dumps(asdict(claim)))
@@ -156,7 +159,7 @@ def write_claim(path: Path, claim: Claim) -> bool:
 
 
 def newest_fence(folder: Path) -> int:
-    """The fence of the claim that is in force; 0 where there never was one."""
+    """The fencing token of the valid claim; 0 where there never was one."""
     try:
         return max((int(entry) for entry in os.listdir(folder) if entry.isdecimal()), default=0)
     except FileNotFoundError:
@@ -164,7 +167,7 @@ def newest_fence(folder: Path) -> int:
 
 
 def read_claim(path: Path) -> Claim | None:
-    """The claim in a file; None when there is none, or not yet the whole of it. Raises `OSError`."""
+    """The claim in a file; None when it is missing or incomplete. Raises `OSError`."""
     try:
         return Claim(**json.loads(path.read_text()))
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
@@ -176,7 +179,7 @@ def read_claim(path: Path) -> Claim | None:
 
 
 def lives(path: Path, tell: Tell, watch_seconds: float) -> bool:
-    """Whether the owner that `path` names does. Takes `watch_seconds` when it may be on another machine."""
+    """Whether the owner that `path` names is alive. Takes `watch_seconds` when it may be on another machine."""
     claim = read_claim(path)
     if claim is not None and claim.ended:
         return False
@@ -198,7 +201,7 @@ def touched(path: Path, seconds: float) -> bool:
 
 
 def stamp(path: Path) -> tuple[int, int] | None:
-    """Time of the last touch, and size, of a file that is opened for it: a network file system then asks its server."""
+    """Time of the last touch, and size. The file is opened, so that a network file system asks its server."""
     try:
         with path.open() as file:
             found = os.stat(file.fileno())

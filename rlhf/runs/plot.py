@@ -1,4 +1,4 @@
-"""The reward curve as a picture."""
+"""Plot of the reward curve."""
 
 from __future__ import annotations
 

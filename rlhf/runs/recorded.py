@@ -1,4 +1,4 @@
-"""Recorded episodes as the groups they were: tokens, log-probs, versions, turns and rewards, bit for bit."""
+"""Read recorded episodes back as groups: tokens, log-probs, versions, turns and rewards are bit-identical."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from rlhf.errors import DataError
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, read_episodes
 from rlhf.types import (
     EpisodeStatus,
     Failed,
@@ -32,7 +32,7 @@ from rlhf.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedEpisode:
-    """One episode again, with its place; `beside` is a greedy baseline, which stands beside its group."""
+    """One recorded episode with its ticket; `beside` marks the greedy baseline of its group."""
 
     ticket: Ticket
     task: Task
@@ -41,7 +41,8 @@ class RecordedEpisode:
 
 
 def episodes_file(path: str) -> Path:
-    """The file of episodes that `path` names: itself, or a run folder's. Raises `DataError` when it is missing."""
+    """The episodes file that `path` names: the file itself, or that of a run folder. Raises `DataError` when it is
+    missing."""
     named = Path(path).expanduser()
     file = RunFolder(named).episodes if named.is_dir() else named
     if not file.is_file():
@@ -50,13 +51,13 @@ def episodes_file(path: str) -> Path:
 
 
 def recorded_groups(file: Path) -> list[Group]:
-    """Every group of `file`, in the order of ordinals. What had failed or was unscored is so again: it has no number.
+    """Every group of `file`, in the order of ordinals. Failed and unscored episodes keep their status, without a score.
 
-    Raises `DataError` for what are not the training episodes of one run, or lack what training reads.
+    Raises `DataError` for a file that does not hold the training episodes of one run, or lacks what training reads.
     """
     played: dict[int, dict[int, RecordedEpisode]] = defaultdict(dict)
     for record in _records(file):
-        if record.fate is Fate.EVALUATED:
+        if record.outcome is EpisodeOutcome.EVALUATED:
             raise DataError(f"{file} holds episodes of evaluations, which are held out; give an episodes.jsonl")
         if record.sample in played[record.ordinal]:
             raise DataError(f"{file} has sample {record.sample} of group {record.ordinal} twice; give one run's file")
@@ -93,13 +94,13 @@ def _recorded(record: EpisodeRecord, file: Path) -> RecordedEpisode:
         ticket=Ticket(ordinal=record.ordinal, version=record.admitted_version),
         task=task,
         sample=_sample(record, task, file),
-        beside=record.fate is Fate.BASELINE,
+        beside=record.outcome is EpisodeOutcome.BASELINE,
     )
 
 
 def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
-    kind, detail = record.failure_kind or record.fate.value, record.failure_detail or ""
-    if record.fate is Fate.FAILED or record.token_ids is None or record.status is None:
+    kind, detail = record.failure_kind or record.outcome.value, record.failure_detail or ""
+    if record.outcome is EpisodeOutcome.FAILED or record.token_ids is None or record.status is None:
         return Sample(trajectory=Failed(kind=kind, detail=detail), score=Unscored(kind="not_played", detail=kind))
     trajectory = Trajectory(
         task=task,

@@ -1,7 +1,7 @@
-"""One record for every episode: what was asked, sampled, scored and learnt, and what became of it.
+"""The record of an episode: its task, tokens, score, training data and outcome.
 
-All per-token columns of a record have one length `[T]`, its segments one after another; `segment_lengths` says where
-one ends. Columns of log-probs and versions are null at tokens that the policy did not sample.
+All per-token columns of a record have one length `[T]`, its segments concatenated; `segment_lengths` gives the length
+of each. Columns of log-probs and versions are null at tokens that the policy did not sample.
 """
 
 from __future__ import annotations
@@ -33,47 +33,47 @@ from rlhf.types import (
 )
 
 
-class Fate(StrEnum):
-    """What became of an episode. Every admitted episode has exactly one."""
+class EpisodeOutcome(StrEnum):
+    """The outcome of an episode. Every admitted episode has exactly one."""
 
     TRAINED = "trained"
-    """It was in an update."""
+    """It was part of an update."""
     FILTERED = "filtered"
-    """It was sound, and the recipe's filter replaced its group."""
+    """It was valid, and the recipe's filter replaced its group."""
     FAILED = "failed"
-    """Its environment or engine broke, or that of its group did."""
+    """Its environment or engine failed, or that of its group did."""
     UNSCORED = "unscored"
-    """Its scorer broke: it has no number and took no part in the update."""
+    """Its scorer failed: it has no score and was not part of the update."""
     IN_FLIGHT = "in_flight"
     """The run ended before it could be trained."""
     EVALUATED = "evaluated"
     """It was played to evaluate the policy, and never meant for training."""
     BASELINE = "baseline"
-    """It was played greedily beside its group, for its reward alone, and never meant for training."""
+    """It was played greedily as its group's baseline, only for its reward, and never meant for training."""
     SERVED = "served"
-    """An agent of somebody else played it with a policy that was served, beside any run."""
+    """An external agent played it with a served policy, outside of any run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRecord:
-    """One line of `episodes.jsonl`. What does not apply is null."""
+    """One line of `episodes.jsonl`. Values that do not apply are null."""
 
     ordinal: int
-    """Place of the group in the order of training."""
+    """Position of the group in the order of training."""
     sample: int
-    """Place of the episode in its group, where several roles of one episode have a place each; a baseline's comes after
-    the last sample's."""
+    """Index of the episode in its group, where each role of an episode has its own index; a baseline follows the last
+    sample."""
     task: str
     """Id of the task."""
     evaluation_set: str | None = None
-    """Name of the evaluation set, for an episode that was evaluated."""
-    fate: Fate
+    """Name of the evaluation set, for an evaluated episode."""
+    outcome: EpisodeOutcome
     admitted_version: int
     """Policy version when the group was admitted."""
     update: int | None = None
     """Update (from 1) that trained it; a token's staleness is `update - 1 - versions[t]`."""
     prompt: list[dict[str, str]]
-    """The messages asked, each with `role` and `content`."""
+    """The messages of the prompt, each with `role` and `content`."""
     answer: str | None = None
     """The reference answer."""
     response: str | None = None
@@ -82,45 +82,46 @@ class EpisodeRecord:
     """`terminated` or `truncated`."""
     reward: float | None = None
     reward_parts: dict[str, float] | None = None
-    """The named pieces of the reward before weighting."""
+    """The named parts of the reward before weighting."""
     reward_detail: str | None = None
-    """What the scorer says of its number, for people: of kind `code`, how many tests passed, and whether they
-    trusted the code."""
+    """The scorer's explanation, for people: for kind `code`, how many tests passed, and whether they trusted
+    the code."""
     reward_per_turn: bool | None = None
-    """Whether the reward is that of its `turns` alone."""
+    """Whether the reward is only that of its `turns`."""
     turn_weight: float | None = None
-    """With what weight the rewards of its `turns` are in the reward, where they are."""
+    """The weight of the rewards of its `turns` in the reward, if they are part of it."""
     advantage: float | None = None
     """Mean advantage of its sampled tokens."""
     advantages: list[float | None] | None = None
-    """Advantage of every token, only where they differ within the episode (a critic)."""
+    """Advantage of every token, only where advantages differ within the episode (with a critic)."""
     failure_kind: str | None = None
-    """One word: what broke, or why the group was filtered."""
+    """One word: what failed, or why the group was filtered."""
     failure_detail: str | None = None
     engine: str | None = None
-    """Which engine sampled it."""
+    """Name of the engine that sampled it."""
     generate_seconds: float | None = None
     environment_seconds: float | None = None
     conversation: list[dict[str, Any]] | None = None
-    """With an environment: all that was said, in order, each with `role`, `content` and, where it has them,
-    `tool_calls`. What a person reads; training reads `token_ids`."""
+    """With an environment: all messages in order, each with `role`, `content` and, if any, `tool_calls`. For people to
+    read; training reads `token_ids`."""
     role: str | None = None
-    """With an environment: whose turns these are, of the roles in it."""
+    """With an environment: the role whose turns these are."""
     malformed_calls: int | None = None
-    """Replies whose tool calls could not be read."""
+    """Number of replies with malformed tool calls."""
     segment_lengths: list[int] | None = None
     token_ids: list[int] | None = None
     kinds: list[int] | None = None
     """0 prompt, 1 action (sampled by the policy), 2 environment."""
     engine_logprobs: list[float | None] | None = None
-    """Log-probs of the distribution sampled from, by the engine."""
+    """The engine's log-probs, in the distribution sampled from."""
     learner_logprobs: list[float | None] | None = None
-    """The learner's, in the pass of the episode's first optimizer step; an update of one step has not moved by then."""
+    """The learner's log-probs in the forward pass of the episode's first optimizer step; with one step per update,
+    those of the weights before the update."""
     versions: list[int | None] | None = None
     """Policy version that sampled each token."""
     turns: list[dict[str, Any]] | None = None
-    """Every turn: the `segment` it is in, the range `start`, `stop` of its actions in it, the `reward` that the
-    environment gave it (null for none), and whether it `terminated` or `truncated` the episode."""
+    """Every turn: the `segment` that contains it, the range `start`, `stop` of its actions in that segment, the
+    environment's `reward` for it (null for none), and whether it `terminated` or `truncated` the episode."""
 
 
 COLUMNS = tuple(field.name for field in fields(EpisodeRecord))
@@ -135,34 +136,40 @@ def records_of_update(groups: Sequence[Group], updated: Updated, update: int) ->
 def records_of_filtered(filtered: Filtered) -> list[EpisodeRecord]:
     """The records of a group that the filter replaced."""
     group = filtered.group
-    ended = _ended(group.ticket, group.task, group.samples, len(group.samples), Fate.FILTERED, filtered.reason, None)
+    ended = _ended(
+        group.ticket, group.task, group.samples, len(group.samples), EpisodeOutcome.FILTERED, filtered.reason, None
+    )
     return ended + _baseline(group)
 
 
 def records_of_failed(ticket: Ticket, task: Task, failed: Failed, group_size: int) -> list[EpisodeRecord]:
-    """The records of a failed group: all of its episodes, those that were never played too."""
-    return _ended(ticket, task, failed.samples, group_size, Fate.FAILED, failed.kind, failed.detail)
+    """The records of a failed group: all of its episodes, including those never played."""
+    return _ended(ticket, task, failed.samples, group_size, EpisodeOutcome.FAILED, failed.kind, failed.detail)
 
 
 def records_of_evaluation(groups: Sequence[Group], evaluation_set: str) -> list[EpisodeRecord]:
-    """The records of one set's episodes; `admitted_version` is the version evaluated, `ordinal` the problem."""
+    """The records of one set's episodes; `admitted_version` is the evaluated version, `ordinal` the problem."""
     return [
         replace(record, evaluation_set=evaluation_set)
         for group in groups
-        for record in _ended(group.ticket, group.task, group.samples, len(group.samples), Fate.EVALUATED, None, None)
+        for record in _ended(
+            group.ticket, group.task, group.samples, len(group.samples), EpisodeOutcome.EVALUATED, None, None
+        )
     ]
 
 
 def record_of_served(ordinal: int, trajectory: Trajectory, reward: float | None) -> EpisodeRecord:
-    """The record of the n-th episode that was played with a served policy; `reward` is what its agent said of it."""
+    """The record of the n-th episode of a served policy; `reward` is what its agent reported."""
     score = Unscored(kind="no reward") if reward is None else Scored(value=reward)
     identity = _identity(Ticket(ordinal=ordinal, version=0), trajectory.task, 0)
-    return EpisodeRecord(**identity, **_played(Sample(trajectory=trajectory, score=score)), fate=Fate.SERVED)
+    return EpisodeRecord(
+        **identity, **_played(Sample(trajectory=trajectory, score=score)), outcome=EpisodeOutcome.SERVED
+    )
 
 
 def records_in_flight(ticket: Ticket, task: Task, group_size: int, group: Group | None = None) -> list[EpisodeRecord]:
-    """The records of a group that the end of the run found still being played, or played and not yet trained."""
-    played = _ended(ticket, task, group.samples if group else (), group_size, Fate.IN_FLIGHT, None, None)
+    """The records of a group that was still being played, or not yet trained, when the run ended."""
+    played = _ended(ticket, task, group.samples if group else (), group_size, EpisodeOutcome.IN_FLIGHT, None, None)
     return played + (_baseline(group) if group else [])
 
 
@@ -172,13 +179,13 @@ def as_row(record: EpisodeRecord) -> dict[str, Any]:
 
 
 def read_episodes(path: Path) -> Iterator[EpisodeRecord]:
-    """The records of `episodes.jsonl`, in the order in which their fates were known."""
+    """The records of `episodes.jsonl`, in the order in which their outcomes became known."""
     for row in read_jsonl(path):
-        yield EpisodeRecord(**(row | {"fate": Fate(row["fate"])}))
+        yield EpisodeRecord(**(row | {"outcome": EpisodeOutcome(row["outcome"])}))
 
 
 def _updated(group: Group, trained: Mapping[tuple[int, int], TrainedSample], update: int) -> list[EpisodeRecord]:
-    """The records of one group of an update, its baseline's last."""
+    """The records of one group of an update; its baseline is last."""
     samples = [
         _record(group.ticket, group.task, index, sample, trained.get((group.ticket.ordinal, index)), update)
         for index, sample in enumerate(group.samples)
@@ -187,20 +194,20 @@ def _updated(group: Group, trained: Mapping[tuple[int, int], TrainedSample], upd
 
 
 def _baseline(group: Group, update: int | None = None) -> list[EpisodeRecord]:
-    """The record of the episode played beside the group, where there was one."""
+    """The record of the group's baseline episode, if it has one."""
     if group.baseline is None:
         return []
     identity = _identity(group.ticket, group.task, len(group.samples))
-    return [EpisodeRecord(**identity, **_played(group.baseline), fate=Fate.BASELINE, update=update)]
+    return [EpisodeRecord(**identity, **_played(group.baseline), outcome=EpisodeOutcome.BASELINE, update=update)]
 
 
 def _record(
     ticket: Ticket, task: Task, index: int, sample: Sample, trained: TrainedSample | None, update: int
 ) -> EpisodeRecord:
     if trained is None:
-        fate = _broken(sample, Fate.FILTERED, kind="left_out", detail="the update did not train it")
-        return EpisodeRecord(**_identity(ticket, task, index), **_played(sample), **fate)
-    learnt: dict[str, Any] = {"fate": Fate.TRAINED, "update": update} | _learnt(sample, trained)
+        outcome = _broken(sample, EpisodeOutcome.FILTERED, kind="left_out", detail="the update did not train it")
+        return EpisodeRecord(**_identity(ticket, task, index), **_played(sample), **outcome)
+    learnt: dict[str, Any] = {"outcome": EpisodeOutcome.TRAINED, "update": update} | _learnt(sample, trained)
     return EpisodeRecord(**_identity(ticket, task, index), **_played(sample), **learnt)
 
 
@@ -209,18 +216,18 @@ def _ended(
     task: Task,
     samples: Sequence[Sample],
     group_size: int,
-    fate: Fate,
+    outcome: EpisodeOutcome,
     kind: str | None,
     detail: str | None,
 ) -> list[EpisodeRecord]:
     played = [
         EpisodeRecord(
-            **_identity(ticket, task, index), **_played(sample), **_broken(sample, fate, kind=kind, detail=detail)
+            **_identity(ticket, task, index), **_played(sample), **_broken(sample, outcome, kind=kind, detail=detail)
         )
         for index, sample in enumerate(samples)
     ]
     never_played = [
-        EpisodeRecord(**_identity(ticket, task, index), fate=fate, failure_kind=kind, failure_detail=detail)
+        EpisodeRecord(**_identity(ticket, task, index), outcome=outcome, failure_kind=kind, failure_detail=detail)
         for index in range(len(samples), group_size)
     ]
     return played + never_played
@@ -238,7 +245,7 @@ def _identity(ticket: Ticket, task: Task, index: int) -> dict[str, Any]:
 
 
 def _played(sample: Sample) -> dict[str, Any]:
-    """What is known of an episode that ended with a trajectory."""
+    """The fields of an episode that ended with a trajectory."""
     trajectory = sample.trajectory
     if isinstance(trajectory, Failed):
         return {}
@@ -252,7 +259,7 @@ def _played(sample: Sample) -> dict[str, Any]:
 
 
 def _surrounded(trajectory: Trajectory) -> dict[str, Any]:
-    """What an episode with an environment has beside its tokens."""
+    """The fields that only an episode with an environment has."""
     return {
         "conversation": [_said(message) for message in trajectory.conversation],
         "role": trajectory.role,
@@ -291,7 +298,7 @@ def _tokens(segments: Sequence[Segment]) -> dict[str, Any]:
 
 
 def _learnt(sample: Sample, trained: TrainedSample) -> dict[str, Any]:
-    """What the update did with the trajectory; its arrays are over the sampled tokens only."""
+    """How the update trained the trajectory; the arrays of `trained` cover the sampled tokens only."""
     assert isinstance(sample.trajectory, Trajectory), "a failed episode cannot have been trained"
     acted = _joined([segment.action_mask for segment in sample.trajectory.segments], bool)
     advantages = trained.advantages
@@ -303,15 +310,19 @@ def _learnt(sample: Sample, trained: TrainedSample) -> dict[str, Any]:
     }
 
 
-def _broken(sample: Sample, fate: Fate, kind: str | None, detail: str | None) -> dict[str, Any]:
-    """Fate and failure of an episode that was not trained: what broke it, else what befell its group."""
+def _broken(sample: Sample, outcome: EpisodeOutcome, kind: str | None, detail: str | None) -> dict[str, Any]:
+    """Outcome and failure of an episode that was not trained: its own failure, else that of its group."""
     match sample:
         case Sample(trajectory=Failed() as failed):
-            return {"fate": Fate.FAILED, "failure_kind": failed.kind, "failure_detail": failed.detail}
+            return {"outcome": EpisodeOutcome.FAILED, "failure_kind": failed.kind, "failure_detail": failed.detail}
         case Sample(score=Unscored() as unscored):
-            return {"fate": Fate.UNSCORED, "failure_kind": unscored.kind, "failure_detail": unscored.detail}
+            return {
+                "outcome": EpisodeOutcome.UNSCORED,
+                "failure_kind": unscored.kind,
+                "failure_detail": unscored.detail,
+            }
         case _:
-            return {"fate": fate, "failure_kind": kind, "failure_detail": detail}
+            return {"outcome": outcome, "failure_kind": kind, "failure_detail": detail}
 
 
 def _joined(arrays: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:
@@ -325,7 +336,7 @@ def _at(acted: NDArray[np.bool_], values: NDArray[np.float32]) -> list[float | N
 
 
 def short_floats(values: NDArray[np.float32]) -> list[float | None]:
-    """Nine significant digits bring every float32 back exactly, in half the text of the float64 it is widened to."""
+    """Nine significant digits reproduce every float32 exactly, in half the text of the widened float64."""
     numbers = [float(f"{value:.9g}") for value in values.tolist()]
     return [*numbers] if np.isfinite(values).all() else [finite(number) for number in numbers]
 

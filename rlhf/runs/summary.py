@@ -1,4 +1,4 @@
-"""What a run came to, in one small file."""
+"""The summary of a run, in one small file."""
 
 from __future__ import annotations
 
@@ -21,41 +21,40 @@ class SetSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The content of `summary.json`. A number that the run never had (no evaluation, say) is null."""
+    """The content of `summary.json`. A value that the run never had (an evaluation, for instance) is null."""
 
     name: str
     """Name of the run."""
     outcome: str = "finished"
-    """`finished`, `saved: …` (it left before its end, to be resumed), `stopped` (by the user), or the error that ended
-    it."""
+    """`finished`, `saved: …` (it ended early, to be resumed), `stopped` (by the user), or the error that ended it."""
     eval_reward_start: float | None = None
     """Mean held-out reward (`avg@n`) of the first evaluation set before the first update."""
     eval_reward_end: float | None = None
-    """The same after the last."""
+    """The same after the last update."""
     eval_problems: int = 0
     """Held-out problems of the first evaluation set; each counts once."""
     eval_distinct_answers: int = 0
     """Different reference answers among them: a policy that repeats one reply cannot pass as many."""
     evaluations: Mapping[str, SetSummary] = field(default_factory=dict)
-    """Every evaluation set by its name."""
+    """Every evaluation set, by name."""
     updates: int = 0
-    """Updates behind the final weights."""
+    """Updates of the final weights."""
     samples: int = 0
-    """Episodes trained."""
+    """Number of trained episodes."""
     wall_seconds: float = 0.0
-    """From the command to the end; of all sittings together, where the run was resumed."""
+    """From the command to the end; for a resumed run, the sum over all its processes."""
     seconds_to_first_update: float | None = None
-    """From the command until the first update began to train."""
-    group_accounts: Mapping[str, int] = field(default_factory=dict)
+    """From the command to the start of the first update's training."""
+    group_counts: Mapping[str, int] = field(default_factory=dict)
     """`admitted = trained + filtered + failed + in_flight`, in groups."""
-    sample_accounts: Mapping[str, int] = field(default_factory=dict)
+    sample_counts: Mapping[str, int] = field(default_factory=dict)
     """`admitted = trained + filtered + failed + unscored + in_flight`, in episodes."""
     max_staleness: int = 0
     """Largest staleness of any trained token, in updates."""
 
     @property
     def saved(self) -> bool:
-        """Whether the run left to be resumed."""
+        """Whether the run ended early, to be resumed."""
         return self.outcome.startswith(SAVED)
 
     def as_json(self) -> dict[str, Any]:

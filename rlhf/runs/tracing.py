@@ -1,4 +1,4 @@
-"""Numbers about a run: spans of time, and metrics that add up over parts before they are divided."""
+"""Measurements of a run: time spans, and metrics that are summed over parts before division."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 Attribute = str | int | float | bool | None
 Sums = Mapping[str, tuple[float, float]]
-"""Per metric a (sum, count): parts of a batch, ranks and micro-batches add up without weighting mistakes."""
+"""Per metric a (sum, count), so that parts of a batch, ranks and micro-batches are summed with correct weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Something that took time: `start` in seconds since 1970, `seconds` by a clock that never jumps."""
+    """A timed activity: `start` in seconds since 1970, `seconds` by a monotonic clock."""
 
     name: str
     start: float
@@ -29,7 +29,7 @@ class Span:
 
 
 class Clock:
-    """Collects spans. Parts are wrapped with it from outside, where they are wired."""
+    """Collects spans. It wraps the parts from outside, where they are connected."""
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.perf_counter) -> None:
         self._began_wall, self._began_steady, self._steady = wall(), steady(), steady
@@ -37,7 +37,7 @@ class Clock:
 
     @contextmanager
     def span(self, name: str, **attributes: Attribute) -> Iterator[None]:
-        """Record what the block takes, also when it raises."""
+        """Record the duration of the block, also when it raises."""
         began = self._steady()
         try:
             yield
@@ -57,13 +57,13 @@ class Clock:
         return self._steady() - self._began_steady
 
     def drain(self) -> list[Span]:
-        """The spans that ended since the last call, in the order they ended."""
+        """The spans that ended since the last call, in the order of their ends."""
         spans, self._spans = self._spans, []
         return spans
 
 
 def busy_seconds(spans: Iterable[Span]) -> dict[str, float]:
-    """Per name the seconds in which at least one of its spans ran: episodes played side by side count once."""
+    """For each name, the seconds in which at least one of its spans ran: concurrent episodes count once."""
     intervals: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for span in spans:
         intervals[span.name].append((span.start, span.start + span.seconds))
@@ -71,7 +71,7 @@ def busy_seconds(spans: Iterable[Span]) -> dict[str, float]:
 
 
 def reduce(parts: Iterable[Sums]) -> dict[str, float]:
-    """Add the parts up and divide, in float64. A metric with a count of zero has no number and is left out."""
+    """Sum the parts and divide, in float64. A metric with a count of zero is left out."""
     totals: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for part in parts:
         for name, (total, count) in part.items():

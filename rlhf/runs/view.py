@@ -1,4 +1,4 @@
-"""What a person watches while a run goes on: a live picture on a terminal, plain lines anywhere else."""
+"""Progress display of a run: a live panel on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ from rlhf.http.inert import inert
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateLine:
-    """What is shown of one update. What does not apply is None."""
+    """What is shown for one update. Values that do not apply are None."""
 
     update: int
-    """Updates behind the weights, from 1."""
+    """Version of the weights, from 1."""
     updates: int
-    """Budget of updates."""
+    """Total number of updates."""
     reward: float | None
-    """Mean reward of the episodes trained; None when none had a number."""
+    """Mean reward of the trained episodes; None when none had a score."""
     lesson: Mapping[str, float] = field(default_factory=dict)
-    """Of an update that learnt from examples: what is watched, for instance the `nll` of demonstrations in nats."""
+    """For an update on examples: the metrics to watch, for instance the `nll` of demonstrations in nats."""
     eval_reward: float | None = None
-    """Latest held-out reward, if it was evaluated at this update."""
+    """Latest held-out reward, if this update was evaluated."""
     staleness: float = 0.0
-    """Mean staleness of the tokens trained, in updates."""
+    """Mean staleness of the trained tokens, in updates."""
     seconds: float = 0.0
-    """Wall time of the update, from the last one's end."""
+    """Wall time of the update, from the end of the previous one."""
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Where they went; phases may overlap."""
+    """These seconds by phase; phases may overlap."""
     tokens_per_second: float = 0.0
-    """Sampled tokens trained, per second of wall time."""
+    """Trained sampled tokens, per second of wall time."""
     eta_seconds: float | None = None
     learning_rate: float | None = None
     kl: float | None = None
-    """Estimate of KL(behaviour, policy) after sampling, in nats a token."""
+    """Estimate of KL(behaviour, policy) after sampling, in nats per token."""
     kl_reference: float | None = None
-    """Estimate of KL(policy, reference or teacher), in nats a token."""
+    """Estimate of KL(policy, reference or teacher), in nats per token."""
     clip_fraction: float | None = None
     failed: int = 0
-    """Groups failed so far."""
+    """Number of groups failed so far."""
     lost: int = 0
-    """Samples lost so far: without a number, or in a group that failed."""
+    """Number of samples lost so far: without a score, or in a group that failed."""
     filtered: int = 0
-    """Groups filtered so far."""
+    """Number of groups filtered so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationLine:
-    """What is shown of one evaluation set."""
+    """What is shown for one evaluation set."""
 
     update: int
-    """Updates behind the weights that were evaluated."""
+    """Version of the evaluated weights."""
     name: str = ""
-    """Of the set; empty when there is one, without a name."""
+    """Name of the set; empty for a single, unnamed set."""
     reward: float | None
-    """None of pairs."""
+    """None for preference pairs."""
     problems: int
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What is shown beside the reward, for instance `pass@8`."""
+    """What is shown besides the reward, for instance `pass@8`."""
 
 
 class View(Protocol):
-    """Shows a run. `close` leaves the terminal as it was."""
+    """Shows a run. `close` restores the terminal."""
 
     def phase(self, name: str) -> None: ...
     def update(self, line: UpdateLine) -> None: ...
@@ -72,9 +72,9 @@ class View(Protocol):
 
 
 class PlainView:
-    """One line an update, in columns of fixed width with a name before every number: for logs, and for grep.
+    """One line per update, in columns of fixed width with a name before every number: for logs, and for grep.
 
-    A phase is named when it first comes: those of an update would come with every line.
+    A phase is named only when it first occurs: the phases of an update would repeat with every line.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -104,7 +104,7 @@ class PlainView:
 
 
 class BothViews:
-    """The same run shown in two places: to a person, and in a log."""
+    """Shows the same run in two views: to a person, and in a log."""
 
     def __init__(self, one: View, other: View) -> None:
         self._views = (one, other)
@@ -181,12 +181,12 @@ def _reinforced(line: UpdateLine) -> list[str]:
 
 
 def format_number(value: float | None, form: str) -> str:
-    """A number in `form`, or a dash where there is none."""
+    """A number in `form`, or a dash for None."""
     return "-" if value is None else format(value, form)
 
 
 def duration(seconds: float | None) -> str:
-    """`0:42`, `12:05`, `3:07:00`; a dash where there is none."""
+    """`0:42`, `12:05`, `3:07:00`; a dash for None."""
     if seconds is None:
         return "-"
     minutes, left = divmod(round(seconds), 60)

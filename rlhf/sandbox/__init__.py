@@ -1,1 +1,1 @@
-"""Runs Python that a model wrote, under the strongest isolation that the machine offers. Start with `program.py`."""
+"""Runs model-written Python under the strongest isolation that the machine supports. Start reading at `program.py`."""

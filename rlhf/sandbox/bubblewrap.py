@@ -1,4 +1,4 @@
-"""The command line of bubblewrap: a machine with a read-only system, one writable folder, and nobody else on it."""
+"""Builds bubblewrap's command line: a read-only system, one writable folder, and no other processes or network."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from rlhf.sandbox.limits import SandboxLimits
 from rlhf.sandbox.python import SYSTEM, Interpreter
 
 FOLDER = "/tmp"
-"""The run's folder, a file system in memory of the size that the limits give."""
+"""The run's folder: a tmpfs of the size in the limits."""
 PACKAGE_ROOT = "/run/supervisor"
-"""Where the supervisor's own source is seen."""
+"""Where the supervisor's own source is mounted."""
 PACKAGE = "rlhf/sandbox"
 SUPERVISOR_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH")
-"""For a supervisor that is root in the sandbox: to give its rights up in the child, to end it, and to measure it."""
+"""Capabilities of a supervisor that is root in the sandbox: to drop privileges in the child, to kill it and to measure
+it."""
 
 
 def bubblewrap_command(
     python: Interpreter, package_root: str, devices: Sequence[str], limits: SandboxLimits, *, privileged: bool
 ) -> tuple[str, ...]:
-    """`bwrap` with its arguments, to be followed by the supervisor's own command.
+    """`bwrap` with its arguments; the supervisor's own command follows.
 
-    `privileged`: started as root, whose own user namespace would keep user id 0 and with it the freedom from limits
-    on processes; so there is none, and the code drops to a user id of its own.
+    `privileged` means started as root. A user namespace of root would keep user id 0, which has no limit on processes.
+    So there is none, and the program drops to a user id of its own.
     """
     readable = [path for path in python.readable if path not in SYSTEM]
     mounts = [
@@ -54,6 +55,6 @@ def _each(option: str, paths: Iterable[str]) -> list[str]:
 
 
 def _passable(paths: Iterable[str]) -> list[str]:
-    """The folders above `paths` made for all to pass: as root, bubblewrap makes them for root alone."""
+    """Makes the parent folders of `paths` with access for all users: as root, bubblewrap makes them for root only."""
     above = {str(folder) for path in paths for folder in Path(path).parents if len(folder.parts) > 1}
     return [word for folder in sorted(above) for word in ("--perms", "0755", "--dir", folder)]

@@ -1,4 +1,5 @@
-"""The sandbox of a server, ours or a stock SandboxFusion's: the same `ProgramRunner` as the one in this process."""
+"""Client of a sandbox server, ours or SandboxFusion's, with the interface of the sandbox in this process
+(`ProgramRunner`)."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ JSON = {"Content-Type": "application/json"}
 
 
 class RemoteSandbox:
-    """A `ProgramRunner` behind `url`. A program is sent once: nothing here repeats it.
+    """A `ProgramRunner` that uses the server at `url`. A program is sent once, without retries.
 
-    `wait_seconds` is how long an answer may take beyond the program's own time, from connecting to its last byte:
-    queueing at the server included.
+    `wait_seconds` is added to the program's own time limit: the time for connecting, queueing at the server and the
+    answer.
     """
 
     def __init__(self, url: str, token: str | None = None, wait_seconds: float = 330.0) -> None:
@@ -32,7 +33,7 @@ class RemoteSandbox:
         self._client = client(headers=headers, limits=httpx.Limits(max_connections=None))
 
     async def start(self) -> None:
-        """Run a first program. Raises `SandboxUnavailable`."""
+        """Run a test program. Raises `SandboxUnavailable`."""
         try:
             first = await self.run(Program(code="print(6 * 7)"))
         except (SandboxBroken, SandboxBusy) as error:
@@ -41,7 +42,7 @@ class RemoteSandbox:
             raise SandboxUnavailable(f"the sandbox at {self._url} does not run Python: {first.stderr or first.detail}")
 
     async def run(self, program: Program) -> ProgramResult:
-        """What became of `program`. Raises `SandboxBroken`, `SandboxBusy`."""
+        """Run `program` and return its result. Raises `SandboxBroken`, `SandboxBusy`."""
         where, seconds = f"{self._url}/run_code", program.wall_seconds + self._wait_seconds
         timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
         request = self._client.build_request(
@@ -63,7 +64,7 @@ class RemoteSandbox:
 
 
 def _run_in(where: str, answer: HttpResponse) -> ProgramResult:
-    """What an answer says of a program. Raises `SandboxBroken`, `SandboxBusy`, `InvalidJson`."""
+    """Parse an answer into a result. Raises `SandboxBroken`, `SandboxBusy`, `InvalidJson`."""
     if answer.status != 200:
         told = f"{where} answered {answer.status}: {inert_line(answer.content[:300].decode(errors='replace'))}"
         raise SandboxBusy(told) if answer.status in BUSY else SandboxBroken(told)
@@ -74,7 +75,7 @@ def _run_in(where: str, answer: HttpResponse) -> ProgramResult:
         run = run_of(response)
     except ValidationError as error:
         raise InvalidJson(error.errors()[0]["msg"]) from None
-    except ValueError as error:  # files that are not base64
+    except ValueError as error:  # invalid base64 in files
         raise InvalidJson(str(error)) from None
     if run is None:
         raise SandboxBroken(f"{where}: {inert_line(response.message)[:300]}")
@@ -82,7 +83,7 @@ def _run_in(where: str, answer: HttpResponse) -> ProgramResult:
 
 
 def _check(response: RunCodeResponse) -> None:
-    """Raises `InvalidJson` for numbers that no run has."""
+    """Raises `InvalidJson` for impossible numbers."""
     result = response.run_result
     if result is None:
         return

@@ -1,4 +1,4 @@
-"""What a process gives up before it becomes the code: resources, other users' rights, files, system calls."""
+"""Restricts a process before it executes the program: resources, user ids, files and system calls."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
 
 
 def confine(jail: Jail, limits: SandboxLimits) -> None:
-    """Close the jail around this process, for good. Raises `OSError`, and then nothing may be run."""
+    """Apply the jail's restrictions to this process; they cannot be removed. Raises `OSError`; then the program must
+    not run."""
     for entrance in jail.entrances:
         os.write(entrance, b"0")
     libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_DUMPABLE, 1)  # the supervisor is not, and then a process may not touch its own /proc
+    libc.prctl(PR_SET_DUMPABLE, 1)  # the supervisor is not dumpable, and such a process may not write to its own /proc
     os.chdir(jail.folder)
     os.umask(0o077)
     _die_first_of_memory()
@@ -64,14 +65,14 @@ def _take_only(limits: SandboxLimits, uid: int | None) -> None:
 
 
 def _others() -> int:
-    """Processes and threads that this user has already: the kernel's limit counts them all."""
+    """Number of processes and threads that this user has already: the kernel's limit counts them too."""
     user, count = os.getuid(), 0
     for process in filter(str.isdigit, os.listdir("/proc")):
         try:
             if os.stat(f"/proc/{process}").st_uid == user:
                 count += len(os.listdir(f"/proc/{process}/task"))
         except OSError:
-            continue  # it is gone
+            continue  # the process has ended
     return count
 
 

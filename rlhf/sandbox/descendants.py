@@ -1,4 +1,4 @@
-"""The processes that a run started: how many, how large, and their end."""
+"""Finds, measures and ends the processes that a run started."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ PAUSE_SECONDS = 0.002
 
 
 IN_A_PIPE, IN_A_SOCKET = 64 * 1024, 208 * 1024
-"""The most that lies in one: nothing in the jail can enlarge it."""
+"""The most that a pipe or a socket can buffer: the program in the jail cannot enlarge it."""
 
 
 class Survivors(Exception):
-    """Processes of a run that would not end."""
+    """Some processes of a run did not end."""
 
 
 class Unmeasured(Exception):
-    """Something of a run whose size cannot be seen; the text names it."""
+    """A part of a run cannot be measured; the message names it."""
 
 
 def own_descendants() -> list[int]:
-    """Every process below this one, its whole tree; orphans have come up to the supervisor."""
+    """All processes below this one; the supervisor adopts orphans."""
     found = list(_children(os.getpid()))
-    for process in found:  # it grows meanwhile
+    for process in found:  # the list grows during the loop
         found += _children(process)
     return found
 
@@ -49,11 +49,13 @@ def memory_bytes(processes: list[int], worth_exactness: int) -> int:
 
 
 def threads(processes: list[int]) -> int:
+    """Number of threads of the processes."""
     return sum(len(_listing(f"/proc/{process}/task")) for process in processes)
 
 
 def oom_killed(events: int) -> bool:
-    """Whether the kernel killed a process of the run for memory, asked through the descriptor of its group's events."""
+    """Whether the kernel killed a process of the run for its memory use, read from the event file of its control
+    group."""
     lines = os.pread(events, 4096, 0).decode().splitlines()
     return any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in lines)
 
@@ -74,7 +76,7 @@ def nameless_bytes(processes: list[int], folder: str, trusted: int | None = None
 
 
 def end_all(jail: Jail) -> None:
-    """Kill whatever is left of the run, and wait until it is gone. Raises `Survivors`."""
+    """Kill all processes of the run, and wait until they have ended. Raises `Survivors`."""
     deadline = time.monotonic() + REAP_SECONDS
     while True:
         _kill(jail)
@@ -86,7 +88,7 @@ def end_all(jail: Jail) -> None:
 
 
 def reaped() -> Iterator[tuple[int, int]]:
-    """The children that have ended, each with its wait status."""
+    """Reap the children that have ended; yields each with its wait status."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             yield ended
@@ -97,7 +99,7 @@ def _kill(jail: Jail) -> None:
         os.write(jail.end, b"1")
     if jail.alone:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)  # all of the namespace, but not its first process
+            os.kill(-1, signal.SIGKILL)  # every process of the namespace except its first one
     elif jail.uid is not None:
         for uid in (jail.uid, jail.second_uid):
             _kill_user(jail.uid if uid is None else uid)
@@ -108,7 +110,7 @@ def _kill(jail: Jail) -> None:
 
 
 def _kill_user(uid: int) -> None:
-    """As that user, kill all that it may, in one call that no fork can outrun."""
+    """Kill all processes of that user in one call, so that no fork can escape."""
     if (child := os.fork()) == 0:
         os.setresuid(uid, uid, uid)
         with contextlib.suppress(ProcessLookupError):
@@ -162,8 +164,8 @@ def _descriptors(process: int) -> int:
 
 
 def _alive(process: int) -> str:
-    """The process, as one of its threads that is still there: the first may end before the others, and says nothing
-    then."""
+    """A thread of the process that still runs: the first thread may end before the others, and then has no
+    information."""
     if _pages(str(process)):
         return str(process)
     tasks = (f"{process}/task/{task}" for task in _listing(f"/proc/{process}/task"))
@@ -171,7 +173,7 @@ def _alive(process: int) -> str:
 
 
 def _pages(process: str) -> int:
-    """Resident pages; at least 1 for what has memory at all."""
+    """Number of resident pages; at least 1 for a process that has memory."""
     fields = _read(f"/proc/{process}/statm").split()
     return max(int(fields[1]), int(int(fields[0]) > 0)) if fields else 0
 
@@ -184,13 +186,13 @@ def _share(process: int) -> int:
     for line in _read(f"/proc/{_alive(process)}/smaps_rollup").split("\n"):
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
-    return _resident(process)  # it hides its maps
+    return _resident(process)  # the process hides its maps
 
 
 def _listing(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # the process is gone, or hides it
+    except OSError:  # the process has ended, or hides this
         return []
 
 

@@ -1,4 +1,4 @@
-"""A file system in memory for one run, mounted where only its supervisor and what it starts see it: gone with them."""
+"""A tmpfs for one run, mounted in a private mount namespace: only its supervisor and that one's children see it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 2, 4, 1 << 14, 1 << 18
 
 
 def mount_own(folder: str, limits: SandboxLimits) -> None:
-    """Put an empty file system of the size that `limits` give over `folder`. Needs CAP_SYS_ADMIN. Raises `OSError`."""
+    """Mount an empty tmpfs of the size in `limits` on `folder`. Needs CAP_SYS_ADMIN. Raises `OSError`."""
     libc = ctypes.CDLL(None, use_errno=True)
     options = f"size={limits.disk_bytes},nr_inodes={limits.files + 1},mode=0700"
     _worked(libc.unshare(CLONE_NEWNS), "a mount namespace")
@@ -23,14 +23,14 @@ def mount_own(folder: str, limits: SandboxLimits) -> None:
 
 
 def unmount(folder: str) -> None:
-    """Take it away again, also from under processes that are in it."""
+    """Unmount it, even if processes still use it."""
     ctypes.CDLL(None).umount2(folder.encode(), MNT_DETACH)
 
 
 def filled(folder: str) -> tuple[int, int]:
-    """Bytes and entries of the file system at `folder`, whether or not they still have a name."""
+    """Bytes and entries used in the file system at `folder`, deleted files that are still open included."""
     about = os.statvfs(folder)
-    return (about.f_blocks - about.f_bfree) * about.f_frsize, about.f_files - about.f_ffree - 1  # itself
+    return (about.f_blocks - about.f_bfree) * about.f_frsize, about.f_files - about.f_ffree - 1  # minus the root folder
 
 
 def _worked(result: int, what: str) -> None:

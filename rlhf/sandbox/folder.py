@@ -1,4 +1,4 @@
-"""The folder of a run: files in, files out, and how full it is."""
+"""The folder of a run: writes input files, reads output files, and measures its size."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ READ_BYTES = 1 << 16
 
 
 class Inside(Exception):
-    """Something that the jail did not let happen."""
+    """An operation failed inside the jail."""
 
 
 def write_files(files: Mapping[str, bytes]) -> None:
-    """Put `files` into the folder that this process is in. Raises `OSError`, `RecursionError`."""
+    """Write `files` to the current folder. Raises `OSError`, `RecursionError`."""
     for path, content in files.items():
         if folder := os.path.dirname(path):
             os.makedirs(folder, exist_ok=True)
@@ -32,14 +32,15 @@ def write_files(files: Mapping[str, bytes]) -> None:
 
 
 def fetch_files(paths: tuple[str, ...], jail: Jail, limits: SandboxLimits) -> dict[str, bytes]:
-    """The regular files among `paths`, as the code itself could read them: no link leads further. Raises `Inside`."""
+    """Read the regular files among `paths` with the program's own rights, so that links give no further access. Raises
+    `Inside`."""
     found = _in_the_jail(lambda: _read(paths, limits.fetched_bytes), jail, limits) if paths else {}
     return {path: base64.b64decode(content) for path, content in found.items()}
 
 
 def disk_use(folder: str, most: int) -> tuple[int, int]:
-    """Bytes and entries of a folder; counting ends once there are more than `most` entries. Raises `Unmeasured` for a
-    folder in it that cannot be read: the code closed it, or put it too deep for a path."""
+    """Bytes and entries of a folder; counting stops after more than `most` entries. Raises `Unmeasured` if the folder
+    has a subfolder that cannot be read, because the program removed its rights or its path is too long."""
     total, entries, waiting = 0, 0, [folder]
     while waiting and entries <= most:
         try:
@@ -51,7 +52,7 @@ def disk_use(folder: str, most: int) -> tuple[int, int]:
                         if stat.S_ISDIR(about.st_mode):
                             waiting.append(entry.path)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # it is gone meanwhile
+            continue  # removed in the meantime
         except OSError as error:
             raise Unmeasured(f"a folder that cannot be read ({error.strerror})") from None
     return total, entries
@@ -79,7 +80,7 @@ def _regular(path: str, most: int) -> bytes:
 
 
 def _in_the_jail(work: Callable[[], Any], jail: Jail, limits: SandboxLimits) -> Any:
-    """The result of `work`, done by a child that is confined like the code."""
+    """Run `work` in a child process that is confined like the program, and return its result."""
     receive, send = os.pipe()
     if (child := os.fork()) == 0:
         os.close(receive)
@@ -96,7 +97,7 @@ def _in_the_jail(work: Callable[[], Any], jail: Jail, limits: SandboxLimits) -> 
 
 
 def _answer(send: int, work: Callable[[], Any], jail: Jail, limits: SandboxLimits) -> None:
-    """Never returns: this process is a copy of the supervisor's."""
+    """Run `work` and send its outcome; never returns, because this process is a copy of the supervisor."""
     try:
         answer = _outcome(work, jail, limits)
         with open(send, "wb") as pipe:

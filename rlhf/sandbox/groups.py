@@ -1,9 +1,9 @@
-"""Control groups: limits on memory, processes and threads that the kernel holds for all of a run together, and a share
-of the processor for the run, however many processes and sessions it is.
+"""Control groups: kernel limits on memory, processes and threads of a whole run, and a fair share of CPU time per run.
 
-Shared memory, what lies in pipes and sockets, page tables and files in memory count, whatever a process does to hide
-them. cgroup v2 is the way; v1, where only that has the controllers, is a second dialect of the same few files.
-Sources: the kernel's `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
+The limits include shared memory, pipe and socket buffers, page tables and files in memory, even if a process hides
+them. The share of CPU time does not depend on the number of processes and sessions. cgroup v2 is preferred; v1 is used
+if only that has the controllers. Sources: the kernel's `Documentation/admin-guide/cgroup-v2.rst` and
+`cgroup-v1/memory.rst`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from rlhf.sandbox.limits import SandboxLimits
 from rlhf.sandbox.removal import NEW_SECONDS, folder_lock
 
 CONTROLLERS, PROCESSOR = frozenset({"memory", "pids"}), "cpu"
-"""What groups need, and what they have where it is there."""
+"""Required controllers, and an optional one."""
 RUN, SERVICE = "rlhf-run-", "rlhf-service"
-"""Groups of runs, and that of what was in our own group where it has to be empty."""
+"""Name prefix of the groups of runs, and the name of the group for processes that must leave our own group."""
 REMOVE_SECONDS, PAUSE_SECONDS, MOVES = 5.0, 0.002, 16
 PROCESSES, SUBTREE = "cgroup.procs", "cgroup.subtree_control"
 
 
 class NoGroups(Exception):
-    """This machine gives this process no groups of its own; the text says why."""
+    """This process cannot make control groups on this machine; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parents:
-    """The folders in which each run gets a group: one for v2; for v1 that of memory, that of processes, and that of the
-    processor where it is there. `shares`: the kernel parts the processor by run, and not by process."""
+    """The folders in which each run gets a group. For v2 there is one; for v1 one each for memory, processes and, if
+    available, CPU. `shares` says that the kernel divides CPU time by run and not by process."""
 
     version: int
     folders: tuple[str, ...]
@@ -47,8 +47,9 @@ class Parents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlGroup:
-    """Descriptors for the supervisor, who does not see the folders. Writing "0" to each of `entrances` moves the writer
-    in; `events` counts those that the kernel killed for memory; writing "1" to `end` kills all (None: v1 cannot)."""
+    """File descriptors for the supervisor, which does not see the folders. Writing "0" to each of `entrances` moves the
+    writer into the group. `events` counts processes that the kernel killed for memory use. Writing "1" to `end` kills
+    all processes of the group (None in v1, which does not support it)."""
 
     entrances: tuple[int, ...]
     events: int
@@ -57,11 +58,12 @@ class ControlGroup:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
+        """All file descriptors of the group."""
         return (*self.entrances, self.events, *(() if self.end is None else (self.end,)))
 
 
 def find_parents() -> Parents:
-    """Where groups of runs can be made. Raises `NoGroups`. Groups that a service which died left behind are removed."""
+    """Find where groups of runs can be made, and remove groups that dead services left behind. Raises `NoGroups`."""
     own = own_groups(Path("/proc/self/cgroup").read_text())
     mounts = mounted(Path("/proc/self/mountinfo").read_text())
     reasons = []
@@ -77,13 +79,13 @@ def find_parents() -> Parents:
 
 
 def own_groups(text: str) -> dict[str, str]:
-    """This process's group in each hierarchy, by controller, from `/proc/self/cgroup`; v2's is under ""."""
+    """This process's group by controller, from `/proc/self/cgroup`; the key of v2 is ""."""
     fields = (line.split(":", 2) for line in text.splitlines())
     return {name: path for _, names, path in fields for name in names.split(",")}
 
 
 def mounted(text: str) -> dict[str, tuple[str, str]]:
-    """Mount point and the group that is seen there, by controller, from `/proc/self/mountinfo`; v2's is under ""."""
+    """Mount point and the group mounted there, by controller, from `/proc/self/mountinfo`; the key of v2 is ""."""
     found: dict[str, tuple[str, str]] = {}
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
@@ -96,7 +98,7 @@ def mounted(text: str) -> dict[str, tuple[str, str]]:
 
 
 def cgroup_folder(name: str, own: Mapping[str, str], mounts: Mapping[str, tuple[str, str]]) -> tuple[Path, Path]:
-    """The folder of this process's group of that controller, and the topmost one. Raises `NoGroups`."""
+    """The folder of this process's group for that controller, and the topmost folder. Raises `NoGroups`."""
     if name not in own or name not in mounts:
         raise NoGroups(f"no cgroup {'v2' if name == '' else 'v1 of ' + name}")
     point, root = mounts[name]
@@ -107,8 +109,9 @@ def cgroup_folder(name: str, own: Mapping[str, str], mounts: Mapping[str, tuple[
 
 
 def _second(own: Mapping[str, str], mounts: Mapping[str, tuple[str, str]]) -> Parents:
-    """v2: the nearest group at or above ours that hands the controllers down and may be written to; else ours, whose
-    processes move into a group below first, since a group with processes hands nothing down."""
+    """For v2: the nearest group at or above ours that delegates the controllers and is writable. If there is none, our
+    own group, whose processes are moved to a child group first, because a group with processes cannot delegate
+    controllers."""
     here, top = cgroup_folder("", own, mounts)
     above = [folder for folder in (here, *here.parents) if folder.is_relative_to(top)]
     for folder in above:
@@ -123,7 +126,7 @@ def _second(own: Mapping[str, str], mounts: Mapping[str, tuple[str, str]]) -> Pa
 
 
 def _parts_processor(folder: Path) -> bool:
-    """Whether groups below it have shares of the processor, which it hands down where it may."""
+    """Whether child groups of `folder` have CPU shares; delegates the CPU controller if allowed."""
     if PROCESSOR in _listed(folder / "cgroup.controllers") - _listed(folder / SUBTREE):
         with contextlib.suppress(OSError), open(folder / SUBTREE, "a") as file:
             file.write(f" +{PROCESSOR}")
@@ -143,11 +146,11 @@ def _first(own: Mapping[str, str], mounts: Mapping[str, tuple[str, str]]) -> Par
 
 
 def _hand_down(here: Path) -> None:
-    """Raises `OSError`."""
-    if (here / "cgroup.type").exists():  # the root of all groups may have processes
+    """Delegate the controllers to child groups. Raises `OSError`."""
+    if (here / "cgroup.type").exists():  # the root group may have processes
         service = here / SERVICE
         service.mkdir(exist_ok=True)
-        for _ in range(MOVES):  # they may fork meanwhile
+        for _ in range(MOVES):  # processes may fork meanwhile
             for process in _members(str(here)):
                 with contextlib.suppress(ProcessLookupError):
                     (service / PROCESSES).write_text(str(process))
@@ -156,7 +159,7 @@ def _hand_down(here: Path) -> None:
 
 @contextlib.contextmanager
 def group(parents: Parents, limits: SandboxLimits) -> Iterator[ControlGroup]:
-    """A group with the limits of one run, which is empty and gone afterwards. Raises `OSError`."""
+    """A group with the limits of one run; at the end its processes are killed and it is removed. Raises `OSError`."""
     name = f"{RUN}{secrets.token_hex(8)}"
     with contextlib.ExitStack() as stack:
         made = [stack.enter_context(_made(f"{parent}/{name}")) for parent in parents.folders]
@@ -173,7 +176,7 @@ def group(parents: Parents, limits: SandboxLimits) -> Iterator[ControlGroup]:
 
 
 def _settings(version: int, limits: SandboxLimits) -> list[tuple[str, str, bool]]:
-    """File, value, and whether there is no limit without it. Swap comes second: v1 lets it be no less than memory."""
+    """File, value, and whether the limit needs this file. Swap comes second: in v1 it must not be lower than memory."""
     memory, processes = str(limits.memory_bytes), ("pids.max", str(limits.processes), True)
     if version == 2:
         swap, together = ("memory.swap.max", "0", False), ("memory.oom.group", "1", False)
@@ -183,7 +186,7 @@ def _settings(version: int, limits: SandboxLimits) -> list[tuple[str, str, bool]
 
 
 def _events(version: int) -> str:
-    """The file with a line `oom_kill N`."""
+    """The file with the line `oom_kill N`."""
     return "memory.events" if version == 2 else "memory.oom_control"
 
 
@@ -198,7 +201,7 @@ def _set(places: list[str], value: str, needed: bool) -> None:
 
 @contextlib.contextmanager
 def _made(folder: str) -> Iterator[str]:
-    """A group with a lock that says that it has an owner; the kernel takes the lock from an owner that dies."""
+    """A new group with a lock that marks it as in use; the kernel releases the lock when the owner dies."""
     os.mkdir(folder)
     with folder_lock(folder):
         try:
@@ -217,7 +220,7 @@ def _sweep(parents: Parents) -> None:
 
 
 def _remove(folder: str) -> None:
-    """End what is in a group, and remove it. One that stays changes nothing for the run: the next start tries again."""
+    """Kill the processes of a group and remove it. If that fails, the next start of a service tries again."""
     deadline = time.monotonic() + REMOVE_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -225,7 +228,7 @@ def _remove(folder: str) -> None:
             return
         except FileNotFoundError:
             return
-        except OSError:  # somebody is in it
+        except OSError:  # it still has processes
             _end(folder)
             time.sleep(PAUSE_SECONDS)
 
@@ -241,7 +244,8 @@ def _end(folder: str) -> None:
 
 
 def _members(folder: str) -> list[int]:
-    """0, which is a process of another namespace, is left out: to a signal it would mean all of ours."""
+    """Process ids of the group, without 0 (a process of another namespace): `kill(0)` would signal our own process
+    group."""
     return [number for line in Path(folder, PROCESSES).read_text().split() if (number := int(line)) > 0]
 
 

@@ -1,4 +1,4 @@
-"""A sandbox that many ask at once, each in its turn."""
+"""Queues many concurrent requests to one sandbox."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ AGAIN_SECONDS = 1.0
 
 
 class InTurn:
-    """A `ProgramRunner` that asks `runner` for at most `at_once` programs at a time, and again where that is busy.
+    """A `ProgramRunner` that sends at most `at_once` programs at a time to `runner`, and retries when it is busy.
 
-    A program that was refused for want of a place has not run, so asking again repeats nothing. Programs that use all
-    of their time keep the others waiting, and cost them no answer: only where nobody was served for `patience_seconds`
-    is the sandbox given up, and `SandboxBusy` raised.
+    A program that was refused because the sandbox was busy has not run, so a retry is safe. Programs that use all of
+    their time delay others but do not make them fail. `SandboxBusy` is raised only if no program finished for
+    `patience_seconds`.
     """
 
     def __init__(self, runner: ProgramRunner, at_once: int, patience_seconds: float) -> None:
@@ -27,7 +27,7 @@ class InTurn:
         await self._runner.start()
 
     async def run(self, program: Program) -> ProgramResult:
-        """What became of `program`. Raises `SandboxBroken`, `SandboxBusy`."""
+        """Run `program` and return its result. Raises `SandboxBroken`, `SandboxBusy`."""
         async with self._places:
             asked = time.monotonic()
             while True:

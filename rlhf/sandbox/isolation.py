@@ -1,4 +1,4 @@
-"""Levels of isolation: how a supervisor is started on each, and what its jail is."""
+"""Isolation levels: how a supervisor is started on each level, and which restrictions its jail has."""
 
 from __future__ import annotations
 
@@ -29,36 +29,37 @@ START = "import sys; sys.path.insert(0, {root!r}); from {module} import supervis
 
 
 class IsolationLevel(StrEnum):
-    """Strongest first."""
+    """Isolation levels, strongest first."""
 
     BUBBLEWRAP = "bubblewrap"
-    """Namespaces of its own: files, processes, network. With seccomp and resource limits."""
+    """Separate namespaces for files, processes and network, with seccomp and resource limits."""
     LANDLOCK = "landlock"
-    """Landlock, seccomp and resource limits: no namespaces needed."""
+    """Landlock, seccomp and resource limits; needs no namespaces."""
     RLIMITS = "rlimits"
-    """Resource limits alone: files and network stay open. Never chosen unless allowed."""
+    """Resource limits only: files and network are accessible. Used only if explicitly allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxIsolation:
-    """A level, and the Python on it."""
+    """An isolation level and the Python that runs on it."""
 
     level: IsolationLevel
     python: Interpreter
     groups: Parents | None = None
-    """Where each run gets a control group, which bounds its memory and its processes; None: the supervisor bounds
-    them."""
+    """Where each run gets a control group, which limits its memory and processes. None: the supervisor enforces these
+    limits."""
     own_disk: bool = False
-    """Outside namespaces of its own too, each run's folder is a file system of its size, mounted by its supervisor."""
+    """Whether each run's folder is a tmpfs of limited size that its supervisor mounts, also without separate
+    namespaces."""
 
     @property
     def sized(self) -> bool:
-        """The kernel bounds the folder."""
+        """Whether the kernel limits the size of the run's folder."""
         return self.own_disk or self.level is IsolationLevel.BUBBLEWRAP
 
     @property
     def bounds(self) -> dict[str, str]:
-        """What bounds memory, processes and disk of a run, and its share of the processor."""
+        """What limits memory, processes, disk and CPU time of a run, in words."""
         kept = f"by {self.groups}" if self.groups else BEST_EFFORT
         disk = "by a file system of its size" if self.sized else BEST_EFFORT
         return {"memory": kept, "processes": kept, "disk": disk, "processor": self._processor}
@@ -72,7 +73,7 @@ class SandboxIsolation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loan:
-    """What belongs to one run while it lasts: a user id that no other process has, and a control group."""
+    """Resources reserved for one run: a user id that no other process has, and a control group."""
 
     uid: int | None
     group: ControlGroup | None
@@ -80,18 +81,19 @@ class Loan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorLaunch:
-    """Where one run happens: the command of its supervisor, and its jail."""
+    """How to start one run: the command of its supervisor, and its jail."""
 
     command: tuple[str, ...]
     jail: Jail
     parent: int
     descriptors: tuple[int, ...] = ()
-    """What the supervisor inherits."""
+    """File descriptors that the supervisor inherits."""
 
 
 @contextlib.contextmanager
 def place(isolation: SandboxIsolation, limits: SandboxLimits, *, two_users: bool = False) -> Iterator[SupervisorLaunch]:
-    """A place for one run, gone afterwards with all its files. Raises `OSError`, `SandboxBroken`."""
+    """Prepare the environment of one run, and remove it with all files afterwards. Raises `OSError`,
+    `SandboxBroken`."""
     with contextlib.ExitStack() as stack:
         root = os.geteuid() == 0
         uid = stack.enter_context(lent_uid()) if root else None
@@ -105,7 +107,7 @@ def place(isolation: SandboxIsolation, limits: SandboxLimits, *, two_users: bool
 
 
 def sweep_folders() -> None:
-    """Remove the folders that services of this user which died have left."""
+    """Remove folders that dead services of this user left behind."""
     sweep(_scratch_parent(), FOLDER, {os.geteuid(), *(range(FIRST, FIRST + COUNT) if os.geteuid() == 0 else ())})
 
 
@@ -120,7 +122,7 @@ def _in_namespaces(isolation: SandboxIsolation, limits: SandboxLimits, loan: Loa
         Jail(
             folder=bubblewrap.FOLDER,
             uid=loan.uid,
-            landlock=landlock.version() > 0,  # a second wall; nothing else closes the files of one's own in /proc
+            landlock=landlock.version() > 0,  # defence in depth; nothing else protects files of the same user in /proc
             filtered=True,
             alone=True,
             sized=True,
@@ -157,7 +159,8 @@ def _place(command: tuple[str, ...], loan: Loan, jail: Jail) -> SupervisorLaunch
 
 
 def _devices(loan: Loan) -> tuple[str, ...]:
-    """Mapped and shared, /dev/zero is memory that only a control group counts."""
+    """Accessible devices. A shared mapping of /dev/zero is memory that only a control group counts, so it may be left
+    out."""
     return DEVICES if loan.group else tuple(device for device in DEVICES if device != "/dev/zero")
 
 
@@ -168,8 +171,8 @@ def _supervisor(isolation: SandboxIsolation, root: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[str]:
-    """A folder where another user can get to, for the code. What cannot be removed of it changes nothing for the run:
-    the next start tries again."""
+    """A folder for the program, reachable for other users. If parts of it cannot be removed, the next start tries
+    again."""
     folder = tempfile.mkdtemp(prefix=FOLDER, dir=_scratch_parent())
     with folder_lock(folder):
         try:

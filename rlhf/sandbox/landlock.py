@@ -1,7 +1,4 @@
-"""Landlock by ctypes: a process gives up every file but those named, the network, and signals to others.
-
-Sources: the kernel's `Documentation/userspace-api/landlock.rst` and `include/uapi/linux/landlock.h`.
-"""
+"""Landlock through ctypes: restricts a process to named files, without network or signals to other processes."""
 
 from __future__ import annotations
 
@@ -18,21 +15,22 @@ READ = EXECUTE | READ_FILE | READ_DIR
 DEVICE = READ_FILE | WRITE_FILE
 OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
 RIGHTS_SINCE = {1: (1 << 13) - 1, 2: 1 << 13, 3: TRUNCATE, 5: 1 << 15}
-"""What a ruleset can take away, by the version of the interface that brought it."""
+"""Access rights that a ruleset can restrict, with the ABI version that introduced them."""
 TCP_SINCE, SCOPES_SINCE, TRUNCATE_SINCE = 4, 6, 3
 TCP, SCOPES = 3, 3
 
 
 def version() -> int:
-    """The kernel's version of Landlock; 0 where there is none, or where it is off."""
+    """The kernel's Landlock ABI version; 0 if it is not supported or disabled."""
     asked = ctypes.CDLL(None).syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ASK_VERSION)
     return max(int(asked), 0)
 
 
 def restrict(folder: str, readable: Iterable[str], devices: Iterable[str]) -> None:
-    """Leave this thread, and all that it starts, `folder` whole, `readable` to read and execute, and `devices`.
+    """Restrict this thread and its children to these files: all rights on `folder` except making devices and sockets,
+    read and execute on `readable`, and use of `devices`.
 
-    Paths that are absent are passed over. Needs `no_new_privs`, or privileges. Raises `OSError`.
+    Paths that do not exist are ignored. Needs `no_new_privs`, or privileges. Raises `OSError`.
     """
     available = version()
     handled = sum(rights for since, rights in RIGHTS_SINCE.items() if since <= available)
@@ -45,7 +43,7 @@ def restrict(folder: str, readable: Iterable[str], devices: Iterable[str]) -> No
 
 
 def _attributes(available: int, handled: int) -> tuple[ctypes.Array[ctypes.c_char], ctypes.c_size_t]:
-    """`struct landlock_ruleset_attr`, as long as this kernel knows it."""
+    """`struct landlock_ruleset_attr`, in the size that this kernel supports."""
     fields = [handled]
     fields += [TCP] if available >= TCP_SINCE else []
     fields += [SCOPES] if available >= SCOPES_SINCE else []

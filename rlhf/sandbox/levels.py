@@ -1,5 +1,5 @@
-"""Which isolation this machine offers: every level is tried with real code, strongest first, and the first that holds
-is taken."""
+"""Chooses the isolation level: tests each level with a real program, strongest first, and takes the first that
+holds."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ ADVICE = "install bubblewrap (apt-get install bubblewrap), or use a kernel with 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenIsolation:
-    """The level that was taken, and why not the stronger ones, each with its reason."""
+    """The chosen isolation, and the reasons against each stronger level."""
 
     isolation: SandboxIsolation
     passed_over: tuple[tuple[IsolationLevel, str], ...] = ()
     ungrouped: str = ""
-    """Why there are no control groups, where there are none."""
+    """Why there are no control groups; empty if there are."""
 
     def __str__(self) -> str:
         over = "".join(f"; not {level}: {reason}" for level, reason in self.passed_over)
@@ -62,10 +62,10 @@ def choose(
     levels: Sequence[IsolationLevel] = (IsolationLevel.BUBBLEWRAP, IsolationLevel.LANDLOCK),
     allow_rlimits: bool = False,
 ) -> ChosenIsolation:
-    """The strongest of `levels` that holds here, for the Python at `python`, or for one that is found.
+    """The strongest of `levels` that works on this machine, for the Python at `python` or one that is found.
 
-    Raises `SandboxUnavailable` with the reasons when there is none. Resource limits alone stop no file access and no
-    network: they are tried, last, only where `allow_rlimits` says so.
+    Raises `SandboxUnavailable` with the reasons if none works. Resource limits alone protect neither files nor network:
+    they are tried last, and only if `allow_rlimits` is set.
     """
     groups, ungrouped = _groups()
     sweep_folders()
@@ -90,7 +90,7 @@ def _groups() -> tuple[Parents | None, str]:
 
 
 def _strongest(whole: SandboxIsolation) -> tuple[SandboxIsolation | None, str]:
-    """The level with as much of what bounds it as works here, and why not more, or why not at all."""
+    """The level with as many kernel limits as work here, or None; and the reason for anything that does not work."""
     if missing := _missing(whole.level):
         return None, missing
     reason = ""
@@ -106,7 +106,7 @@ def _strongest(whole: SandboxIsolation) -> tuple[SandboxIsolation | None, str]:
 
 
 def probe(isolation: SandboxIsolation) -> str:
-    """Why this isolation does not hold on this machine; empty when it does."""
+    """Test an isolation on this machine: the reason why it does not hold, empty if it does."""
     with tempfile.NamedTemporaryFile() as secret, _listener() as port:
         os.chmod(secret.name, 0o666)
         try:
@@ -134,6 +134,6 @@ def _missing(level: IsolationLevel) -> str:
 
 @contextlib.contextmanager
 def _listener() -> Iterator[int]:
-    """A port on loopback where somebody answers."""
+    """A port on loopback that accepts connections."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]

@@ -1,7 +1,7 @@
-"""What one run may use.
+"""Resource limits of one run.
 
-A named tuple, as in `orders.py`: the supervisor's process starts for every run, and `dataclasses` alone would take it
-longer to import than Python takes to start.
+A named tuple, as in `run_request.py`: the supervisor's process starts for every run, and importing `dataclasses` alone
+would take it longer than the start of Python.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ MIB = 1024 * 1024
 
 
 class SandboxLimits(NamedTuple):
-    """Bounds of one run. Memory, files and processes are of everything that the run started, together."""
+    """Limits of one run. Memory, files and processes are limited for all processes of the run together."""
 
     wall_seconds: float = 10.0
-    """From the start of the program to its end; processor seconds of each process are bounded by it too."""
+    """Time from the start of the program to its end. The CPU seconds of each process are limited by it too."""
     memory_bytes: int = 1024 * MIB
-    """Of each process's address space, and of the memory that all of them really use."""
+    """Limit of each process's address space, and of the memory that all processes use."""
     disk_bytes: int = 64 * MIB
-    """Of everything in the run's folder, and of any one file."""
+    """Size of everything in the run's folder, and of any one file."""
     files: int = 4096
-    """Entries of the run's folder."""
+    """Number of entries in the run's folder."""
     processes: int = 64
-    """Processes and threads."""
+    """Number of processes and threads."""
     open_files: int = 256
-    """Of one process."""
+    """Number of open files of one process."""
     output_bytes: int = MIB
-    """Kept of standard output and of standard error, each; the rest is read and dropped."""
+    """Bytes kept of standard output and of standard error, each; the rest is read and dropped."""
     fetched_bytes: int = 16 * MIB
-    """Of all files handed back."""
+    """Size of all files that are returned."""
 
     def within(self, wall_seconds: float, memory_bytes: int) -> SandboxLimits:
-        """These limits, tightened by what one program asks for; a memory of 0 or less asks for all there is."""
+        """These limits, lowered to a program's request; a memory request of 0 or less means no request."""
         return self._replace(
             wall_seconds=min(self.wall_seconds, wall_seconds),
             memory_bytes=min(self.memory_bytes, memory_bytes) if memory_bytes > 0 else self.memory_bytes,

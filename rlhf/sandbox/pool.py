@@ -1,4 +1,4 @@
-"""The sandbox of this process: a bounded number of runs at once, the others wait their turn."""
+"""The sandbox in this process: a bounded number of programs runs at the same time, the others are queued."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rlhf.sandbox.run import run_program
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """How much is done at once, and what waits."""
+    """Limits on concurrency and on waiting."""
 
     runs: int = os.cpu_count() or 1
-    """Programs that run at once."""
+    """Programs that run at the same time."""
     waiting: int = 1024
-    """Programs that wait for a place; one more is refused."""
+    """Programs that may wait; a further one is refused."""
     wait_seconds: float = 300.0
-    """The longest that one waits."""
+    """Longest waiting time of a program."""
 
 
 class Sandbox:
-    """A `ProgramRunner` in this process. Each run has a thread of its own; `start` probes the machine, once, unless
-    `chosen` is given."""
+    """A `ProgramRunner` in this process. Each run has its own thread; `start` probes the machine once, unless `chosen`
+    is given."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Sandbox:
         self.limits, self.queue = limits or SandboxLimits(), queue or Queue()
         self._python, self._allow_rlimits = python, allow_rlimits
         self._chosen = chosen
-        # A supervisor's parent, as the kernel sees it, is the thread that started it; these live as long as the pool.
+        # For the kernel, a supervisor's parent is the thread that started it; these threads live as long as the pool.
         self._threads = ThreadPoolExecutor(self.queue.runs, thread_name_prefix="sandbox")
         self._places = asyncio.Semaphore(self.queue.runs)
         self._starting = asyncio.Lock()
@@ -61,7 +61,8 @@ class Sandbox:
                 self._chosen = await asyncio.to_thread(choose, python=self._python, allow_rlimits=self._allow_rlimits)
 
     async def run(self, program: Program) -> ProgramResult:
-        """What becomes of `program`. Raises `SandboxBusy` when no place comes free, `SandboxBroken`."""
+        """Run `program` and return its result. Raises `SandboxBusy` if its waiting time runs out or too many wait,
+        `SandboxBroken`."""
         isolation = self.chosen.isolation
         await self._take_place()
         self.running += 1
@@ -70,15 +71,15 @@ class Sandbox:
         return await asyncio.shield(future)
 
     async def close(self) -> None:
-        """Wait for the runs that are out; each ends within its own limits."""
+        """Wait for the running programs; each ends within its own limits."""
         await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
 
     async def _take_place(self) -> None:
-        """Hold a place, which `_free` gives back when the run is over, whether or not someone still waits for it."""
+        """Take a slot. `_free` releases it at the end of the run, even if the caller was cancelled."""
         if self._places.locked():
             await self._wait()
         else:
-            await self._places.acquire()  # at once
+            await self._places.acquire()  # without waiting
 
     async def _wait(self) -> None:
         if self.waiting >= self.queue.waiting:
@@ -96,4 +97,4 @@ class Sandbox:
         self.running -= 1
         self._places.release()
         if not future.cancelled():
-            future.exception()  # who asked may have left; then nobody else looks at it
+            future.exception()  # retrieved, because the caller may have been cancelled

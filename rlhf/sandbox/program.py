@@ -1,4 +1,4 @@
-"""The nouns and the verb: a program goes in, what became of it comes out."""
+"""The sandbox's interface: `Program`, `ProgramResult`, and `ProgramRunner`, which runs one and returns the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf.errors import RlhfError, UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """Python to run. Paths of `files` and `fetch` are relative to the folder it runs in.
+    """Python code to run. Paths in `files` and `fetch` are relative to the folder in which it runs.
 
     `memory_bytes` of 0 asks for all that the sandbox gives. With `two_users`, and where the sandbox has user ids to
     lend (started as root), the program starts with two: the effective one, whose folder it is, and another as the real
@@ -32,23 +32,23 @@ class Program:
 
 
 class TerminationReason(StrEnum):
-    """How a run ended."""
+    """Why a run ended."""
 
     EXITED = "exited"
-    """By itself, or by a signal: `return_code` says."""
+    """The program exited or was killed by a signal; see `return_code`."""
     TIME = "time"
-    """Killed when its time was over."""
+    """Killed at its time limit."""
     EXCESS = "excess"
-    """Killed for using more than its limits; `detail` says of what."""
+    """Killed for exceeding a limit; `detail` names it."""
     REFUSED = "refused"
-    """Not started: its files cannot be written; `detail` says why."""
+    """Not started because its files cannot be written; `detail` says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramResult:
-    """What became of a program. `return_code` is negative for a signal and None when the sandbox ended the run.
+    """The result of a program. `return_code` is negative for a signal, and None if the sandbox ended the run.
 
-    Output that was cut ends with a line that says so.
+    Truncated output ends with a line that says so.
     """
 
     ending: TerminationReason
@@ -61,13 +61,15 @@ class ProgramResult:
 
     @property
     def succeeded(self) -> bool:
+        """Whether the program exited with code 0."""
         return self.ending is TerminationReason.EXITED and self.return_code == 0
 
 
 class ProgramRunner(Protocol):
-    """Something that runs programs: in this process's sandbox, or in a server's.
+    """Runs programs, in this process's sandbox or on a server.
 
-    `run` raises `SandboxBroken` or `SandboxBusy` where the program is not to blame; whatever the program does is data.
+    `run` raises `SandboxBroken` or `SandboxBusy` for failures that the program did not cause; what the program causes
+    is in the result.
     """
 
     async def start(self) -> None: ...
@@ -76,12 +78,12 @@ class ProgramRunner(Protocol):
 
 
 class SandboxUnavailable(UserError):
-    """No isolation works on this machine."""
+    """No isolation level works on this machine."""
 
 
 class SandboxBroken(RlhfError):
-    """The sandbox could not run a program, for no fault of the program."""
+    """The sandbox failed to run a program, and the program is not the cause."""
 
 
 class SandboxBusy(RlhfError):
-    """No place came free within the deadline, or too many programs wait already."""
+    """No slot became free within the deadline, or too many programs are waiting."""

@@ -1,4 +1,4 @@
-"""Which Python runs the code, and what it reads of the machine."""
+"""Finds the Python that runs the programs, and the folders that it must be able to read."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ ASK_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """A Python, and the folders outside `SYSTEM` that it lives in."""
+    """A Python, and its folders outside `SYSTEM`."""
 
     path: str
     folders: tuple[str, ...]
 
     @property
     def readable(self) -> tuple[str, ...]:
+        """The folders that a program must be able to read."""
         return (*SYSTEM, *SETTINGS, *self.folders)
 
 
 def interpreter(path: str) -> Interpreter:
-    """Ask the Python at `path` where it lives. Raises `SandboxUnavailable`."""
+    """Query the Python at `path` for its folders. Raises `SandboxUnavailable`."""
     try:
         told = subprocess.run([path, "-I", "-c", ASK], capture_output=True, timeout=ASK_SECONDS, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
@@ -40,6 +41,6 @@ def interpreter(path: str) -> Interpreter:
 
 
 def candidates() -> list[str]:
-    """Pythons to try where none was named: that of this process without its packages, then the system's."""
+    """Pythons to try if none is given: that of this process without its packages, then the system's."""
     own = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     return [str(path) for path in dict.fromkeys((own, Path("/usr/bin/python3"))) if path.exists()]

@@ -1,4 +1,4 @@
-"""Folders of runs, removed whatever the code put into them: however deep, however named, whatever rights they have."""
+"""Removes the folders of runs, for any depth, file names and permissions that the program created."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Container, Iterator
 
 OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NEW_SECONDS = 10.0
-"""Younger than that, a folder may be between its making and its lock."""
+"""A younger folder may not be locked by its owner yet."""
 
 
 def remove(folder: str) -> None:
-    """Remove `folder` with all in it; nothing may run in it any more. Raises `OSError` for what cannot be removed.
+    """Remove `folder` with its content; no process may run in it any more. Raises `OSError` for what cannot be removed.
 
-    A folder within a folder moves to the top before it is emptied. So there is no recursion, no path longer than two
-    names, no more than two descriptors, and no link leads anywhere.
+    A nested folder is moved to the top before it is emptied. So there is no recursion, no path longer than two names,
+    at most two file descriptors, and no link is followed.
     """
     with _opened(folder, None) as top:
         waiting, moved, ours = _emptied(top), 0, os.urandom(8).hex()
@@ -26,7 +26,7 @@ def remove(folder: str) -> None:
             name = waiting.pop()
             with _opened(name, top) as inner:
                 for deeper in _emptied(inner):
-                    _let_in(deeper, inner)  # it moves only with its own rights: its ".." changes
+                    _let_in(deeper, inner)  # moving a folder changes its "..", which needs rights on it
                     moved += 1
                     os.rename(deeper, f".{ours}-{moved}", src_dir_fd=inner, dst_dir_fd=top)
                     waiting.append(f".{ours}-{moved}")
@@ -35,8 +35,8 @@ def remove(folder: str) -> None:
 
 
 def sweep(folder: str, prefix: str, owners: Container[int]) -> None:
-    """Remove the folders of `owners` in `folder` whose names begin with `prefix` and that nobody holds: those of
-    services that died."""
+    """Remove the folders in `folder` that belong to `owners`, whose names begin with `prefix`, and that no process has
+    locked: those of dead services."""
     with os.scandir(folder) as listing:
         found = [entry.path for entry in listing if entry.name.startswith(prefix)]
     for path in found:
@@ -49,8 +49,8 @@ def sweep(folder: str, prefix: str, owners: Container[int]) -> None:
 
 @contextlib.contextmanager
 def folder_lock(folder: str) -> Iterator[None]:
-    """Hold the lock that says that `folder` has an owner; the kernel takes it from one that dies. Raises `OSError`
-    where somebody else holds it."""
+    """Hold the lock that marks `folder` as in use; the kernel releases it when the owner dies. Raises `OSError` if
+    another process holds it."""
     descriptor = os.open(folder, OPEN)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,7 +60,7 @@ def folder_lock(folder: str) -> Iterator[None]:
 
 
 def _emptied(folder: int) -> list[str]:
-    """Unlink what is in `folder`, but its folders: those are named."""
+    """Delete all files in `folder`, and return the names of its subfolders."""
     with os.scandir(folder) as listing:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
     for name, is_folder in entries:
@@ -80,6 +80,6 @@ def _opened(name: str, where: int | None) -> Iterator[int]:
 
 
 def _let_in(name: str, where: int | None) -> None:
-    """Root is let in anyway; others own what their code made."""
+    """Give this process access to a folder; root has it anyway, other users own what their program made."""
     if os.geteuid():
         os.chmod(name, stat.S_IRWXU, dir_fd=where)

@@ -1,4 +1,4 @@
-"""One program run to its end, on the calling thread."""
+"""Runs one program to its end on the calling thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf.sandbox.run_request import RunReport, RunRequest, unpack_report
 
 MAIN = "main.py"
 GRACE_SECONDS = 30.0
-"""Beyond the run's own time: for the supervisor to start, move files, end everything and report."""
+"""Added to the run's own time limit: for the supervisor to start, copy files, kill all processes and report."""
 STOP_SECONDS = 15.0
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
@@ -25,10 +25,10 @@ ENVIRONMENT = {
 
 
 def run_program(program: Program, ceiling: SandboxLimits, isolation: SandboxIsolation) -> ProgramResult:
-    """What becomes of `program` within the stricter of its limits and `ceiling`.
+    """Run `program` within its own limits and `ceiling`, whichever is lower.
 
-    Call it on a thread that outlives the run: the kernel ends the sandbox with the thread that started it. Raises
-    `SandboxBroken` when the sandbox is to blame.
+    Call it on a thread that outlives the run: the kernel kills the sandbox when the thread that started it ends. Raises
+    `SandboxBroken` for failures of the sandbox.
     """
     limits = ceiling.within(program.wall_seconds, program.memory_bytes)
     if wrong := _wrong_path(program):
@@ -57,7 +57,7 @@ def _orders(program: Program, limits: SandboxLimits, isolation: SandboxIsolation
 
 
 def _ask(here: SupervisorLaunch, request: RunRequest, level: IsolationLevel) -> RunReport:
-    """The supervisor's verdict. Raises `SandboxBroken`, and leaves no process either way."""
+    """The supervisor's report. Raises `SandboxBroken`. No process is left in either case."""
     timeout_seconds = request.limits.wall_seconds + GRACE_SECONDS
     supervisor = subprocess.Popen(
         here.command,
@@ -81,7 +81,8 @@ def _ask(here: SupervisorLaunch, request: RunRequest, level: IsolationLevel) -> 
 
 
 def _stop(supervisor: subprocess.Popen[bytes]) -> None:
-    """End a supervisor that is still there: it is asked first, since outside a namespace only it can end its run."""
+    """Stop a supervisor that still runs. SIGTERM comes first, because outside a namespace only the supervisor can end
+    its run."""
     if supervisor.poll() is None:
         supervisor.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

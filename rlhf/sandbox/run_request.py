@@ -1,6 +1,7 @@
-"""What the supervisor of one run is told, on its standard input, and what it answers: JSON, bytes in base64.
+"""The messages between a run and its supervisor: request on standard input, report on output; JSON with bytes in
+base64.
 
-Its process starts for every run, so this and all it imports is the standard library, and little of it.
+The supervisor's process starts for every run, so this file imports only a few modules of the standard library.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ from rlhf.sandbox.limits import SandboxLimits
 
 
 class Jail(NamedTuple):
-    """What closes in the code, beside what the supervisor itself is started in."""
+    """Restrictions that the program's process applies to itself, in addition to those in which the supervisor
+    starts."""
 
     folder: str
-    """The only place that can be written to."""
+    """The only writable folder."""
     uid: int | None
-    """The user id that the code drops to, which no other process has; None: that of the supervisor."""
+    """The user id that the program runs as, which no other process has; None: that of the supervisor."""
     landlock: bool
     filtered: bool
-    """By seccomp."""
+    """Whether a seccomp filter is installed."""
     alone: bool
-    """The supervisor is the first process of a process namespace."""
+    """Whether the supervisor is the first process of a process namespace."""
     sized: bool
-    """The folder is a file system in memory of its own, which the kernel bounds. Outside a namespace the supervisor
-    mounts it."""
+    """Whether the folder is a tmpfs of limited size. Outside a namespace the supervisor mounts it."""
     entrances: tuple[int, ...] = ()
-    """Descriptors: "0" written to each moves the writer into the control group of the run, which bounds memory and
-    processes. Empty: only the supervisor bounds what all use together."""
+    """File descriptors: writing "0" to each moves the writer into the run's control group, which limits memory and
+    processes. If empty, only the supervisor enforces the limits of all processes together."""
     events: int | None = None
-    """Descriptor of what happened in the group."""
+    """File descriptor of the group's event counters."""
     end: int | None = None
-    """Descriptor: "1" written to it kills all that is in the group."""
+    """File descriptor: writing "1" to it kills all processes of the group."""
     second_uid: int | None = None
     """Another user id that no other process has: the code's real one at its start."""
     parts: bool = False
@@ -44,8 +45,8 @@ class Jail(NamedTuple):
 
 
 class RunRequest(NamedTuple):
-    """One run. `main` is the program's file within the folder, `parent` the supervisor's parent, or 0 where it is
-    alone."""
+    """One run. `main` is the program's file in the folder; `parent` is the supervisor's parent, or 0 if the supervisor
+    is the first process of a namespace."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -57,11 +58,13 @@ class RunRequest(NamedTuple):
     parent: int = 0
 
     def pack(self) -> bytes:
+        """The request as JSON."""
         told = self._asdict() | {"limits": self.limits._asdict(), "jail": self.jail._asdict()}
         return json.dumps(told, default=_text).encode()
 
 
 def unpack_request(line: bytes) -> RunRequest:
+    """The request in a line of JSON."""
     told: dict[str, Any] = json.loads(line)
     return RunRequest(
         command=tuple(told["command"]),
@@ -76,7 +79,7 @@ def unpack_request(line: bytes) -> RunRequest:
 
 
 class RunReport(NamedTuple):
-    """What became of the code; the fields are those of `program.ProgramResult`. Text is bytes still."""
+    """The result of the program; the fields are those of `program.ProgramResult`, with text as bytes."""
 
     ending: str
     return_code: int | None
@@ -87,10 +90,12 @@ class RunReport(NamedTuple):
     files: Mapping[str, bytes]
 
     def pack(self) -> bytes:
+        """The report as JSON."""
         return json.dumps(self._asdict(), default=_text).encode()
 
 
 def unpack_report(line: bytes) -> RunReport:
+    """The report in a line of JSON."""
     told: dict[str, Any] = json.loads(line)
     output = {name: base64.b64decode(told[name]) for name in ("stdout", "stderr")}
     files = {path: base64.b64decode(content) for path, content in told["files"].items()}

@@ -1,7 +1,7 @@
-"""Which system calls a run may not make: a seccomp filter, put together here and installed by ctypes.
+"""The seccomp filter of a run: which system calls are forbidden; assembled here and installed through ctypes.
 
-A list of what is forbidden rather than of what is allowed: interpreters and their extensions use most of the rest,
-and files are not its business. What it closes is what mounts, namespaces and Landlock leave open.
+It is a list of forbidden calls and not of allowed ones, because interpreters and their extensions use most of the
+others. File access is left to mounts, namespaces and Landlock; the filter covers what these leave open.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import struct
 from rlhf.sandbox.syscalls import SYSCALLS
 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""Column in the table of system calls, and the kernel's AUDIT_ARCH."""
+"""The column in the table of system calls, and the kernel's AUDIT_ARCH value."""
 LOAD, AND, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 REFUSE, PRETEND, ABSENT = ERRNO | errno.EPERM, ERRNO, ERRNO | errno.ENOSYS
@@ -23,8 +23,9 @@ NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 
 NETWORK = "socket connect bind sendmsg sendmmsg io_uring_setup io_uring_enter io_uring_register"
-"""`socketpair` stays: asyncio wakes itself with it. So do `send` and `sendto` without an address; an address reaches
-sockets of others, and `sendmsg`, whose address lies in memory, also puts open files where nobody counts them."""
+"""`socketpair` is allowed because asyncio uses it to wake itself; so are `send` and `sendto` without an address. A call
+with an address reaches sockets of other processes. `sendmsg` has its address in memory, out of the filter's reach, and
+can also pass open files to where they are not counted."""
 OTHER_PROCESSES = (
     "ptrace process_vm_readv process_vm_writev process_madvise process_mrelease kcmp pidfd_getfd "
     "setpriority ioprio_set migrate_pages move_pages"
@@ -42,15 +43,16 @@ OUTLIVES_OR_ESCAPES_COUNTING = (
     "memfd_create memfd_secret io_setup vmsplice inotify_init inotify_init1 inotify_add_watch"
 )
 ONLY_ITSELF = "prlimit64 sched_setaffinity sched_setscheduler sched_setparam sched_setattr"
-"""Their first argument names a process, and 0 is the caller."""
+"""Their first argument is a process id, and 0 is the caller."""
 ATTRIBUTES = (
     "chmod fchmodat fchmodat2 chown lchown fchownat utime utimes utimensat futimesat setxattr lsetxattr removexattr "
     "lremovexattr fchmod fchown fsetxattr fremovexattr setxattrat removexattrat file_setattr"
 )
-"""Landlock does not cover them. They pretend to work, since `shutil.copy` and archives call them on their own files."""
+"""Not covered by Landlock. They return success without effect, because `shutil.copy` and archivers call them on their
+files."""
 SHARED_ANONYMOUS = 0x21  # MAP_SHARED and MAP_ANONYMOUS
 THREAD_AND_FILES, THREAD = 0x10400, 0x10000  # CLONE_THREAD and CLONE_FILES
-SO_BUFFERS = (7, 8, 32, 33)  # of sending, of receiving, and both by force
+SO_BUFFERS = (7, 8, 32, 33)  # send buffer, receive buffer, and the FORCE variants of both
 PR_SET_DUMPABLE, PR_SET_MM = 4, 35
 SIGNALS = "kill tkill tgkill"
 OTHER_SIGNALS = "rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal"
@@ -59,7 +61,7 @@ TERMINALS_AND_ATTRIBUTES = (0x5412, 0x541C, 0x40086602, 0x401C5820)  # TIOCSTI, 
 F_SETOWN, F_SETOWN_EX = 8, 15
 F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ = 1024, 1026, 1031
 KNOWN = 1 + max(number for numbers in SYSCALLS.values() for number in numbers if number is not None)
-"""Calls from here on are newer than this file: nobody has judged them, and they are absent."""
+"""Calls with higher numbers are newer than this file and not reviewed: they return ENOSYS."""
 
 
 def install(
@@ -71,7 +73,7 @@ def install(
     sized: bool = True,
     hidden: bool = False,
 ) -> None:
-    """Put the filter on this thread and all that it starts, for good. Raises `OSError`.
+    """Install the filter on this thread and its children; it cannot be removed. Raises `OSError`.
 
     `files_outside`: the machine's files are there, and only Landlock is before them; `truncate_covered`: it knows that
     call. `others_outside`: processes of the same user are there, and nothing but this filter stops a signal to them.
@@ -81,7 +83,7 @@ def install(
     column, architecture = ARCHITECTURES[os.uname().machine]
     forbidden = (NETWORK, OTHER_PROCESSES, KERNEL, OUTLIVES_OR_ESCAPES_COUNTING)
     rules = [rule for names in forbidden for rule in refused(names, column)]
-    rules += calls("clone3", column, [_return(ABSENT)])  # its flags lie in memory; libc falls back to clone
+    rules += calls("clone3", column, [_return(ABSENT)])  # its flags are in memory; libc falls back to clone
     rules += calls("clone", column, [*_unless_files_are_shared(), *forbidden_bits(0, NEW_NAMESPACES)])
     rules += calls("ioctl", column, forbidden_values(1, TERMINALS_AND_ATTRIBUTES))
     # Out of sight, a process could hold files that only the supervisor sees. In a namespace the folder has its size.
@@ -103,48 +105,54 @@ def install(
 
 
 def own_signals_only(column: int) -> list[bytes]:
-    """Only this process may be signalled by itself: enough for `abort`, and for threads."""
+    """A process may send signals only to itself: enough for `abort` and threads."""
     own = [rule for name in SIGNALS.split() for rule in calls(name, column, only_value(0, os.getpid()))]
     return [*own, *refused(OTHER_SIGNALS, column)]
 
 
 def refused(names: str, column: int) -> list[bytes]:
+    """Rules that refuse these calls."""
     return [rule for name in names.split() for rule in calls(name, column, [_return(REFUSE)])]
 
 
 def calls(name: str, column: int, then: list[bytes]) -> list[bytes]:
-    """`then` for that system call; it must end in a return. Nothing where the machine has no such call."""
+    """Rules that run `then` for that system call; `then` must end in a return. Empty if the machine has no such
+    call."""
     number = SYSCALLS[name][column]
     return [] if number is None else [_jump(EQUAL, number, 0, len(then)), *then]
 
 
 def forbidden_bits(argument: int, bits: int) -> list[bytes]:
+    """Refuse the call if the argument has any of the bits."""
     return [_load_argument(argument), _jump(ANY_BIT, bits, 0, 1), _return(REFUSE), _return(ALLOW)]
 
 
 def forbidden_values(argument: int, values: tuple[int, ...]) -> list[bytes]:
+    """Refuse the call if the argument is one of the values."""
     tests = [rule for value in values for rule in (_jump(EQUAL, value, 0, 1), _return(REFUSE))]
     return [_load_argument(argument), *tests, _return(ALLOW)]
 
 
 def forbidden_together(argument: int, bits: int) -> list[bytes]:
+    """Refuse the call if the argument has all of the bits."""
     tests = [_instruction(AND, bits), _jump(EQUAL, bits, 0, 1), _return(REFUSE), _return(ALLOW)]
     return [_load_argument(argument), *tests]
 
 
 def no_pointer(argument: int) -> list[bytes]:
-    """Both halves of the argument are 0."""
+    """Refuse the call unless the argument is a null pointer (both halves are 0)."""
     high = [_instruction(LOAD, ARGUMENTS_AT + 8 * argument + 4), _jump(EQUAL, 0, 1, 0), _return(REFUSE)]
     return [*high, *only_value(argument, 0)]
 
 
 def _unless_files_are_shared() -> list[bytes]:
-    """A thread with open files of its own would be a place to hide them."""
+    """Refuse threads that do not share open files: they could hide open files."""
     load = [_load_argument(0), _instruction(AND, THREAD_AND_FILES)]
     return [*load, _jump(EQUAL, THREAD, 0, 1), _return(REFUSE)]
 
 
 def only_value(argument: int, value: int) -> list[bytes]:
+    """Refuse the call unless the argument has this value."""
     return [_load_argument(argument), _jump(EQUAL, value, 1, 0), _return(REFUSE), _return(ALLOW)]
 
 
@@ -154,7 +162,7 @@ def _program(architecture: int, rules: list[bytes]) -> bytes:
         _jump(EQUAL, architecture, 1, 0),
         _return(KILL),
         _instruction(LOAD, NUMBER_AT),
-        _jump(AT_LEAST, KNOWN, 0, 1),  # those of the x32 interface are above, too
+        _jump(AT_LEAST, KNOWN, 0, 1),  # also above: the x32 interface
         _return(ABSENT),
     ]
     return b"".join([*start, *rules, _return(ALLOW)])

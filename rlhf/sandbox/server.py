@@ -1,4 +1,4 @@
-"""The sandbox over HTTP: `POST /run_code` as SandboxFusion has it, and `GET /health`."""
+"""The sandbox's HTTP server: `POST /run_code` with SandboxFusion's format, and `GET /health`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ BODY = {
 
 
 class SandboxErrorBody(BaseModel):
-    """A request that was not served."""
+    """The error of a request that was not served."""
 
     detail: str
 
 
 class Invalid(BaseModel):
-    """A request that makes no sense: pydantic's list of what is wrong with it."""
+    """A request that failed validation: pydantic's list of errors."""
 
     detail: list[dict[str, Any]]
 
@@ -43,7 +43,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 def make_app(sandbox: Sandbox, token: str | None, access: Access | None = None, *, host: str = LOOPBACK) -> Doors:
-    """The application. It probes the machine when it starts; with a `token`, only who bears it is served."""
+    """The application. It probes the machine at startup; with a `token`, clients must send it."""
 
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -90,7 +90,7 @@ def _parsed(body: bytes) -> RunCodeRequest:
 
 
 async def serve_sandbox(sandbox: Sandbox, host: str, port: int, token: str | None, access: Access) -> None:
-    """Serve until the process is told to end. Raises `UserError` for an address that it cannot have, and
+    """Serve until the process is told to end. Raises `UserError` if the address is not available, and
     `SandboxUnavailable` before anything is served."""
     config = serving(make_app(sandbox, token, access, host=host), access)
     with bound(host, port) as listener:

@@ -1,4 +1,4 @@
-"""Standard input, output and error of a run: fed, kept up to a bound, and drained beyond it."""
+"""Standard input, output and error of a run: writes input, and keeps output up to a limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CHUNK_BYTES = 1 << 16
 
 
 class Streams:
-    """The supervisor's side of three pipes. Output past `most` bytes of a stream is read and dropped."""
+    """The supervisor's ends of three pipes. Output past `most` bytes of a stream is read and dropped."""
 
     def __init__(self, stdin: bytes, most: int) -> None:
         self._stdin, self._most = memoryview(stdin), most
@@ -25,17 +25,17 @@ class Streams:
         self._selector.register(self._in, selectors.EVENT_WRITE)
 
     def become_standard(self) -> None:
-        """In the child: the pipes become descriptors 0, 1 and 2; every other one closes when it becomes the code."""
+        """In the child: the pipes become file descriptors 0, 1 and 2; the others close on exec."""
         for standard, theirs in enumerate(self._theirs):
             os.dup2(theirs, standard)
 
     def let_go(self) -> None:
-        """In the supervisor, once the child has them."""
+        """In the supervisor, after the fork: close the child's ends."""
         for theirs in self._theirs:
             os.close(theirs)
 
     def pump(self, seconds: float, wake: int) -> None:
-        """Move what can be moved; wait at most `seconds` for something to move, or for `wake` to be readable."""
+        """Read and write what is possible; wait at most `seconds` for that, or until `wake` is readable."""
         self._selector.register(wake, selectors.EVENT_READ)
         ready = self._selector.select(seconds)
         self._selector.unregister(wake)
@@ -46,7 +46,7 @@ class Streams:
                 self._take(key.fd)
 
     def finish(self) -> tuple[bytes, bytes]:
-        """What is left in the pipes is read, and they close: output and error, each with a last line if it was cut."""
+        """Read the rest of the pipes and return output and error; a truncated stream ends with a line that says so."""
         for descriptor in list(self._outputs):
             while descriptor in self._selector.get_map() and self._take(descriptor):
                 pass
@@ -59,14 +59,14 @@ class Streams:
                 self._stdin = self._stdin[os.write(self._in, self._stdin[:CHUNK_BYTES]) :]
         except BlockingIOError:
             return
-        except BrokenPipeError:  # the reader has left; how the run ends is its own affair
+        except BrokenPipeError:  # the program closed its input, which is not an error
             self._stdin = self._stdin[:0]
         if not self._stdin:
             self._selector.unregister(self._in)
             os.close(self._in)
 
     def _take(self, descriptor: int) -> bool:
-        """Read once; False when nothing is there, or nothing will be."""
+        """Read once; False if there is no data, or the stream has ended."""
         try:
             chunk = os.read(descriptor, CHUNK_BYTES)
         except BlockingIOError:

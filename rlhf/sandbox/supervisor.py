@@ -1,7 +1,7 @@
-"""The process that supervises one run: starts the code in its jail, watches it, ends all of it, and reports.
+"""The supervisor process of one run: starts the program in its jail, monitors it, kills all its processes, and reports.
 
-It is not in the jail itself, and the code cannot reach it: it has another user id, or is the first process of its
-namespace, or is outside the code's Landlock domain, and it lets nobody read its memory. Standard library only.
+The supervisor is not in the jail, and the program cannot reach it: it has another user id, or is the first process of
+its namespace, or is outside the program's Landlock domain, and its memory is not readable. Standard library only.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from rlhf.sandbox.streams import Streams
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 LOOK_SECONDS = 0.04
-"""How often the run's size is measured: what it can exceed its limits by is what it does in that time."""
+"""Seconds between two measurements of the run; between them the run can exceed its limits."""
 CANNOT_START = 126
 REFUSED = "refused: "
 MIB = 1024 * 1024
 
 
 def supervisor_main() -> None:
-    """Read the request, carry it out, write the report. Exit code 3 and a line on standard error: no fault of the
-    code."""
+    """Read the request, carry it out, write the report. Exit code 3 with a line on standard error: the program is not
+    the cause."""
     request = unpack_request(sys.stdin.buffer.read())
     _prepare(request)
     try:
         verdict = carry_out(request)
     except Ended:
-        _remove(request.jail)  # whoever would have done it is gone
+        _remove(request.jail)  # the process that would remove it has died
         raise
     except OSError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}")
@@ -58,13 +58,13 @@ def supervisor_main() -> None:
 
 
 def carry_out(request: RunRequest) -> RunReport:
-    """One run from files in to files out; nothing of it is left when this returns, or raises."""
+    """Run the program, from input files to output files. No process of it is left when this returns or raises."""
     try:
         return _run(request)
     except RunRefused as error:
         return _verdict("refused", None, str(error), 0.0, {}, (b"", b""))
     finally:
-        with contextlib.suppress(Survivors):  # told in the verdict; the namespace or the group of the run ends them
+        with contextlib.suppress(Survivors):  # it is in the report; the run's namespace or group ends them
             end_all(request.jail)
 
 
@@ -87,9 +87,9 @@ def _run(request: RunRequest) -> RunReport:
 
 
 def _start(request: RunRequest, streams: Streams) -> int:
-    """The code's process, once it is the code. Raises `RunRefused` where its limits do not let it begin, and `OSError`
-    where it cannot be started, for no fault of its own."""
-    receive, send = os.pipe()  # closes when the child becomes the code
+    """Start the program and return its process id after exec. Raises `RunRefused` if its limits do not let it start,
+    and `OSError` if it cannot start for another reason."""
+    receive, send = os.pipe()  # closes on exec
     if (child := os.fork()) == 0:
         _become(request, streams, send)
     os.close(send)
@@ -104,7 +104,8 @@ def _start(request: RunRequest, streams: Streams) -> int:
 
 
 def _become(request: RunRequest, streams: Streams, send: int) -> None:
-    """In the child: into the jail, write the files as the code itself could, and be the code. Never returns."""
+    """In the child: enter the jail, write the files with the program's own rights, and execute the program. Never
+    returns."""
     writing = False
     try:
         streams.become_standard()
@@ -126,14 +127,15 @@ def _become(request: RunRequest, streams: Streams, send: int) -> None:
 
 
 def _watch(child: int, streams: Streams, request: RunRequest, deadline: float) -> tuple[str, int | None, str]:
-    """Until the code ends, its time is over or it has grown too large: how that was, its return code, and of what."""
+    """Wait until the program ends, its time is over or it exceeds a limit: the reason, its return code, and the
+    detail."""
     over, looked = os.pidfd_open(child), time.monotonic()
     try:
         while True:
             streams.pump(min(LOOK_SECONDS, max(deadline - time.monotonic(), 0.0)), over)
             status = dict(reaped()).get(child)
             if status is not None:
-                if excess := _killed(request):  # it, or a process of it that it did not miss
+                if excess := _killed(request):  # it, or one of its processes, unnoticed by the program
                     return "excess", None, excess
                 return "exited", os.waitstatus_to_exitcode(status), ""
             if time.monotonic() >= deadline:
@@ -159,13 +161,13 @@ def _excess(request: RunRequest, child: int) -> str:
 
 
 def _killed(request: RunRequest) -> str:
-    """The same of what the kernel killed a process for."""
+    """The same, for memory limits enforced by the kernel."""
     events = request.jail.events
     return _more_than(f"{request.limits.memory_bytes // MIB} MiB of memory") if events and oom_killed(events) else ""
 
 
 def _grown(limits: SandboxLimits, running: list[int]) -> str:
-    """The same of what only this process adds up."""
+    """The same, for limits that only this process measures."""
     if memory_bytes(running, limits.memory_bytes) > limits.memory_bytes:
         return _more_than(f"{limits.memory_bytes // MIB} MiB of memory")
     return _more_than(f"{limits.processes} processes") if threads(running) > limits.processes else ""
@@ -198,16 +200,16 @@ def _verdict(
 
 
 def _prepare(request: RunRequest) -> None:
-    """Orphans come to this process, nobody may look into it, and it ends the run when its parent dies."""
+    """Make this process adopt orphans, unreadable for others, and end the run when its parent dies."""
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_DUMPABLE, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # In a namespace the code could send it; the kernel ends the supervisor there with what started it.
+    # In a namespace the program could send SIGTERM; there the kernel ends the supervisor together with its parent.
     signal.signal(signal.SIGTERM, signal.SIG_IGN if request.jail.alone else _end)
     if not request.jail.alone:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != request.parent:  # it died before the kernel knew
+        if os.getppid() != request.parent:  # the parent died before the request reached the kernel
             raise SystemExit(1)
     _hand_over(request.jail, request.limits)
 
@@ -215,11 +217,11 @@ def _prepare(request: RunRequest) -> None:
 def _hand_over(jail: Jail, limits: SandboxLimits) -> None:
     for descriptor in (*jail.entrances, jail.events, jail.end):
         if descriptor is not None:
-            os.set_inheritable(descriptor, False)  # the code gets none of them
+            os.set_inheritable(descriptor, False)  # not inherited by the program
     if jail.sized and not jail.alone:
         mount_own(jail.folder, limits)
     if jail.second_uid is not None:
-        os.chmod(jail.folder, 0o700)  # it is the first user's
+        os.chmod(jail.folder, 0o700)  # only for the first user
     if jail.uid is not None:
         os.chown(jail.folder, jail.uid, jail.uid)
 
@@ -227,16 +229,16 @@ def _hand_over(jail: Jail, limits: SandboxLimits) -> None:
 def _remove(jail: Jail) -> None:
     if jail.sized:
         unmount(jail.folder)
-    with contextlib.suppress(OSError):  # whatever stays goes when the next service starts
+    with contextlib.suppress(OSError):  # the next start of a service removes the rest
         remove(jail.folder)
 
 
 class RunRefused(Exception):
-    """The run cannot begin within its limits."""
+    """The run cannot start within its limits."""
 
 
 class Ended(SystemExit):
-    """This process was told to end."""
+    """This process received SIGTERM."""
 
 
 def _end(signum: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""System calls by name: their numbers on x86-64 and on 64-bit ARM (None: not there). Kernel tables, not policy."""
+"""System call numbers by name, for x86-64 and 64-bit ARM (None: not available). Copied from kernel tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SandboxFusion's `POST /run_code`: requests and answers as its client 0.3.7 reads and writes them."""
+"""SandboxFusion's `POST /run_code`: requests and responses in the format of its client 0.3.7."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1024 * 1024
 
 
 class RunCodeRequest(BaseModel):
-    """Code to run. Times in seconds; `compile_timeout` is for languages that compile."""
+    """Code to run. Times are in seconds; `compile_timeout` is for compiled languages."""
 
     code: str
     language: Literal["python"] = "python"
@@ -22,27 +22,33 @@ class RunCodeRequest(BaseModel):
     compile_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
     run_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
     memory_limit_MB: int = -1
-    """0 or less asks for all that the server gives."""
+    """0 or less means all that the server allows."""
     files: dict[str, Base64Bytes | None] = {}
-    """Contents in base64, by their relative path."""
+    """File contents in base64, by relative path."""
     fetch_files: list[str] = []
     two_users: bool = False
-    """Of this server alone; others pass over it. See `Program`."""
+    """An extension of this server; others ignore it. See `Program`."""
 
 
 class RunStatus(StrEnum):
+    """How the run ended, in SandboxFusion's words."""
+
     FINISHED = "Finished"
     ERROR = "Error"
     TIME_LIMIT_EXCEEDED = "TimeLimitExceeded"
 
 
 class SandboxStatus(StrEnum):
+    """The outcome of a request, in SandboxFusion's words."""
+
     SUCCESS = "Success"
     FAILED = "Failed"
     SANDBOX_ERROR = "SandboxError"
 
 
 class RunResult(BaseModel):
+    """The result of one run."""
+
     status: RunStatus
     execution_time: float | None = None
     return_code: int | None = None
@@ -51,7 +57,7 @@ class RunResult(BaseModel):
 
 
 class RunCodeResponse(BaseModel):
-    """`message` says, for people, what `status` does not."""
+    """`message` explains the `status` to people."""
 
     status: SandboxStatus
     message: str
@@ -70,6 +76,7 @@ STATUS = {
 
 
 def program_of(request: RunCodeRequest) -> Program:
+    """The program in a request."""
     return Program(
         code=request.code,
         stdin=(request.stdin or "").encode(errors="replace"),
@@ -82,9 +89,9 @@ def program_of(request: RunCodeRequest) -> Program:
 
 
 def request_of(program: Program) -> dict[str, object]:
-    """The body that asks a server for `program`."""
+    """The request body for `program`."""
     return {
-        "code": program.code.encode(errors="replace").decode(),  # as a sandbox here would write it to a file
+        "code": program.code.encode(errors="replace").decode(),  # encoded as this sandbox would write it to a file
         "language": "python",
         "stdin": program.stdin.decode(errors="replace"),
         "run_timeout": program.wall_seconds,
@@ -96,6 +103,7 @@ def request_of(program: Program) -> dict[str, object]:
 
 
 def response_of(run: ProgramResult) -> RunCodeResponse:
+    """The response for a program's result."""
     result = RunResult(
         status=STATUS[run.ending],
         execution_time=run.seconds,
@@ -112,7 +120,7 @@ def response_of(run: ProgramResult) -> RunCodeResponse:
 
 
 def run_of(response: RunCodeResponse) -> ProgramResult | None:
-    """What a server says became of a program; None when it says nothing of the program."""
+    """The program's result in a response; None if the response has none."""
     result = response.run_result
     if response.status is SandboxStatus.SANDBOX_ERROR or result is None:
         return None

@@ -1,9 +1,9 @@
-"""From losses of tokens to the loss of an optimizer step: what each token weighs, and what the sum is divided by.
+"""Loss aggregation over an optimizer step: the weight of each token, and the common denominator.
 
-Every aggregation is a weighted sum over tokens, divided by one denominator. The weights of a sample depend on that
-sample alone and denominators add up, so a batch may be cut into micro-batches anywhere between samples: divide each
-piece by the denominator of the whole, and the pieces add up to the whole. Numpy alone: the controller decides both,
-and the ranks sum (`rlhf.trainer.losses.aggregate`).
+Every aggregation is a weighted sum over tokens, divided by one denominator. The weights of a sample depend only on that
+sample and denominators are additive. So a batch may be split into micro-batches anywhere between samples: divide each
+part by the denominator of the whole, and the parts sum to the whole. Numpy only: the controller computes both, and the
+ranks sum (`rlhf.trainer.losses.aggregate`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def token_weights(lengths: NDArray[np.int64], aggregation: Aggregation) -> NDArr
 
 
 def denominator(lengths: NDArray[np.int64], aggregation: Aggregation, constant_tokens: float = 1.0) -> float:
-    """What the weighted sum is divided by: tokens, or samples, or samples times `constant_tokens`. `lengths` `[S]` are
-    those of the samples that count; of none it is that of one, or of one token."""
+    """The divisor of the weighted sum: tokens, or samples, or samples times `constant_tokens`. `lengths` `[S]` are
+    those of the samples that count; without any, the denominator of one sample or one token."""
     count = lengths.sum() if aggregation == "token_mean" else len(lengths)
     return max(float(count), 1.0) * (constant_tokens if aggregation == "constant" else 1.0)

@@ -1,4 +1,4 @@
-"""What a rank answers after an update, and how the answers of all ranks become one. Numpy and plain numbers only."""
+"""A rank's result of an update, and the reduction of all ranks' results. Numpy and plain numbers only."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.runs.tracing import Sums, reduce
-from rlhf.trainer.agreement import LogprobTolerance
+from rlhf.trainer.weight_sync.agreement import LogprobTolerance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """Engine and learner differ over `tokens` of all ranks by `mean` nats, over a `share` of them by more than
-    `limits.high`: that is more than `limits` allow."""
+    """Engine and learner log-probs differ by more than `limits` allow: over `tokens` of all ranks by `mean` nats on
+    average, and over a `share` of them by more than `limits.high`."""
 
     tokens: int
     mean: float
@@ -25,9 +25,9 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankAnswer:
-    """`sums` are `(sum, count)` pairs and `maxima` largest values, over this rank's tokens; `steps` are values that all
-    ranks agree on, one a step. `places` `[A]` and `logprobs` `float32 [A]` are what the first pass computed. With a
-    `disagreement`, the same on all ranks, no step was taken."""
+    """One rank's result. `sums` are `(sum, count)` pairs and `maxima` largest values, over this rank's tokens; `steps`
+    are values that are equal on all ranks, one per step. `places` `[A]` and `logprobs` `float32 [A]` are from the first
+    forward pass. With a `disagreement`, equal on all ranks, no step was taken."""
 
     sums: Sums
     maxima: Mapping[str, float]
@@ -38,8 +38,7 @@ class RankAnswer:
 
 
 def reduce_metrics(answers: Iterable[RankAnswer]) -> dict[str, float]:
-    """Means over all ranks' tokens, largest values, the mean over steps of what is counted by steps, and how many there
-    were."""
+    """Means over all ranks' tokens, largest values, the mean over steps of per-step values, and the number of steps."""
     answers = list(answers)
     metrics = reduce(answer.sums for answer in answers)
     for name in {name for answer in answers for name in answer.maxima}:
@@ -52,8 +51,8 @@ def reduce_metrics(answers: Iterable[RankAnswer]) -> dict[str, float]:
 
 
 def with_effective_sample_size(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics with the effective sample size of the importance weights, from the means of w and of w²: these are
-    not shown themselves."""
+    """The metrics with the effective sample size of the importance weights, computed from the means of w and of w²,
+    which are removed."""
     shown = {name: value for name, value in metrics.items() if name not in ("importance", "importance_squared")}
     if metrics.get("importance_squared"):
         shown["effective_sample_size"] = effective_sample_size(metrics["importance"], metrics["importance_squared"])
@@ -61,7 +60,7 @@ def with_effective_sample_size(metrics: Mapping[str, float]) -> dict[str, float]
 
 
 def effective_sample_size(mean: float, mean_square: float) -> float:
-    """`(Σ w)² / (n Σ w²)` of weights (Kish 1965), in (0, 1]: the share of the samples that they leave."""
+    """`(Σ w)² / (n Σ w²)` of weights (Kish 1965), in (0, 1]: the share of the samples that remain effective."""
     return mean**2 / mean_square
 
 

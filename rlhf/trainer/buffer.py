@@ -1,9 +1,9 @@
-"""The buffer: bounded staleness by tickets, in order.
+"""The rollout buffer: bounded staleness by tickets, trained in order.
 
 There are `(max_staleness + 1) x groups_per_update` tickets. A filtered or failed group returns its ticket at once, a
-trained one at `advance`. `take` returns the oldest `groups_per_update` live tickets in order of their ordinals, so a
-group admitted at version v is trained by update v + max_staleness, nothing is thrown away for being slow, and nothing
-starts that cannot be trained before the run ends. Single event loop; no locks.
+trained one at `advance`. `take` returns the oldest `groups_per_update` live tickets in the order of their ordinals. So
+a group admitted at version v is trained by update v + max_staleness, slow groups are never discarded, and no group is
+started that cannot be trained before the run ends. Single event loop; no locks.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from rlhf.errors import FailureBudgetSpent
 from rlhf.types import Failed, Filtered, Group, PolicyVersion, Ticket
 
 MIN_WINDOW = 64
-"""Fewer groups than this say little of a failure rate: at 30 % a window of 8 would pass one half every few updates."""
+"""Minimum window of groups for a failure rate: at a rate of 30 %, a window of 8 would exceed one half every few
+updates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounts:
-    """Where every admitted group is: `admitted = trained + filtered + failed + in_flight`.
+    """The state of every admitted group: `admitted = trained + filtered + failed + in_flight`.
 
-    `in_flight` counts groups being played, waiting, or handed out by `take` and not yet advanced past.
+    `in_flight` counts groups being played, waiting, or returned by `take` and not yet followed by `advance`.
     """
 
     admitted: int
@@ -42,10 +43,10 @@ class Accounts:
 class TicketBuffer:
     """Admits, settles and hands out groups for `updates` updates from `version` on.
 
-    `reissue` are the ordinals that were out when a checkpoint was taken: they are admitted again, first. `accounts`
-    are those of that moment (`settled_accounts`).
-    Raises `FailureBudgetSpent` from `take` when more than `failure_budget` of the samples of the last groups were lost:
-    all of a group that failed, and in every other those that have no number.
+    `reissue` are the ordinals that were outstanding when a checkpoint was taken: they are admitted again, first.
+    `accounts` are those of that moment (`settled_accounts`). `take` raises `FailureBudgetSpent` when more than
+    `failure_budget` of the samples of the last groups were lost: all of a failed group, and the samples without a score
+    in any other.
     """
 
     def __init__(
@@ -77,13 +78,13 @@ class TicketBuffer:
         self._filtered, self._failed = before.filtered, before.failed
         self._changed = asyncio.Event()
         self.lost_samples = 0
-        """Since this buffer was made; they are in no update, whether or not their group is."""
+        """Counted since this buffer was made; these samples are in no update, whether or not their group is."""
 
     async def admit(self) -> Ticket:
         """Wait for a free ticket; stamp it with the next ordinal and the current version.
 
-        Woken by `settle` of a filtered or failed group and by `advance`. Waits for good once all that the run can
-        still train is in flight: the loop cancels its players at the end.
+        `settle` of a filtered or failed group, and `advance`, wake it. It waits forever once all that the run can still
+        train is in flight: the loop cancels the remaining rollouts at the end.
         """
         await self._until(self._may_admit)
         ordinal = self._reissue.popleft() if self._reissue else self._take_ordinal()
@@ -92,9 +93,10 @@ class TicketBuffer:
         return Ticket(ordinal=ordinal, version=self.version)
 
     def settle(self, ticket: Ticket, outcome: Group | Filtered | Failed) -> bool:
-        """Say what became of a ticket. Returns whether its group will be trained.
+        """Report the outcome of a ticket. Returns whether its group will be trained.
 
-        A filtered group is kept after all when the update's refill budget is spent: never short, never an abort.
+        When the update's refill budget is spent, a filtered group is kept after all: the batch is never short, and the
+        run never aborts for it.
         """
         lost, samples = lost_samples(outcome)
         self._recent_losses.append(lost / samples if samples else float(isinstance(outcome, Failed)))
@@ -110,7 +112,7 @@ class TicketBuffer:
     async def take(self) -> list[Group]:
         """Wait for the oldest `groups_per_update` live tickets, and return their groups in order.
 
-        Each of them settles within the deadlines of its rollout, so this ends.
+        Each of them settles within the deadlines of its rollout, so this wait ends.
         """
         await self._until(lambda: self._too_many_failures() or self._oldest_are_settled())
         if self._too_many_failures():
@@ -122,7 +124,7 @@ class TicketBuffer:
         return [group for ordinal in self._taken if (group := self._live[ordinal]) is not None]
 
     def advance(self, version: PolicyVersion) -> None:
-        """The engines now sample from `version`; the groups taken before it are trained and their tickets free."""
+        """The engines now sample from `version`; the groups taken before are trained, and their tickets are freed."""
         for ordinal in self._taken:
             del self._live[ordinal]
         self._trained += len(self._taken)
@@ -144,7 +146,7 @@ class TicketBuffer:
 
     @property
     def settled_accounts(self) -> Accounts:
-        """The accounts as a resume from here goes on with them: what is outstanding will be admitted again."""
+        """The accounts as a resumed run continues with them: outstanding groups will be admitted again."""
         trained = self._trained + len(self._taken)
         admitted = trained + self._filtered + self._failed
         return Accounts(admitted=admitted, trained=trained, filtered=self._filtered, failed=self._failed, in_flight=0)
@@ -156,7 +158,8 @@ class TicketBuffer:
 
     @property
     def outstanding(self) -> tuple[int, ...]:
-        """Ordinals admitted or owed a second admission and neither taken nor ended: what a resume re-issues."""
+        """Ordinals that are admitted, or waiting for readmission, and neither taken nor settled: a resumed run
+        re-issues them."""
         return tuple(sorted((set(self._live) - set(self._taken)) | set(self._reissue)))
 
     def _take_ordinal(self) -> int:
@@ -203,7 +206,8 @@ class TicketBuffer:
 
 
 def lost_samples(outcome: Group | Filtered | Failed) -> tuple[int, int]:
-    """How many samples of a group have no number or no group to train in, and how many it has."""
+    """The number of lost samples of a group (without a score, or in a failed group), and the number of all its
+    samples."""
     if isinstance(outcome, Failed):
         return len(outcome.samples), len(outcome.samples)
     samples = outcome.group.samples if isinstance(outcome, Filtered) else outcome.samples

@@ -1,8 +1,8 @@
-"""Checkpoints on disk: a folder that is complete or is not there.
+"""Checkpoints on disk: a checkpoint folder is complete, or does not exist under its name.
 
-`version-000010/` holds `deepspeed/` (the ranks' state), `huggingface/` (a ready model folder) and `manifest.json`,
-which is written last and lists every file as those who wrote it say it is, when all of them are on the disk. Until then
-the folder has another name.
+`version-000010/` contains `deepspeed/` (the ranks' state), `huggingface/` (a ready model folder) and `manifest.json`.
+The manifest is written last, when all files are on disk, and lists every file as its writer reported it. Until then the
+folder has another name.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointManifest:
-    """`version` counts the updates behind the weights. A resume issues `outstanding` ordinals again, then goes on from
-    `next_ordinal`. `files` are sizes in bytes and `checksums` those of `Written`, by path within the folder."""
+    """`version` is the number of updates of the weights. A resumed run issues `outstanding` ordinals again, then
+    continues from `next_ordinal`. `files` are sizes in bytes and `checksums` those of `Written`, by path within the
+    folder."""
 
     version: int
     next_ordinal: int
@@ -48,11 +49,11 @@ async def write_checkpoint(
     mark: str = "",
     may_write: Callable[[], None] = unguarded,
 ) -> Path:
-    """Let `save` fill a new folder, then give it its manifest and its name. Returns the finished folder.
+    """Let `save` fill a new folder, then write its manifest and rename it. Returns the finished folder.
 
-    `save` answers with what was written and is on the disk. `mark` keeps this process's unfinished folder apart from
-    those of others; `may_write` raises when it must not go on. Raises `CheckpointError` for a file that is not as its
-    writer says.
+    `save` returns what was written and is on disk. `mark` distinguishes this process's unfinished folder from those of
+    others; `may_write` raises when the process must stop writing. Raises `CheckpointError` for a file that differs from
+    its writer's report.
     """
     writing, finished = root / f"writing-{version:06d}{mark}", root / f"version-{version:06d}"
     may_write()
@@ -79,7 +80,8 @@ async def write_checkpoint(
 
 
 def read_checkpoint(path: Path) -> CheckpointManifest:
-    """The manifest of a complete checkpoint. Raises `CheckpointError` for one missing, half written or damaged."""
+    """The manifest of a complete checkpoint. Raises `CheckpointError` for one that is missing, incomplete or
+    damaged."""
     if not path.is_dir():
         raise CheckpointError(f"{path}: there is no such checkpoint")
     try:
@@ -102,7 +104,7 @@ def check_file_sizes(path: Path, manifest: CheckpointManifest, told: str) -> Non
 
 
 def verify(path: Path, manifest: CheckpointManifest) -> None:
-    """Read all of a checkpoint. Raises `CheckpointError` for a file whose content is not what was written."""
+    """Read a checkpoint completely. Raises `CheckpointError` for a file whose content differs from what was written."""
     names = list(manifest.checksums)
     for name, found in zip(names, checksums(path / name for name in names), strict=True):
         if found != manifest.checksums[name]:
@@ -128,8 +130,8 @@ def unfinished(root: Path) -> list[Path]:
 
 
 def prune(root: Path, keep: int, may_write: Callable[[], None] = unguarded) -> None:
-    """Delete whole checkpoints but the `keep` newest, and folders that were never finished. What is not whole neither
-    counts nor goes: the newest that can be used is always kept."""
+    """Delete complete checkpoints except the `keep` newest, and folders that were never finished. Incomplete
+    checkpoints are neither counted nor deleted: the newest usable one is always kept."""
     whole = [path for path in checkpoints(root) if is_whole(path)]
     for path in [*whole[:-keep], *unfinished(root)]:
         may_write()
@@ -137,7 +139,7 @@ def prune(root: Path, keep: int, may_write: Callable[[], None] = unguarded) -> N
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a checkpoint has its manifest and all of its files, in their sizes."""
+    """Whether a checkpoint has its manifest and all of its files, with their sizes."""
     try:
         read_checkpoint(path)
     except CheckpointError:
@@ -153,9 +155,10 @@ def _parse(text: str) -> CheckpointManifest:
 
 
 def model_folder(checkpoint: str) -> str:
-    """The Hugging Face folder that `checkpoint` names: itself, a checkpoint's, or the newest one's of a run folder.
+    """The Hugging Face folder that `checkpoint` names: itself, a checkpoint's, or that of a run folder's newest
+    checkpoint.
 
-    Raises `CheckpointError` when there is no model there, or only a checkpoint that was written half.
+    Raises `CheckpointError` when there is no model, or only an incomplete checkpoint.
     """
     path = Path(checkpoint)
     if (path / "config.json").is_file():
@@ -167,7 +170,7 @@ def model_folder(checkpoint: str) -> str:
 
 
 def export_model(model: str, output: Path) -> Path:
-    """Copy a Hugging Face folder to `output`. Raises `UserError` when that holds something already."""
+    """Copy a Hugging Face folder to `output`. Raises `UserError` when that is not empty."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UserError(f"{output} exists already; name a folder that does not")
     return Path(shutil.copytree(model, output, dirs_exist_ok=True))

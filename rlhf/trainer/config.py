@@ -1,4 +1,4 @@
-"""How the policy learns."""
+"""Settings of training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AlgorithmName = Literal[
 
 
 class OptimizerConfig(Config):
-    """AdamW and its schedule."""
+    """AdamW and its learning-rate schedule."""
 
     learning_rate: float = Field(1e-6, ge=0)
     """Peak learning rate."""
@@ -29,11 +29,11 @@ class OptimizerConfig(Config):
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay."""
     max_grad_norm: float = Field(1.0, gt=0)
-    """Gradients are scaled down to this norm."""
+    """Maximum norm of the gradients: larger ones are scaled down to it."""
 
 
 class AdvantageConfig(Config):
-    """From rewards to the advantage of every token: see docs/algorithms.md."""
+    """Estimator of advantages from rewards: see docs/algorithms.md."""
 
     estimator: str = "group_relative"
     """`group_relative` (GRPO), `leave_one_out` (RLOO), `length_weighted` (OPO), `best_of_group`, `reinforce_pp`,
@@ -46,8 +46,8 @@ class AdvantageConfig(Config):
     lam: float = Field(0.95, ge=0, le=1)
     """Lambda of generalised advantage estimation (arXiv 1506.02438)."""
     lam_length_alpha: float | None = Field(None, gt=0)
-    """`gae`: advantages take lambda `1 - 1 / (alpha length)` of each episode's action tokens (VAPO, arXiv 2504.05118);
-    `lam` is the critic's alone then, 1 in the paper."""
+    """`gae`: advantages use lambda `1 - 1 / (alpha length)` of each episode's action tokens (VAPO, arXiv 2504.05118);
+    `lam` is then only the critic's, 1 in the paper."""
     per_turn: bool = False
     """`gae` with a whole turn as one action, instead of a token."""
     whiten: bool = False
@@ -55,69 +55,70 @@ class AdvantageConfig(Config):
     rho_bar: float = Field(1.0, gt=0)
     """`vtrace`: largest importance weight of a step, for targets and policy gradient (arXiv 1802.01561)."""
     c_bar: float = Field(1.0, gt=0)
-    """`vtrace`: largest weight by which a correction travels back."""
+    """`vtrace`: largest weight with which a correction propagates back."""
     arguments: dict[str, Any] = Field({})
-    """Keyword arguments of an estimator of your own."""
+    """Keyword arguments of your own estimator."""
 
 
 class LossConfig(Config):
-    """The policy loss of a token, and how tokens become the loss of an optimizer step."""
+    """The policy loss of a token, and the aggregation of tokens into the loss of an optimizer step."""
 
     policy: str = "ppo"
     """`ppo`, `gspo`, `cispo`, `sapo`, `policy_gradient`, or your own `module:function`."""
     arguments: dict[str, Any] = Field({})
-    """Keyword arguments of a loss of your own."""
+    """Keyword arguments of your own loss."""
     clip_low: float = Field(0.2, ge=0, le=1)
     """Ratios below `1 - clip_low` are clipped."""
     clip_high: float = Field(0.28, ge=0)
     """Ratios above `1 + clip_high` are clipped (clip-higher, arXiv 2503.14476)."""
     dual_clip: float | None = Field(None, gt=1)
-    """`ppo`: a token of negative advantage costs at most this many times its advantage (arXiv 1912.09729)."""
+    """`ppo`: the loss of a token with negative advantage is at most this many times its advantage (arXiv
+    1912.09729)."""
     temperature_positive: float = Field(1.0, gt=0)
     """`sapo`: sharpness of the gate for positive advantages (arXiv 2511.20347)."""
     temperature_negative: float = Field(1.05, gt=0)
     """`sapo`: sharpness of the gate for negative advantages."""
     aggregation: Literal["token_mean", "sequence_mean", "sequence_sum", "constant"] = "token_mean"
-    """Mean over all action tokens of a step, over sequences of their token means or sums, or sums over sequences
-    divided by `constant_tokens` times their number."""
+    """Mean over all action tokens of a step, or over sequences of their token means or token sums, or token sums
+    divided by `constant_tokens` times the number of sequences."""
     constant_tokens: int | None = Field(None, ge=1)
-    """`constant`: what token sums are divided by (Dr.GRPO, arXiv 2503.20783); `sampling.max_tokens` when absent."""
+    """`constant`: divisor of token sums (Dr.GRPO, arXiv 2503.20783); default: `sampling.max_tokens`."""
     entropy_coefficient: float = Field(0.0, ge=0)
     """Weight of the entropy bonus of every action token."""
-    balance_coefficient: float | None = Field(None, ge=0)
-    """Weight of the load-balancing loss of a mixture of experts (arXiv 2101.03961). When absent it is the
-    `router_aux_loss_coef` of the model's config.json if that has `output_router_logits: true`, else 0."""
+    router_aux_loss_coefficient: float | None = Field(None, ge=0)
+    """Weight of the load-balancing loss of a mixture of experts (arXiv 2101.03961). Default: the `router_aux_loss_coef`
+    of the model's config.json if that has `output_router_logits: true`, else 0."""
 
 
 class KLConfig(Config):
-    """Distance to the reference policy, the start model or `reference_path`."""
+    """KL penalty towards the reference policy, which is the start model or `reference_path`."""
 
     coefficient: float = Field(0.0, ge=0)
-    """Weight of KL(policy, reference); 0 holds no reference."""
+    """Weight of KL(policy, reference); with 0 no reference is loaded."""
     place: Literal["loss", "reward"] = "loss"
-    """A term of every token's loss, or a price in every token's reward."""
+    """As a term of every token's loss, or as a penalty in every token's reward."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
     """Estimate of a token's divergence (Schulman 2020)."""
     exact_gradient: bool = False
-    """In the loss: the gradient of KL(policy, reference) whatever the estimator (arXiv 2506.09477)."""
+    """In the loss: use the gradient of KL(policy, reference) whatever the estimator (arXiv 2506.09477)."""
     target: float | None = Field(None, gt=0)
-    """Divergence in nats a token at which the coefficient is held by a controller (arXiv 1909.08593);
-    fixed when absent."""
+    """Target divergence in nats per token, to which a controller adapts the coefficient (arXiv 1909.08593); default: a
+    fixed coefficient."""
     horizon: int = Field(10_000, ge=1)
-    """Samples over which the controller may change the coefficient by a fifth."""
+    """Number of samples in which the controller may change the coefficient by a fifth."""
     stop: float | None = Field(None, gt=0)
-    """Leave out the remaining optimizer steps of an update once a step sees KL(behaviour, policy) above this, in nats a
-    token."""
+    """Skip the remaining optimizer steps of an update once a step measures KL(behaviour, policy) above this, in nats
+    per token."""
 
 
 class CorrectionConfig(Config):
-    """Weights of tokens whose behaviour policy is not the learner's, with `old_logprobs: recomputed`."""
+    """Importance weights of tokens whose behaviour policy is not the learner's, with `old_logprobs: recomputed`."""
 
     method: Literal["truncate", "mask", "none"] = "truncate"
-    """`truncate`: weights above `high` are cut to it (TIS); `mask`: tokens or sequences outside [low, high] are
-    dropped (IcePop, MIS); `none`: measured only."""
+    """`truncate`: weights above `high` are truncated to it (TIS); `mask`: tokens or sequences outside [low, high] are
+    dropped (IcePop, MIS); `none`: the weights are only measured."""
     level: Literal["token", "sequence", "geometric"] = "token"
-    """Ratio of a token, of its sequence (product), or the sequence's geometric mean."""
+    """Ratio of a token, of its sequence (the product), or the geometric mean over its sequence."""
     low: float = Field(0.0, ge=0)
     """Lower bound of `mask`."""
     high: float = Field(2.0, gt=0)
@@ -125,50 +126,50 @@ class CorrectionConfig(Config):
 
 
 class OverlongConfig(Config):
-    """Replies that come near or pass `sampling.max_tokens` (DAPO, arXiv 2503.14476)."""
+    """Shaping for replies that approach or reach `sampling.max_tokens` (DAPO, arXiv 2503.14476)."""
 
     buffer_tokens: int = Field(0, ge=0)
-    """The reward falls over this many last tokens, by `factor` at the end; 0 is off."""
-    factor: float = Field(1.0, ge=0)
-    """What the reward of the longest reply loses."""
+    """The reward decreases over this many last tokens, by `penalty_factor` at the end; 0 disables it."""
+    penalty_factor: float = Field(1.0, ge=0)
+    """Penalty of the longest reply."""
     mask_truncated: bool = False
     """Leave truncated episodes out of the loss (they still count in their group's baseline)."""
 
 
 class CriticConfig(Config):
-    """A value model with an optimizer of its own, in the policy's ranks."""
+    """A value model with its own optimizer, on the policy's ranks."""
 
     path: str | None = None
-    """A sequence-classification folder with one label to start from (a reward model); the start model with a head of
-    zeros when absent."""
+    """A sequence-classification folder with one label to start from (a reward model); default: the start model with a
+    head of zeros."""
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=1e-5)
     value_clip: float | None = Field(0.2, gt=0)
-    """How far a value may move in one update before its loss stops falling; null for the plain square."""
+    """How far a value may change in one update before its loss is clipped; null for the plain squared error."""
     warmup_updates: int = Field(0, ge=0)
-    """Updates at the start in which only the critic learns."""
+    """Number of first updates in which only the critic is trained."""
 
 
 class RewardModelConfig(Config):
-    """The loss of pairs that a reward model is trained on (Bradley-Terry, arXiv 2203.02155)."""
+    """The loss on pairs for reward models (Bradley-Terry, arXiv 2203.02155)."""
 
-    centring: float = Field(0.01, ge=0)
-    """Weight of the square of a pair's summed scores, which holds them around 0 (arXiv 2312.09244)."""
+    center_rewards_coefficient: float = Field(0.01, ge=0)
+    """Weight of the square of a pair's summed scores, which keeps them centred at 0 (arXiv 2312.09244)."""
 
 
 class PreferenceConfig(Config):
-    """The loss of pairs that a policy is trained on, kind: preference."""
+    """The loss on pairs for policies, kind: preference."""
 
     loss: Literal["dpo", "ipo", "kto"] = "dpo"
-    """`dpo` (arXiv 2305.18290); `ipo`, by the mean over a reply's tokens (arXiv 2310.12036); `kto`, which takes the two
-    replies of a pair as one that is desirable and one that is not (arXiv 2402.01306)."""
+    """`dpo` (arXiv 2305.18290); `ipo`, with the mean over a reply's tokens (arXiv 2310.12036); `kto`, which treats the
+    two replies of a pair as one desirable and one undesirable (arXiv 2402.01306)."""
     beta: float = Field(0.1, gt=0)
-    """How dear it is to leave the reference: the implicit reward is `beta` times the log-ratio to it."""
+    """Strength of the KL constraint towards the reference: the implicit reward is `beta` times the log-ratio to it."""
     label_smoothing: float = Field(0.0, ge=0, lt=0.5)
-    """`dpo`: the share of pairs whose label is thought to be wrong (arXiv 2403.00409)."""
+    """`dpo`: the assumed share of pairs with a wrong label (arXiv 2403.00409)."""
     desirable_weight: float = Field(1.0, gt=0)
     """`kto`: weight of preferred replies."""
     undesirable_weight: float = Field(1.0, gt=0)
-    """`kto`: weight of the others."""
+    """`kto`: weight of rejected replies."""
 
     @model_validator(mode="after")
     def _settings_are_those_of_the_loss(self) -> PreferenceConfig:
@@ -180,32 +181,33 @@ class PreferenceConfig(Config):
 
 
 class FilterConfig(Config):
-    """Dynamic sampling: groups whose rewards are all equal teach nothing and may be replaced (arXiv 2503.14476)."""
+    """Dynamic sampling: groups whose rewards are all equal carry no signal and may be replaced (arXiv 2503.14476)."""
 
     equal_rewards: bool = False
     """Replace groups whose rewards are all equal."""
     refill_groups: int | None = Field(None, ge=0)
-    """Groups an update may replace; when it is spent, groups are kept. Twice `groups_per_update` when absent."""
+    """Maximum number of groups that an update may replace; after that, groups are kept. Default: twice
+    `groups_per_update`."""
 
 
 class DeepSpeedConfig(Config):
-    """How learner ranks share the work."""
+    """How the learner ranks share the work."""
 
     ranks: int = Field(1, ge=1)
-    """Learner processes."""
+    """Number of learner processes."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """What the ranks shard: nothing, optimizer state, gradients, parameters."""
     sequence_parallel: int = Field(1, ge=1)
-    """Ranks that share every row, each a part of its tokens, and of attention its heads: for sequences that one rank
-    cannot hold."""
+    """Number of ranks that share every row, each with a part of its tokens, and in attention a part of the heads: for
+    sequences that do not fit on one rank."""
     offload_optimizer: Literal["none", "cpu"] = "none"
-    """Keep the optimizer's state in the machine's memory and take its step there; needs `zero_stage` 1 or more."""
+    """Keep the optimizer state in CPU memory and run the optimizer step there; needs `zero_stage` 1 or more."""
     offload_parameters: Literal["none", "cpu"] = "none"
-    """Keep the weights' shards in the machine's memory between their uses; needs `zero_stage` 3."""
+    """Keep the weights' shards in CPU memory between uses; needs `zero_stage` 3."""
     cpus_per_rank: float = Field(0.5, gt=0)
-    """Cores a rank takes; threads are its floor, at least 1."""
+    """CPU cores reserved for a rank; the number of threads is this rounded down, at least 1."""
     gpus_per_rank: float = Field(0, ge=0)
-    """GPUs a rank takes."""
+    """GPUs reserved for a rank."""
     timeout_seconds: float = Field(600, gt=0)
     """Deadline for one update, save or load."""
     start_timeout_seconds: float = Field(300, gt=0)
@@ -235,62 +237,65 @@ class DeepSpeedConfig(Config):
         return self
 
 
-class PublishConfig(Config):
-    """How new weights reach the engines."""
+class WeightSyncConfig(Config):
+    """How new weights are sent to the engines."""
 
     backend: Literal["auto", "gloo", "nccl", "ipc"] = "auto"
     """`auto`: gloo without GPUs, ipc where engine and rank share a GPU, nccl otherwise."""
     bucket_megabytes: float = Field(4, gt=0)
-    """Tensors travel in packed buckets of this size."""
-    drill: bool = True
-    """At start, prove the path by publishing perturbed weights."""
+    """Tensors are sent in packed buckets of this size."""
+    verify_at_start: bool = True
+    """At the start, verify the path of weight syncs: send perturbed weights, and check that the engines' log-probs
+    change accordingly."""
     tolerance: float | None = Field(None, gt=0)
-    """Largest difference of canary log-probs; 1e-4 in float32 and measured in 16 bits when absent."""
+    """Largest allowed difference of canary log-probs; default: 1e-4 in float32, and measured in 16 bits."""
 
 
 class TrainerConfig(Config):
-    """Batch numbers from which all else is derived; nothing has to divide anything."""
+    """Sizes of batches and updates, from which all else is derived; they need not be multiples of one another."""
 
     algorithm: AlgorithmName | None = None
-    """A preset: settings of this algorithm, which the recipe may override one by one."""
+    """A preset: the settings of this algorithm, each of which the recipe may override."""
     updates: int = Field(100, ge=1)
-    """Budget of updates."""
+    """Number of updates."""
     groups_per_update: int = Field(32, ge=1)
-    """Groups (tasks) an update trains on."""
+    """Groups (tasks) per update."""
     group_size: int = Field(8, ge=1)
-    """Samples (episodes) of one task. Estimators that compare them with one another need two."""
+    """Samples (episodes) per task. Estimators that compare them need at least two."""
     epochs: int = Field(1, ge=1)
     """Passes over the batch of one update."""
     minibatches: int = Field(1, ge=1)
-    """Optimizer steps an epoch; a minibatch is whole groups."""
+    """Optimizer steps per epoch; a minibatch consists of whole groups."""
     tokens_per_microbatch: int = Field(4096, ge=1)
     """Tokens of one forward and backward pass on one rank."""
     max_staleness: int = Field(0, ge=0)
-    """Updates by which the weights of a token may lag: 0 is synchronous."""
+    """Maximum number of updates by which the weights that sampled a token may lag: 0 is synchronous."""
     old_logprobs: Literal["behaviour", "recomputed"] = "behaviour"
     """Denominator of the ratio: the engine's log-probs, or the learner's own before the update, with `correction`
-    (decoupled PPO, arXiv 2110.00641). In 16 bits and with `max_staleness` above 0 it is the learner's unless the recipe
-    says so, but for `cispo` and `vtrace`: see docs/algorithms.md."""
+    (decoupled PPO, arXiv 2110.00641). In 16 bits and with `max_staleness` above 0 the default is the learner's, except
+    for `cispo` and `vtrace`: see docs/algorithms.md."""
     mismatch: Literal["stop", "ignore"] = "stop"
-    """What to do when learner and engine give tokens that the current weights sampled other log-probs than rounding
-    explains (1e-4 nats in float32, measured in 16 bits): stop before anything is learnt from them, or go on."""
+    """What to do when learner and engine log-probs of tokens sampled with the current weights differ by more than
+    rounding explains (1e-4 nats in float32, measured in 16 bits): stop before anything is trained on them, or
+    continue."""
     reference_path: str | None = None
-    """The reference policy, or the teacher: a folder or hub name with the policy's vocabulary; the start model when
-    absent."""
+    """The reference policy, or the teacher: a folder or hub name with the policy's vocabulary; default: the start
+    model."""
     hold_reference: bool = False
-    """Hold the reference policy also without `kl`, for a loss or an estimator of your own that reads its log-probs."""
+    """Load the reference policy even without `kl`, for your own loss or estimator that reads its log-probs."""
     shuffle_rewards: bool = False
-    """A control experiment: deal the rewards of a batch anew among its samples, so that they teach nothing."""
+    """A control experiment: permute the rewards of a batch among its samples, so that they carry no signal."""
     failure_budget: float = Field(0.5, ge=0, le=1)
     """Share of the samples of recent groups that may be lost before the run ends with an error."""
     eval_every: int = Field(0, ge=0)
-    """Evaluate every so many updates; 0 only before and after."""
+    """Evaluate every this many updates; 0: only before and after training."""
     save_every: int = Field(0, ge=0)
-    """Checkpoint every so many updates; 0 only at the end."""
+    """Checkpoint every this many updates; 0: only at the end."""
     keep_checkpoints: int = Field(2, ge=1)
-    """Checkpoints kept, the newest ones."""
+    """Number of newest checkpoints to keep."""
     ema_decay: float | None = Field(None, gt=0, lt=1)
-    """Keep an exponential moving average of the policy, of this decay an update, and export it beside the policy."""
+    """Keep an exponential moving average of the policy, with this decay per update, and export it next to the
+    policy."""
     optimizer: OptimizerConfig = OptimizerConfig()
     advantage: AdvantageConfig = AdvantageConfig()
     loss: LossConfig = LossConfig()
@@ -302,7 +307,7 @@ class TrainerConfig(Config):
     preference: PreferenceConfig = PreferenceConfig()
     filter: FilterConfig = FilterConfig()
     deepspeed: DeepSpeedConfig = DeepSpeedConfig()
-    publish: PublishConfig = PublishConfig()
+    weight_sync: WeightSyncConfig = WeightSyncConfig()
 
     @model_validator(mode="after")
     def _minibatches_hold_groups(self) -> TrainerConfig:
@@ -323,7 +328,7 @@ class TrainerConfig(Config):
 
     @property
     def policy_steps(self) -> int:
-        """Optimizer steps of the policy, which waits while a critic learns alone."""
+        """Optimizer steps of the policy, without those updates that train only a critic."""
         waiting = self.critic.warmup_updates if self.critic else 0
         return max(self.updates - waiting, 0) * self.epochs * self.minibatches
 

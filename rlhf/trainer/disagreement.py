@@ -1,4 +1,4 @@
-"""What a person needs to know of a mismatch between engine and learner: where it is, and what looks like it. Pure."""
+"""Report of a mismatch between engine and learner for the user: where it is, and its possible causes. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.trainer.answers import Disagreement
-from rlhf.trainer.batch import Batch
+from rlhf.trainer.batching.batch import Batch
 from rlhf.types import PolicyVersion
 
 Ints = NDArray[np.int64]
@@ -16,14 +16,14 @@ LONG = "only long ones: the attention window or the rope scaling of learner and 
 SOME = "some of any length: rows of several sequences are not computed apart; use another model.attention"
 ALL = (
     "all of them: engine and learner have other weights or another temperature, or a LoRA delta was lost in 16 bits "
-    "(model.lora.publish=adapter)"
+    "(model.lora.weight_sync=adapter)"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Judged:
-    """One sequence with tokens of the current version: who it is, its `length`, `wrong` positions, and how far its
-    tokens are off at most."""
+    """One sequence with tokens of the current version: its sample, its `length`, the `wrong` positions, and the largest
+    deviation of its tokens."""
 
     sample: tuple[int, int]
     length: int
@@ -34,9 +34,9 @@ class Judged:
 def explain_disagreement(
     batch: Batch, logprobs: NDArray[np.float32], disagreement: Disagreement, version: PolicyVersion
 ) -> str:
-    """One line: how far engine and learner are apart, in which episodes, at which positions, of which lengths.
+    """One line: how much engine and learner differ, in which episodes, at which positions, at which lengths.
 
-    `logprobs` `[N]` are the learner's, NaN where it did not compute any.
+    `logprobs` `[N]` are the learner's, NaN where they were not computed.
     """
     limits = disagreement.limits
     judged = _judged(batch, logprobs, limits.high if disagreement.share > limits.share else limits.mean)

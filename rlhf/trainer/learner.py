@@ -1,39 +1,52 @@
-"""The learner as the controller sees it: groups in, metrics out, whichever processes the ranks live in."""
+"""Client of the learner ranks for the controller: groups in, metrics out, wherever the ranks run."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.cluster.handle import WorkerHandle
 from rlhf.cluster.worker import Worker
 from rlhf.errors import PolicyMismatch, WorkerDied
 from rlhf.runs.durable import synced
 from rlhf.trainer.advantages import shuffled_rewards
 from rlhf.trainer.aggregation import Aggregation
+from rlhf.trainer.algorithms.credit import credit_columns, forward_request_of, with_advantages
+from rlhf.trainer.algorithms.kl_control import kl_controller, read_controller, write_controller
 from rlhf.trainer.answers import RankAnswer, reduce_metrics, scatter, with_effective_sample_size
-from rlhf.trainer.batch import ROW_TOKENS, Batch, Minibatch, build_batch, build_minibatches
+from rlhf.trainer.batching.batch import (
+    ROW_TOKENS,
+    Batch,
+    Minibatch,
+    build_batch,
+    build_minibatches,
+    places_of,
+    with_rank_columns,
+)
+from rlhf.trainer.batching.forward_outputs import ForwardOutputs, ForwardRequest, gather_forward_outputs
 from rlhf.trainer.config import TrainerConfig
-from rlhf.trainer.credit import forward_request_of, with_advantages
 from rlhf.trainer.disagreement import explain_disagreement
-from rlhf.trainer.forward_outputs import ForwardOutputs, gather_forward_outputs
-from rlhf.trainer.kl_control import kl_controller, read_controller, write_controller
+from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
-from rlhf.transfer.types import Manifest, Meeting, Rendezvous
+from rlhf.transfer.types import Manifest, Rendezvous
 from rlhf.types import Group, PolicyVersion, Routing, TrainedSample, Updated, Written
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 DEATH_GRACE_SECONDS = 3.0
 """When one rank dies the others fail at once, with an error of their own: time for the true cause to arrive."""
 
 
 class RemoteLearner:
-    """Satisfies `Learner` and `WeightSource`. An update is one call a rank, or two where the advantages need what only
-    the ranks know."""
+    """Implements `Learner` and `WeightSource`. An update is one call per rank, or two where the advantages need outputs
+    of the ranks."""
 
     def __init__(
         self,
@@ -49,7 +62,7 @@ class RemoteLearner:
     ) -> None:
         """`max_tokens` is the longest reply; `shuffle_seed` deals the rewards of the control experiment. Only where the
         groups were played with this learner's weights (`plays`) can their log-probs be held against its own."""
-        self._workers, self._config = list(workers), config
+        self._ranks, self._config = [WorkerHandle[LearnerWorker](worker) for worker in workers], config
         self._max_tokens, self._shuffle_seed = max_tokens, shuffle_seed
         self._kl = kl_controller(config.kl)
         self._transfer_backend, self._publish_seconds = transfer_backend, publish_timeout_seconds
@@ -63,68 +76,64 @@ class RemoteLearner:
         return self._version
 
     async def start(self, settings: LearnerSettings) -> dict[str, Any]:
-        """Start every rank and let them meet. Returns rank 0's facts; raises `ModelError` for a model that is none."""
+        """Start every rank and join them. Returns rank 0's facts; raises `ModelError` for an invalid model."""
         seconds = self._config.deepspeed.start_timeout_seconds
-        meeting = await self._workers[0].call("meeting", timeout_seconds=seconds)
-        size = len(self._workers)
-        facts = await self._each("start", [(rank, size, meeting, settings) for rank in range(size)], seconds)
-        return dict(facts[0])
+        meeting = await self._ranks[0].call(lambda worker: worker.meeting(), timeout_seconds=seconds)
+        size = len(self._ranks)
+        facts = await self._each(lambda worker, n: worker.start(n, size, meeting, settings), range(size), seconds)
+        return facts[0]
 
     async def update(self, groups: Sequence[Group]) -> Updated:
-        """Scores on the ranks, advantages here, optimizer steps on the ranks."""
-        groups = self._dealt(groups)
+        """Compute forward outputs on the ranks, advantages here, and optimizer steps on the ranks."""
         batch = build_batch(
-            groups,
+            self._dealt(groups),
             aggregation=self._config.loss.aggregation,
             mask_truncated=self._config.overlong.mask_truncated,
             version=self._version if self._guarded else None,
         )
-        outputs = await self._forward_outputs(batch)
-        batch, estimated = with_advantages(batch, groups, outputs, self._config, self._kl.coefficient, self._max_tokens)
         parts = self._cut(batch, self._config.minibatches)
-        arguments = UpdateArguments(
-            epochs=self._config.epochs,
-            kl_coefficient=self._kl.coefficient,
-            policy_learns=self._config.critic is None or self._version >= self._config.critic.warmup_updates,
-        )
-        answers: list[RankAnswer] = []
-        if parts[0]:
-            answers = await self._each("update", [(part, arguments) for part in parts], self._seconds)
+        wanted = forward_request_of(self._config)
+        kept = wanted.anything and bool(parts[0])
+        outputs = await self._forward_outputs(batch, parts, wanted) if kept else ForwardOutputs()
+        batch, estimated = with_advantages(batch, outputs, self._config, self._kl.coefficient, self._max_tokens)
+        answers = await self._train(batch, parts, kept=kept)
         self._stop_on_mismatch(batch, answers)
         self._version += 1
         metrics = (
-            estimated | with_effective_sample_size(reduce_metrics(answers)) | _sizes(batch, parts[:: self._sharing])
+            estimated | with_effective_sample_size(reduce_metrics(answers)) | computed_tokens(parts[:: self._sharing])
         )
         return Updated(metrics=self._steered(metrics, len(batch.samples)), samples=_trained(batch, answers))
 
     async def imitate(self, batch: Batch) -> dict[str, float]:
         """One optimizer step of supervised learning on a batch of demonstrations."""
         parts = self._cut(batch, 1, aggregation="token_mean")
-        answers = await self._each("imitate", [(part,) for part in parts], self._seconds)
+        answers = await self._each(lambda worker, part: worker.policy.imitate(part), parts, self._seconds)
         self._version += 1
         return reduce_metrics(answers)
 
     async def save(self, path: Path) -> dict[str, Written]:
         """Every rank writes its part of the state into `path`, rank 0 also `path/huggingface`. Returns what they wrote,
         which is on the disk, by path within `path`."""
-        written = await self._all("save", path, self._version, seconds=self._seconds)
+        written = await self._all(lambda worker: worker.model.save(path, self._version), self._seconds)
         own = write_controller(path, self._kl.coefficient)
         return {name: one for part in (*written, synced(path, [own])) for name, one in part.items()}
 
     async def load(self, path: Path) -> None:
         """Continue exactly from `save`: weights, optimizer, schedule and version. The plan must be the same."""
-        versions = await self._all("load", path, seconds=self._seconds)
+        versions = await self._all(lambda worker: worker.model.load(path), self._seconds)
         self._version = versions[0]
         if self._config.kl.target is not None:
             self._kl = replace(self._kl, coefficient=read_controller(path))
 
     async def export(self, path: Path) -> None:
         """Write the policy as a Hugging Face folder with tokenizer and chat template."""
-        await self._all("export", path, seconds=self._seconds)
+        await self._all(lambda worker: worker.model.export(path), self._seconds)
 
     async def rendezvous(self, world_size: int) -> Rendezvous:
         backend = self._transfer_backend
-        meeting: Meeting = await self._workers[0].call("meeting", backend, timeout_seconds=self._publish_seconds)
+        meeting = await self._ranks[0].call(
+            lambda worker: worker.meeting(backend), timeout_seconds=self._publish_seconds
+        )
         return Rendezvous(
             backend=backend,
             address=meeting.address,
@@ -132,45 +141,62 @@ class RemoteLearner:
             secret=meeting.secret,
             world_size=world_size,
             timeout_seconds=self._publish_seconds,
-            bucket_bytes=int(self._config.publish.bucket_megabytes * 2**20),
+            bucket_bytes=int(self._config.weight_sync.bucket_megabytes * 2**20),
         )
 
     async def connect(self, rendezvous: Rendezvous) -> None:
-        await self._all("connect", rendezvous, seconds=self._publish_seconds)
+        await self._all(lambda worker: worker.policy.connect(rendezvous), self._publish_seconds)
 
     async def manifest(self) -> Manifest:
-        manifest: Manifest = await self._workers[0].call("manifest", timeout_seconds=self._publish_seconds)
-        return manifest
+        return await self._ranks[0].call(lambda worker: worker.policy.manifest(), timeout_seconds=self._publish_seconds)
 
     async def send(self) -> None:
-        await self._all("send", seconds=self._publish_seconds)
+        await self._all(lambda worker: worker.policy.send(), self._publish_seconds)
 
     async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
-        return await self._all_tokens("score_tokens", token_ids, routing)
+        told = await self._all(lambda worker: worker.policy.token_logprobs(token_ids, routing), self._publish_seconds)
+        return told[0]
 
     async def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
-        return await self._all_tokens("rounding", token_ids, routing)
+        told = await self._all(lambda worker: worker.policy.rounding(token_ids, routing), self._publish_seconds)
+        return told[0]
 
     async def perturb(self) -> None:
-        await self._all("perturb", seconds=self._publish_seconds)
+        await self._all(lambda worker: worker.policy.perturb(), self._publish_seconds)
 
     async def restore(self) -> None:
-        await self._all("restore", seconds=self._publish_seconds)
+        await self._all(lambda worker: worker.policy.restore(), self._publish_seconds)
 
     async def stop(self) -> None:
         """Let the ranks leave their process group."""
-        await self._all("stop", seconds=self._publish_seconds)
+        await self._all(lambda worker: worker.stop(), self._publish_seconds)
 
-    async def _forward_outputs(self, batch: Batch) -> ForwardOutputs:
-        """What the recipe needs to know of a batch before its first optimizer step."""
-        wanted = forward_request_of(self._config)
-        if not (wanted.anything and batch.tokens):
-            return ForwardOutputs()
-        parts = self._cut(batch, 1)
-        calls = [(part[0].microbatches, wanted) for part in parts]
-        return gather_forward_outputs(
-            await self._each("forward_outputs", calls, self._seconds), batch.tokens, len(batch.samples)
+    async def _forward_outputs(
+        self, batch: Batch, parts: Sequence[Sequence[Minibatch]], wanted: ForwardRequest
+    ) -> ForwardOutputs:
+        """The `wanted` outputs for a batch before its first optimizer step. The ranks keep their parts of the batch."""
+        answers = await self._each(
+            lambda worker, part: worker.policy.forward_outputs(part, wanted), parts, self._seconds
         )
+        return gather_forward_outputs(batch, parts, answers)
+
+    async def _train(self, batch: Batch, parts: Sequence[Sequence[Minibatch]], *, kept: bool) -> list[RankAnswer]:
+        """The optimizer steps of an update; where the ranks have `kept` their parts, only the columns added by credit
+        assignment are sent."""
+        arguments = UpdateArguments(
+            epochs=self._config.epochs,
+            kl_coefficient=self._kl.coefficient,
+            policy_learns=self._config.critic is None or self._version >= self._config.critic.warmup_updates,
+        )
+        credits = [credit_columns(batch.per_token, places_of(part)) for part in parts]
+        if kept:
+            return await self._each(
+                lambda worker, credit: worker.policy.update_packed(credit, arguments), credits, self._seconds
+            )
+        if not parts[0]:
+            return []
+        filled = [with_rank_columns(part, credit) for part, credit in zip(parts, credits, strict=True)]
+        return await self._each(lambda worker, part: worker.policy.update(part, arguments), filled, self._seconds)
 
     def _cut(
         self, batch: Batch, minibatches: int, *, aggregation: Aggregation | None = None, whole_groups: bool = False
@@ -180,7 +206,7 @@ class RemoteLearner:
         parts = build_minibatches(
             batch,
             minibatches=minibatches,
-            ranks=len(self._workers) // self._sharing,
+            ranks=len(self._ranks) // self._sharing,
             tokens_per_microbatch=self._config.tokens_per_microbatch * self._sharing,
             row_tokens=self._row_tokens,
             aggregation=aggregation or loss.aggregation,
@@ -217,19 +243,19 @@ class RemoteLearner:
     def _seconds(self) -> float:
         return self._config.deepspeed.timeout_seconds
 
-    async def _all_tokens(self, method: str, *of: Any) -> NDArray[np.float32]:
-        """What all ranks say alike of a canary's tokens."""
-        told: list[NDArray[np.float32]] = await self._all(method, *of, seconds=self._publish_seconds)
-        return told[0]
+    async def _all(self, ask: Callable[[LearnerWorker], R], seconds: float) -> list[R]:
+        return await self._each(lambda worker, _: ask(worker), self._ranks, seconds)
 
-    async def _all(self, method: str, *arguments: Any, seconds: float) -> list[Any]:
-        return await self._each(method, [arguments] * len(self._workers), seconds)
+    async def _each(self, ask: Callable[[LearnerWorker, A], R], own: Sequence[A], seconds: float) -> list[R]:
+        """Call all ranks concurrently, each with its own argument. Raises the first failure; a worker's death takes
+        precedence."""
 
-    async def _each(self, method: str, arguments: Sequence[tuple[Any, ...]], seconds: float) -> list[Any]:
-        """Call all ranks at once, each with its own arguments. The first failure is raised, a death before others."""
+        def asking(argument: A) -> Callable[[LearnerWorker], R]:
+            return lambda worker: ask(worker, argument)
+
         calls = [
-            asyncio.ensure_future(worker.call(method, *own, timeout_seconds=seconds))
-            for worker, own in zip(self._workers, arguments, strict=True)
+            asyncio.ensure_future(rank.call(asking(argument), timeout_seconds=seconds))
+            for rank, argument in zip(self._ranks, own, strict=True)
         ]
         try:
             _, pending = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
@@ -244,13 +270,10 @@ class RemoteLearner:
                 call.cancel()
 
 
-def _sizes(batch: Batch, parts: Sequence[Sequence[Minibatch]]) -> dict[str, float]:
+def computed_tokens(parts: Sequence[Sequence[Minibatch]]) -> dict[str, float]:
+    """Number of tokens of one pass over the batch, prompts and padding included."""
     computed = sum(micro.tokens for part in parts for minibatch in part for micro in minibatch.microbatches)
-    return {
-        "trained_samples": float(len(batch.samples)),
-        "trained_tokens": float(batch.tokens),
-        "computed_tokens": float(computed),
-    }
+    return {"tokens/computed": float(computed)}
 
 
 def _trained(batch: Batch, answers: Sequence[RankAnswer]) -> tuple[TrainedSample, ...]:

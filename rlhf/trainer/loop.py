@@ -1,4 +1,4 @@
-"""The one loop. Synchronous, one-step-off and asynchronous training differ only in how many tickets are out."""
+"""The training loop. Synchronous, one-step-off and asynchronous training differ only in the number of tickets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Tasks(Protocol):
 
 
 class Boundary(Protocol):
-    """What happens between two updates, and nowhere else: evaluation, checkpoint, stop. True ends the run."""
+    """The hook between two updates, for evaluation, checkpoint and stop. Returning True ends the run."""
 
     async def __call__(self, version: PolicyVersion, updated: Updated | None) -> bool: ...
 
 
 class Loop:
-    """Players play groups, the learner learns from them, and the engines follow the learner."""
+    """Players generate groups, the learner trains on them, and the engines receive the learner's weights."""
 
     def __init__(
         self,
@@ -32,34 +32,34 @@ class Loop:
         buffer: Buffer,
         learner: Learner,
         weights: WeightSync,
-        players: int,
+        max_concurrent_groups: int,
     ) -> None:
         self.tasks, self.rollout, self.buffer = tasks, rollout, buffer
         self.learner, self.weights = learner, weights
-        self.players = players
+        self.max_concurrent_groups = max_concurrent_groups
         self.version: PolicyVersion = 0
 
     async def run(self, updates: int, boundary: Boundary) -> None:
-        """Train until `updates` updates are behind the weights, or until `boundary` ends it: before the first update it
-        is asked without an outcome."""
+        """Train until version `updates` is reached, or until `boundary` ends the run. Before the first update
+        `boundary` is called without an outcome."""
         self.version = await self.weights.publish()  # engines never start on their own weights, nor after a resume
         if await boundary(self.version, None):
             return
         self.buffer.advance(self.version)
         async with asyncio.TaskGroup() as tasks:
-            players = [tasks.create_task(self.play()) for _ in range(self.players)]
+            playing = [tasks.create_task(self.play()) for _ in range(self.max_concurrent_groups)]
             await self.learn(updates, boundary)
-            for player in players:
-                player.cancel()
+            for one in playing:
+                one.cancel()
 
     async def play(self) -> None:
-        """Consumes tickets, produces groups; woken by the buffer. There are as many players as tickets."""
+        """Consumes tickets, produces groups; woken by the buffer. `max_concurrent_groups` instances run at once."""
         while True:
             ticket = await self.buffer.admit()
             self.buffer.settle(ticket, await self.rollout(self.tasks[ticket.ordinal], ticket))
 
     async def learn(self, updates: int, boundary: Boundary) -> None:
-        """Consumes groups in order, produces weights; woken by the players."""
+        """Consumes groups in order, produces weights; woken when groups are ready."""
         while self.version < updates:
             groups = await self.buffer.take()
             updated = await self.learner.update(groups)

@@ -1,22 +1,23 @@
-"""Preference pairs on the learner's ranks: batches of pairs, and learners of reward models and of policies."""
+"""Preference pairs on the learner's ranks: batches of pairs, and the learners of reward models and of policies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlhf.trainer.answers import reduce_metrics
-from rlhf.trainer.batch import Batch, Entry, Ints, MicroBatch, assemble
+from rlhf.trainer.answers import RankAnswer, reduce_metrics
+from rlhf.trainer.batching.batch import Batch, Entry, Ints, MicroBatch, Minibatch, assemble
 from rlhf.trainer.learner import RemoteLearner
+from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.settings import PairTerms
 from rlhf.types import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairOfSegments:
-    """Two replies in one context, the first preferred; scores should differ by `margin` at least."""
+    """Two replies in one context, `chosen` preferred; their scores should differ by at least `margin`."""
 
     chosen: Segment
     rejected: Segment
@@ -24,12 +25,13 @@ class PairOfSegments:
 
     @property
     def tokens(self) -> int:
-        """Of the longer one, its context included."""
+        """Number of tokens of the longer one, its context included."""
         return max(len(self.chosen.token_ids), len(self.rejected.token_ids))
 
 
 def pair_batch(pairs: Sequence[PairOfSegments]) -> Batch:
-    """A batch in which every pair is a group: sample `2 n` the chosen reply of pair n, `2 n + 1` the rejected one."""
+    """A batch in which every pair is a group: sample `2 n` is the chosen reply of pair n, `2 n + 1` the
+    rejected one."""
     entries = [
         Entry(segments=(segment,), group=n, identity=(n, side))
         for n, pair in enumerate(pairs)
@@ -39,48 +41,49 @@ def pair_batch(pairs: Sequence[PairOfSegments]) -> Batch:
 
 
 class RewardLearner(RemoteLearner):
-    """A learner of reward models: what `RemoteLearner` does with its ranks, and pairs."""
+    """A learner of reward models: `RemoteLearner` with training on pairs."""
 
     async def prefer(self, pairs: Sequence[PairOfSegments]) -> dict[str, float]:
         """One optimizer step on the mean loss of these pairs."""
-        metrics = await self._on_pairs("prefer", pairs)
+        terms = await self._terms(pairs)
+        metrics = await self._on_ranks(lambda worker, part: worker.pairs.prefer(part, terms), pairs)
         self._version += 1
         return metrics
 
     async def judge(self, pairs: Sequence[PairOfSegments]) -> dict[str, float]:
-        """What the reward model makes of these pairs, without learning."""
-        return await self._on_pairs("judge", pairs)
+        """The metrics of the reward model on these pairs, without training."""
+        terms = await self._terms(pairs)
+        return await self._on_ranks(lambda worker, part: worker.pairs.judge(part, terms), pairs)
 
     async def _terms(self, pairs: Sequence[PairOfSegments]) -> PairTerms:
         return PairTerms(margins=np.array([pair.margin for pair in pairs], np.float32))
 
-    async def _on_pairs(self, method: str, pairs: Sequence[PairOfSegments]) -> dict[str, float]:
-        return await self._on_ranks(method, pairs, await self._terms(pairs))
-
-    async def _on_ranks(self, method: str, pairs: Sequence[PairOfSegments], *more: PairTerms) -> dict[str, float]:
+    async def _on_ranks(
+        self, ask: Callable[[LearnerWorker, Sequence[Minibatch]], RankAnswer], pairs: Sequence[PairOfSegments]
+    ) -> dict[str, float]:
         parts = self._cut(pair_batch(pairs), 1, aggregation="sequence_mean", whole_groups=True)
-        return reduce_metrics(await self._each(method, [(part, *more) for part in parts], self._seconds))
+        return reduce_metrics(await self._each(ask, parts, self._seconds))
 
 
 class PreferenceLearner(RewardLearner):
-    """A learner of policies on pairs. KTO's point of reference is that of a whole batch: it is measured first."""
+    """A learner of policies on pairs. KTO's reference point is measured on the whole batch first."""
 
     async def _terms(self, pairs: Sequence[PairOfSegments]) -> PairTerms:
         terms = await super()._terms(pairs)
         if self._config.preference.loss != "kto":
             return terms
-        strayed = await self._on_ranks("diverge", mismatched(pairs))
+        strayed = await self._on_ranks(lambda worker, part: worker.preferences.diverge(part), mismatched(pairs))
         return replace(terms, baseline=kto_baseline(strayed))
 
 
 def kto_baseline(strayed: Mapping[str, float]) -> float:
-    """KTO's point of reference (arXiv 2402.01306): the KL of policy and reference in nats, estimated by the mean
+    """KTO's reference point (arXiv 2402.01306): the KL of policy and reference in nats, estimated by the mean
     `log_ratio` of replies to other prompts; never negative."""
     return max(0.0, strayed["log_ratio"])
 
 
 def mismatched(pairs: Sequence[PairOfSegments]) -> list[PairOfSegments]:
-    """Every pair's prompt with the replies to the next one's, cut to the longest of the pairs."""
+    """Every pair's prompt with the replies to the next pair's prompt, truncated to the length of the longest pair."""
     longest = max(pair.tokens for pair in pairs)
     return [
         PairOfSegments(
@@ -92,7 +95,7 @@ def mismatched(pairs: Sequence[PairOfSegments]) -> list[PairOfSegments]:
 
 
 def sides(microbatch: MicroBatch) -> tuple[Ints, Ints]:
-    """The sequences of the chosen and of the rejected replies, pair by pair."""
+    """The sequences of the chosen and of the rejected replies, in the order of pairs."""
     order = np.argsort(microbatch.samples)
     chosen, rejected = order[::2], order[1::2]
     assert np.array_equal(microbatch.samples[chosen] + 1, microbatch.samples[rejected]), "pairs are computed together"

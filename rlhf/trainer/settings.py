@@ -1,4 +1,4 @@
-"""What a learner rank needs to know: plain data, sent once at its start."""
+"""Settings of a learner rank: plain data, sent once at its start."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Trained = Literal["policy", "preference", "reward_model"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerSettings:
-    """`model_path` is the folder or hub name to load (of a made model: where it is kept); `temperature` that of the
-    distribution the training tokens were sampled from; `device` is `cpu` or `cuda`. What is trained
-    starts from `model_path`, a reward model too, whatever head that has; of `preference` it is a policy, on pairs.
-    `routing` is what is done with the experts that engines chose."""
+    """`model_path` is the folder or hub name to load (for a made model: where it is cached); `temperature` is that of
+    the distribution the training tokens were sampled from; `device` is `cpu` or `cuda`. What is trained starts from
+    `model_path`, also a reward model, whatever head the folder has; `preference` trains a policy on pairs. `routing` is
+    how the engines' expert choices are used."""
 
     model_path: str
     model: ModelConfig
@@ -30,17 +30,17 @@ class LearnerSettings:
     trains: Trained = "policy"
     routing: RoutingMode = "ignore"
     seed: int = 0
-    """The run's."""
+    """The seed of the run."""
 
     @property
     def bucket_bytes(self) -> int:
-        return int(self.trainer.publish.bucket_megabytes * 2**20)
+        return int(self.trainer.weight_sync.bucket_megabytes * 2**20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateArguments:
-    """What changes from update to update: passes over the batch, the weight of the KL term, and whether the policy
-    takes steps (a critic may learn alone at first)."""
+    """Arguments that change between updates: passes over the batch, the weight of the KL term, and whether the policy
+    takes steps (at first only the critic may be trained)."""
 
     epochs: int = 1
     kl_coefficient: float = 0.0
@@ -49,8 +49,8 @@ class UpdateArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairTerms:
-    """What the loss of pairs reads beside the model: by how much the scores of each pair should differ, `margins`
-    `float32 [pairs]` in the order of the batch, and KTO's point of reference, `baseline`, in nats."""
+    """Inputs of the pair loss besides the model: by how much the scores of each pair should differ, `margins` `float32
+    [pairs]` in the order of the batch, and KTO's reference point, `baseline`, in nats."""
 
     margins: NDArray[np.float32]
     baseline: float = 0.0

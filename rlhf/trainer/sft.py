@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on the learner's own ranks: demonstrations packed like episodes, loss on responses only."""
+"""Supervised fine-tuning on the learner's ranks: demonstrations packed like episodes, loss on responses only."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from itertools import islice
 from typing import Protocol
 
 from rlhf.errors import DataError
-from rlhf.trainer.batch import Batch, Entry, assemble
+from rlhf.trainer.batching.batch import Batch, Entry, assemble
 from rlhf.types import Segment
 
 Watcher = Callable[[int, Mapping[str, float]], None]
 
 
 def ignore(update: int, metrics: Mapping[str, float]) -> None:
-    """Watches nothing."""
+    """A watcher that does nothing."""
 
 
 class Imitator(Protocol):
-    """The part of a learner that supervised fine-tuning needs."""
+    """The part of a learner that supervised fine-tuning uses."""
 
     async def imitate(self, batch: Batch) -> dict[str, float]: ...
 
@@ -31,10 +31,10 @@ async def fine_tune(
     batch_size: int,
     watch: Watcher = ignore,
 ) -> dict[str, float]:
-    """Take `updates` optimizer steps on batches of `batch_size` demonstrations, in the order they come.
+    """Take `updates` optimizer steps on batches of `batch_size` demonstrations, in the given order.
 
-    `watch` sees every step's number (from 1) and metrics; the last ones are returned. Raises `DataError` when the
-    demonstrations run out.
+    `watch` receives every step's number (from 1) and metrics; the last metrics are returned. Raises `DataError` when
+    the demonstrations run out.
     """
     metrics: dict[str, float] = {}
     remaining = iter(demonstrations)
@@ -45,7 +45,7 @@ async def fine_tune(
 
 
 def demonstration_batch(demonstrations: Sequence[Segment]) -> Batch:
-    """A batch in which every demonstration is a group of its own; tokens weigh the same."""
+    """A batch in which every demonstration is its own group; all tokens have the same weight."""
     entries = [
         Entry(segments=(segment,), group=index, identity=(index, 0)) for index, segment in enumerate(demonstrations)
     ]

@@ -1,4 +1,4 @@
-"""A made model's first lessons: demonstrations of the task, by the recipe's own learner, before RL begins."""
+"""Supervised warm-up of a made model on demonstrations of the task, by the recipe's own learner, before RL starts."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def warm_up(
 ) -> None:
     """Train the model in `raw` on the replies of conversations and write the result into `warm`.
 
-    All weights learn, whatever trains afterwards. `settings` are those of the run that follows; the workers can be
-    started anew for it.
+    All weights are trained, whatever the run trains afterwards. `settings` are those of the run that follows; the
+    workers can be restarted for it.
     """
     from rlhf.models.loading import load_tokenizer
 
@@ -46,7 +46,8 @@ async def warm_up(
 
 
 def warmup_trainer(trainer: TrainerConfig, warmup: WarmupConfig) -> TrainerConfig:
-    """The recipe's ranks, one optimizer step an update, and a rate that rises for a tenth and falls to zero."""
+    """The recipe's ranks, with one optimizer step per update, and a learning rate that rises for a tenth of the steps
+    and then decays to zero."""
     optimizer = OptimizerConfig(
         learning_rate=warmup.learning_rate, schedule="linear", warmup_steps=warmup.updates // 10
     )

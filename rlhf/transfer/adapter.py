@@ -1,7 +1,7 @@
-"""The receiver's part in a publish of LoRA adapters: tensors that arrive become vLLM's layers.
+"""The receiver's side of a LoRA adapter sync: turns received tensors into vLLM's LoRA layers.
 
-vLLM itself reads adapters from folders only. An engine's base is not touched, and `rlhf.rollout.vllm.adapter` brings
-the layers into service.
+vLLM itself loads adapters only from folders. The engine's base weights do not change; `rlhf.rollout.vllm.adapter`
+activates the layers.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ A, B = ".lora_A.weight", ".lora_B.weight"
 
 
 class AdapterReload:
-    """One reload of an adapter, in the steps of `Reload`: `load` each bucket, then `finish`, which fills `layers`."""
+    """One reload of an adapter, with the steps of `Reload`: `load` each bucket, then `finish`, which fills `layers`."""
 
     def __init__(self) -> None:
         self._tensors: dict[str, Tensor] = {}
         self.layers: Layers = {}
 
     def load(self, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> None:
-        """Copy tensors out of `buffer`, which may be filled again afterwards."""
+        """Copy tensors out of `buffer`, which may be reused afterwards."""
         self._tensors |= {name: tensor.clone() for name, tensor in tensors}
 
     def finish(self) -> None:
-        """Pair the tensors up. Raises `TransferError` where one has no partner."""
+        """Combine the tensors into pairs of A and B. Raises `TransferError` if one is missing."""
         self.layers = adapter_layers(self._tensors)
 
 
 def adapter_layers(tensors: Mapping[str, Tensor]) -> Layers:
-    """vLLM's layers of pairs `LAYER.lora_A.weight` `[rank, in]` and `LAYER.lora_B.weight` `[out, rank]`, which was
-    scaled by the sender. Raises `TransferError` for what is no pair of one rank."""
+    """vLLM's layers from pairs `LAYER.lora_A.weight` `[rank, in]` and `LAYER.lora_B.weight` `[out, rank]`; B was scaled
+    by the sender. Raises `TransferError` for an incomplete pair, or for two different ranks."""
     layers = {name.removesuffix(A).removesuffix(B) for name in tensors}
     lonely = sorted(layer for layer in layers if layer + A not in tensors or layer + B not in tensors)
     if lonely:

@@ -1,6 +1,7 @@
-"""Packed buckets: the tensors of a manifest share a few byte buffers, so that transfers do not grow with their number.
+"""Packed buckets: the tensors of a manifest share a few byte buffers, so the number of transfers does not grow with
+theirs.
 
-Sender and receivers cut the same manifest by the same number of bytes and so agree without talking.
+Sender and receivers cut the same manifest with the same bucket size, so they agree without communication.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rlhf.errors import TransferError
 from rlhf.transfer.types import Manifest, TensorSpec
 
 ALIGNMENT = 64
-"""Bytes: every tensor starts on a cache line, and so at a multiple of its element size."""
+"""Alignment in bytes: every tensor starts on a cache line, and so at a multiple of its element size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +32,18 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Tensors that travel together, in order. `bytes` is the part of the buffer they fill."""
+    """Tensors that are sent together, in order. `bytes` is the size of the buffer's filled part."""
 
     slots: tuple[Slot, ...]
 
     @property
     def bytes(self) -> int:
+        """The size of the buffer's filled part."""
         return self.slots[-1].stop
 
 
 def cut_buckets(manifest: Manifest, bucket_bytes: int) -> tuple[Bucket, ...]:
-    """Cut a manifest, in order, into buckets of at most `bucket_bytes`; a tensor larger than that is a bucket alone."""
+    """Cut a manifest, in order, into buckets of at most `bucket_bytes`; a larger tensor is a bucket of its own."""
     buckets: list[Bucket] = []
     slots: list[Slot] = []
     for spec in manifest.tensors:
@@ -54,14 +56,14 @@ def cut_buckets(manifest: Manifest, bucket_bytes: int) -> tuple[Bucket, ...]:
 
 
 def buffers_for(buckets: Iterable[Bucket], count: int) -> tuple[Tensor, ...]:
-    """`count` byte buffers on the CPU, `uint8 [largest bucket]`, to be used again and again."""
+    """`count` reusable byte buffers on the CPU, `uint8 [largest bucket]`."""
     largest = max((bucket.bytes for bucket in buckets), default=0)
     return tuple(torch.empty(largest, dtype=torch.uint8) for _ in range(count))
 
 
 def pack_bucket(bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> Tensor:
-    """Copy the next tensors into `buffer` and return its filled part. Raises `TransferError` where they are not those
-    of the manifest."""
+    """Copy the next tensors into `buffer` and return its filled part. Raises `TransferError` if they do not match the
+    manifest."""
     for slot in bucket.slots:
         name, tensor = next(tensors, ("", None))
         if tensor is None:
@@ -72,12 +74,12 @@ def pack_bucket(bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], buffer: T
 
 
 def unpack_bucket(bucket: Bucket, buffer: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a bucket as views of `buffer`: valid until it is filled again."""
+    """The tensors of a bucket as views of `buffer`: valid until it is reused."""
     return ((slot.spec.name, _view(slot, buffer)) for slot in bucket.slots)
 
 
 def digest(manifest: Manifest, bucket_bytes: int) -> bytes:
-    """32 bytes that are equal where sender and receiver will cut the same tensors into the same buckets."""
+    """A 32-byte hash that is equal if sender and receiver cut the same tensors into the same buckets."""
     return hashlib.sha256(repr((manifest, bucket_bytes)).encode()).digest()
 
 

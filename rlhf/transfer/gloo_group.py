@@ -1,6 +1,6 @@
-"""A private gloo group of one learner rank and the engines' workers, apart from every default process group.
+"""A private gloo group of one learner rank and the engines' workers, separate from every default process group.
 
-Two members may live in one process, in two threads (local mode). Every call ends within the group's deadline.
+In local mode two members may be threads of one process. Every call ends within the group's deadline.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rlhf.transfer.types import Rendezvous
 
 
 class GlooGroup:
-    """Membership as `rank` of the rendezvous. Raises `TransferError` when the others do not come in time."""
+    """Membership in the group as `rank`. Raises `TransferError` when the other members do not join in time."""
 
     def __init__(self, rank: int, rendezvous: Rendezvous) -> None:
         self._timeout_seconds = rendezvous.timeout_seconds
         meeting = f"{rendezvous.address}:{rendezvous.port} as rank {rank} of {rendezvous.world_size}"
         with self._named(f"joining the transfer group at {meeting}"):
-            # The store is kept: rank 0's is the server.
+            # The store must be kept alive: rank 0's is the server.
             self._store: Any = open_store(
                 rank, rendezvous.address, rendezvous.port, rendezvous.secret, rendezvous.timeout_seconds
             )
@@ -36,28 +36,29 @@ class GlooGroup:
         self._started: deque[Any] = deque()
 
     def start_broadcast(self, buffer: Tensor) -> None:
-        """Begin to send (rank 0) or receive `buffer` in place."""
+        """Start to send (rank 0) or receive `buffer` in place."""
         with self._named("a broadcast"):
             self._started.append(self._group.broadcast(buffer, ROOT))
 
     def finish_broadcast(self) -> None:
-        """Wait for the end of the oldest broadcast that was started."""
+        """Wait for the oldest broadcast that was started."""
         with self._named("a broadcast"):
             self._started.popleft().wait(timedelta(seconds=self._timeout_seconds))
 
     def broadcast(self, buffer: Tensor) -> None:
-        """Send (rank 0) or receive `buffer` in place."""
+        """Send (rank 0) or receive `buffer` in place, and wait for the end."""
         self.start_broadcast(buffer)
         self.finish_broadcast()
 
     def meet(self) -> None:
-        """Wait until every member is here."""
+        """Wait until every member has called this (a barrier)."""
         with self._named("the barrier at the end"):
-            # An all-reduce rather than gloo's barrier, whose deadline is not the group's.
+            # An all-reduce instead of gloo's barrier, because the barrier ignores the group's deadline.
             self._group.allreduce(torch.zeros(1)).wait(timedelta(seconds=self._timeout_seconds))
 
     def close(self) -> None:
-        """Break the connections, so that peers see it at once, whoever still refers to this object (a traceback)."""
+        """Close the connections at once, so that peers notice, even if something still refers to this object (a
+        traceback)."""
         self._started.clear()
         self._group = self._store = None
 
@@ -73,8 +74,8 @@ class GlooGroup:
 
 
 def gloo_options(rendezvous: Rendezvous) -> Any:
-    """gloo's, with a device on the interface that leads to the meeting: by default it is whatever the host's name
-    resolves to, and so, in a run on one machine, a network that the run has no business with."""
+    """gloo's options with a device on the interface of the route to the rendezvous. By default gloo uses the address
+    that the host name resolves to, which may be an unrelated network in a run on one machine."""
     chosen: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     chosen._timeout = timedelta(seconds=rendezvous.timeout_seconds)
     chosen._devices = [ProcessGroupGloo.create_device(hostname=interface_toward(rendezvous.address).address)]

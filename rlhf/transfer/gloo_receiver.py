@@ -1,4 +1,4 @@
-"""The engine's end of a gloo publish: a weight-transfer engine for vLLM's workers, on a CPU or anywhere else."""
+"""The engine's side of a gloo weight sync: a weight-transfer engine for vLLM's workers, on CPU or GPU."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from rlhf.transfer.types import Manifest
 
 class GlooReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
     """One member of the transfer group in each of the engine's workers. Each receives whole tensors and keeps its
-    shard. A receive that fails leaves the group, so that the peers need not wait for their deadline.
+    shard. After a failed receive the member leaves the group, so that the peers need not wait for their deadline.
 
-    An engine with adapters is sent these alone; they are in `received_adapter` after an update."""
+    An engine with adapters receives only these; after an update they are in `received_adapter`.
+    """
 
     init_info_cls = MeetingInfo
     update_info_cls = ManifestInfo
@@ -84,7 +85,7 @@ class GlooReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
             raise TransferError("the learner sends another manifest than the one this engine acknowledged")
 
     def _arrivals(self, group: GlooGroup, buckets: tuple[Bucket, ...]) -> Iterator[tuple[Bucket, Tensor]]:
-        """Buckets as they arrive; while one is loaded the next is on its way into the other buffer."""
+        """Yields buckets as they arrive; while one is loaded, the next is received into the other buffer."""
         if not self._buffers or self._buffers[0].numel() < max(bucket.bytes for bucket in buckets):
             self._buffers = buffers_for(buckets, 2)
         for index, bucket in enumerate(buckets):

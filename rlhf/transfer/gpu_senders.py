@@ -1,4 +1,4 @@
-"""Senders that speak vLLM's own wires between GPUs. *Untested*: no machine has run them yet."""
+"""Senders that use vLLM's own GPU transfer protocols (nccl and CUDA IPC). *Untested*: no machine has run them yet."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rlhf.transfer.types import Manifest, Rendezvous
 
 
 def nccl_unique_id() -> str:
-    """What the members of a new nccl group are told, in base64: where this process listens for them, and a number that
-    they must know. *Untested.*"""
+    """The unique id of a new nccl group, in base64: the address at which this process listens for members, and a number
+    that they must know. *Untested.*"""
     return b64encode(bytes(NCCLLibrary().ncclGetUniqueId().internal)).decode()
 
 
@@ -64,7 +64,7 @@ class NcclSender:
 class IpcSender:
     """Shares one packed buffer with `IpcReceiver`s on the same GPU, chunk by chunk. *Untested.*
 
-    CUDA maps the memory; the handles travel over a `HandleExchange`, where the engines also say that they have read.
+    CUDA maps the memory. The handles are sent over a `HandleExchange`, where the engines also acknowledge each chunk.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""The exchange over which CUDA IPC handles go from the learner to the engines, and receipts come back.
+"""Exchanges CUDA IPC handles between learner and engines: handles in one direction, acknowledgements in the other.
 
-A handle is a few hundred bytes; a signed store on the rendezvous' port carries it, as JSON of values that are checked.
+A handle has a few hundred bytes. It is sent through a signed store on the rendezvous' port, as JSON that is validated.
 Both ends are processes of one run.
 """
 
@@ -26,7 +26,7 @@ class _Values(BaseModel):
 
 
 class Handle(_Values):
-    """One buffer of bytes on a GPU, as CUDA shares it."""
+    """One byte buffer on a GPU, as CUDA shares it."""
 
     bytes: Size
     device: Size
@@ -40,7 +40,7 @@ class Handle(_Values):
 
 
 class Chunk(_Values):
-    """The tensors that are in the buffer at the moment, and its handle by the GPU's UUID."""
+    """The tensors that are currently in the buffer, and its handle by the GPU's UUID."""
 
     names: list[str]
     dtype_names: list[str]
@@ -50,13 +50,13 @@ class Chunk(_Values):
 
 
 class Offer(_Values):
-    """One message of the learner's; without a chunk it is the last of a publish."""
+    """One message of the learner; without a chunk it is the last one of a weight sync."""
 
     chunk: Chunk | None
 
 
 def handle_of(arguments: tuple[Any, ...]) -> Handle:
-    """The handle in the arguments that torch's `reduce_tensor` gives of a buffer of bytes."""
+    """The handle from the arguments that torch's `reduce_tensor` returns for a byte buffer."""
     _, size, _, _, _, _, device, storage, storage_bytes, offset, _, counter, counter_offset, event, sync = arguments
     return Handle(
         bytes=size[0],
@@ -72,7 +72,8 @@ def handle_of(arguments: tuple[Any, ...]) -> Handle:
 
 
 def arguments_of(handle: Handle) -> tuple[Any, ...]:
-    """The reverse: arguments of torch's `rebuild_cuda_tensor`, whose classes are ours to say and not the sender's."""
+    """The reverse: arguments for torch's `rebuild_cuda_tensor`. Their classes are fixed here and not chosen by the
+    sender."""
     return (
         torch.Tensor,
         torch.Size([handle.bytes]),
@@ -93,9 +94,9 @@ def arguments_of(handle: Handle) -> tuple[Any, ...]:
 
 
 class HandleExchange:
-    """One member's end of the exchange. The learner (rank 0) `offer`s chunks and waits until all others have taken
-    each; an engine's worker takes them with `chunks`. Raises `TransferError` when the other side does not come within
-    the deadline, or a stranger has written to the exchange."""
+    """One member's end of the exchange. The learner (rank 0) sends chunks with `offer` and waits until all others have
+    loaded each; an engine's worker receives them with `chunks`. Raises `TransferError` when the other side misses the
+    deadline, or a value in the exchange has no valid signature."""
 
     def __init__(self, rank: int, rendezvous: Rendezvous) -> None:
         self._rank, self._rendezvous, self._count = rank, rendezvous, 0
@@ -104,7 +105,7 @@ class HandleExchange:
         )
 
     def offer(self, chunk: Chunk | None) -> None:
-        """Lay out one chunk and wait until every worker has loaded it."""
+        """Publish one chunk and wait until every worker has loaded it."""
         self._store.set(f"{self._count}/offer", Offer(chunk=chunk).model_dump_json())
         for rank in range(self._rendezvous.world_size):
             if rank != ROOT:
@@ -112,11 +113,11 @@ class HandleExchange:
         self._count += 1
 
     def end(self) -> None:
-        """Tell the engines that there is no more in this publish."""
+        """Tell the engines that this weight sync has no more chunks."""
         self.offer(None)
 
     def chunks(self) -> Iterator[Chunk]:
-        """The chunks of one publish; asking for the next one says that the last was loaded."""
+        """The chunks of one weight sync; requesting the next one acknowledges the last."""
         while True:
             chunk = self._offered()
             if chunk is not None:

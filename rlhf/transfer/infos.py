@@ -1,4 +1,4 @@
-"""The dictionaries of `rlhf.transfer.init_info` as vLLM's workers parse them, for the receivers of this package."""
+"""The dictionaries of `rlhf.transfer.init_info`, parsed in vLLM's workers for the receivers of this package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf.transfer.types import Manifest, Rendezvous
 
 @dataclass
 class MeetingInfo(WeightTransferInitInfo):
-    """Where to meet; a worker's rank is `first_rank` plus its rank in the engine."""
+    """The rendezvous; a worker's rank is `first_rank` plus its rank in the engine."""
 
     backend: str
     address: str
@@ -25,6 +25,7 @@ class MeetingInfo(WeightTransferInitInfo):
 
     @property
     def rendezvous(self) -> Rendezvous:
+        """The rendezvous of the transfer group."""
         return Rendezvous(
             backend=self.backend,
             address=self.address,
@@ -38,7 +39,7 @@ class MeetingInfo(WeightTransferInitInfo):
 
 @dataclass
 class ManifestInfo(WeightTransferUpdateInfo):
-    """The manifest, field by field, in vLLM's own names."""
+    """The manifest field by field, with vLLM's names."""
 
     names: list[str]
     dtype_names: list[str]
@@ -46,4 +47,5 @@ class ManifestInfo(WeightTransferUpdateInfo):
 
     @property
     def manifest(self) -> Manifest:
+        """The manifest that this was made from."""
         return manifest_of(self.names, self.dtype_names, self.shapes)

@@ -1,4 +1,5 @@
-"""What the engines are told, as plain dictionaries for vLLM's `collective_rpc`: where to meet, and what will come."""
+"""The arguments that engines get through vLLM's `collective_rpc`, as plain dictionaries: the rendezvous and the
+manifest."""
 
 from __future__ import annotations
 
@@ -10,24 +11,24 @@ from rlhf.errors import TransferError
 from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
 
 NCCL_BUFFERS = 2
-"""Buckets in flight at once on vLLM's nccl wire."""
+"""Number of buckets in flight with vLLM's nccl backend."""
 
 
 ENGINE_BACKENDS = {"gloo": "gloo", "nccl": "nccl", "ipc": "ipc_desk"}
-"""What each backend is called in vLLM's factory: nccl is vLLM's own, the others are registered by `plugin`."""
+"""Names of the backends in vLLM's factory: nccl is vLLM's own, `plugin` registers the others."""
 
 
 def engine_backend(backend: str) -> str:
-    """The name to start an engine with (`WeightTransferConfig.backend`)."""
+    """The backend name to start an engine with (`WeightTransferConfig.backend`)."""
     if backend not in ENGINE_BACKENDS:
         raise TransferError(f"no weight-transfer backend is called {backend!r}; there are gloo, nccl and ipc")
     return ENGINE_BACKENDS[backend]
 
 
 def init_info(rendezvous: Rendezvous, first_rank: int) -> dict[str, Any]:
-    """Argument of `init_weight_transfer_engine`, for an engine whose workers follow from `first_rank`.
+    """The argument of `init_weight_transfer_engine` for an engine whose workers have ranks from `first_rank` on.
 
-    nccl's members are told its unique id. By address they would meet in a store of vLLM's, which reads pickles from it.
+    nccl's members get its unique id. With an address they would use a store of vLLM's that reads pickles.
     """
     if rendezvous.backend == "nccl":
         return {
@@ -42,7 +43,7 @@ def init_info(rendezvous: Rendezvous, first_rank: int) -> dict[str, Any]:
 
 
 def update_info(manifest: Manifest) -> dict[str, Any]:
-    """Argument of `update_weights`, whatever the backend: the manifest in vLLM's names."""
+    """The argument of `update_weights` for any backend: the manifest with vLLM's names."""
     return {
         "names": [spec.name for spec in manifest.tensors],
         "dtype_names": [spec.dtype for spec in manifest.tensors],
@@ -51,7 +52,7 @@ def update_info(manifest: Manifest) -> dict[str, Any]:
 
 
 def manifest_of(names: Sequence[str], dtype_names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Manifest:
-    """The manifest that `update_info` was made from."""
+    """The manifest from the arguments that `update_info` made."""
     return Manifest(
         tensors=tuple(
             TensorSpec(name=name, dtype=dtype, shape=tuple(shape))

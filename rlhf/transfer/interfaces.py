@@ -1,4 +1,4 @@
-"""Which of this machine's network interfaces leads to another host, and so which one its workers shall use."""
+"""Finds the network interface of the route to another host, for the processes on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf.errors import PlacementError
 LOOPBACK = "127.0.0.1"
 GLOO_VARIABLE, NCCL_VARIABLE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 ELSEWHERE = "192.0.2.1"
-"""An address of nobody (RFC 5737): the way there is the default route."""
+"""An address reserved for documentation (RFC 5737), so the route to it is the default route."""
 ANY_PORT = 9
 
 
@@ -35,13 +35,14 @@ def interface_toward(host: str) -> Interface:
 
 
 def interface_environment(interface: Interface) -> dict[str, str]:
-    """What makes gloo and nccl use one interface. nccl takes a name for a prefix unless told that it is exact."""
+    """Variables that make gloo and nccl use one interface. nccl treats a name as a prefix unless it is marked as
+    exact."""
     return {GLOO_VARIABLE: interface.name, NCCL_VARIABLE: f"={interface.name}"}
 
 
 def own_address() -> str:
-    """The address that other hosts reach this process by: of the interface that gloo is told to use, else of the
-    default route; loopback where there is no network. Raises `PlacementError` for an interface without an address."""
+    """The address at which other hosts reach this process: of the interface that gloo is told to use, else of the
+    default route; loopback if there is no network. Raises `PlacementError` for an interface without an address."""
     if named := os.environ.get(GLOO_VARIABLE):
         return address_of(named)
     try:
@@ -51,7 +52,7 @@ def own_address() -> str:
 
 
 def address_of(interface: str) -> str:
-    """This machine's address on an interface, the IPv4 one where it has both."""
+    """This machine's address on an interface; the IPv4 address if it has both kinds."""
     known = psutil.net_if_addrs().get(interface, [])
     for family in (socket.AF_INET, socket.AF_INET6):
         for address in known:
@@ -61,7 +62,8 @@ def address_of(interface: str) -> str:
 
 
 def _source_address(host: str) -> str:
-    """Connecting a datagram socket sends nothing; it only picks the route, and with it the address on this side."""
+    """This machine's address on the route to `host`. Connecting a datagram socket sends nothing; it only selects the
+    route."""
     try:
         family, kind, protocol, _, there = socket.getaddrinfo(host, ANY_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:

@@ -1,4 +1,4 @@
-"""The engine's end of a publish over CUDA IPC. *Untested*: no machine has run it yet."""
+"""The engine's side of a weight sync over CUDA IPC. *Untested*: no machine has run it yet."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from rlhf.transfer.infos import ManifestInfo, MeetingInfo
 
 
 class IpcReceiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
-    """vLLM's `ipc` engine with an exchange to fetch handles from: a publish is one call here, however many chunks it
-    has.
+    """vLLM's `ipc` engine, with handles from a `HandleExchange`: a weight sync is one call, however many chunks it has.
 
-    The manifest it is given is what the chunks repeat, piece by piece. *Untested.*
+    The chunks repeat the given manifest piece by piece. *Untested.*
     """
 
     init_info_cls = MeetingInfo

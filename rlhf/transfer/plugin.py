@@ -1,4 +1,4 @@
-"""What vLLM calls in each of its processes at start (entry point group `vllm.general_plugins`)."""
+"""The plugin that vLLM calls in each of its processes at start (entry point group `vllm.general_plugins`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ RECEIVERS = {
 
 
 def register() -> None:
-    """Make `WeightTransferConfig(backend="gloo")` (and `ipc_desk`) known to vLLM. Calling it again changes nothing; a
-    receiver is imported only when an engine is created with it."""
+    """Register the backends `gloo` and `ipc_desk` for vLLM's `WeightTransferConfig`. May be called again. A receiver is
+    imported only when an engine is created with its backend."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     for backend, (module, receiver) in RECEIVERS.items():

@@ -1,6 +1,6 @@
-"""The two sides of a publish, as the transaction sees them: an engine that receives, the learner that sends.
+"""Interfaces of the two sides of a weight sync: an engine that receives weights, and the learner that sends them.
 
-Every method that waits has a deadline inside it and raises a named error when it passes; see `rlhf.errors`.
+Every method that waits has a deadline and raises a named error when it passes; see `rlhf.errors`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rlhf.types import Completion, PolicyVersion, Routing, TokenLogprobs
 
 
 class PublishTarget(Protocol):
-    """One engine as a publish sees it. The phases come in this order; any of them may raise or pass its deadline.
+    """One engine in a weight sync. The phases are called in this order; any of them may raise or miss its deadline.
 
     `connect` joins the transfer group once. `prepare` pauses sampling (requests are kept) and acknowledges the
-    manifest. `receive` takes the tensors while the learner sends. `commit` stamps the version and drops caches of the
-    old weights. `token_logprobs` answers the canary on the new weights, `extend` samples `tokens` more behind a prompt
-    and gives them as a completion. `resume` lets sampling go on.
+    manifest. `receive` takes the tensors while the learner sends them. `commit` sets the version and drops caches of
+    the old weights. `token_logprobs` computes the canary's log-probs with the new weights. `extend` samples `tokens`
+    tokens after a prompt and returns them as a completion. `resume` continues sampling.
     """
 
     name: str
@@ -36,10 +36,10 @@ class PublishTarget(Protocol):
 
 
 class WeightSource(Protocol):
-    """The learner as a publish sees it. `perturb` moves every tensor far above tolerance for the drill; `restore`
-    brings back exactly what was there. `version` counts the updates behind the weights. `token_logprobs` gives the
-    log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, by the experts `routing` of the first tokens where an
-    engine named them, and `rounding` by how much another way of rounding moves them."""
+    """The learner in a weight sync. `perturb` changes every tensor far above tolerance for the check at the start of a
+    run; `restore` brings back the exact old values. `version` is the number of updates in the weights. `token_logprobs`
+    returns the log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, with the engine's experts `routing` for
+    the first tokens if given. `rounding` returns how much another rounding changes them."""
 
     @property
     def version(self) -> PolicyVersion: ...

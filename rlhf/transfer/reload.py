@@ -1,4 +1,5 @@
-"""vLLM's layer-wise reload, bucket by bucket, with what it leaves undone on a CPU."""
+"""Reloads a live vLLM model layer by layer, bucket by bucket, and repeats on a CPU what vLLM's own reload leaves
+out."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 
 class Reload:
-    """One reload of all weights of a live vLLM model: construct, `load` each bucket, `finish`. That the buckets hold
-    every weight was rehearsed (`rlhf.transfer.rehearsal`)."""
+    """One reload of all weights of a live vLLM model: construct it, `load` each bucket, `finish`. A rehearsal has
+    checked that the buckets contain every weight (`rlhf.rollout.vllm.rehearsal`)."""
 
     def __init__(self, model: nn.Module, model_config: Any) -> None:
         self._model: Any = model
@@ -24,19 +25,19 @@ class Reload:
         initialize_layerwise_reload(model)
 
     def load(self, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> None:
-        """Load tensors that are views of `buffer`, which may be filled again afterwards."""
+        """Load tensors that are views of `buffer`, which may be reused afterwards."""
         self._model.load_weights(tensors)
         _leave(buffer, self._model)
 
     def finish(self) -> None:
-        """Put the model back in service."""
+        """Finish the reload, so that the model can serve again."""
         finalize_layerwise_reload(self._model, self._model_config)  # type: ignore[no-untyped-call]
         repack_tied_heads(self._model)
 
 
 def pack_experts_again(model: nn.Module) -> None:
-    """On a CPU vLLM packs a layer's experts when it makes their kernel, and makes it once: what is reloaded would be
-    read in the wrong order. Without a kernel the reload makes one, and packs."""
+    """Make vLLM pack the experts' weights again. On a CPU it packs them when it makes their kernel, which it does once,
+    so reloaded weights would be read in the wrong order. Without a kernel the reload makes one, and packs."""
     for module in model.modules():
         method = vars(module).get("quant_method") or module._modules.get("quant_method")
         if isinstance(method, UnquantizedFusedMoEMethod) and method.unquantized_backend == UnquantizedMoeBackend.CPU:
@@ -44,9 +45,10 @@ def pack_experts_again(model: nn.Module) -> None:
 
 
 def repack_tied_heads(model: nn.Module) -> None:
-    """On a CPU vLLM multiplies by a packed copy of the head. The reload renews the copy of layers that were loaded, and
-    a tied head is not: its weight is the embedding's. Without this the engine serves the old head, silently."""
-    # A head is an embedding too, in vLLM's classes.
+    """Pack tied heads again. On a CPU vLLM multiplies by a packed copy of the head. The reload updates the copy of
+    loaded layers, but not of a tied head, whose weight is the embedding's. Without this the engine silently uses the
+    old head."""
+    # In vLLM's classes a head is an embedding too.
     embeddings = [module for module in model.modules() if isinstance(module, VocabParallelEmbedding)]
     heads = [module for module in embeddings if isinstance(module, ParallelLMHead)]
     for head in heads:
@@ -55,7 +57,8 @@ def repack_tied_heads(model: nn.Module) -> None:
 
 
 def _leave(buffer: Tensor, model: nn.Module) -> None:
-    """Copy what unfinished layers still hold of `buffer` (for instance q without k and v, where a bucket ended)."""
+    """Copy tensors in `buffer` that unfinished layers still need (for instance q without k and v, when a bucket ends
+    there)."""
     storage = buffer.untyped_storage().data_ptr()
     for layer in model.modules():
         for _, arguments in get_layerwise_info(layer).loaded_weights:

@@ -1,8 +1,8 @@
-"""The learner's end of a publish: one class a backend, behind one protocol.
+"""The learner's side of a weight sync: one sender class per backend, with one interface.
 
-All learner ranks walk the same iterator of tensors, because under ZeRO-3 each step of it is a collective: the rank
-that holds a sender does `sender.send(tensors, manifest)`, every other one `gather_only(tensors)`. A tensor is read
-before the next one is asked for, so an iterator may gather and free as it goes.
+All learner ranks iterate over the same tensors, because under ZeRO-3 each step is a collective. The rank with a sender
+calls `sender.send(tensors, manifest)`, every other rank calls `gather_only(tensors)`. A tensor is read before the next
+one is requested, so an iterator may gather and free tensors one by one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from rlhf.transfer.types import Manifest, Rendezvous
 
 
 class WeightSender(Protocol):
-    """`connect` once, while the engines' workers join; `send` in every publish, while they receive; `close` at last.
+    """Sends weights to engines. `connect` is called once while the engines' workers join, `send` in every weight sync
+    while they receive, and `close` at the end.
 
-    `send` returns when every member has the tensors. All raise `TransferError`, within the rendezvous' deadline.
+    `send` returns when every member has the tensors. All raise `TransferError` within the rendezvous' deadline.
     """
 
     def connect(self, rendezvous: Rendezvous) -> None: ...
@@ -35,10 +36,10 @@ class WeightSender(Protocol):
 
 
 def sender_for(backend: str) -> WeightSender:
-    """A sender of `gloo`, `nccl` or `ipc`."""
+    """The sender for the backend `gloo`, `nccl` or `ipc`."""
     if engine_backend(backend) == "gloo":
         return GlooSender()
-    # The others speak vLLM's own wire, and importing them imports vLLM.
+    # The others use vLLM's own protocols, and importing them imports vLLM.
     from rlhf.transfer.gpu_senders import IpcSender, NcclSender
 
     return NcclSender() if backend == "nccl" else IpcSender()
@@ -50,7 +51,7 @@ def gather_only(tensors: Iterable[tuple[str, Tensor]]) -> None:
 
 
 class GlooSender:
-    """Packs into two host buffers by turns: while one is on its way the next tensors are gathered into the other."""
+    """Sends through two host buffers in turn: while one is being sent, the next tensors are gathered into the other."""
 
     def __init__(self) -> None:
         self._group: GlooGroup | None = None
@@ -64,7 +65,7 @@ class GlooSender:
     def send(self, tensors: Iterator[tuple[str, Tensor]], manifest: Manifest) -> None:
         if self._group is None:
             raise TransferError("send came before connect, or after a publish that failed")
-        with ExitStack() as failing:  # half a publish is on the wire: leave, and no engine waits for its deadline
+        with ExitStack() as failing:  # after a partial send: engines need not wait for their deadline
             failing.callback(self.close)
             self._send(self._group, tensors, manifest)
             failing.pop_all()

@@ -1,8 +1,8 @@
-"""Where the members of a process group meet: a key-value store on one interface, whose values only the run can write.
+"""A key-value store in which the members of a process group meet, on one interface and with values signed by the run.
 
-torch's `TCPStore` asks nobody who they are: whoever reaches its port may read, write and delete. So every value has a
-signature by the run's secret, and one that has none is refused. What is left to a stranger who reaches the interface is
-to be in the way: to fill its memory, to delete keys, to count its counters up; then the meeting fails by name.
+torch's `TCPStore` has no authentication: any process that reaches its port may read, write and delete. So every value
+is signed with the run's secret, and a value without a valid signature is refused. A stranger who reaches the interface
+can still disturb: fill its memory, delete keys, or increase counters. Then the rendezvous fails with a named error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIGNATURE_BYTES = hashlib.sha256().digest_size
 
 
 def open_store(rank: int, address: str, port: int, secret: str, timeout_seconds: float) -> SignedStore:
-    """The store at `address`; rank 0 hosts it there and on no other interface. The others wait for it."""
+    """The store at `address`. Rank 0 hosts it there, on no other interface; the others wait for it."""
     timeout = timedelta(seconds=timeout_seconds)
     if rank != ROOT:
         return SignedStore(TCPStore(address, port, is_master=False, timeout=timeout), secret)
@@ -43,7 +43,7 @@ def open_store(rank: int, address: str, port: int, secret: str, timeout_seconds:
 
 
 class SignedStore(Store):
-    """The values of `inner`, signed. torch's process groups call it as they call any store; counters are not signed."""
+    """Signs the values of the store `inner`. torch's process groups use it like any store; counters are not signed."""
 
     def __init__(self, inner: Any, secret: str) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class SignedStore(Store):
         self._inner.set(key, self._signature(key, content) + content)
 
     def get(self, key: str) -> bytes:
-        """Raises `TransferError` for a value that nobody of this run wrote."""
+        """Raises `TransferError` for a value without this run's signature."""
         value = bytes(self._inner.get(key))
         signature, content = value[:SIGNATURE_BYTES], value[SIGNATURE_BYTES:]
         if not hmac.compare_digest(signature, self._signature(key, content)):

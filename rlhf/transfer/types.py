@@ -1,4 +1,4 @@
-"""What a transfer of weights speaks of: tensors, where its members meet, and what tells them from others."""
+"""Data types of a weight transfer: tensors, and the rendezvous with the secret that identifies its members."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a publish will send, in order. Engines acknowledge it before any byte moves."""
+    """What a weight sync will send, in order. Engines acknowledge it before any data is sent."""
 
     tensors: tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """Where processes of one run meet, and the `secret` that tells them from others."""
+    """Where processes of one run meet, and the `secret` by which they recognise each other."""
 
     address: str
     port: int
@@ -32,10 +32,10 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """Where the members of a weight-transfer group meet. Rank 0 is the learner's; engines follow from 1.
+    """Rendezvous of a weight-transfer group. Rank 0 is the learner's; the engines' ranks start at 1.
 
-    `bucket_bytes` is what all members must agree on: tensors travel in packed buckets of about this size. `secret` is
-    what nobody else knows; with nccl its unique id, in base64, which says where to meet too.
+    All members must agree on `bucket_bytes`: tensors are sent in packed buckets of about this size. `secret` is known
+    to the members only. With nccl it is nccl's unique id, in base64, which also contains the address.
     """
 
     backend: str

@@ -23,7 +23,7 @@ class FamilyLearner(TorchLearner):
 
     def __init__(self, folder: Path, *, attention: str, lora: LoraConfig | None = None) -> None:
         self.attention, self.lora = attention, lora
-        self.form = lora.publish if lora else "merged"
+        self.form = lora.weight_sync if lora else "merged"
         super().__init__(folder, "float32")
         self.policy = PolicyModel(self.model)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from rlhf.errors import ConfigError, EngineBroken, ModelError, PublishError, TransferError
+from rlhf.errors import ConfigError, EngineBroken, ModelError, TransferError, WeightSyncError
 from rlhf.models.attention import decoder_of
 from rlhf.models.config import LoraConfig
 from rlhf.models.lora import lora_for_model
@@ -22,9 +22,9 @@ from rlhf.models.policy import PolicyModel, hidden_states, logits_of
 from rlhf.models.probe import check_packed_forward
 from rlhf.models.scalar import HEAD, ScalarHead, load_scalar
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer import weights
-from rlhf.trainer.canary import canary, tolerance_for
-from rlhf.trainer.publish import Publisher
+from rlhf.trainer.rank import weights
+from rlhf.trainer.weight_sync.canary import canary, tolerance_for
+from rlhf.trainer.weight_sync.publish import Publisher
 from tests.architectures.cells import Cell
 from tests.architectures.families import SHAPE, Family, save
 from tests.architectures.learner import FamilyLearner
@@ -34,7 +34,7 @@ LENGTHS = (60, 52, 31)
 SHARED = 20
 """The second sequence begins with so many tokens of the first, and is a branch of it in the row."""
 Measure = Callable[[Family, Path], float]
-REFUSALS = (ModelError, ConfigError, PublishError, TransferError, EngineBroken)
+REFUSALS = (ModelError, ConfigError, WeightSyncError, TransferError, EngineBroken)
 
 
 def measure(family: Family, columns: Sequence[str] = ()) -> dict[str, Cell]:
@@ -135,9 +135,9 @@ def learner_of(family: Family, folder: Path, lora: LoraConfig | None = None) -> 
 
 
 def engine_after_update(family: Family, folder: Path, lora: LoraConfig | None = None) -> float:
-    """The largest difference of log-probs of engine and learner in nats, after the drill, an update and a publish."""
+    """The largest difference of log-probs of engine and learner in nats after the start check, an update and a sync."""
     learner = learner_of(family, folder, lora)
-    adapters = lora is not None and lora.publish == "adapter"
+    adapters = lora is not None and lora.weight_sync == "adapter"
     engine = _engine(folder, lora if adapters else None)
     try:
         return asyncio.run(_followed(learner, engine))
@@ -163,7 +163,7 @@ async def _followed(learner: FamilyLearner, engine: ThreadedEngine) -> float:
         phase_timeout_seconds=60,
     )
     await publisher.connect()
-    await publisher.drill()
+    await publisher.verify()
     learner.update(1e-2)
     await publisher.publish()
     gaps = []
@@ -198,9 +198,9 @@ def numbers_of_row(family: Family, folder: Path) -> float:
     return float((packed - torch.cat([own[0], own[1][SHARED:], own[2]])).abs().max())
 
 
-def with_lora(publish: str) -> Measure:
+def with_lora(form: str) -> Measure:
     def of(family: Family, folder: Path) -> float:
-        lora = lora_for_model(LoraConfig.model_validate({"rank": 4, "alpha": 6, "publish": publish}), str(folder))
+        lora = lora_for_model(LoraConfig.model_validate({"rank": 4, "alpha": 6, "weight_sync": form}), str(folder))
         return engine_after_update(family, folder, lora)
 
     return of

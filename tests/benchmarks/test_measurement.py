@@ -22,7 +22,7 @@ from benchmarks.end_to_end.workload import (
     reward,
 )
 from rlhf.errors import DeadlinePassed
-from rlhf.runs.records import EpisodeRecord, Fate
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from rlhf.runs.tracing import Span
 
 
@@ -112,7 +112,13 @@ def test_trl_can_cut_an_update_into_its_batches(batches: dict[str, int]) -> None
 def trained(ordinal: int, sample: int, tokens: int) -> EpisodeRecord:
     versions: list[int | None] = [None, None, *([0] * tokens)]
     return EpisodeRecord(
-        ordinal=ordinal, sample=sample, task="t", fate=Fate.TRAINED, admitted_version=0, prompt=[], versions=versions
+        ordinal=ordinal,
+        sample=sample,
+        task="t",
+        outcome=EpisodeOutcome.TRAINED,
+        admitted_version=0,
+        prompt=[],
+        versions=versions,
     )
 
 
@@ -131,14 +137,14 @@ def test_the_table_shows_a_dash_for_what_a_side_does_not_have() -> None:
 
 
 def test_only_the_measured_updates_count_and_overlapping_groups_count_once() -> None:
-    spans = [Span(name="publish", start=start, seconds=1.0) for start in (0.0, 9.0, 19.0, 29.0)]
+    spans = [Span(name="weight_sync", start=start, seconds=1.0) for start in (0.0, 9.0, 19.0, 29.0)]
     spans += [Span(name="train", start=start, seconds=4.0) for start in (5.0, 15.0, 25.0)]
     spans += [Span(name="wait", start=start, seconds=3.0) for start in (1.0, 11.0, 21.0)]
     spans += [Span(name="generate", start=8.0, seconds=4.0), Span(name="generate", start=11.0, seconds=3.0)]
     found = steady_state(spans, warmup=1, updates=1)
     assert found["update_seconds"] == pytest.approx(10.0)
     assert found["phase_seconds"] == pytest.approx(
-        {"generate": 4.0, "publish": 1.0, "train": 4.0, "wait": 3.0, "controller": 2.0}
+        {"generate": 4.0, "weight_sync": 1.0, "train": 4.0, "wait": 3.0, "controller": 2.0}
     )
 
 

@@ -51,7 +51,7 @@ def cpu_nodes(count: int, cpus: int = 64) -> tuple[Resources, ...]:
 def halves(nodes: int, learners: str) -> dict[str, Any]:
     """Half of the GPUs learn, the other half serves in engines of 4."""
     return {
-        "cluster.learners": learners,
+        "cluster.learner_placement": learners,
         "trainer.deepspeed.ranks": 4 * nodes,
         "trainer.deepspeed.gpus_per_rank": 1,
         "trainer.deepspeed.cpus_per_rank": 4,
@@ -76,7 +76,7 @@ MIXED = Case(
     title="4 x (96 cores, 8 GPUs), 2 x (96 cores, 4 GPUs), 2 x (64 cores)",
     settings=halves(4, "pack")
     | {
-        "environment.environment": "rlhf.env.tictactoe:TicTacToe",
+        "environment.environment": "recipes.tasks.tictactoe:TicTacToe",
         "environment.servers": 40,
         "environment.cpus_per_server": 4,
         "reward.kind": "environment",
@@ -92,7 +92,7 @@ TWO_SMALL = Case(
 TWO_SMALL_SPREAD = Case(
     name="quickstart_spread_over_two_nodes",
     title="2 x (2 cores), the quickstart with two ranks of a core, one on each",
-    settings={**TWO_SMALL.settings, "cluster.learners": "spread"},
+    settings={**TWO_SMALL.settings, "cluster.learner_placement": "spread"},
     nodes=cpu_nodes(2, cpus=2),
 )
 CASES = (

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rlhf.cluster.watch import telling_error, while_alive
-from rlhf.errors import DeadlinePassed, PublishError, WorkerDied
+from rlhf.errors import DeadlinePassed, WeightSyncError, WorkerDied
 
 
 class Cluster:
@@ -46,7 +46,7 @@ def test_a_death_is_told_before_a_named_failure_before_any_other() -> None:
 
 
 def test_a_death_is_told_rather_than_the_publish_that_it_broke() -> None:
-    death, publish = WorkerDied("engine-0", "x"), PublishError("engine-0", "prepare", 4, "engine-0 died: x")
+    death, publish = WorkerDied("engine-0", "x"), WeightSyncError("engine-0", "prepare", 4, "engine-0 died: x")
     publish.__cause__ = death
     assert telling_error(ExceptionGroup("", [publish])) is death
     publish.__cause__ = DeadlinePassed("engine-0", 3)

@@ -75,6 +75,24 @@ class Litterer:
         subprocess.run(["sh", "-c", script], check=True)
 
 
+class Office:
+    """Has parts that are asked for what they can do."""
+
+    def __init__(self) -> None:
+        self._calculator = Calculator(0)
+
+    def opens(self, hours: int, minutes: int = 0) -> str:
+        return f"{hours}:{minutes}"
+
+    @property
+    def calculator(self) -> Calculator:
+        return self._calculator
+
+    @property
+    def closed(self) -> Calculator:
+        raise RuntimeError("the office is closed")
+
+
 class Stubborn:
     """Cannot be constructed."""
 

@@ -100,10 +100,19 @@ def test_a_checkpoint_given_for_a_model_points_to_the_model_inside(rlhf: Command
     assert f"did you mean {inside}" in error
 
 
-def test_held_out_problems_of_the_training_fold_are_refused(rlhf: Command, recipe: Path):
-    made = ("data.train.path=null", "data.train.sorting.digits=5", "data.eval.sorting.digits=5")
-    error = refusal(rlhf, recipe, *made)
-    assert "data.eval.sorting.fold" in error
+def test_held_out_tasks_that_are_made_as_those_of_training_are_refused(rlhf: Command, recipe: Path):
+    name = "recipes.tasks.sorting:tasks"
+    error = refusal(rlhf, recipe, "data.train.path=null", f"data.train.tasks={name}", f"data.eval.tasks={name}")
+    assert f"data.eval.arguments are those of data.train, so {name} makes the same tasks" in error
+
+
+def test_an_argument_that_a_function_of_tasks_does_not_take_is_told_with_those_that_it_takes(
+    rlhf: Command, recipe: Path
+):
+    own = ("data.train.path=null", "data.train.tasks=recipes.tasks.sorting:tasks", "data.train.arguments={row: 3}")
+    error = refusal(rlhf, recipe, *own)
+    assert "data.train.tasks is recipes.tasks.sorting:tasks" in error
+    assert "'row'; it takes digits, rows, split, seed" in error
 
 
 def test_a_negative_seed_is_refused(rlhf: Command, recipe: Path):
@@ -111,7 +120,7 @@ def test_a_negative_seed_is_refused(rlhf: Command, recipe: Path):
 
 
 @pytest.mark.parametrize(
-    "override", ["trainer.publish.backend=nccl", "trainer.publish.backend=ipc", "model.dtype=float16"]
+    "override", ["trainer.weight_sync.backend=nccl", "trainer.weight_sync.backend=ipc", "model.dtype=float16"]
 )
 def test_what_needs_a_gpu_is_refused_on_a_cpu(rlhf: Command, recipe: Path, override: str):
     key, _, value = override.partition("=")

@@ -100,10 +100,10 @@ def test_an_environment_is_described(rlhf: Command):
         ("{environment: a.b:C, servers: 3}", "on 3 servers of this run, in threads"),
         ("{urls: [http://127.0.0.1:1]}", "on servers that run already"),
         (
-            "{environment: a.b:C, cassette: {path: played.jsonl, mode: record}}",
+            "{environment: a.b:C, recording: {path: played.jsonl, mode: record}}",
             "beside the controller, in threads, recorded in played.jsonl",
         ),
-        ("{environment: a.b:C, cassette: {path: played.jsonl}}", "nowhere: played.jsonl answers for it"),
+        ("{environment: a.b:C, recording: {path: played.jsonl}}", "replayed from played.jsonl"),
     ],
 )
 def test_where_an_environment_runs_is_told(environment: str, told: str):

@@ -7,10 +7,10 @@ import pytest
 from rlhf.commands.program_check import program_check, rows_of, said_of
 from rlhf.commands.reward_check import run_reward_check
 from rlhf.errors import DataError
-from rlhf.reward.code_config import CodeRewardConfig
-from rlhf.reward.code_needs import needs_trust
-from rlhf.reward.code_tests import Asserts
-from rlhf.reward.hostile_programs import EMPTY, EXACTLY, GIVEN, NAN, hostile_programs
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.hostile_programs import EMPTY, EXACTLY, GIVEN, NAN, hostile_programs
+from rlhf.reward.code.needs import needs_trust
+from rlhf.reward.code.unit_tests import Asserts
 
 CONFIG = CodeRewardConfig(timeout_seconds=8, memory_mb=128)
 WEAK = {

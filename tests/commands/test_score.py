@@ -52,25 +52,25 @@ def test_a_reward_server_is_sent_what_was_asked(rlhf: Command, recipe: Path, tmp
     replies.write_text(json.dumps({"question": "1 + 1?", "answer": "2", "response": "2"}) + "\n")
     exact = reward_app(make_reward(RewardConfig()), RewardServerSettings(name="exact"))
     with running(exact) as url:
-        keys = ("reward.kind=remote", f"reward.remote.url={url}", "reward.remote.shape=slime")
+        keys = ("reward.kind=remote", f"reward.remote.url={url}", "reward.remote.api=slime")
         ended = rlhf(
-            "score", recipe, replies, *keys, f"reward.cassette.path={tmp_path}/tape", "reward.cassette.mode=record"
+            "score", recipe, replies, *keys, f"reward.recording.path={tmp_path}/tape", "reward.recording.mode=record"
         )
     assert json.loads(ended.stdout)["reward"] == 1.0
     assert '"prompt\\": \\"1 + 1?\\"' in (tmp_path / "tape").read_text()
-    replayed = rlhf("score", recipe, replies, *keys, f"reward.cassette.path={tmp_path}/tape")
+    replayed = rlhf("score", recipe, replies, *keys, f"reward.recording.path={tmp_path}/tape")
     assert replayed.stdout == ended.stdout
     replies.write_text(json.dumps({"question": "1 + 2?", "answer": "3", "response": "3"}) + "\n")
-    another = rlhf("score", recipe, replies, *keys, f"reward.cassette.path={tmp_path}/tape")
+    another = rlhf("score", recipe, replies, *keys, f"reward.recording.path={tmp_path}/tape")
     assert another.returncode == 2
     assert "no answer left" in another.stderr
 
 
-def test_a_token_or_a_cassette_that_is_not_there_is_known_before_anything_starts(rlhf: Command, recipe: Path):
+def test_a_token_or_a_recording_that_is_not_there_is_known_before_anything_starts(rlhf: Command, recipe: Path):
     remote = ("reward.kind=remote", "reward.remote.url=http://127.0.0.1:9")
     ended = rlhf("check", recipe, *remote, "reward.remote.token_env=NO_SUCH_TOKEN")
     assert ended.returncode == 2
     assert "NO_SUCH_TOKEN names a token and is empty" in ended.stderr
-    ended = rlhf("check", recipe, *remote, "reward.cassette.path=nowhere.jsonl")
+    ended = rlhf("check", recipe, *remote, "reward.recording.path=nowhere.jsonl")
     assert ended.returncode == 2
-    assert "no such cassette" in ended.stderr
+    assert "no such recording" in ended.stderr

@@ -18,6 +18,7 @@ from rlhf.types import Message, Scored, Task
 from tests.models.vocabularies import tokenizer_of
 from tests.models.wire import WIRES
 from tests.reward.test_model import FakeWorker, trajectory
+from tests.small_tasks import sorting
 
 
 class Hanging:
@@ -46,10 +47,10 @@ class Cluster:
 
 async def test_a_reward_model_among_the_parts_of_a_reward_gets_its_workers(tmp_path: Path) -> None:
     parts = {"rule": {"kind": "exact"}, "taste": {"kind": "model", "model": "somebody/taste", "weight": 0.5}}
-    values = {"model": {"tiny": {}}, "data": {"train": {"sorting": {}}}, "reward": {"kind": "combined", "parts": parts}}
+    values = {"model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "combined", "parts": parts}}
     recipe, cluster = build(Recipe, values), Cluster()
     assert [role.name for role in reward_roles(recipe)] == [REWARD]
-    reward = await spawn_reward(recipe, cluster, "policy", tmp_path)  # type: ignore[arg-type]
+    reward = await spawn_reward(recipe.reward, cluster, "policy", tmp_path, trust_remote_code=False)  # type: ignore[arg-type]
     await reward.start()
     (score,) = await reward(Task(id="t", messages=(), answer="x"), [trajectory(7)])
     assert score == Scored(value=3.5, parts={"rule": 0.0, "taste": 7.0})
@@ -61,7 +62,7 @@ async def test_a_question_that_the_chat_template_refuses_ends_a_run_before_an_en
     [gemma] = [wire for wire in WIRES if wire.name == "gemma"]
     tokenizer_of("byte-level BPE", gemma).save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "gemma2"}')
-    recipe = build(Recipe, {"model": {"path": str(tmp_path)}, "data": {"train": {"sorting": {}}}})
+    recipe = build(Recipe, {"model": {"path": str(tmp_path)}, "data": {"train": sorting()}})
     asked, ruled = Message(role="user", content="2?"), Message(role="system", content="Be brief.")
     loaded = {"train": [Task(id="a", messages=(asked,)), Task(id="b", messages=(ruled, asked))], "seeds": []}
     serving = started_serving(

@@ -120,12 +120,12 @@ def test_a_run_that_went_well_but_for_its_summary_did_not_go_well(
 def test_the_summary_is_written_before_the_records_of_what_was_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlhf.controller.episode_log.Ledger.close", full)
+    monkeypatch.setattr("rlhf.controller.episode_log.EpisodeLog.close", full)
     ended(tmp_path / "run", Sat())
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    accounts = summary["sample_accounts"]
-    assert accounts["in_flight"] == 2 * summary["group_accounts"]["in_flight"]
-    assert accounts["admitted"] == sum(count for fate, count in accounts.items() if fate != "admitted")
+    accounts = summary["sample_counts"]
+    assert accounts["in_flight"] == 2 * summary["group_counts"]["in_flight"]
+    assert accounts["admitted"] == sum(count for outcome, count in accounts.items() if outcome != "admitted")
 
 
 def test_a_run_that_lost_its_folder_writes_nothing_more_into_it(

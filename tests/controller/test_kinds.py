@@ -13,14 +13,16 @@ from rlhf.recipe.kinds import FROM_DATA, start_of
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.preflight import check_episodes, check_pieces
 from rlhf.recipe.schema import Recipe
+from tests.small_tasks import sorting, sorting_pairs
 
-SORTING = {"sorting": {"digits": 5}}
-HELD_OUT = {"sorting": {"digits": 5, "fold": "eval"}}
+SORTING = sorting(digits=5)
+HELD_OUT = sorting(digits=5, split="eval")
 EXACT = {"kind": "exact"}
 
 
 def recipe(kind: str, *, data: dict[str, Any] | None = None, **parts: Any) -> Recipe:
-    return recipe_from({"kind": kind, "model": {"tiny": {}}, "data": data or {"train": SORTING}, **parts}).recipe
+    data = data or {"train": sorting_pairs() if kind == "preference" else SORTING}
+    return recipe_from({"kind": kind, "model": {"tiny": {}}, "data": data, **parts}).recipe
 
 
 def refusal(kind: str, **parts: Any) -> str:
@@ -111,7 +113,7 @@ class TestPreference:
 
 def test_a_judge_that_compares_needs_two_replies_to_a_problem() -> None:
     judge = {"kind": "judge", "judge": {"url": "http://h", "model": "m", "mode": "pairwise"}}
-    held_out = {"sorting": {"digits": 5, "fold": "eval"}}
+    held_out = sorting(digits=5, split="eval")
     asked = {"train": SORTING, "eval": held_out}
     assert "data.eval.samples is 1, but reward.judge.mode: pairwise" in refusal("rl", data=asked, reward=judge)
     assert recipe(
@@ -126,7 +128,7 @@ class TestOwn:
 
     def test_a_kind_that_is_none_is_refused_with_those_that_are(self):
         assert "kind: is none of rl, distill, offline, sft" in refusal("slf")
-        assert "kind_arguments are those of a kind of your own; kind is sft" in refusal("sft", kind_arguments={"a": 1})
+        assert "kind_arguments are those of a kind of your own; kind is rl" in refusal("rl", kind_arguments={"a": 1})
 
     def test_one_that_cannot_be_called_is_refused_before_anything_starts(self):
         with pytest.raises(ConfigError, match="kind is json:dumps, which cannot be called with 4 values"):

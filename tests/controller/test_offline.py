@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.controller.offline import OfflineTrainer, Recording, check_fit, read_recording
+from rlhf.controller.offline import OfflineTrainer
 from rlhf.data.order import TaskOrder
 from rlhf.errors import DataError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.records import records_in_flight
+from rlhf.trainer.offline import Recording, check_fit, read_recording
 from rlhf.types import Group, Scored, TrainedSample, Updated
 from tests.trainer.made import made_groups, without_score
 
@@ -56,21 +57,21 @@ def ordinals(groups: Sequence[Group]) -> list[int]:
 
 
 def test_a_group_needs_two_survivors_as_in_the_run_that_played_it(file: Path) -> None:
-    recording = read_recording(recipe(), file)
+    recording = read_recording(recipe().trainer, file)
     assert ordinals(recording.sound) == [0, 1]
     assert ordinals(recording.failed) == [2, 3]
     assert recording.describe() == "2 recorded groups to learn from, 2 failed"
 
 
 def test_groups_with_equal_rewards_are_left_out_where_the_recipe_filters_them(file: Path) -> None:
-    recording = read_recording(recipe(filter={"equal_rewards": True}), file)
+    recording = read_recording(recipe(filter={"equal_rewards": True}).trainer, file)
     assert (ordinals(recording.sound), ordinals(recording.filtered)) == ([0], [1])
 
 
 def test_remax_needs_the_greedy_episodes(file: Path) -> None:
     remax = recipe(advantage={"estimator": "remax"}, loss={"policy": "ppo"})
     with pytest.raises(DataError, match="compares with a greedy episode"):
-        read_recording(remax, file)
+        read_recording(remax.trainer, file)
 
 
 def test_episodes_of_another_model_are_refused() -> None:

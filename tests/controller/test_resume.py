@@ -18,8 +18,9 @@ from rlhf.runs.folder import RunFolder
 from rlhf.trainer.buffer import Accounts
 from rlhf.trainer.checkpoint import read_checkpoint, write_checkpoint
 from rlhf.types import Written
+from tests.small_tasks import sorting
 
-RECIPE = {"name": "t", "model": {"tiny": {}}, "data": {"train": {"sorting": {}}}, "reward": {"kind": "exact"}}
+RECIPE = {"name": "t", "model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "exact"}}
 GROUPS = Accounts(admitted=20, trained=16, filtered=3, failed=1, in_flight=0)
 RESULT = SetResult(name="held_out", reward=0.5, problems=4, distinct_answers=3, metrics={"avg@1": 0.5}, groups=())
 

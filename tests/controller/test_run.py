@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from rlhf.controller.callbacks import Checkpoints, Evaluations, Preemption
-from rlhf.controller.common_callbacks import BestCheckpoint, EarlyStopping
 from rlhf.controller.context import RunContext, begin, run_folder
-from rlhf.controller.own_callbacks import own_callbacks
 from rlhf.controller.preemption import Leaving
+from rlhf.controller.provided_callbacks import BestCheckpoint, EarlyStopping
 from rlhf.controller.run import Boundary, Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.train import reports
+from rlhf.controller.user_callbacks import user_callbacks
 from rlhf.errors import CallbackFailed, ConfigError
 from rlhf.recipe.loading import recipe_from
 from rlhf.rollout.evaluation import Evaluation, EvaluationFailed, SetResult
@@ -25,8 +25,9 @@ from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.summary import Summary
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView, UpdateLine
+from tests.small_tasks import sorting
 
-SORTING = {"model": {"tiny": {}}, "data": {"train": {"sorting": {}}}, "reward": {"kind": "exact"}}
+SORTING = {"model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "exact"}}
 
 
 def result(name: str, reward: float, **metrics: float) -> SetResult:
@@ -123,7 +124,7 @@ class Made:
         )  # fmt: skip
         begin(context, {})
         self.kind.learner.version = point.version if point else 0
-        own = own_callbacks((), callbacks)
+        own = user_callbacks((), callbacks)
         self.run = Run(context, kind, (Preemption(), Checkpoints(), *own, Evaluations(), reports(context)), began={})
 
     async def finish(self) -> Summary:
@@ -270,12 +271,12 @@ async def test_what_a_callback_raises_ends_the_run_with_its_name(tmp_path: Path)
     ("given", "refusal"),
     [
         ("EarlyStopping", "not of the form module:Class"),
-        ("rlhf.controller.common_callbacks:Best", "cannot be made: Best.__init__.. missing 1 required"),
-        ({"call": "rlhf.controller.common_callbacks:Best", "arguments": {"metric": "x"}}, "is no rlhf.Callback"),
-        ({"call": "rlhf.controller.common_callbacks:EarlyStopping", "arguments": {"patient": 1}}, "patient"),
+        ("rlhf.controller.provided_callbacks:Best", "cannot be made: Best.__init__.. missing 1 required"),
+        ({"call": "rlhf.controller.provided_callbacks:Best", "arguments": {"metric": "x"}}, "is no rlhf.Callback"),
+        ({"call": "rlhf.controller.provided_callbacks:EarlyStopping", "arguments": {"patient": 1}}, "patient"),
         ("rlhf.nowhere:Class", "cannot be imported"),
     ],
 )
 def test_a_callback_that_is_none_is_refused_in_a_line(given: Any, refusal: str) -> None:
     with pytest.raises(ConfigError, match=refusal):
-        own_callbacks(recipe_from({**SORTING, "callbacks": [given]}).recipe.callbacks)
+        user_callbacks(recipe_from({**SORTING, "callbacks": [given]}).recipe.callbacks)

@@ -9,10 +9,11 @@ import pytest
 from rlhf.config import build, merge, parse_override
 from rlhf.data.config import DataConfig
 from rlhf.errors import ConfigError
+from tests.small_tasks import sorting
 
 ROWS = {"path": "rows.jsonl"}
-MADE: dict[str, Any] = {"sorting": {}}
-HELD_OUT: dict[str, Any] = {"sorting": {"fold": "eval"}}
+MADE = sorting()
+HELD_OUT = sorting(split="eval")
 
 
 def data(train: Any = ROWS, **settings: Any) -> DataConfig:
@@ -62,12 +63,6 @@ def test_an_override_of_a_list_by_one_dataset_replaces_the_list() -> None:
     assert list(overridden({"train": [ROWS, ROWS]}, "train.path=one.jsonl").train_sets) == ["data.train"]
 
 
-def test_the_made_task_is_what_a_warm_up_shows_only_where_it_is_alone() -> None:
-    assert data(MADE).made is not None
-    assert data([MADE, ROWS]).made is None
-    assert data().made is None
-
-
 @pytest.mark.parametrize(
     ("train", "words"),
     [
@@ -97,10 +92,25 @@ def test_wrong_evaluation_sets_are_refused_in_one_line(sets: Any, words: str) ->
     assert words in refused(eval=sets)
 
 
-def test_held_out_problems_of_the_training_fold_are_refused_in_every_set() -> None:
+def test_held_out_tasks_that_are_made_as_those_of_training_are_refused_in_every_set() -> None:
     assert data([ROWS, MADE], eval={"easy": HELD_OUT, "hard": HELD_OUT})
     message = refused([ROWS, MADE], eval={"easy": HELD_OUT, "hard": MADE})
-    assert message.startswith("data.eval.hard.sorting.fold is train")
+    assert message.startswith("data.eval.hard.arguments are those of data.train")
+    assert data(MADE, eval=MADE | {"trained_on": True})
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        (MADE | ROWS, "exactly one of path"),
+        (ROWS | {"arguments": {"rows": 3}}, "arguments are those of tasks, a function, and there is none"),
+        ({"tasks": "recipes.tasks.sorting"}, "tasks is 'recipes.tasks.sorting'; give module:function"),
+        (MADE | {"split": "eval"}, "split is for rows of a dataset"),
+        (MADE | {"system_prompt": "Be brief."}, "system_prompt is for rows of a dataset"),
+    ],
+)
+def test_what_does_not_go_with_tasks_of_one_s_own_is_refused(train: dict[str, Any], words: str) -> None:
+    assert words in refused(train)
 
 
 def test_what_the_renderer_itself_says_to_the_template_is_refused() -> None:

@@ -13,6 +13,7 @@ from rlhf.data.preference import PreferencePair
 from rlhf.data.tasks import load_sets
 from rlhf.errors import DataError
 from rlhf.types import Message
+from tests.small_tasks import sorting
 
 
 def rows(folder: Path, name: str, *questions: str) -> str:
@@ -42,7 +43,7 @@ def test_problems_in_both_are_counted_once_and_told(tmp_path: Path) -> None:
 
 def test_sets_that_share_nothing_need_no_words(tmp_path: Path) -> None:
     assert told(DataConfig(train={"path": rows(tmp_path, "a", "x")}, eval={"path": rows(tmp_path, "b", "y")})) == []
-    made = {"sorting": {"rows": 512}}, {"sorting": {"rows": 512, "fold": "eval"}}
+    made = sorting(rows=512), sorting(rows=512, split="eval")
     assert told(DataConfig(train=made[0], eval=made[1])) == []
     assert told(DataConfig(train={"seeds": 4}, eval={"seeds": 4})) == [], "an environment asks other questions of each"
 

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from rlhf.config import build
-from rlhf.data.config import DatasetConfig, SortingConfig
+from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import PreferencePair, Useless, pair_from_row
-from rlhf.data.preference_sorting import faults, pairs
-from rlhf.data.sorting import fold_of
 from rlhf.data.sources import load_pairs, load_tasks
 from rlhf.errors import ConfigError, DataError
 from rlhf.recipe.preflight import check_dataset
@@ -154,39 +152,6 @@ def test_real_pairs_are_read_and_the_few_useless_ones_counted() -> None:
     assert found.dropped == {Useless.EMPTY: 4, Useless.APART: 5}
     assert all(pair.prompt[-1].role == "user" for pair in found.pairs)
     assert "Human:" not in found.pairs[0].prompt[0].content
-
-
-MADE = SortingConfig(rows=2000)
-
-
-def test_the_chosen_reply_of_a_made_pair_has_fewer_faults() -> None:
-    for made in pairs(MADE):
-        answer = "".join(sorted(made.prompt[0].content))
-        assert faults(made.chosen, answer) < faults(made.rejected, answer)
-
-
-def test_made_pairs_are_easy_and_hard() -> None:
-    gaps = []
-    for made in pairs(MADE):
-        answer = "".join(sorted(made.prompt[0].content))
-        gaps.append(faults(made.rejected, answer) - faults(made.chosen, answer))
-    assert sum(gap == 1 for gap in gaps) > len(gaps) / 20
-    assert sum(gap >= 8 for gap in gaps) > len(gaps) / 5
-    assert sum(made.chosen == "".join(sorted(made.prompt[0].content)) for made in pairs(MADE)) < 0.7 * len(gaps)
-
-
-def test_faults_count_wrong_order_and_wrong_digits() -> None:
-    assert [faults(reply, "12345") for reply in ("12345", "21345", "54321", "1234", "123455", "12344", "")] == [
-        0, 1, 10, 5, 5, 10, 25,
-    ]  # fmt: skip
-
-
-def test_held_out_pairs_ask_about_other_problems_and_a_seed_draws_the_same_for_ever() -> None:
-    held_out = pairs(MADE.model_copy(update={"fold": "eval"}))
-    assert {fold_of(made.prompt[0].content) for made in held_out} == {"eval"}
-    assert {fold_of(made.prompt[0].content) for made in pairs(MADE)} == {"train"}
-    assert pairs(MADE) == pairs(MADE)
-    assert pairs(MADE) != pairs(MADE.model_copy(update={"seed": 1}))
 
 
 def test_before_a_run_the_first_row_is_looked_at_as_a_pair(tmp_path: Path) -> None:

@@ -24,8 +24,9 @@ from typer.core import TyperGroup
 from rlhf.cli import app
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
-from rlhf.runs.records import EpisodeRecord, Fate, as_row
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, as_row
 from tests.docs.blocks import PAGES, ROOT, Block, Said, blocks, commands
+from tests.small_tasks import sorting
 from tests.warm.command_line import rlhf
 
 BLOCKS = blocks()
@@ -123,7 +124,7 @@ def test_a_recipe_or_a_part_of_one_is_taken(block: Block, tmp_path: Path) -> Non
         values["model"] = {} if "tiny" in (model := values.get("model", {})) else {"path": "owner/model"}
         values["model"] |= model
         if values.get("kind", "rl") in TRAINED_ON:
-            values["data"] = {"train": {"sorting": {}}} | values.get("data", {})
+            values["data"] = {"train": sorting()} | values.get("data", {})
     (tmp_path / "part.yaml").write_text(yaml.safe_dump(values))
     load_recipe(tmp_path / "part.yaml")
 
@@ -201,7 +202,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: Block) -> Pat
     run = tmp_path / "runs" / "quickstart"
     run.mkdir(parents=True)
     record = EpisodeRecord(
-        ordinal=0, sample=0, task="t", fate=Fate.TRAINED, admitted_version=0, reward=1.0, response="12345",
+        ordinal=0, sample=0, task="t", outcome=EpisodeOutcome.TRAINED, admitted_version=0, reward=1.0, response="12345",
         prompt=[{"role": "user", "content": "52431"}],
     )  # fmt: skip
     (run / "episodes.jsonl").write_text(json.dumps(as_row(record)) + "\n")

@@ -19,7 +19,7 @@ from tests.warm import client as warm
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "recipes" / "quickstart.yaml"
 RUN_SECONDS = scaled(240)
-SMALL = ("trainer.groups_per_update=8", "trainer.group_size=4", "trainer.eval_every=0", "data.eval.sorting.rows=32")
+SMALL = ("trainer.groups_per_update=8", "trainer.group_size=4", "trainer.eval_every=0", "data.eval.arguments.rows=32")
 """Overrides of the quickstart for tests that look at the machinery and not at what is learnt."""
 
 

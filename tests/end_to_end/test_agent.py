@@ -11,7 +11,7 @@ from tests.end_to_end.running import Run, largest_difference, train
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(400)]
 AGENT = (
     "agent.program=tests.end_to_end.agents:sorts", "reward.kind=environment", "cluster.kind=local",
-    "trainer.updates=5", "trainer.groups_per_update=32", "trainer.eval_every=5", "data.eval.sorting.rows=128",
+    "trainer.updates=5", "trainer.groups_per_update=32", "trainer.eval_every=5", "data.eval.arguments.rows=128",
 )  # fmt: skip
 
 
@@ -27,7 +27,7 @@ def test_it_learns_what_the_agent_rewards(run: Run) -> None:
 
 
 def test_every_episode_was_driven_by_the_agent_and_the_accounts_balance(run: Run) -> None:
-    accounts = run.summary["sample_accounts"]
+    accounts = run.summary["sample_counts"]
     assert accounts.pop("admitted") == sum(accounts.values()) == len(run.episodes) == 5 * 32 * 8
     assert accounts["failed"] == 0
     for episode in run.episodes:

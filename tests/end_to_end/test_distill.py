@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf.data.config import SortingConfig
-from rlhf.data.sorting import sorting_tasks
+from recipes.tasks import sorting
 from rlhf.models.chat import prompt_ids
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import load_policy, load_tokenizer
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.engine
 
 UPDATES = 6
 TOKENS = 6
-TASK = SortingConfig(digits=3, rows=256)
+TASK = {"digits": 3, "rows": 256}
 SMALL = TinyModelConfig(hidden_size=64, intermediate_size=128, heads=2, kv_heads=1)
 
 
@@ -28,7 +27,7 @@ def talker(folder: Path, share: float) -> Path:
     """A model that has learnt to say the first of two tokens with probability `share`, whatever it is asked."""
     path = save_tiny(SMALL, 0, folder)
     model, tokenizer = load_policy(str(path)), load_tokenizer(str(path))
-    prompts = np.array([prompt_ids(tokenizer, task.messages) for task in sorting_tasks(TASK)])
+    prompts = np.array([prompt_ids(tokenizer, task.messages) for task in sorting.tasks(**TASK)])
     optimizer, rng = torch.optim.AdamW(model.parameters(), lr=1e-2), np.random.default_rng(0)
     for _ in range(60):
         said = np.where(rng.random((16, TOKENS)) < share, 50, 51)
@@ -46,7 +45,7 @@ def recipe_in(folder: Path) -> Path:
     recipe.write_text(f"""
 kind: distill
 model: {{path: {talker(folder / "student", 0.5)}}}
-data: {{train: {{sorting: {TASK.model_dump()}}}}}
+data: {{train: {{tasks: recipes.tasks.sorting:tasks, arguments: {TASK}}}}}
 sampling: {{max_tokens: {TOKENS}}}
 trainer:
   reference_path: {talker(folder / "teacher", 0.95)}

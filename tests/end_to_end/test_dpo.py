@@ -17,7 +17,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     policy = save_tiny(TinyModelConfig(hidden_size=64, intermediate_size=128, layers=1), 0, folder / "policy")
     return train(
         folder / "run", folder, "cluster.kind=local", "model.tiny=null", "model.warmup=null", f"model.path={policy}",
-        "trainer.updates=12", "trainer.groups_per_update=32", "trainer.eval_every=6", "data.eval.sorting.rows=64",
+        "trainer.updates=12", "trainer.groups_per_update=32", "trainer.eval_every=6", "data.eval.arguments.rows=64",
         "trainer.optimizer.warmup_steps=0", "trainer.optimizer.learning_rate=1e-3",
         recipe=ROOT / "recipes" / "dpo.yaml",
     )  # fmt: skip

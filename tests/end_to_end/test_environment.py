@@ -14,7 +14,7 @@ RECIPE = ROOT / "recipes" / "tool_calculator.yaml"
 SMALL = (
     "trainer.updates=2", "trainer.groups_per_update=4", "trainer.group_size=4", "trainer.eval_every=0",
     "data.eval.seeds=8", "model.warmup.updates=25", "model.warmup.batch_size=16", "cluster.kind=local",
-    "environment.arguments.digits=3",
+    "environment.arguments.digits=3", "model.warmup.arguments.digits=3",
 )  # fmt: skip
 """With the environment's own defaults for its arguments, so that a run without any has the same demonstrations."""
 
@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
 
 
 def test_it_trains_and_the_accounts_balance(run: Run) -> None:
-    accounts = run.summary["sample_accounts"]
+    accounts = run.summary["sample_counts"]
     assert (run.summary["outcome"], run.summary["updates"]) == ("finished", 2)
     assert accounts.pop("admitted") == sum(accounts.values()) == 32
     assert run.metrics[-1]["environment/turns_mean"] >= 1

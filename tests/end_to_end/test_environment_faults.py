@@ -27,13 +27,13 @@ async def test_it_goes_on_to_its_end_and_its_books_balance(tmp_path: Path, cache
             patience = ("environment.turn_timeout_seconds=6", "environment.start_timeout_seconds=20")
             changes = (*SMALL, *served, *patience, "trainer.updates=4")
             run = await asyncio.to_thread(train, tmp_path / "run", cache, *changes, recipe=RECIPE)
-    accounts, groups = run.summary["sample_accounts"], run.summary["group_accounts"]
+    accounts, groups = run.summary["sample_counts"], run.summary["group_counts"]
     assert (run.summary["outcome"], run.summary["updates"]) == ("finished", 4)
     assert accounts["admitted"] == sum(accounts.values()) - accounts["admitted"] == 4 * groups["admitted"]
     assert groups["admitted"] == sum(groups.values()) - groups["admitted"]
     assert groups["trained"] == 16
     assert {fate for fate, _ in proxy.applied} >= {"drop", "refuse", "raise"}
-    failed = [episode for episode in run.episodes if episode.fate == "failed"]
+    failed = [episode for episode in run.episodes if episode.outcome == "failed"]
     raised = proxy.applied["raise", "observation"] + proxy.applied["raise", "frame"]
     assert [episode.failure_kind for episode in failed] == ["environment_raised"] * raised
     assert {episode.reward for episode in failed} == {None}

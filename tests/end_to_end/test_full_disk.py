@@ -15,8 +15,8 @@ from tests.end_to_end.running import QUICKSTART, ROOT, RUN_SECONDS, SMALL, Run, 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 OPTIONS = (
-    *SMALL, "cluster.kind=local", "trainer.save_every=1", "trainer.publish.drill=false", "trainer.keep_checkpoints=9",
-    "data.eval=null",
+    *SMALL, "cluster.kind=local", "trainer.save_every=1", "trainer.weight_sync.verify_at_start=false",
+    "trainer.keep_checkpoints=9", "data.eval=null",
 )  # fmt: skip
 
 

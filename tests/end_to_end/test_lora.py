@@ -27,11 +27,11 @@ MOVING = (
 """A random model and a reward that varies: nothing is learnt, and every update moves the adapters."""
 
 
-@pytest.mark.parametrize("publish", ["adapter", pytest.param("merged", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("form", ["adapter", pytest.param("merged", marks=pytest.mark.slow)])
 def test_engine_and_learner_agree_on_every_token_while_adapters_change_under_running_requests(
-    tmp_path: Path, cache: Path, publish: str
+    tmp_path: Path, cache: Path, form: str
 ) -> None:
-    run = train(tmp_path / "run", cache, *MOVING, LOCAL, f"model.lora.publish={publish}", recipe=RECIPE)
+    run = train(tmp_path / "run", cache, *MOVING, LOCAL, f"model.lora.weight_sync={form}", recipe=RECIPE)
     assert largest_difference([fresh(episode) for episode in run.episodes]) <= 1e-4
     assert largest_difference(run.episodes) > 1e-2, "older tokens are of other adapters: every update moved them"
     assert any(len(set(versions(episode))) > 1 for episode in run.episodes), "some episode was sampled by two versions"
@@ -50,7 +50,7 @@ def fresh(episode: EpisodeRecord) -> EpisodeRecord:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("publish", ["merged", "adapter"])
-def test_the_recipe_raises_the_held_out_reward(tmp_path: Path, cache: Path, publish: str) -> None:
-    run = train(tmp_path / "run", cache, f"model.lora.publish={publish}", recipe=RECIPE)
+@pytest.mark.parametrize("form", ["merged", "adapter"])
+def test_the_recipe_raises_the_held_out_reward(tmp_path: Path, cache: Path, form: str) -> None:
+    run = train(tmp_path / "run", cache, f"model.lora.weight_sync={form}", recipe=RECIPE)
     assert run.summary["eval_reward_end"] - run.summary["eval_reward_start"] >= 0.3

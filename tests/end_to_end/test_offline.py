@@ -9,6 +9,7 @@ import pytest
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from tests.end_to_end.running import Run, train
+from tests.small_tasks import sorting
 
 pytestmark = pytest.mark.engine
 
@@ -49,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def recorded(folder: Path) -> Run:
-    recipe = recipe_in(folder, "rl", "{train: {sorting: {digits: 3, rows: 64}}}")
+    recipe = recipe_in(folder, "rl", f"{{train: {sorting(digits=3, rows=64)}}}")
     return train(folder / "recorded", folder / "models", *MORE, recipe=recipe)
 
 
@@ -79,5 +80,5 @@ def test_its_books_hold_every_recorded_episode(replayed: Run) -> None:
     summary = replayed.summary
     assert summary["outcome"] == "finished"
     assert summary["samples"] == 48
-    assert summary["group_accounts"] == {"admitted": 12, "trained": 12, "filtered": 0, "failed": 0, "in_flight": 0}
-    assert summary["sample_accounts"]["trained"] == summary["sample_accounts"]["admitted"] == 48
+    assert summary["group_counts"] == {"admitted": 12, "trained": 12, "filtered": 0, "failed": 0, "in_flight": 0}
+    assert summary["sample_counts"]["trained"] == summary["sample_counts"]["admitted"] == 48

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 OPTIONS = (
     *SMALL, "cluster.kind=local", "trainer.updates=12", "trainer.save_every=2", "trainer.eval_every=4",
-    "trainer.publish.drill=false",
+    "trainer.weight_sync.verify_at_start=false",
 )  # fmt: skip
 MOMENTS = ("… start", "… publish", "… generate", "… evaluate", "update  2/", "… save", "update  8/")
 
@@ -52,7 +52,7 @@ def test_a_second_start_is_refused_at_every_moment_and_the_first_goes_on_unharme
     assert not list(folder.glob("aside*"))
     run = Run(folder, subprocess.CompletedProcess(first.args, 0, output.read_text(), ""))
     assert [line["update"] for line in run.metrics] == list(range(1, 13))
-    trained = [(one.ordinal, one.sample) for one in run.episodes if one.fate == "trained"]
+    trained = [(one.ordinal, one.sample) for one in run.episodes if one.outcome == "trained"]
     assert sorted(trained) == [(ordinal, sample) for ordinal in range(96) for sample in range(4)]
     assert run.summary["outcome"] == "finished"
 

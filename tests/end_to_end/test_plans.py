@@ -84,7 +84,7 @@ def test_staleness_stays_within_its_bound_and_nothing_is_lost(
         "sampling.max_tokens=48", *plan,
     )  # fmt: skip
     episodes = run.episodes
-    assert {episode.fate for episode in episodes} == {"trained"}, "no group is discarded for being slow"
+    assert {episode.outcome for episode in episodes} == {"trained"}, "no group is discarded for being slow"
     measured = {episode.update - 1 - version for episode in episodes for version in versions(episode)}
     assert max(measured) == staleness
     assert min(measured) >= 0
@@ -106,7 +106,7 @@ def test_a_run_with_spoiled_groups_finishes_and_its_books_balance(tmp_path: Path
         tmp_path / "run", cache, *RAW, "trainer.updates=6", "trainer.max_staleness=1", LOCAL,
         "reward.function=tests.end_to_end.rewards:moody", "trainer.filter.equal_rewards=true", "data.eval=null",
     )  # fmt: skip
-    groups = run.summary["group_accounts"]
+    groups = run.summary["group_counts"]
     assert groups["failed"] > 0
     assert groups["filtered"] > 0
     assert groups["trained"] == 6 * 8, "every update was whole"
@@ -118,7 +118,7 @@ def versions(episode: EpisodeRecord) -> list[int]:
 
 
 def assert_books_balance(run: Run) -> None:
-    groups, samples = run.summary["group_accounts"], run.summary["sample_accounts"]
-    assert groups["admitted"] == sum(count for fate, count in groups.items() if fate != "admitted")
-    assert samples["admitted"] == sum(count for fate, count in samples.items() if fate != "admitted")
+    groups, samples = run.summary["group_counts"], run.summary["sample_counts"]
+    assert groups["admitted"] == sum(count for outcome, count in groups.items() if outcome != "admitted")
+    assert samples["admitted"] == sum(count for outcome, count in samples.items() if outcome != "admitted")
     assert samples["admitted"] == len(run.episodes) == 4 * groups["admitted"]

@@ -29,7 +29,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reward_model(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(
         tmp_path_factory.mktemp("reward-model") / "run", policy.parent, LOCAL, f"model.path={policy}",
-        "trainer.updates=40", "trainer.groups_per_update=32", "trainer.eval_every=20", "data.eval.sorting.rows=64",
+        "trainer.updates=40", "trainer.groups_per_update=32", "trainer.eval_every=20", "data.eval.arguments.rows=64",
         "trainer.optimizer.warmup_steps=0", "trainer.optimizer.learning_rate=3e-3",
         recipe=RECIPES / "2_reward_model.yaml",
     )  # fmt: skip
@@ -42,7 +42,7 @@ def ppo(policy: Path, reward_model: Run, tmp_path_factory: pytest.TempPathFactor
         tmp_path_factory.mktemp("ppo") / "run", policy.parent, f"model.path={policy}",
         f"reward.model={reward_model.folder}", f"trainer.critic.path={reward_model.folder}",
         "trainer.updates=2", "trainer.groups_per_update=8",
-        "trainer.critic.warmup_updates=0", "data.eval.sorting.rows=16", recipe=RECIPES / "3_ppo.yaml",
+        "trainer.critic.warmup_updates=0", "data.eval.arguments.rows=16", recipe=RECIPES / "3_ppo.yaml",
     )  # fmt: skip
 
 
@@ -104,9 +104,8 @@ def test_the_same_recipe_learns_from_real_pairs(policy: Path, tmp_path: Path) ->
     run = train(
         tmp_path / "run", policy.parent, LOCAL, "model.path=null",
         "model.tiny={hidden_size: 32, intermediate_size: 32, layers: 1, heads: 1, max_position_embeddings: 1024}",
-        "data.train.sorting=null", f"data.train.path={HH}", "data.train.chosen_column=chosen",
-        "data.train.rejected_column=rejected", "data.train.limit=100", "data.eval=null",
-        "trainer.updates=2", "trainer.groups_per_update=4", recipe=RECIPES / "2_reward_model.yaml",
+        "data.train.tasks=null", "data.train.arguments={}", f"data.train.path={HH}", "data.train.limit=100",
+        "data.eval=null", "trainer.updates=2", "trainer.groups_per_update=4", recipe=RECIPES / "2_reward_model.yaml",
     )  # fmt: skip
     assert [line["update"] for line in run.metrics] == [1, 2]
     assert all(line["pair_loss"] > 0 for line in run.metrics)

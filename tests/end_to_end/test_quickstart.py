@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlhf.data.config import SortingConfig
-from rlhf.data.sorting import sorting_tasks
+from recipes.tasks import sorting
 from rlhf.runs.records import read_episodes
 from tests.end_to_end.running import QUICKSTART, Run, largest_difference, run_warm, train
 
@@ -32,16 +31,16 @@ def test_the_held_out_reward_rises_from_a_minority_to_nearly_all(quickstart: Run
 
 def test_training_problems_and_held_out_problems_are_disjoint(quickstart: Run) -> None:
     trained = {episode.task.rpartition("/")[2] for episode in quickstart.episodes}
-    held_out = {task.row["question"] for task in sorting_tasks(SortingConfig(rows=256, fold="eval"))}
+    held_out = {task.row["question"] for task in sorting.tasks(rows=256, split="eval")}
     assert len(trained) > 256
     assert not trained & held_out
 
 
 def test_every_episode_is_recorded_and_the_accounts_balance(quickstart: Run) -> None:
     summary, episodes = quickstart.summary, quickstart.episodes
-    accounts = summary["sample_accounts"]
+    accounts = summary["sample_counts"]
     assert len(episodes) == accounts.pop("admitted") == sum(accounts.values())
-    groups = summary["group_accounts"]
+    groups = summary["group_counts"]
     assert groups.pop("admitted") == sum(groups.values())
     assert len({(episode.ordinal, episode.sample) for episode in episodes}) == len(episodes)
     assert summary["samples"] == accounts["trained"]
@@ -67,7 +66,7 @@ def test_at_staleness_0_every_token_is_sampled_by_the_weights_it_trains(quicksta
 def test_plain_transformers_score_the_exported_folder_the_same(quickstart: Run) -> None:
     tokenizer = AutoTokenizer.from_pretrained(quickstart.model)
     model = AutoModelForCausalLM.from_pretrained(quickstart.model)
-    held_out = sorting_tasks(SortingConfig(rows=256, fold="eval"))
+    held_out = sorting.tasks(rows=256, split="eval")
     prompts = [
         tokenizer.apply_chat_template(
             [{"role": m.role, "content": m.content} for m in task.messages],
@@ -96,7 +95,7 @@ def test_the_run_folder_has_everything(quickstart: Run) -> None:
 def test_the_checkpoint_evaluates_and_answers_from_the_command_line(quickstart: Run) -> None:
     evaluated = run("eval", str(quickstart.folder), "--recipe", str(QUICKSTART), "cluster.kind=local")
     assert json.loads(evaluated.splitlines()[-1])["reward"] == quickstart.summary["eval_reward_end"]
-    right = next(task for task in sorting_tasks(SortingConfig(rows=1, fold="eval")))
+    right = sorting.tasks(rows=1, split="eval")[0]
     assert run("generate", str(quickstart.folder), right.row["question"]).strip().splitlines()[-1].isdigit()
 
 

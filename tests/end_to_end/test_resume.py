@@ -21,11 +21,11 @@ from tests.warm import client as warm
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 OPTIONS = (
     *SMALL, "trainer.updates=10", "trainer.save_every=5", "trainer.eval_every=5", "trainer.max_staleness=0",
-    "trainer.publish.drill=false",
+    "trainer.weight_sync.verify_at_start=false",
 )  # fmt: skip
 PAIRS = (
     "model.warmup=null", "trainer.updates=6", "trainer.save_every=3", "trainer.eval_every=2", "cluster.kind=local",
-    "trainer.groups_per_update=8", "data.eval.sorting.rows=32",
+    "trainer.groups_per_update=8", "data.eval.arguments.rows=32",
 )  # fmt: skip
 CLOCKS = ("generate_seconds", "environment_seconds")
 """What differs between two runs that are the same."""
@@ -74,7 +74,7 @@ def test_a_run_that_is_asked_to_saves_and_leaves_and_goes_on(whole: Run, tmp_pat
     assert "the same command with --resume goes on" in left.process.stdout
     resumed = train(left.folder, cache, *OPTIONS, *plan(1, 1), "--resume")
     assert same_to_the_bit(resumed, whole)
-    assert resumed.summary["group_accounts"] == whole.summary["group_accounts"]
+    assert resumed.summary["group_counts"] == whole.summary["group_counts"]
     assert resumed.summary["evaluations"] == whole.summary["evaluations"]
 
 
@@ -86,7 +86,7 @@ def test_before_any_checkpoint_a_resume_starts_anew_and_sets_the_rest_aside(
     again = train(started, cache, *OPTIONS, *plan(1, 1), "trainer.updates=1", "--resume")
     assert "has no checkpoint to resume from: starting anew" in again.process.stdout
     assert (started / "aside.1" / "episodes.jsonl").read_text() == (whole.folder / "episodes.jsonl").read_text()
-    assert {one.ordinal for one in again.episodes if one.fate == "trained"} == set(range(8))
+    assert {one.ordinal for one in again.episodes if one.outcome == "trained"} == set(range(8))
 
 
 def test_other_data_is_refused_and_other_settings_are_told(whole: Run, tmp_path: Path, cache: Path) -> None:

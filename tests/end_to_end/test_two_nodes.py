@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 
 PLAN = (
     "cluster.nodes=2",
-    "cluster.learners=spread",
+    "cluster.learner_placement=spread",
     "trainer.deepspeed.ranks=2",
     "trainer.deepspeed.cpus_per_rank=0.5",
     "rollout.cpus_per_engine=1",

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from rlhf.cluster.watch import telling_error
-from rlhf.controller.episode_log import Ledger
+from rlhf.controller.episode_log import EpisodeLog
 from rlhf.controller.instrumentation import ObservedBuffer, ObservedLearner, ObservedRollout
 from rlhf.protocols import Environments
 from rlhf.reward.environment import EnvironmentReward
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.turns import TurnRules, WithEnvironment
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, read_episodes
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import PlainView
 from rlhf.trainer.buffer import Accounts, TicketBuffer
@@ -42,7 +42,7 @@ class Books:
     @property
     def failures(self) -> Counter[str | None]:
         """The failed episodes, by kind."""
-        return Counter(record.failure_kind for record in self.records if record.fate is Fate.FAILED)
+        return Counter(record.failure_kind for record in self.records if record.outcome is EpisodeOutcome.FAILED)
 
     def check(self, updates: int, reward: float) -> None:
         """The run went on to its end, the accounting balances, and no failure became a number."""
@@ -54,17 +54,17 @@ class Books:
         self.check_numbers(reward)
 
     def check_balance(self) -> None:
-        """Every group and every sample has one fate, and every sample one record."""
+        """Every group and every sample has one outcome, and every sample one record."""
         assert self.groups.balanced
-        fates = {name: count for name, count in self.samples.items() if name != "admitted"}
-        assert self.samples["admitted"] == sum(fates.values()) == GROUP * self.groups.admitted == len(self.records)
+        outcomes = {name: count for name, count in self.samples.items() if name != "admitted"}
+        assert self.samples["admitted"] == sum(outcomes.values()) == GROUP * self.groups.admitted == len(self.records)
 
     def check_numbers(self, reward: float) -> None:
         for record in self.records:
-            if record.fate is Fate.TRAINED:
+            if record.outcome is EpisodeOutcome.TRAINED:
                 assert record.reward == reward
                 assert [turn["reward"] for turn in record.turns or []] == [1.0, 2.0, 3.0]
-            elif record.fate is Fate.FAILED and record.failure_kind != "too_few_survivors":
+            elif record.outcome is EpisodeOutcome.FAILED and record.failure_kind != "too_few_survivors":
                 assert record.reward is None
 
 
@@ -84,7 +84,7 @@ def _trained(group: Group, one: tuple[int, object, object]) -> TrainedSample:
 async def run_to_the_end(environments: Environments, folder: Path, updates: int, *, turns: int = 3) -> Books:
     """`updates` updates of `GROUPS` groups, one update stale."""
     place, buffer, learner = RunFolder.create(folder), _buffer(updates), WholeLearner()
-    ledger, clock = Ledger(place, GROUP), Clock()
+    log, clock = EpisodeLog(place, GROUP), Clock()
     rules = TurnRules(environment=environments.spec.name, max_turns=turns, timeout_seconds=30)
     rollout = GroupRollout(
         engine=FakeEngine(), renderer=FakeRenderer(), reward=EnvironmentReward(), sampling=Sampling(), group_size=GROUP,
@@ -95,20 +95,20 @@ async def run_to_the_end(environments: Environments, folder: Path, updates: int,
         return False
 
     loop = Loop(
-        tasks=FakeTasks(), rollout=ObservedRollout(rollout, clock=clock, ledger=ledger),
-        buffer=ObservedBuffer(buffer, clock=clock, ledger=ledger),
-        learner=ObservedLearner(learner, clock=clock, ledger=ledger, view=PlainView(StringIO()), version=0),
-        weights=learner, players=2 * GROUPS,
+        tasks=FakeTasks(), rollout=ObservedRollout(rollout, clock=clock, log=log),
+        buffer=ObservedBuffer(buffer, clock=clock, log=log),
+        learner=ObservedLearner(learner, clock=clock, log=log, view=PlainView(StringIO()), version=0),
+        weights=learner, max_concurrent_groups=2 * GROUPS,
     )  # fmt: skip
     ended = None
     try:
         await loop.run(updates, boundary)
     except ExceptionGroup as error:
         ended = telling_error(error)
-    ledger.close()
+    log.close()
     place.give_back()
     records = list(read_episodes(place.episodes))
-    return Books(ended, len(learner.updates), buffer.accounts, ledger.sample_accounts, records)
+    return Books(ended, len(learner.updates), buffer.accounts, log.sample_counts, records)
 
 
 def _buffer(updates: int) -> TicketBuffer:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rlhf.cluster.local import LocalCluster
-from rlhf.controller.environments import started_environments
+from rlhf.env.starting import started_environments
 from rlhf.env.tools import CalculatorEnvironment
-from rlhf.errors import CassetteError, ConfigError
+from rlhf.errors import ConfigError, RecordingError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.preflight import check_environment
 from rlhf.recipe.schema import Recipe
@@ -51,7 +51,6 @@ def test_a_recipe_with_an_environment_needs_little() -> None:
         (CALCULATOR | {"history": "last_n"}, "give both or none"),
         (CALCULATOR | {"last_n": 2}, "give both or none"),
         (CALCULATOR | {"tool_format": "xml"}, "use hermes, llama3_json, none or module:function"),
-        (CALCULATOR | {"demonstrations": "some"}, "demonstrations is 'some'; give module:function"),
         (CALCULATOR | {"max_turn": 3}, "did you mean 'environment.max_turns'"),
     ],
 )
@@ -73,7 +72,7 @@ def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
     )
     overlong = {"overlong": {"buffer_tokens": 4}}
     assert "trainer.overlong prices the length of one reply" in refusal(trainer=overlong)
-    assert "environment.demonstrations make" in refusal(model={"tiny": {}, "warmup": {}})
+    assert "model.warmup.demonstrations is required" in refusal(model={"tiny": {}, "warmup": {}})
     assert "seeds have none" in refusal(data={"train": {"seeds": 8, "max_prompt_tokens": 9}})
     assert "exactly one of path" in refusal(data={"train": {"seeds": 8, "path": "x"}})
 
@@ -82,7 +81,6 @@ def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
     "wrong",
     [
         {"environment": "rlhf.env.tools:NoSuchEnvironment"},
-        CALCULATOR | {"demonstrations": "nowhere:function"},
         CALCULATOR | {"tool_format": "nowhere:function"},
     ],
 )
@@ -91,10 +89,10 @@ def test_what_cannot_be_imported_is_found_before_anything_starts(wrong: dict[str
         check_environment(recipe(wrong))
 
 
-def test_a_cassette_is_looked_for_before_anything_starts_and_stands_for_the_environment(tmp_path: Path) -> None:
-    cassette = {"cassette": {"path": str(tmp_path / "c.jsonl")}}
-    missing = recipe({"environment": "nowhere:Environment", "servers": 2} | cassette)
-    with pytest.raises(CassetteError, match=r"no such cassette; record it first"):
+def test_a_recording_is_looked_for_before_anything_starts_and_stands_for_the_environment(tmp_path: Path) -> None:
+    recording = {"recording": {"path": str(tmp_path / "c.jsonl")}}
+    missing = recipe({"environment": "nowhere:Environment", "servers": 2} | recording)
+    with pytest.raises(RecordingError, match=r"no such recording; record it first"):
         check_environment(missing)
     (tmp_path / "c.jsonl").touch()
     check_environment(missing)

@@ -1,28 +1,15 @@
-"""Questions, and tools to answer them with: search over documents, Python, and what a wrong call is answered."""
+"""Questions, and tools to answer them with: Python, and what a wrong call is answered."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections import Counter
-from pathlib import Path
-
 import pytest
 
-from rlhf.env.corpus import Corpus, Document, words
 from rlhf.env.python_tool import PythonToolEnvironment
-from rlhf.env.search import SearchEnvironment
 from rlhf.env.single_turn import SingleTurnEnvironment
-from rlhf.errors import ConfigError, DataError
+from rlhf.errors import ConfigError
 from rlhf.types import Message, Observation, Task, ToolCall
 
 QUESTION = Task(id="0", messages=(Message(role="user", content="Which bird cannot fly?"),), answer="the penguin")
-DOCUMENTS = [
-    {"title": "Swift", "text": "The swift is a bird that sleeps while it flies."},
-    {"title": "Penguin", "text": "The penguin is a bird that cannot fly. It swims."},
-    {"title": "Trout", "text": "The trout swims. " * 40},
-    {"text": "Stones lie."},
-]
 
 
 def calls(*asked: tuple[str, dict[str, object]]) -> Message:
@@ -32,13 +19,6 @@ def calls(*asked: tuple[str, dict[str, object]]) -> Message:
 
 def contents(observation: Observation) -> list[str]:
     return [message.content for message in observation.messages]
-
-
-@pytest.fixture
-def library(tmp_path: Path) -> str:
-    path = tmp_path / "library.jsonl"
-    path.write_text("\n".join(map(json.dumps, DOCUMENTS)) + "\n\n")
-    return str(path)
 
 
 def run(code: str) -> str:
@@ -74,64 +54,6 @@ def test_without_a_score_the_reward_is_left_to_the_recipe() -> None:
 def test_a_score_that_cannot_be_imported_is_refused() -> None:
     with pytest.raises(ConfigError, match="score is no_module:f"):
         SingleTurnEnvironment(score="no_module:f")
-
-
-def test_a_search_shows_the_best_documents_and_the_answer_ends_the_episode(library: str) -> None:
-    environment = SearchEnvironment(documents=library, results=2, score="rlhf.reward.rules:exact")
-    assert [tool.name for tool in environment.spec.tools] == ["search"]
-    assert environment.reset(QUESTION, seed=0).messages == QUESTION.messages
-    found = environment.step(calls(("search", {"query": "a bird that cannot FLY?"})))
-    assert [(message.role, message.tool_call_id) for message in found.messages] == [("tool", "c0")]
-    assert contents(found)[0].startswith("[1] Penguin\nThe penguin is a bird that cannot fly. It swims.\n\n[2] Swift")
-    assert not found.done
-    assert environment.step(Message(role="assistant", content="the penguin")).reward == 1.0
-
-
-def test_a_long_document_is_cut_and_words_that_nobody_says_find_nothing(library: str) -> None:
-    environment = SearchEnvironment(documents=library, longest=20)
-    environment.reset(QUESTION, seed=0)
-    found = environment.step(calls(("search", {"query": "trout"}), ("search", {"query": "zebra"})))
-    assert contents(found) == ["[1] Trout\nThe trout swims. The…", "Nothing was found."]
-    assert [message.tool_call_id for message in found.messages] == ["c0", "c1"]
-
-
-def bm25(query: str, documents: list[str], index: int) -> float:
-    """The formula, word by word."""
-    bags = [Counter(words(document)) for document in documents]
-    mean = sum(bag.total() for bag in bags) / len(bags)
-    score = 0.0
-    for word in set(words(query)):
-        having = sum(word in bag for bag in bags)
-        times = bags[index][word]
-        norm = 1.2 * (0.25 + 0.75 * bags[index].total() / mean)
-        score += math.log(1 + (len(bags) - having + 0.5) / (having + 0.5)) * times * 2.2 / (times + norm)
-    return score
-
-
-@pytest.mark.parametrize("query", ["the bird", "swims", "it flies while the trout swims", "stones stones bird"])
-def test_documents_are_ordered_by_bm25(query: str) -> None:
-    texts = [str(row["text"]) for row in DOCUMENTS]
-    found = Corpus([Document(text=text) for text in texts]).search(query, 4)
-    scores = {text: bm25(query, texts, index) for index, text in enumerate(texts)}
-    expected = sorted((text for text in texts if scores[text] > 0), key=lambda text: -scores[text])
-    assert [document.text for document in found] == expected
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("", "has no documents"),
-        ('{"title": "x"}\n', "line 1"),
-        ('{"text": "x"}\nno json\n', "line 2"),
-        (None, "cannot be read"),
-    ],
-)
-def test_a_corpus_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, content: str | None, says: str) -> None:
-    path = tmp_path / "corpus.jsonl"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(DataError, match=says):
-        SearchEnvironment(documents=str(path))
 
 
 def test_python_says_what_the_runner_says() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf.errors import CassetteError, ConfigError
+from rlhf.errors import ConfigError, RecordingError
 from rlhf.http.binding import check_binding, is_loopback, token_from
-from rlhf.http.config import CassetteConfig, check_cassette
+from rlhf.http.config import RecordingConfig, check_recording
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
@@ -31,6 +31,6 @@ def test_a_token_is_read_from_the_variable_that_is_named(monkeypatch: pytest.Mon
         token_from("MY_TOKEN")
 
 
-def test_a_cassette_for_a_folder_that_is_not_there_is_known_before_anything_is_asked() -> None:
-    with pytest.raises(CassetteError, match="make it first"):
-        check_cassette(CassetteConfig(path="nowhere/at/all/tape.jsonl", mode="record"))
+def test_a_recording_for_a_folder_that_is_not_there_is_known_before_anything_is_asked() -> None:
+    with pytest.raises(RecordingError, match="make it first"):
+        check_recording(RecordingConfig(path="nowhere/at/all/tape.jsonl", mode="record"))

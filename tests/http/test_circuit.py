@@ -26,7 +26,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def circuit(clock: Clock) -> Circuit:
-    return Circuit("http://judge", opens_after=2, open_seconds=30, clock=clock)
+    return Circuit("http://judge", failure_threshold=2, reset_seconds=30, clock=clock)
 
 
 def outcome(circuit: Circuit, kind: str | None) -> str | None:

@@ -14,7 +14,7 @@ from rlhf.http.config import HttpConfig
 from tests.pace import scaled
 from tests.servers import DROP, HANG, Asked, Reply, nobody, response, scripted
 
-QUICK: dict[str, Any] = {"first_pause_seconds": 0.001, "longest_pause_seconds": 0.01}
+QUICK: dict[str, Any] = {"initial_backoff_seconds": 0.001, "max_backoff_seconds": 0.01}
 
 
 def client(url: str, *, timeout_seconds: float = 5.0, token: str | None = None, **config: Any) -> HttpClient:
@@ -177,7 +177,7 @@ async def test_a_server_that_is_not_there_is_found_at_the_start() -> None:
 
 async def test_calls_that_failed_in_a_row_open_the_circuit_which_names_the_last() -> None:
     async with scripted(lambda asked: (500, "broken model")) as server:
-        asking = client(server.url, attempts=2, opens_after=2)
+        asking = client(server.url, attempts=2, failure_threshold=2)
         for _ in range(2):
             with pytest.raises(HttpFailed, match="server"):
                 await asking.post("/", {}, repeatable=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 import pytest
 
-from rlhf.trainer.learner_worker import LearnerWorker
+from rlhf.trainer.rank.learner_worker import LearnerWorker
 from tests.warm.calls import WarmCalls
 
 _worker = LearnerWorker()
@@ -17,12 +18,12 @@ _worker = LearnerWorker()
 
 def ask(method: str, *arguments: Any, **named: Any) -> Any:
     """Runs in the rank's process."""
-    return getattr(_worker, method)(*arguments, **named)
+    return attrgetter(method)(_worker)(*arguments, **named)
 
 
 def inspect(look: Callable[..., Any], *arguments: Any) -> Any:
     """Runs in the rank's process: `look(rank, …)` at what only tests want to see."""
-    return look(_worker._started, *arguments)
+    return look(_worker.policy, *arguments)
 
 
 class ProcessWorker:

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from rlhf.trainer.advantages import Estimates
-from rlhf.trainer.episodes import Episodes
+from rlhf.trainer.algorithms.episodes import Episodes
 from rlhf.trainer.losses import Actions, Metrics
 
 

@@ -12,11 +12,11 @@ from rlhf.models.config import LoraConfig, ModelConfig, TinyModelConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.settings import Finished, GenerateRequest
-from rlhf.trainer.canary import canary, tolerance_for
 from rlhf.trainer.config import DeepSpeedConfig, OptimizerConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.publish import Publisher
 from rlhf.trainer.settings import LearnerSettings
+from rlhf.trainer.weight_sync.canary import canary, tolerance_for
+from rlhf.trainer.weight_sync.publish import Publisher
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Task, Ticket, TokenKind, Trajectory, Updated
 from tests.integration.learner_ranks import ProcessWorker
 from tests.integration.torch_learner import ThreadedEngine
@@ -122,7 +122,7 @@ async def started(
         learner, [engine], canary=canary(256, CONTEXT, tolerance_for(dtype)), phase_timeout_seconds=120
     )
     await publisher.connect()
-    await publisher.drill()
+    await publisher.verify()
     return Sampled(engine, learner, publisher)
 
 

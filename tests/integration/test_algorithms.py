@@ -17,11 +17,11 @@ from rlhf.models.config import ModelConfig, TinyModelConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import byte_tokenizer, save_tiny
-from rlhf.trainer import zero
-from rlhf.trainer.algorithm import PRESETS
+from rlhf.trainer.algorithms.registry import PRESETS
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.rank import Rank
+from rlhf.trainer.rank import zero
+from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Trajectory, Updated
 from tests.integration.learner_ranks import ProcessWorker, rank_processes
@@ -167,7 +167,7 @@ def assert_same(one: tuple[list[np.ndarray], Updated], other: tuple[list[np.ndar
     for gradient, reference in zip(one[0], other[0], strict=True):
         assert np.linalg.norm(reference) > 0
         assert np.linalg.norm(gradient - reference) / np.linalg.norm(reference) <= 1e-6
-    plan = {"computed_tokens"}
+    plan = {"tokens/computed"}
     metrics, expected = ({k: v for k, v in u.metrics.items() if k not in plan} for u in (one[1], other[1]))
     assert metrics == {name: pytest.approx(value, rel=2e-5, abs=2e-6) for name, value in expected.items()}
 

@@ -25,6 +25,11 @@ from tests.warm import client as fork_server
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 ROOT = Path(__file__).parents[2]
+THERE = """
+class There:
+    def place(self):
+        return __file__
+"""
 VICTIMS = Role(name="victim", count=4, cpus=0.1, factory=f"{WORKERS}:Calculator")
 
 
@@ -36,9 +41,11 @@ def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(strangers: set[int], log_dir: Path) -> AsyncIterator[RayCluster]:
     cluster = RayCluster()
+    (log_dir / "only_there.py").write_text(THERE)
+    there = Role(name="finder", count=1, cpus=0.1, factory="only_there:There", python_path=(str(log_dir),))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", str(ROOT))  # for Ray, whose workers are to find the tests
-        await cluster.start([CALCULATORS, VICTIMS, STUBBORN, UNFINISHED], log_dir)
+        await cluster.start([CALCULATORS, VICTIMS, STUBBORN, UNFINISHED, there], log_dir)
     await cluster.spawn("calculator", lambda index: {"index": index})
     await cluster.spawn("victim", lambda index: {"index": index})
     yield cluster
@@ -52,6 +59,11 @@ class TestRayCluster(Contract):
 async def test_what_a_worker_and_its_children_print_is_in_its_log(cluster: RayCluster, log_dir: Path) -> None:
     await cluster.workers("calculator")[1].call("say", "good morning", timeout_seconds=scaled(10))
     assert (log_dir / "calculator-1.log").read_text().splitlines()[-2:] == ["good morning", "child: good morning"]
+
+
+async def test_a_worker_finds_modules_of_the_folders_that_its_role_names(cluster: RayCluster, log_dir: Path) -> None:
+    (finder,) = await cluster.spawn("finder", lambda index: {})
+    assert await finder.call("place", timeout_seconds=scaled(10)) == str(log_dir / "only_there.py")
 
 
 async def test_a_worker_killed_while_idle_is_named_with_its_signal(cluster: RayCluster) -> None:

@@ -16,13 +16,13 @@ import pytest
 from rlhf.cluster.watch import while_alive
 from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import started_cluster
-from rlhf.controller.environments import started_environments
 from rlhf.env.client.pool import EnvironmentPool
+from rlhf.env.starting import started_environments
 from rlhf.errors import EnvironmentFailed, WorkerDied
 from rlhf.protocols import Environment, Environments
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.workers import ENVIRONMENT
+from rlhf.recipe.workers import environment_roles
 from rlhf.runs.view import PlainView
 from rlhf.types import Message, Task
 from tests.commanded import ROOT
@@ -44,7 +44,7 @@ def recipe(environment: str, **settings: object) -> Recipe:
 
 @asynccontextmanager
 async def running(chosen: Recipe, logs: Path) -> AsyncIterator[tuple[Cluster, Environments]]:
-    async with started_cluster(chosen, (ENVIRONMENT,), logs, PlainView(StringIO())) as cluster:
+    async with started_cluster(chosen.cluster, environment_roles(chosen), logs, PlainView(StringIO())) as cluster:
         assert chosen.environment is not None
         async with started_environments(chosen.environment, cluster, alone=True) as environments:
             yield cluster, environments

@@ -49,15 +49,15 @@ def test_the_episodes_are_rows_of_the_dataset_with_their_final_answers(run: Run)
 
 
 def test_every_reply_was_scored_by_math_verify(run: Run) -> None:
-    fates = Counter(episode.fate for episode in run.episodes)
-    assert fates["trained"] == 64
-    assert fates["unscored"] == fates["failed"] == 0
-    assert all(episode.reward in (0.0, 1.0) for episode in run.episodes if episode.fate == "trained")
+    outcomes = Counter(episode.outcome for episode in run.episodes)
+    assert outcomes["trained"] == 64
+    assert outcomes["unscored"] == outcomes["failed"] == 0
+    assert all(episode.reward in (0.0, 1.0) for episode in run.episodes if episode.outcome == "trained")
 
 
 def test_groups_of_equal_rewards_are_replaced_until_the_refill_budget_is_spent(run: Run) -> None:
     """An untrained model is always wrong, so all groups are these; an update may refill twice its four."""
-    assert run.summary["group_accounts"]["filtered"] >= 8
+    assert run.summary["group_counts"]["filtered"] >= 8
 
 
 def test_engine_and_learner_agree_in_bfloat16(run: Run) -> None:

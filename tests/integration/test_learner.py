@@ -16,12 +16,12 @@ from rlhf.models.config import ModelConfig, WarmupConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.policy import chosen_logprobs
 from rlhf.runs.durable import sizes
-from rlhf.trainer import weights, zero
-from rlhf.trainer.batch import build_minibatches
-from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, PublishConfig, TrainerConfig
-from rlhf.trainer.forward_outputs import ForwardRequest, gather_forward_outputs
+from rlhf.trainer.batching.batch import build_minibatches
+from rlhf.trainer.batching.forward_outputs import ForwardRequest, gather_forward_outputs
+from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, TrainerConfig, WeightSyncConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.rank import Rank
+from rlhf.trainer.rank import weights, zero
+from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.trainer.sft import fine_tune
 from rlhf.trainer.warmup import warm_up
@@ -269,7 +269,7 @@ def flat(state: dict[str, torch.Tensor]) -> np.ndarray:
 @pytest.mark.parametrize(
     ("ranks", "stage", "dtype"), [(1, 0, "float32"), (2, 3, "float32"), (2, 3, "bfloat16"), (1, 0, "bfloat16")]
 )
-def test_a_drill_leaves_no_trace(
+def test_a_start_check_leaves_no_trace(
     request: pytest.FixtureRequest, folder: str, ranks: int, stage: int, dtype: str
 ) -> None:
     workers = ranks_of(request, ranks)
@@ -357,7 +357,7 @@ def test_an_engine_receives_every_weight_bit_for_bit(
     request: pytest.FixtureRequest, folder: str, ranks: int, stage: int, dtype: str
 ) -> None:
     workers = ranks_of(request, ranks)
-    config = trainer(ranks, stage, publish=PublishConfig(bucket_megabytes=0.1))
+    config = trainer(ranks, stage, weight_sync=WeightSyncConfig(bucket_megabytes=0.1))
     learner = start(workers, folder, config, dtype)
     train(learner, 1)
     assert same(asyncio.run(publish_to_this_process(learner)), look(workers, whole_weights))
@@ -401,7 +401,7 @@ def test_log_probs_come_back_to_their_samples_at_the_sampling_temperature(
         [s.trajectory.segments[0].logprobs[s.trajectory.segments[0].action_mask] for g in GROUPS for s in g.samples]
     )
     assert updated.metrics["logprob_difference_max"] == pytest.approx(np.abs(difference).max(), rel=1e-4)
-    assert updated.metrics["trained_tokens"] == len(difference)
+    assert sum(len(one.logprobs) for one in updated.samples) == len(difference)
 
 
 def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[ProcessWorker], folder: str) -> None:
@@ -413,14 +413,12 @@ def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[Proce
         calls = zip(pair, parts, strict=True)
         return await asyncio.gather(
             *(
-                worker.call(
-                    "forward_outputs", part[0].microbatches, ForwardRequest(proximal=True), timeout_seconds=scaled(60)
-                )
+                worker.call("policy.forward_outputs", part, ForwardRequest(proximal=True), timeout_seconds=scaled(60))
                 for worker, part in calls
             )
         )
 
-    scores = gather_forward_outputs(asyncio.run(scored()), batch.tokens, len(batch.samples))
+    scores = gather_forward_outputs(batch, parts, asyncio.run(scored()))
     assert scores.proximal is not None
     found = batch.per_sample(scores.proximal)
     for sample, logprobs in zip(asyncio.run(learner.update(GROUPS)).samples, found, strict=True):
@@ -480,14 +478,14 @@ def test_a_made_model_is_warmed_up_on_the_ranks_that_go_on_to_train_it(
             tmp_path / "warm",
             workers=single,
             settings=settings,
-            warmup=WarmupConfig(updates=25, batch_size=8),
+            warmup=WarmupConfig(demonstrations="given:below", updates=25, batch_size=8),
             demonstrations=lessons,
             watch=lambda _, seen: losses.append(seen["nll"]),
         )
     )
     assert losses[-1] < losses[0] / 2
     learner = start(single, str(tmp_path / "warm"), config)
-    assert asyncio.run(learner.update(GROUPS)).metrics["trained_samples"] == 96
+    assert len(asyncio.run(learner.update(GROUPS)).samples) == 96
     assert learner.version == 1
 
 

@@ -21,14 +21,14 @@ from rlhf.models.loading import load_policy
 from rlhf.models.policy import chosen_logprobs
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer import weights
-from rlhf.trainer.agreement import EXACT
-from rlhf.trainer.canary import canary
-from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, PublishConfig, TrainerConfig
+from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, TrainerConfig, WeightSyncConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.publish import Publisher
-from rlhf.trainer.rank import Rank
+from rlhf.trainer.rank import weights
+from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings
+from rlhf.trainer.weight_sync.agreement import EXACT
+from rlhf.trainer.weight_sync.canary import canary
+from rlhf.trainer.weight_sync.publish import Publisher
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.integration.torch_learner import LINEAR, ThreadedEngine
 from tests.pace import scaled
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 CANARY = np.arange(3, 40, dtype=np.int32)
 GROUPS = made_groups(8, 4)
 MERGED = LoraConfig(rank=4, alpha=6)
-ADAPTER = LoraConfig(rank=4, alpha=6, target_modules=LINEAR, publish="adapter")
+ADAPTER = LoraConfig(rank=4, alpha=6, target_modules=LINEAR, weight_sync="adapter")
 PLANS = [(ranks, stage) for ranks in (1, 2) for stage in (0, 1, 2, 3)]
 CORNERS = {("merged", False, 2, 3), ("adapter", True, 2, 3), ("adapter", False, 1, 0)}
 """Of the matrix: what is not left to the slow tests. Without LoRA the end-to-end plans are the corners."""
@@ -77,7 +77,7 @@ def trainer(count: int, stage: int, **changes: object) -> TrainerConfig:
         updates=20,
         optimizer=OptimizerConfig(learning_rate=1e-2),
         deepspeed=DeepSpeedConfig(ranks=count, zero_stage=stage, timeout_seconds=120, start_timeout_seconds=240),
-        publish=PublishConfig(bucket_megabytes=0.1),
+        weight_sync=WeightSyncConfig(bucket_megabytes=0.1),
         **changes,
     )
 
@@ -118,11 +118,11 @@ async def test_engine_and_folder_compute_what_the_learner_does_after_every_publi
     tolerance = EXACT.high
     publisher = Publisher(learner, [served.engine], canary=canary(256, 256, EXACT), phase_timeout_seconds=120)
     await publisher.connect()
-    await publisher.drill()
+    await publisher.verify()
     for version in (1, 2):
         await learner.update(GROUPS)
         assert await publisher.publish() == version
-        assert publisher.canary_difference <= tolerance
+        assert publisher.logprob_difference <= tolerance
     scores = await learner.token_logprobs(CANARY)
     assert np.abs((await served.engine.token_logprobs(CANARY)).logprobs - scores).max() <= tolerance
     assert np.abs(folder_scores(served.folder) - scores).max() > 10 * tolerance, "something was learnt"
@@ -165,7 +165,7 @@ PRECISE = [
 
 
 @pytest.mark.parametrize(("count", "stage", "dtype"), PRECISE)
-async def test_adapters_and_averages_continue_bit_for_bit_after_a_drill_and_a_resume(
+async def test_adapters_and_averages_continue_bit_for_bit_after_a_start_check_and_a_resume(
     request: pytest.FixtureRequest, folder: str, tmp_path: Path, count: int, stage: int, dtype: str
 ) -> None:
     workers, config = ranks_of(request, count), trainer(count, stage, ema_decay=0.5)

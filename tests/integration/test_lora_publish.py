@@ -14,14 +14,14 @@ import pytest
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf.errors import EngineBroken, PublishError
+from rlhf.errors import EngineBroken, WeightSyncError
 from rlhf.models.config import LoraConfig, TinyModelConfig
 from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.rollout.vllm.settings import Finished, GenerateRequest
-from rlhf.trainer.canary import canary, difference, tolerance_for
-from rlhf.trainer.publish import Publisher
+from rlhf.trainer.weight_sync.canary import canary, difference, tolerance_for
+from rlhf.trainer.weight_sync.publish import Publisher
 from rlhf.transfer.types import Manifest
 from tests.integration.torch_learner import LINEAR, ROUNDING, ThreadedEngine, TorchLearner
 
@@ -40,15 +40,15 @@ class Case:
     lora: LoraConfig
 
     def __str__(self) -> str:
-        return f"{self.architecture}-{'tied' if self.tied else 'untied'}-{self.dtype}-{self.lora.publish}"
+        return f"{self.architecture}-{'tied' if self.tied else 'untied'}-{self.dtype}-{self.lora.weight_sync}"
 
 
-ATTENTION_ONLY = LoraConfig(rank=4, alpha=6, target_modules=("q_proj", "v_proj"), publish="adapter")
-ADAPTER = Case("qwen2", True, "float32", LoraConfig(rank=8, target_modules=LINEAR, publish="adapter"))
+ATTENTION_ONLY = LoraConfig(rank=4, alpha=6, target_modules=("q_proj", "v_proj"), weight_sync="adapter")
+ADAPTER = Case("qwen2", True, "float32", LoraConfig(rank=8, target_modules=LINEAR, weight_sync="adapter"))
 PARTIAL = Case("llama", False, "float32", ATTENTION_ONLY)
-CASES = [PARTIAL, Case("llama", False, "bfloat16", LoraConfig(rank=8, target_modules=LINEAR, publish="adapter"))]
+CASES = [PARTIAL, Case("llama", False, "bfloat16", LoraConfig(rank=8, target_modules=LINEAR, weight_sync="adapter"))]
 MORE = [
-    Case(architecture, tied, dtype, LoraConfig(rank=8, target_modules=LINEAR, publish=publish))
+    Case(architecture, tied, dtype, LoraConfig(rank=8, target_modules=LINEAR, weight_sync=publish))
     for architecture, tied in (("qwen2", True), ("llama", False), ("qwen3", True), ("qwen3", False))
     for dtype in ("float32", "bfloat16")
     for publish in ("merged", "adapter")
@@ -61,7 +61,7 @@ class LoraLearner(TorchLearner):
     def __init__(self, folder: Path, case: Case) -> None:
         super().__init__(folder, case.dtype)
         add_lora(self.model, case.lora)
-        self.form = case.lora.publish
+        self.form = case.lora.weight_sync
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def started(case: Case, folder: Path) -> Iterator[tuple[LoraLearner, ThreadedEng
     os.environ.update(engine_environment("cpu"))
     config = TinyModelConfig(architecture=case.architecture, hidden_size=64, heads=2, tie_word_embeddings=case.tied)
     save_tiny(config, 0, folder)
-    adapters = case.lora.publish == "adapter"
+    adapters = case.lora.weight_sync == "adapter"
     engine = ThreadedEngine(
         folder,
         case.dtype,
@@ -94,11 +94,11 @@ async def follows_every_publish(case: Case, folder: Path) -> None:
     tolerance = ROUNDING[case.dtype]
     with started(case, folder) as (learner, engine):
         publisher = await joined(learner, engine)
-        await publisher.drill()
+        await publisher.verify()
         for version in range(1, 4):
             learner.update(3e-2)
             assert await publisher.publish() == version
-            assert publisher.canary_difference <= tolerance
+            assert publisher.logprob_difference <= tolerance
         tokens = np.arange(3, 40, dtype=np.int32)
         served = (await engine.token_logprobs(tokens)).logprobs
         with without_adapter(learner):
@@ -152,7 +152,7 @@ def assert_sampled_by(reply: Finished, scores: dict[int, NDArray[np.float32]]) -
 
 
 @pytest.mark.parametrize("frozen", ["lora_A", "lora_B"])
-async def test_the_drill_catches_a_part_of_the_adapters_that_stays_behind(
+async def test_the_start_check_catches_a_part_of_the_adapters_that_stays_behind(
     frozen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rlhf.transfer.gloo_receiver import GlooReceiver
@@ -170,8 +170,8 @@ async def test_the_drill_catches_a_part_of_the_adapters_that_stays_behind(
     with started(ADAPTER, tmp_path) as (learner, engine):
         publisher = await joined(learner, engine)
         await publisher.publish()
-        with pytest.raises(PublishError, match="it does not follow perturbed weights"):
-            await publisher.drill()
+        with pytest.raises(WeightSyncError, match="it does not follow perturbed weights"):
+            await publisher.verify()
 
 
 async def test_adapters_that_the_engine_has_no_place_for_are_refused_before_any_byte_moves(tmp_path: Path) -> None:

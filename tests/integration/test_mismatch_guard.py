@@ -18,7 +18,7 @@ from rlhf.models import policy as policy_module
 from rlhf.models.config import LoraConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer.rank import Rank
+from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.transfer.perturbation import perturbed
 from tests.integration.learner_ranks import ProcessWorker
 from tests.integration.sampled import CONTEXT, SHAPE, Sampled, hot_folder, sharp_folder, started
@@ -28,7 +28,7 @@ from tests.integration.torch_learner import LINEAR, ThreadedEngine
 pytestmark = pytest.mark.engine
 
 SIXTEEN = pytest.param("bfloat16", marks=pytest.mark.slow)
-ADAPTER, MERGED = LoraConfig(rank=8, target_modules=LINEAR, publish="adapter"), LoraConfig(rank=8)
+ADAPTER, MERGED = LoraConfig(rank=8, target_modules=LINEAR, weight_sync="adapter"), LoraConfig(rank=8)
 Planted = Callable[[Rank], None]
 
 
@@ -66,7 +66,7 @@ def only_the_learner_scales_its_rope(rank: Rank) -> None:
 
 
 def one_layer_s_norm_is_stale(rank: Rank) -> None:
-    """As it would be if the engine had kept the drill's."""
+    """As it would be if the engine had kept the start check's."""
     norm = rank.policy.model.base_model.layers[1].input_layernorm.weight
     with torch.no_grad():
         norm.copy_(perturbed("model.layers.1.input_layernorm.weight", norm))
@@ -168,7 +168,7 @@ def test_two_hundred_healthy_updates_raise_no_alarm(
 ) -> None:
     os.environ.update(engine_environment("cpu"))
     folder = hot_folder(tmp_path) if name == "hot" else save_tiny(SHAPE, 0, tmp_path)
-    adapters = lora if lora and lora.publish == "adapter" else None
+    adapters = lora if lora and lora.weight_sync == "adapter" else None
     slots = {"lora_rank": adapters.rank, "lora_targets": adapters.target_modules} if adapters else {}
     engine = ThreadedEngine(folder, dtype, **slots)
     try:

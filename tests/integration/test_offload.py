@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf.trainer import weights
 from rlhf.trainer.config import CriticConfig, TrainerConfig
-from rlhf.trainer.rank import Rank
+from rlhf.trainer.rank import weights
+from rlhf.trainer.rank.policy_rank import Rank
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.integration.test_learner import (
     CANARY,

@@ -16,12 +16,12 @@ from rlhf.models.config import LoraConfig, ModelConfig, TinyModelConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import save_tiny
-from rlhf.trainer import weights, zero
-from rlhf.trainer.algorithm import PRESETS
+from rlhf.trainer.algorithms.registry import PRESETS
 from rlhf.trainer.config import PreferenceConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.pairs import PreferenceLearner
-from rlhf.trainer.rank import Rank
+from rlhf.trainer.rank import weights, zero
+from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.transfer.perturbation import perturbation
 from rlhf.types import Group

@@ -16,10 +16,10 @@ from rlhf.models.config import ModelConfig
 from rlhf.models.loading import load_tokenizer
 from rlhf.models.scalar import load_scalar
 from rlhf.runs.durable import sizes
-from rlhf.trainer import weights
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.rank import Rank
+from rlhf.trainer.rank import weights
+from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.types import Group, Scored
 from tests.integration.learner_ranks import ProcessWorker, rank_processes

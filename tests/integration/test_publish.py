@@ -14,12 +14,12 @@ import pytest
 from torch import Tensor
 from torch.nn.functional import linear
 
-from rlhf.errors import PublishError
+from rlhf.errors import WeightSyncError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer.canary import canary, tolerance_for
-from rlhf.trainer.publish import Publisher
+from rlhf.trainer.weight_sync.canary import canary, tolerance_for
+from rlhf.trainer.weight_sync.publish import Publisher
 from tests.integration.sampled import HOT, hot_folder
 from tests.integration.torch_learner import ROUNDING, ThreadedEngine, TorchLearner
 
@@ -118,22 +118,22 @@ def spoil(monkeypatch: pytest.MonkeyPatch, spoiled: Callable[[Loaded, dict[str, 
 
 async def test_after_every_publish_the_engine_computes_what_the_learner_does(pair: Pair) -> None:
     learner, publisher = await pair.publisher()
-    await publisher.drill()
+    await publisher.verify()
     for version in range(1, 6):
         learner.update(1e-2)
         assert await publisher.publish() == version
-        assert publisher.canary_difference <= ROUNDING[pair.dtype] * (10 if pair.folder.name == "hot" else 1)
+        assert publisher.logprob_difference <= ROUNDING[pair.dtype] * (10 if pair.folder.name == "hot" else 1)
 
 
 @pytest.mark.parametrize("frozen", DENSE)
-async def test_the_drill_catches_a_frozen_class(pair: Pair, frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_start_check_catches_a_frozen_class(pair: Pair, frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, publisher = await pair.publisher()
     await publisher.publish()
     freeze(monkeypatch, pair, frozen)
-    # The weights that were there are the right ones: only the drill can tell.
+    # The weights that were there are the right ones: only the start check can tell.
     await publisher.publish()
-    with pytest.raises(PublishError, match="it does not follow perturbed weights"):
-        await publisher.drill()
+    with pytest.raises(WeightSyncError, match="it does not follow perturbed weights"):
+        await publisher.verify()
 
 
 @pytest.mark.parametrize("frozen", DENSE)
@@ -141,9 +141,9 @@ async def test_the_canary_catches_a_class_that_freezes_later(
     pair: Pair, frozen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner, publisher = await pair.publisher()
-    await publisher.drill()
+    await publisher.verify()
     freeze(monkeypatch, pair, frozen)
-    with pytest.raises(PublishError, match="in phase 'canary'"):
+    with pytest.raises(WeightSyncError, match="in phase 'canary'"):
         await publish_until_it_shows(learner, publisher)
 
 
@@ -152,42 +152,44 @@ async def test_experts_follow_every_publish_and_stay_behind_unseen_neither_at_fi
 ) -> None:
     pair = pairs("experts", "float32")
     learner, publisher = await pair.publisher()
-    await publisher.drill()
+    await publisher.verify()
     for version in range(1, 4):
         learner.update(1e-2)
         assert await publisher.publish() == version
-        assert publisher.canary_difference <= ROUNDING["float32"]
+        assert publisher.logprob_difference <= ROUNDING["float32"]
     for frozen in ("experts", "router"):
         with pytest.MonkeyPatch.context() as monkeypatch:
             learner, publisher = await pair.publisher()
             await publisher.publish()
             freeze(monkeypatch, pair, frozen)
             await publisher.publish()
-            with pytest.raises(PublishError, match="it does not follow perturbed weights"):
-                await publisher.drill()
+            with pytest.raises(WeightSyncError, match="it does not follow perturbed weights"):
+                await publisher.verify()
         with pytest.MonkeyPatch.context() as monkeypatch:
             learner, publisher = await pair.publisher()
-            await publisher.drill()
+            await publisher.verify()
             freeze(monkeypatch, pair, frozen)
-            with pytest.raises(PublishError, match="in phase 'canary'"):
+            with pytest.raises(WeightSyncError, match="in phase 'canary'"):
                 await publish_until_it_shows(learner, publisher)
 
 
-async def test_the_drill_catches_two_tensors_that_changed_places(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_start_check_catches_two_tensors_that_changed_places(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, publisher = await pair.publisher()
     spoil(monkeypatch, swapped)
-    with pytest.raises(PublishError, match="it does not follow perturbed weights"):
-        await publisher.drill()
+    with pytest.raises(WeightSyncError, match="it does not follow perturbed weights"):
+        await publisher.verify()
 
 
 async def test_the_canary_catches_an_engine_that_applies_nothing_later(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner, publisher = await pair.publisher()
-    await publisher.drill()
+    await publisher.verify()
     spoil(monkeypatch, lambda arrived, first: ((name, first[name]) for name, _ in arrived))
     await publisher.publish()
-    with pytest.raises(PublishError, match=r"it is stale|differ from the learner's"):
+    with pytest.raises(WeightSyncError, match=r"it is stale|differ from the learner's"):
         await publish_until_it_shows(learner, publisher)
 
 

@@ -36,7 +36,7 @@ async def started(workers: list[ProcessWorker], model: str, stage: int, tokens: 
         updates=8,
         tokens_per_microbatch=tokens,
         optimizer=OptimizerConfig(learning_rate=3e-3),
-        reward_model=RewardModelConfig(centring=CENTRING),
+        reward_model=RewardModelConfig(center_rewards_coefficient=CENTRING),
         deepspeed=DeepSpeedConfig(ranks=len(workers), zero_stage=stage),
     )
     learner = RewardLearner(workers, config)

@@ -57,7 +57,7 @@ async def test_every_shape_gives_the_models_own_score(folder: Path) -> None:
                 for given in (text, [text], ids, [ids])
             ]
             refused = await client.post(url + "/classify", json={"input": [[1] * 200]})
-        remote = make_reward(build(RewardConfig, {"kind": "remote", "remote": {"url": url, "shape": "vllm_score"}}))
+        remote = make_reward(build(RewardConfig, {"kind": "remote", "remote": {"url": url, "api": "vllm_score"}}))
         (served,) = await scored(remote, "42")
     assert [answer["data"][0]["probs"][0] for answer in answers] == [expected] * 4
     assert isinstance(served, Scored)

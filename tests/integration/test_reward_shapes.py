@@ -31,14 +31,14 @@ def model(shape: str, kind: str) -> Any:
 @pytest.mark.parametrize("shape", MODELS)
 def test_vllm_reads_what_our_client_sends_and_uses_no_activation(shape: str) -> None:
     for sends in ("text", "tokens") if shape != "vllm_score" else ("text",):
-        remote = RemoteConfig(url="http://h", shape=shape, sends=sends, model="rm")  # type: ignore[arg-type]
+        remote = RemoteConfig(url="http://h", api=shape, sends=sends, model="rm")  # type: ignore[arg-type]
         (exchange,) = SHAPES[shape].ask(ASKED, remote)
         assert TypeAdapter(model(shape, "Request")).validate_python(dict(exchange.body)).use_activation is False
 
 
 @pytest.mark.parametrize("shape", MODELS)
 def test_our_server_answers_as_vllm_does_and_our_client_reads_what_vllm_writes(shape: str) -> None:
-    (exchange,) = SHAPES[shape].ask(ASKED, RemoteConfig(url="http://h", shape=shape))  # type: ignore[arg-type]
+    (exchange,) = SHAPES[shape].ask(ASKED, RemoteConfig(url="http://h", api=shape))  # type: ignore[arg-type]
     ours = BODIES[exchange.path].model_validate(exchange.body).answer([1.5, -2.0])  # type: ignore[attr-defined]
     theirs = model(shape, "Response").model_validate(ours)
     assert set(ours) == set(theirs.model_dump())

@@ -101,7 +101,7 @@ async def test_a_real_vllm_scores_as_the_model_does_without_a_sigmoid(
     sends: str,
 ) -> None:
     encoded = [byte_tokenizer().encode(TASK.messages[0].content + reply, add_special_tokens=False) for reply in REPLIES]
-    remote = {"url": url, "shape": shape, "sends": sends, "model": "rm"}
+    remote = {"url": url, "api": shape, "sends": sends, "model": "rm"}
     reward = make_reward(build(RewardConfig, {"kind": "remote", "remote": remote, "timeout_seconds": 60}))
     await reward.start()
     scores = await reward(
@@ -144,7 +144,7 @@ def shape(answer: Any) -> Any:
 
 
 async def test_a_model_that_vllm_does_not_serve_is_rejected_and_has_no_number(url: str) -> None:
-    remote = {"url": url, "shape": "vllm_classify", "model": "another"}
+    remote = {"url": url, "api": "vllm_classify", "model": "another"}
     reward = make_reward(build(RewardConfig, {"kind": "remote", "remote": remote}))
     (score,) = await reward(TASK, [Trajectory(task=TASK, segments=(), status=EpisodeStatus.TERMINATED, response="42")])
     await reward.close()

@@ -12,7 +12,7 @@ import torch
 
 from rlhf.models.config import LoraConfig, ModelConfig
 from rlhf.models.loading import load_policy
-from rlhf.trainer.batch import build_minibatches
+from rlhf.trainer.batching.batch import build_minibatches
 from rlhf.trainer.config import CriticConfig, KLConfig, LossConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.pairs import PreferenceLearner, RewardLearner
@@ -70,7 +70,7 @@ def assert_like(found: list[Updated], expected: list[Updated], tolerance: float 
             np.testing.assert_allclose(one.logprobs, other.logprobs, rtol=0, atol=tolerance)
             np.testing.assert_allclose(one.advantages, other.advantages, rtol=0, atol=10 * tolerance)
         # How much of the rows is padding depends on how they are dealt.
-        figures, wanted = ({k: v for k, v in seen.metrics.items() if k != "computed_tokens"} for seen in (a, b))
+        figures, wanted = ({k: v for k, v in seen.metrics.items() if k != "tokens/computed"} for seen in (a, b))
         assert figures == pytest.approx(wanted, rel=1e-4, abs=tolerance)
 
 

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
-from rlhf.runs.records import EpisodeRecord, Fate, read_episodes
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, read_episodes
 from rlhf.types import TokenKind
 from tests.commanded import STOP_SECONDS, Process, commanded
 from tests.pace import scaled
@@ -150,7 +150,7 @@ def test_every_reply_that_a_client_had_is_one_turn_of_one_episode(played: Any) -
 
 def test_a_session_is_an_episode_and_what_has_none_an_episode_each(played: Any) -> None:
     episodes, _ = played
-    assert {episode.fate for episode in episodes} == {Fate.SERVED}
+    assert {episode.outcome for episode in episodes} == {EpisodeOutcome.SERVED}
     assert sorted((len(episode.turns), episode.reward) for episode in episodes if episode.reward) == [(3, 0.75)]
     assert sorted(len(episode.turns) for episode in episodes) == [1, 1, 1, 1, 2, 3]
     assert len({next(iter(turns_of(episode))) for episode in episodes}) == 6, "each drew with a seed of its own"

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from rlhf.models.rounding import rounded
 from rlhf.rollout.engine import completion_of
 from rlhf.rollout.vllm.engine_worker import EngineWorker
-from rlhf.trainer import weights
+from rlhf.trainer.rank import weights
 from rlhf.transfer.init_info import init_info, update_info
 from rlhf.transfer.perturbation import perturbed
 from rlhf.transfer.sender import GlooSender

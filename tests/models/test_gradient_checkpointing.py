@@ -12,7 +12,7 @@ from rlhf.models.loading import load_policy
 from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import ScalarHead, load_scalar
 from rlhf.models.tiny import save_tiny
-from rlhf.trainer.batch import MicroBatch, build_minibatches
+from rlhf.trainer.batching.batch import MicroBatch, build_minibatches
 from tests.trainer.made import made_batch, made_groups, with_one_prompt
 
 

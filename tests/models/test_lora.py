@@ -15,7 +15,7 @@ from rlhf.models.loading import load_policy
 from rlhf.models.lora import add_lora, lora_for_model, low_ranks, save_adapter, without_adapter
 from rlhf.models.policy import PolicyModel
 from rlhf.models.tiny import save_tiny
-from rlhf.trainer import weights
+from rlhf.trainer.rank import weights
 from tests.architectures.families import FAMILIES, save
 
 LORA = LoraConfig(rank=4, alpha=6)
@@ -122,7 +122,9 @@ def test_the_size_of_a_bucket_changes_no_tensor(folder: str, form: weights.Form)
 
 
 @pytest.mark.parametrize("form", ["merged", "adapter"])
-def test_a_drill_moves_every_tensor_that_is_published_and_leaves_no_trace(folder: str, form: weights.Form) -> None:
+def test_a_start_check_moves_every_tensor_that_is_published_and_leaves_no_trace(
+    folder: str, form: weights.Form
+) -> None:
     policy = adapted(folder)
     before = {name: tensor.clone() for name, tensor in weights.published_tensors(policy, 1 << 14, form)}
     held = weights.snapshot(policy)

@@ -28,7 +28,11 @@ class CountingWarmUp:
 
 
 def config(cache: Path, updates: int = 3) -> ModelConfig:
-    return ModelConfig(tiny=TINY, warmup=WarmupConfig(updates=updates), cache_dir=str(cache))
+    return ModelConfig(
+        tiny=TINY,
+        warmup=WarmupConfig(demonstrations="recipes.tasks.sorting:demonstrations", updates=updates),
+        cache_dir=str(cache),
+    )
 
 
 def made(model: ModelConfig, warm_up: CountingWarmUp, seed: int = 0) -> Path:

@@ -17,7 +17,7 @@ from tests.network.namespaces import Namespace
 
 END_SECONDS = 60
 PLAN = (
-    *SMALL, "model.warmup=null", "data.eval=null", "cluster.nodes=2", "cluster.learners=spread",
+    *SMALL, "model.warmup=null", "data.eval=null", "cluster.nodes=2", "cluster.learner_placement=spread",
     "trainer.deepspeed.ranks=2", "trainer.deepspeed.cpus_per_rank=1", "rollout.cpus_per_engine=1",
     "cluster.placement_timeout_seconds=120",
 )  # fmt: skip

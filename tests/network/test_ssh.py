@@ -129,7 +129,7 @@ def test_hosts_that_are_too_small_together_are_refused_before_anything_starts(ss
 
 TINY = (
     "model.warmup=null", "data.eval=null", "trainer.groups_per_update=8", "trainer.group_size=4",
-    "cluster.learners=spread", "trainer.deepspeed.ranks=2", "trainer.deepspeed.cpus_per_rank=1",
+    "cluster.learner_placement=spread", "trainer.deepspeed.ranks=2", "trainer.deepspeed.cpus_per_rank=1",
     "rollout.cpus_per_engine=1", "cluster.placement_timeout_seconds=120",
 )  # fmt: skip
 HOSTS = "first cpus=1 gpus=0   # the head\nsecond cpus=2 gpus=0\n"

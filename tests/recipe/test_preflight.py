@@ -10,10 +10,11 @@ from rlhf.errors import ConfigError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.preflight import check_context, check_pieces
 from rlhf.recipe.schema import Recipe
+from tests.small_tasks import sorting
 
 
 def recipe(**values: object) -> Recipe:
-    given = {"model": {"path": "a/b"}, "data": {"train": {"sorting": {}}, "eval": {"sorting": {"fold": "eval"}}}}
+    given = {"model": {"path": "a/b"}, "data": {"train": sorting(), "eval": sorting(split="eval")}}
     return recipe_from(given | values).recipe
 
 
@@ -38,7 +39,7 @@ def test_a_model_that_does_not_say_its_context_is_believed() -> None:
     [
         ("trainer.loss.policy", {"trainer": {"loss": {"policy": "no_such_pieces:own"}}}),
         ("trainer.advantage.estimator", {"trainer": {"advantage": {"estimator": "no_such_pieces:own"}}}),
-        ("callbacks.1", {"callbacks": ["rlhf.controller.common_callbacks:BestCheckpoint", "no_such_pieces:Own"]}),
+        ("callbacks.1", {"callbacks": ["rlhf.controller.provided_callbacks:BestCheckpoint", "no_such_pieces:Own"]}),
     ],
 )
 def test_a_piece_whose_module_is_nowhere_is_told_before_anything_is_imported(

@@ -15,6 +15,7 @@ from rlhf.runs.durable import synced
 from rlhf.runs.folder import RunFolder
 from rlhf.trainer.checkpoint import write_checkpoint
 from rlhf.types import Written
+from tests.small_tasks import sorting
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "preference_ppo"
 
@@ -42,7 +43,7 @@ def recipe(run: str, own: str | None = None) -> Any:
     trainer = {"algorithm": "ppo", "critic": {"path": run}, "reference_path": run}
     return recipe_from(
         {
-            "model": {"path": run}, "data": {"train": {"sorting": {}}},
+            "model": {"path": run}, "data": {"train": sorting()},
             "reward": {"kind": "model", "model": run}, "trainer": trainer, "run": {"dir": own},
         }
     )  # fmt: skip
@@ -89,7 +90,10 @@ def test_the_steps_of_preference_ppo_are_recipes(name: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("data.train.sorting=null", "data.train.path=rows.jsonl"), "data.train.chosen_column and rejected_column are"),
+        (
+            ("data.train.chosen_column=null", "data.train.rejected_column=null"),
+            "data.train.chosen_column and rejected_column are",
+        ),
         (("model.lora={rank: 4}",), "model.lora is for policies"),
         (("model.attention=flash_attention_2",), "replies of a pair share their prompt by a mask"),
     ],

@@ -52,8 +52,8 @@ class Watched:
 
 
 def reward_at(url: str) -> LiveReward:
-    http = {"attempts": 2, "first_pause_seconds": 0.001, "concurrency": 64, "opens_after": 1000}
-    remote = {"url": url, "shape": "slime"}
+    http = {"attempts": 2, "initial_backoff_seconds": 0.001, "concurrency": 64, "failure_threshold": 1000}
+    remote = {"url": url, "api": "slime"}
     # What does not hang must be answered in this time also beside seven others on a busy machine.
     return make_reward(
         build(RewardConfig, {"kind": "remote", "remote": remote, "http": http, "timeout_seconds": scaled(1)})
@@ -75,7 +75,7 @@ async def run(reward: LiveReward, learner: FakeLearner) -> tuple[Watched, Ticket
 
     loop = Loop(
         tasks=FakeTasks(), rollout=watched, buffer=tickets, learner=learner, weights=learner,
-        players=2 * GROUPS,
+        max_concurrent_groups=2 * GROUPS,
     )  # fmt: skip
     try:
         await loop.run(UPDATES, boundary)

@@ -60,8 +60,8 @@ def test_infinity_alone_and_intervals_up_to_it_are_answers(answer: str) -> None:
             ("2 x 3", "3"),
             ("1/2x", "1/2"),
         ),
-        *(("y=2x+3", "2"), ("2a+3b", "2"), ("11:30", "11"), ("2^n", "2"), ("1 - x", "1"), ("100(1+r)", "100")),
-        *(("12 or 13", "13"), ("3 hours 20 minutes", "20"), ("2 pi", "2"), ("12x", "12")),
+        *(("y=2x+3", "2"), ("2a+3b", "2"), ("2^n", "2"), ("1 - x", "1"), ("100(1+r)", "100")),
+        *(("12 or 13", "13"), ("2 pi", "2"), ("12x", "12")),
     ],
 )
 def test_a_reference_without_a_backslash_is_read_whole(reference: str, half: str) -> None:

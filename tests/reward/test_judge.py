@@ -45,7 +45,7 @@ def judge(url: str, **keys: Any) -> LiveReward:
     values = {
         "kind": "judge",
         "judge": {"url": f"{url}/v1", "model": "judge-1", **keys},
-        "http": {"attempts": 2, "first_pause_seconds": 0.001},
+        "http": {"attempts": 2, "initial_backoff_seconds": 0.001},
     }
     return make_reward(build(RewardConfig, values))
 
@@ -118,13 +118,13 @@ def test_only_those_whose_comparison_was_lost_have_no_number() -> None:
 
 
 @pytest.mark.parametrize("mode", ["pointwise", "pairwise"])
-async def test_a_judge_repeats_offline_from_its_cassette(mode: str, tmp_path: Any) -> None:
+async def test_a_judge_repeats_offline_from_its_recording(mode: str, tmp_path: Any) -> None:
     marks = iter(range(10))
     opinion = always_first if mode == "pairwise" else lambda shown: f"Verdict: {next(marks)}"
 
     def taped(url: str, how: str) -> LiveReward:
         keys = {"kind": "judge", "judge": {"url": url, "model": "m", "mode": mode}}
-        return make_reward(build(RewardConfig, keys | {"cassette": {"path": str(tmp_path / "tape"), "mode": how}}))
+        return make_reward(build(RewardConfig, keys | {"recording": {"path": str(tmp_path / "tape"), "mode": how}}))
 
     with running(endpoint(opinion)) as url:
         recorded = await scored(taped(f"{url}/v1", "record"), "a", "b", "c")

@@ -1,4 +1,4 @@
-"""The made programming task and the reward that its recipe gives it meet in a real sandbox."""
+"""The small programming task and the reward that its recipe gives it meet in a real sandbox."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.data.programs import VERBS, Habit, ProgramProblem, asserts_of, written
+from recipes.tasks.programs import VERBS, Habit, ProgramProblem, asserts_of, written
 from rlhf.recipe.loading import load_recipe
-from rlhf.reward.code import CodeScorer, make_code_scorer
+from rlhf.reward.code.scoring import CodeScorer, make_code_scorer
 from rlhf.types import Scored
 
 pytestmark = pytest.mark.engine

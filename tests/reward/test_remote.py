@@ -15,11 +15,11 @@ from rlhf.types import Scored
 from tests.reward.asked import TASK, kinds, replies, scored
 from tests.servers import DROP, HANG, Asked, Reply, nobody, response, scripted
 
-QUICK = {"attempts": 2, "first_pause_seconds": 0.001, "longest_pause_seconds": 0.01}
+QUICK = {"attempts": 2, "initial_backoff_seconds": 0.001, "max_backoff_seconds": 0.01}
 
 
 def remote(url: str, shape: str = "openrlhf", **keys: Any) -> LiveReward:
-    values = {"kind": "remote", "remote": {"url": url, "shape": shape}, "http": QUICK, "timeout_seconds": 5}
+    values = {"kind": "remote", "remote": {"url": url, "api": shape}, "http": QUICK, "timeout_seconds": 5}
     return make_reward(build(RewardConfig, values | keys))
 
 
@@ -87,7 +87,7 @@ async def test_a_server_that_does_not_take_the_token_is_known_at_the_start(monke
 
 async def test_a_server_that_stays_broken_is_left_alone() -> None:
     async with scripted(lambda asked: (500, "no")) as server:
-        reward = remote(server.url, http={**QUICK, "attempts": 1, "opens_after": 3})
+        reward = remote(server.url, http={**QUICK, "attempts": 1, "failure_threshold": 3})
         found = [(await reward(TASK, replies("a")))[0] for _ in range(5)]
         assert kinds(found) == ["server"] * 3 + ["open"] * 2
         assert len(server.asked) == 3
@@ -104,14 +104,14 @@ async def test_the_token_comes_from_the_environment(monkeypatch: pytest.MonkeyPa
         remote("http://h", remote={"url": "http://h", "token_env": "REWARD_TOKEN"})
 
 
-async def test_a_reward_repeats_offline_from_its_cassette(tmp_path: Any) -> None:
+async def test_a_reward_repeats_offline_from_its_recording(tmp_path: Any) -> None:
     tape = {"path": str(tmp_path / "tape.jsonl")}
     async with scripted(lambda asked: (200, {"rewards": [float(len(asked.json["query"][0]))]})) as server:
         url = server.url
-        recorder = remote(url, cassette={**tape, "mode": "record"})
+        recorder = remote(url, recording={**tape, "mode": "record"})
         await recorder.start()
         recorded = await scored(recorder, "a long reply")
-    replayed = remote(url, cassette={**tape, "mode": "replay"}, http={**QUICK, "attempts": 1})
+    replayed = remote(url, recording={**tape, "mode": "replay"}, http={**QUICK, "attempts": 1})
     await replayed.start()
     assert await scored(replayed, "a long reply") == recorded
 
@@ -124,7 +124,7 @@ async def test_a_reward_repeats_offline_from_its_cassette(tmp_path: Any) -> None
         ({"kind": "remote", "remote": {"url": "h:80"}}, r"remote\.url"),
         ({"kind": "remote", "remote": {"url": "http://h", "sends": "tokens"}}, "sends: tokens is for vllm_classify"),
         ({"kind": "judge", "judge": {"url": "http://h", "model": "m", "low": 3, "high": 3}}, "must be less than"),
-        ({"kind": "exact", "cassette": {"path": "x"}}, "only kinds remote and judge"),
+        ({"kind": "exact", "recording": {"path": "x"}}, "only kinds remote and judge"),
         ({"kind": "combined"}, "reward.parts names the scorers"),
         ({"kind": "exact", "parts": {"a": {"kind": "exact"}}}, "give both or neither"),
         ({"kind": "combined", "parts": {"a": {"kind": "combined"}}}, "has no kind: combined"),
@@ -133,10 +133,10 @@ async def test_a_reward_repeats_offline_from_its_cassette(tmp_path: Any) -> None
             {
                 "kind": "combined",
                 "parts": {
-                    n: {"kind": "remote", "remote": {"url": "http://h"}, "cassette": {"path": "x"}} for n in "ab"
+                    n: {"kind": "remote", "remote": {"url": "http://h"}, "recording": {"path": "x"}} for n in "ab"
                 },
             },
-            "have the same cassette.path",
+            "have the same recording.path",
         ),
         ({"kind": "combined", "parts": {n: {"kind": "model", "model": "m"} for n in "ab"}}, "more than one of kind"),
     ],

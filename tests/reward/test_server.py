@@ -89,7 +89,7 @@ def test_vllm_reads_its_own_shapes(url: str) -> None:
 
 @pytest.mark.parametrize("shape", ["openrlhf", "slime", "vllm_classify", "vllm_pooling", "vllm_score"])
 async def test_our_client_reads_our_server_in_every_shape(url: str, shape: str) -> None:
-    config = build(RewardConfig, {"kind": "remote", "remote": {"url": url, "shape": shape}})
+    config = build(RewardConfig, {"kind": "remote", "remote": {"url": url, "api": shape}})
     reward = make_reward(config)
     await reward.start()
     scores = [score.value for score in await scored(reward, "a", "abc") if isinstance(score, Scored)]

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from rlhf.errors import RlhfError
-from rlhf.reward.code import CodeScorer
-from rlhf.reward.code_config import CodeRewardConfig
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.scoring import CodeScorer
 from rlhf.sandbox.in_turn import InTurn
 from rlhf.sandbox.program import Program, ProgramResult, SandboxBusy, TerminationReason
 from rlhf.types import Scored

@@ -16,7 +16,7 @@ ASKED = GroupRequest(prompt="6*7=", responses=("42", "41"), label="42", token_id
 
 
 def sent(shape: str, **config: Any) -> list[tuple[str, Any]]:
-    remote = RemoteConfig(url="http://h", shape=shape, **config)  # type: ignore[arg-type]
+    remote = RemoteConfig(url="http://h", api=shape, **config)  # type: ignore[arg-type]
     return [(exchange.path, dict(exchange.body)) for exchange in SHAPES[shape].ask(ASKED, remote)]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from rlhf.trainer.batch import build_batch
+from rlhf.trainer.batching.batch import build_batch
 from rlhf.types import Group, Message, Observation, Sample, Scored, Ticket, TokenKind, Trajectory
 from tests.models.templates import APPENDING, tokenizer_with
 from tests.rollout.playing import TASK, ScriptedEngine, ScriptedEnvironment, play_alone, policy, rules, says

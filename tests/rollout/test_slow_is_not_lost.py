@@ -16,9 +16,9 @@ import numpy as np
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.vllm.settings import Finished, GenerateRequest
+from rlhf.trainer.algorithms.statistics import batch_statistics
 from rlhf.trainer.buffer import TicketBuffer
 from rlhf.trainer.loop import Loop
-from rlhf.trainer.statistics import batch_statistics
 from rlhf.transfer.types import Manifest
 from rlhf.types import EpisodeStatus, FinishReason, Group, Sampling, Updated
 from tests.fakes import FakeLearner, FakeRenderer, FakeReward, FakeTasks
@@ -125,7 +125,7 @@ async def test_the_lengths_that_are_trained_are_those_at_the_cut() -> None:
     )
     loop = Loop(
         tasks=FakeTasks(), rollout=rollout, buffer=buffer, learner=learner, weights=learner,
-        players=2 * GROUPS,
+        max_concurrent_groups=2 * GROUPS,
     )  # fmt: skip
     await loop.run(UPDATES, Boundary())
     trained = [trajectory for group in learner.trained for _, trajectory, _ in group.trainable]

@@ -25,7 +25,6 @@ from rlhf.controller.context import RunContext, begin, run_folder
 from rlhf.controller.run import Run
 from rlhf.controller.train import reports
 from rlhf.recipe.loading import recipe_from
-from rlhf.recipe.schema import Recipe
 from rlhf.rollout.group import GroupRollout
 from rlhf.runs import owner
 from rlhf.runs.durable import synced
@@ -38,6 +37,7 @@ from rlhf.types import Sampling, Written
 from tests.env.looping import WholeLearner
 from tests.fakes import FakeEngine, FakeRenderer, FakeReward, FakeTasks
 from tests.power import Disk, PowerCut
+from tests.small_tasks import sorting
 
 UPDATES, INTERVAL, GROUPS, SAMPLES = 6, 2, 2, 2
 BEGAN = {"model.path": "digest"}
@@ -62,18 +62,18 @@ class SavingLearner(WholeLearner):
 class FakeServing:
     """What a run asks of its engines."""
 
-    def rollout(self, recipe: Recipe, *, sampling: Sampling, group_size: int, purpose: str) -> GroupRollout:
+    def rollout(self, sampling: Sampling, *, group_size: int, **_: Any) -> GroupRollout:
         return GroupRollout(
             engine=FakeEngine(), renderer=FakeRenderer(), reward=FakeReward(0.0, 1.0), sampling=sampling,
             group_size=group_size, max_context_tokens=64, run_seed=0,
         )  # fmt: skip
 
-    def evaluator(self, recipe: Recipe, problems: Any) -> None:
+    def evaluator(self, data: Any, problems: Any, **_: Any) -> None:
         return None
 
 
 class FakePublisher:
-    canary_difference = 0.0
+    logprob_difference = 0.0
 
     def __init__(self, learner: SavingLearner) -> None:
         self.publish = learner.publish
@@ -98,7 +98,7 @@ def sit(run: Path, sat: Sat, *, resume: bool) -> None:
     trainer = {"updates": UPDATES, "save_every": INTERVAL, "keep_checkpoints": 1, "groups_per_update": GROUPS}
     recipe = recipe_from(
         {
-            "name": "t", "model": {"tiny": {}}, "data": {"train": {"sorting": {}}}, "reward": {"kind": "exact"},
+            "name": "t", "model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "exact"},
             "run": {"dir": str(run), "loggers": []},
             "trainer": {**trainer, "group_size": SAMPLES, "max_staleness": 1},
         }
@@ -161,14 +161,14 @@ def cut(place: Path, at: int, rng: random.Random, *, resume: bool) -> tuple[Path
 
 def balanced(run: Path, summary: Summary) -> bool:
     """Every group and episode once, in the counts of all processes as in the records."""
-    groups = summary.group_accounts
+    groups = summary.group_counts
     assert groups["trained"] == UPDATES * GROUPS
-    assert groups["admitted"] == sum(groups[fate] for fate in ("trained", "filtered", "failed", "in_flight"))
+    assert groups["admitted"] == sum(groups[outcome] for outcome in ("trained", "filtered", "failed", "in_flight"))
     records = list(read_episodes(run / "episodes.jsonl"))
-    trained = Counter((one.ordinal, one.sample, one.update) for one in records if one.fate == "trained")
+    trained = Counter((one.ordinal, one.sample, one.update) for one in records if one.outcome == "trained")
     assert trained == {(n, sample, n // GROUPS + 1): 1 for n in range(UPDATES * GROUPS) for sample in range(SAMPLES)}
-    fates = Counter(one.fate.value for one in records)
-    assert {name: many for name, many in summary.sample_accounts.items() if many} == fates | {"admitted": len(records)}
+    outcomes = Counter(one.outcome.value for one in records)
+    assert {name: many for name, many in summary.sample_counts.items() if many} == outcomes | {"admitted": len(records)}
     assert [line["update"] for line in read_jsonl(run / "metrics.jsonl")] == list(range(1, UPDATES + 1))
     return True
 

@@ -1,4 +1,4 @@
-"""Every episode leaves one record, with one fate, and nothing of it is lost on the way to the file and back."""
+"""Every episode leaves one record, with one outcome, and nothing of it is lost on the way to the file and back."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.records import (
+    EpisodeOutcome,
     EpisodeRecord,
-    Fate,
     as_row,
     read_episodes,
     records_in_flight,
@@ -89,7 +89,7 @@ def trained(sample: int, advantages: list[float], logprobs: list[float]) -> Trai
 def test_a_trained_episode_tells_all_of_its_story():
     updated = Updated(metrics={}, samples=(trained(0, [0.5, 0.5], [-0.25, -0.5]),))
     (record,) = records_of_update([group(sound())], updated, update=3)
-    assert (record.ordinal, record.sample, record.task, record.fate) == (5, 0, "sort/7", Fate.TRAINED)
+    assert (record.ordinal, record.sample, record.task, record.outcome) == (5, 0, "sort/7", EpisodeOutcome.TRAINED)
     assert (record.admitted_version, record.update) == (2, 3)
     assert record.prompt == [{"role": "user", "content": "231"}]
     assert (record.answer, record.response, record.status) == ("123", "123", "terminated")
@@ -125,16 +125,16 @@ def test_segments_follow_one_another_and_their_lengths_say_where_one_ends():
 def test_a_sample_whose_scorer_or_engine_broke_has_its_own_fate_within_a_trained_group():
     updated = Updated(metrics={}, samples=(trained(1, [0, 0], [0, 0]),))
     unscored, kept, failed = records_of_update([group(UNSCORED, sound(), BROKEN)], updated, update=3)
-    assert (unscored.fate, unscored.failure_kind, unscored.reward) == (Fate.UNSCORED, "timeout", None)
+    assert (unscored.outcome, unscored.failure_kind, unscored.reward) == (EpisodeOutcome.UNSCORED, "timeout", None)
     assert unscored.token_ids == [10, 11, 12], "what was sampled is kept for whoever mends the scorer"
-    assert kept.fate == Fate.TRAINED
-    assert (failed.fate, failed.failure_kind, failed.failure_detail) == (Fate.FAILED, "engine", "lost")
+    assert kept.outcome == EpisodeOutcome.TRAINED
+    assert (failed.outcome, failed.failure_kind, failed.failure_detail) == (EpisodeOutcome.FAILED, "engine", "lost")
     assert (failed.token_ids, failed.reward, failed.update) == (None, None, None)
 
 
 def test_a_filtered_group_names_why_and_keeps_its_rewards():
     records = records_of_filtered(Filtered(group=group(sound(), UNSCORED), reason="equal_rewards"))
-    assert [record.fate for record in records] == [Fate.FILTERED, Fate.UNSCORED]
+    assert [record.outcome for record in records] == [EpisodeOutcome.FILTERED, EpisodeOutcome.UNSCORED]
     assert (records[0].failure_kind, records[0].reward) == ("equal_rewards", 1.0)
 
 
@@ -142,22 +142,22 @@ def test_a_failed_group_leaves_a_record_for_every_episode_it_was_to_have():
     failed = Failed(kind="engine", detail="engine-0 died", samples=(sound(), BROKEN))
     records = records_of_failed(TICKET, TASK, failed, group_size=4)
     assert [record.sample for record in records] == [0, 1, 2, 3]
-    assert {record.fate for record in records} == {Fate.FAILED}
+    assert {record.outcome for record in records} == {EpisodeOutcome.FAILED}
     assert records[0].response == "123"
     assert [record.failure_detail for record in records] == ["engine-0 died", "lost", "engine-0 died", "engine-0 died"]
 
 
 def test_what_the_end_of_the_run_found_unfinished_is_in_flight():
     records = records_in_flight(TICKET, TASK, group_size=3, group=group(sound()))
-    assert [record.fate for record in records] == [Fate.IN_FLIGHT] * 3
+    assert [record.outcome for record in records] == [EpisodeOutcome.IN_FLIGHT] * 3
     assert [record.reward for record in records] == [1.0, None, None]
 
 
 def test_an_evaluated_episode_names_its_set_and_is_not_in_the_books(tmp_path: Path):
     records = records_of_evaluation([group(sound(), UNSCORED)], "hard")
-    assert [(record.fate, record.evaluation_set) for record in records] == [
-        (Fate.EVALUATED, "hard"),
-        (Fate.UNSCORED, "hard"),
+    assert [(record.outcome, record.evaluation_set) for record in records] == [
+        (EpisodeOutcome.EVALUATED, "hard"),
+        (EpisodeOutcome.UNSCORED, "hard"),
     ]
     writer = EpisodeWriter(tmp_path / "evaluations.jsonl")
     writer.write(records[:1])
@@ -173,7 +173,7 @@ def test_a_baseline_is_recorded_beside_its_group_and_is_not_in_the_books(tmp_pat
         records_of_filtered(Filtered(group=played, reason="equal rewards")),
         records_in_flight(TICKET, TASK, group_size=2, group=played),
     ):
-        assert (records[-1].fate, records[-1].sample, records[-1].reward) == (Fate.BASELINE, 2, 0.25)
+        assert (records[-1].outcome, records[-1].sample, records[-1].reward) == (EpisodeOutcome.BASELINE, 2, 0.25)
         assert records[-1].response == "123"
         writer.write(records)
     assert writer.counts == {
@@ -206,7 +206,9 @@ def test_what_is_no_number_is_null_in_the_file(broken: float):
 
 
 def test_a_record_has_a_column_for_every_field():
-    record = EpisodeRecord(ordinal=0, sample=0, task="t", fate=Fate.IN_FLIGHT, admitted_version=0, prompt=[])
+    record = EpisodeRecord(
+        ordinal=0, sample=0, task="t", outcome=EpisodeOutcome.IN_FLIGHT, admitted_version=0, prompt=[]
+    )
     assert list(as_row(record)) == list(EpisodeRecord.__dataclass_fields__)
     json.dumps(as_row(record))
 

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from rlhf.reward.code import make_code_scorer
-from rlhf.reward.code_config import CodeRewardConfig
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.scoring import make_code_scorer
 from rlhf.sandbox.client import RemoteSandbox
 from rlhf.sandbox.program import Program, SandboxBroken, TerminationReason
 from rlhf.types import Scored

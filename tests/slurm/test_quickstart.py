@@ -47,6 +47,6 @@ def test_the_nodes_logs_are_in_the_run_folder(job: Job) -> None:
 
 
 def test_its_books_are_as_those_of_any_run(job: Job) -> None:
-    accounts, episodes = job.summary["sample_accounts"], job.episodes
+    accounts, episodes = job.summary["sample_counts"], job.episodes
     assert len(episodes) == accounts.pop("admitted") == sum(accounts.values())
     assert largest_difference(episodes) <= 1e-4

@@ -45,7 +45,7 @@ def test_it_was_interrupted_and_left_nothing(job: Job) -> None:
 
 
 def test_every_prompt_was_trained_exactly_once(job: Job) -> None:
-    trained = [(one.ordinal, one.sample) for one in job.episodes if one.fate == "trained"]
+    trained = [(one.ordinal, one.sample) for one in job.episodes if one.outcome == "trained"]
     assert sorted(trained) == [(ordinal, sample) for ordinal in range(UPDATES * GROUPS) for sample in range(SAMPLES)]
 
 
@@ -57,5 +57,5 @@ def test_it_went_on_where_it_was(job: Job) -> None:
 
 
 def test_its_books_balance_over_all_its_starts(job: Job) -> None:
-    accounts = job.summary["sample_accounts"]
+    accounts = job.summary["sample_counts"]
     assert accounts["admitted"] == accounts["trained"] == len(job.episodes) == UPDATES * GROUPS * SAMPLES

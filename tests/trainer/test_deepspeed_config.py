@@ -10,14 +10,15 @@ from rlhf.errors import ConfigError
 from rlhf.models.config import ModelConfig
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
-from rlhf.trainer import zero
+from rlhf.trainer.rank import zero
 from rlhf.trainer.settings import LearnerSettings
+from tests.small_tasks import sorting
 
 
 def recipe(attention: str = "sdpa", **deepspeed: Any) -> Recipe:
     values = {
         "model": {"tiny": {}, "attention": attention},
-        "data": {"train": {"sorting": {}}},
+        "data": {"train": sorting()},
         "cluster": {"kind": "ray"},
         "trainer": {"deepspeed": deepspeed},
     }

@@ -8,6 +8,8 @@ from rlhf.errors import WorkerDied, WorkerFailed
 from rlhf.trainer import learner as learner_module
 from rlhf.trainer.advantages import group_relative
 from rlhf.trainer.answers import RankAnswer
+from rlhf.trainer.batching.batch import places_of
+from rlhf.trainer.batching.forward_outputs import ForwardOutputs
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.transfer.types import Meeting
@@ -21,20 +23,26 @@ class EchoWorker:
     def __init__(self, name: str, error: Exception | None = None, delay_seconds: float = 0.0) -> None:
         self.name, self.error, self.delay_seconds = name, error, delay_seconds
         self.calls: list[str] = []
+        self.sent: list[tuple[Any, ...]] = []
 
     async def call(self, method: str, *arguments: Any, timeout_seconds: float, **_: Any) -> Any:
         self.calls.append(method)
+        self.sent.append(arguments)
         await asyncio.sleep(self.delay_seconds)
         if self.error:
             raise self.error
         if method == "meeting":
             return Meeting(address="127.0.0.1", port=5000, secret="s")
-        places = np.concatenate([m.places for minibatch in arguments[0] for m in minibatch.microbatches])
+        if method != "policy.update_packed":
+            self.places = places_of(arguments[0])
+        places = self.places
+        if method == "policy.forward_outputs":
+            return ForwardOutputs(proximal=places.astype(np.float32), reference=-places.astype(np.float32))
         return RankAnswer(sums={}, maxima={}, steps={}, places=places, logprobs=-places.astype(np.float32))
 
 
-def remote(*workers: EchoWorker) -> RemoteLearner:
-    config = TrainerConfig(groups_per_update=4, minibatches=2, tokens_per_microbatch=64)
+def remote(*workers: EchoWorker, **changes: Any) -> RemoteLearner:
+    config = TrainerConfig(groups_per_update=4, minibatches=2, tokens_per_microbatch=64, **changes)
     return RemoteLearner(workers, config)
 
 
@@ -49,13 +57,28 @@ async def test_an_update_is_one_call_a_rank_and_every_log_prob_finds_its_sample(
     groups = made_groups(4)
     learner = remote(*workers)
     updated = await learner.update(groups)
-    assert [worker.calls for worker in workers] == [["update"], ["update"]]
+    assert [worker.calls for worker in workers] == [["policy.update"], ["policy.update"]]
     assert learner.version == 1
     found = np.concatenate([trained.logprobs for trained in updated.samples])
     np.testing.assert_array_equal(found, -np.arange(len(found), dtype=np.float32))
     rewards = [[score.value for _, _, score in group.trainable] for group in groups]
     by_hand = [value for group in rewards for value in group_relative(group, normalize_by_std=True)]
     assert [float(trained.advantages[0]) for trained in updated.samples] == pytest.approx(by_hand)
+
+
+async def test_where_the_ranks_are_asked_first_the_tokens_cross_once_and_then_credit_alone() -> None:
+    workers = [EchoWorker("learner-0"), EchoWorker("learner-1")]
+    groups = made_groups(4)
+    updated = await remote(*workers, old_logprobs="recomputed").update(groups)
+    assert [worker.calls for worker in workers] == [["policy.forward_outputs", "policy.update_packed"]] * 2
+    plain = await remote(EchoWorker("learner-0")).update(groups)
+    for one, other in zip(updated.samples, plain.samples, strict=True):
+        np.testing.assert_array_equal(one.advantages, other.advantages)
+    flat = np.concatenate([one.advantages for one in updated.samples])
+    for worker in workers:
+        credit, _ = worker.sent[1]
+        assert set(credit) == {"advantages"}
+        np.testing.assert_array_equal(credit["advantages"], flat[worker.places])
 
 
 async def test_groups_without_a_single_score_are_an_update_without_a_step() -> None:

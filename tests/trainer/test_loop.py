@@ -38,7 +38,7 @@ def make(
     )
     loop = Loop(
         tasks=FakeTasks(), rollout=rollout, buffer=tickets, learner=learner, weights=learner,
-        players=2 * (staleness + 1),
+        max_concurrent_groups=2 * (staleness + 1),
     )  # fmt: skip
     return loop, learner, rollout, tickets, boundary
 

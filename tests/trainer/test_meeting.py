@@ -6,8 +6,8 @@ import psutil
 import pytest
 import torch
 
-from rlhf.trainer import zero
-from rlhf.trainer.learner_worker import LearnerWorker
+from rlhf.trainer.rank import zero
+from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.transfer.types import Meeting
 from tests.warm.calls import WarmCalls
 

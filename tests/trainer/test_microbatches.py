@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlhf.trainer.batch import Batch, MicroBatch, Minibatch, build_minibatches
+from rlhf.trainer.batching.batch import Batch, MicroBatch, Minibatch, build_minibatches
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Task, Ticket, Trajectory
 from tests.trainer.made import made_batch, made_groups, made_segment, with_one_prompt
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rlhf.errors import CheckpointError
-from rlhf.trainer import zero
 from rlhf.trainer.config import OptimizerConfig
+from rlhf.trainer.rank import zero
 
 BEFORE = OptimizerConfig(learning_rate=0.01, weight_decay=0.1)
 AFTER = OptimizerConfig(learning_rate=0.03, weight_decay=0.3, betas=(0.5, 0.8), eps=1e-3)

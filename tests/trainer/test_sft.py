@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlhf.errors import DataError
-from rlhf.trainer.batch import Batch, build_minibatches
+from rlhf.trainer.batching.batch import Batch, build_minibatches
 from rlhf.trainer.sft import demonstration_batch, fine_tune
 from tests.trainer.made import made_segment
 

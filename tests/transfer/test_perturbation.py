@@ -1,4 +1,4 @@
-"""The drill's noise is large enough to show any kind of tensor that stays behind, and small enough for rounding."""
+"""The noise of the start check shows any kind of tensor that stays behind, and is small enough for rounding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import byte_tokenizer, tiny_model
-from rlhf.trainer.canary import DRILL_FACTOR
+from rlhf.trainer.weight_sync.canary import VERIFY_FACTOR
 from rlhf.transfer.perturbation import perturbation, perturbed
 
 TOLERANCE = 0.1
@@ -37,7 +37,7 @@ ONLY = {"llama": ("lm_head",), "qwen2": ("bias",), "qwen3": ("q_norm", "k_norm")
 
 
 @cache
-def drilled(name: str, frozen: str | None = None, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+def moved(name: str, frozen: str | None = None, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     """Log-probs of a canary after the perturbation, with one class of tensors as it was."""
     model = tiny_model(MODELS[name], byte_tokenizer(), seed=0).to(dtype)
     ids = torch.randint(0, 256, (4, 24), generator=torch.Generator().manual_seed(0))
@@ -53,13 +53,13 @@ def drilled(name: str, frozen: str | None = None, dtype: torch.dtype = torch.bfl
 @pytest.mark.parametrize(
     ("model", "frozen"), [(model, kind) for model in MODELS for kind in (*CLASSES, *NORMS, *ONLY[model])]
 )
-def test_a_class_that_stays_behind_is_off_by_far_more_than_the_drill_allows(model: str, frozen: str) -> None:
-    assert (drilled(model, frozen) - drilled(model)).abs().max() >= 2.5 * DRILL_FACTOR * TOLERANCE
+def test_a_class_that_stays_behind_is_off_by_far_more_than_the_start_check_allows(model: str, frozen: str) -> None:
+    assert (moved(model, frozen) - moved(model)).abs().max() >= 2.5 * VERIFY_FACTOR * TOLERANCE
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_rounding_alone_is_half_of_what_the_drill_allows(model: str) -> None:
-    assert (drilled(model) - drilled(model, dtype=torch.float32)).abs().max() <= DRILL_FACTOR * TOLERANCE / 2
+def test_rounding_alone_is_half_of_what_the_start_check_allows(model: str) -> None:
+    assert (moved(model) - moved(model, dtype=torch.float32)).abs().max() <= VERIFY_FACTOR * TOLERANCE / 2
 
 
 def test_noise_depends_on_name_and_seed_only() -> None:

@@ -21,7 +21,7 @@ import psutil
 from rlhf.cluster.forking.ray_worker import SOCKET
 from rlhf.cluster.ray_cluster import PRIVATE_RAY
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer.environment import rank_environment
+from rlhf.trainer.rank.process_variables import rank_environment
 from tests.pace import scaled
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ START_SECONDS, END_SECONDS = scaled(120), scaled(20)
 PACKET_BYTES = 1 << 16
 IMPORTS = (
     "tests.older_processor:pretend",
-    "rlhf.trainer.learner_worker:import_ranks",
+    "rlhf.trainer.rank.learner_worker:import_ranks",
     "rlhf.rollout.vllm.engine_worker:import_engine",
     "tests.warm.imports:import_commands",
 )

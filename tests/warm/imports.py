@@ -8,8 +8,8 @@ MODULES = (
     "rlhf.cli",
     "rlhf.api",
     "rlhf.controller.rl",
-    "rlhf.trainer.preference_rank",
-    "rlhf.trainer.reward_rank",
+    "rlhf.trainer.rank.preference_rank",
+    "rlhf.trainer.rank.reward_rank",
     "peft",
 )
 

@@ -1,8 +1,9 @@
-"""A Ray worker out of the fork server: Ray runs this file where it would run Python, and it asks for a fork instead.
+"""Starts a Ray worker by a request to the fork server; Ray runs this file instead of the Python interpreter.
 
-Nothing but the standard library is imported, for every worker waits for it. It stays until the worker ends, and hands
-on how it did; Ray watches the worker itself, which tells its own process id. Without a server it becomes Python. It
-waits for one that is still importing: whoever asked Ray for the worker has a deadline for its start.
+It imports only the standard library, because every worker waits for these imports. It runs until the worker ends and
+exits with the worker's status; Ray monitors the worker itself, which reports its own process id. Without a server it
+executes Python in its own process. It waits for a server that is still importing: the process that asked Ray for the
+worker has a deadline for its start.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ SOCKET = "RLHF_FORK_SERVER"
 
 
 def ray_worker_main() -> None:
+    """Ask the fork server for a worker, wait until it ends, and exit with its status."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     request = {
         "arguments": sys.argv[1:],

@@ -1,10 +1,10 @@
-"""A process that has made the slow imports, and is forked for every worker that needs them: nothing is imported twice.
+"""A fork server: it makes the slow imports once, and every worker that needs them is forked from it.
 
     python -m rlhf.cluster.forking.server SOCKET OWNER_PID MODULE:FUNCTION…
 
-A request is one packet: what to run, as JSON, and the descriptors of its standard streams. It is answered with the new
-process's id, and when it has ended with its wait status and processor time. The server has one thread, so that a fork
-is whole; it ends with its owner, and all that it forked with it.
+A request is one packet: what to run, as JSON, and the file descriptors of its standard streams. The answers are the new
+process's id and, after it has ended, its wait status and processor time. The server has one thread, so that a fork
+copies a consistent state. It ends with its owner, and all processes that it forked end with it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def fork_server_main(path: str, owner: int, imports: Sequence[str]) -> None:
-    """Listen, import, and then fork until the owner ends."""
+    """Listen, import, and then serve fork requests until the owner ends."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(path)
@@ -48,7 +48,7 @@ def fork_server_main(path: str, owner: int, imports: Sequence[str]) -> None:
     _import_all(imports)
     set_by_imports = {name: value for name, value in os.environ.items() if before.get(name) != value}
     gc.collect()
-    gc.freeze()  # no collection of a child touches, and so copies, what all of them share
+    gc.freeze()  # so that garbage collection in a child does not touch, and so copy, shared pages
     try:
         ForkRequests(listening, owner, set_by_imports).run()
     finally:
@@ -58,7 +58,8 @@ def fork_server_main(path: str, owner: int, imports: Sequence[str]) -> None:
 
 
 def _import_all(imports: Sequence[str]) -> None:
-    """Ray's core reads its environment once, when it is imported, and that is each child's own."""
+    """Make the imports without `ray`: Ray's core reads the environment at import, and each child has its own
+    environment."""
     sys.modules["ray"] = None  # type: ignore[assignment]
     for function in imports:
         resolve_name(function)()
@@ -66,7 +67,7 @@ def _import_all(imports: Sequence[str]) -> None:
 
 
 class ForkRequests:
-    """Answers requests one by one, and tells who asked for a process how it ended."""
+    """Serves fork requests one by one, and reports to each client how its process ended."""
 
     def __init__(self, listening: socket.socket, owner: int, set_by_imports: dict[str, str]) -> None:
         self._listening, self._owner, self._set_by_imports = listening, owner, set_by_imports
@@ -76,6 +77,7 @@ class ForkRequests:
             end.setblocking(False)
 
     def run(self) -> None:
+        """Serve requests and reap children until the owner ends."""
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         selector = selectors.DefaultSelector()
@@ -95,7 +97,7 @@ class ForkRequests:
         try:
             packet, descriptors, _, _ = socket.recv_fds(client, PACKET_BYTES, 8)
             request = json.loads(packet)
-        except (OSError, ValueError):  # it is gone, says nothing, or nothing that can be read
+        except (OSError, ValueError):  # the client is gone, sent nothing, or sent something unreadable
             client.close()
             return
         child = os.fork()
@@ -117,14 +119,14 @@ class ForkRequests:
                     client.close()
 
     def _become(self, request: dict[str, Any], descriptors: list[int], client: socket.socket) -> NoReturn:
-        """Turn this fork into what was asked for, and run it to its end."""
+        """Turn this fork into the requested program, and run it to its end."""
         signal.set_wakeup_fd(-1)
         for mine in (self._listening, self._awoken, self._wake, client, *self._children.values()):
             mine.close()
         try:
             _take_over(request, descriptors, self._set_by_imports)
             code = _exit_code(request["arguments"])
-        except BaseException:  # noqa: BLE001 - the last frame of the process: told, and turned into its exit code
+        except BaseException:  # noqa: BLE001 - the last frame of the process: printed, and turned into its exit code
             traceback.print_exc()
             code = 1
         atexit._run_exitfuncs()
@@ -135,12 +137,12 @@ class ForkRequests:
 
 
 def _tell(client: socket.socket, answer: dict[str, float]) -> None:
-    with suppress(OSError):  # nobody has to listen to the end
+    with suppress(OSError):  # the client may have closed its connection
         client.send(json.dumps(answer).encode())
 
 
 def _take_over(request: dict[str, Any], descriptors: list[int], set_by_imports: dict[str, str]) -> None:
-    """The session, signals, streams, environment, folder and random state of a process that starts anew."""
+    """Set the session, signals, streams, environment, folder and random state as a newly started process has them."""
     if request["new_session"]:
         os.setsid()
     else:

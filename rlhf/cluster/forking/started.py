@@ -1,4 +1,4 @@
-"""The fork server as whoever starts it holds it."""
+"""The fork server, as seen by the process that starts it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ END_SECONDS = 5.0
 
 
 class ForkServer:
-    """A process that imports in the background from now on; whoever asks for a fork waits until it has."""
+    """A fork server process that imports in the background; a fork request waits until the imports are done."""
 
     def __init__(self, folder: Path, imports: Iterable[str], environment: Mapping[str, str], log: Path) -> None:
         self.socket = folder / "forks"
@@ -36,7 +36,7 @@ class ForkServer:
             )
 
     def stop(self) -> None:
-        """End it, and every fork that is still there."""
+        """End the server and every fork that is still running."""
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(END_SECONDS)
@@ -45,9 +45,9 @@ class ForkServer:
 
 
 def forked_environment(planned: Plan, roles: Iterable[Role]) -> dict[str, str] | None:
-    """The variables of a server for all workers of a plan; None where they could not have one.
+    """Environment of a fork server shared by all workers of a plan; None where they cannot share one.
 
-    Variables and thread pools are read at import, so all roles must agree on them. CUDA and forks do not go together.
+    Variables and thread pools are read at import, so all roles must agree on them. CUDA does not work across a fork.
     """
     chosen = [role for role in roles if role.imports]
     placements = [placement for placement in planned.placements if placement.role in {role.name for role in chosen}]
@@ -60,6 +60,6 @@ def forked_environment(planned: Plan, roles: Iterable[Role]) -> dict[str, str] |
 
 
 def forked_by_ray(server: Path) -> dict[str, object]:
-    """Ray's `runtime_env` of a worker that is forked from the server."""
+    """Ray's `runtime_env` for a worker that is forked from the server."""
     program = shlex.join([sys.executable, "-S", "-E", ray_worker.__file__])
     return {"py_executable": program, "env_vars": {ray_worker.SOCKET: str(server)}}

@@ -1,4 +1,4 @@
-"""A KubeRay job rendered from a recipe: text of `scripts/kubernetes/rayjob.yaml`, and pure."""
+"""Renders a KubeRay job from a recipe and the template `scripts/kubernetes/rayjob.yaml`: a pure function."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ TEMPLATE = ROOT / "scripts" / "kubernetes" / "rayjob.yaml"
 PINS = ROOT / "requirements" / "gpu.txt"
 RECIPE_FOLDER = "/etc/rlhf"
 DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,45}[a-z0-9])?")
-"""Of a RayJob: KubeRay appends to it, and a name of Kubernetes has 63 characters."""
+"""Valid name of a RayJob: KubeRay appends to it, and a Kubernetes name has at most 63 characters."""
 QUANTITY = re.compile(r"[1-9][0-9]*(Mi|Gi|Ti|M|G|T)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesJob:
-    """What Kubernetes has to give: `nodes` pods of the same size, a volume that all of them mount, and a Secret."""
+    """The resources of a Kubernetes job: `nodes` pods of the same size, a volume mounted in all of them, and a
+    Secret."""
 
     name: str
     image: str
@@ -44,7 +45,7 @@ class KubernetesJob:
 
 
 def load_for(job: KubernetesJob, recipe: Path, overrides: Sequence[str]) -> LoadedRecipe:
-    """The recipe as the pods will read it: what it writes is on the shared volume. Raises `ConfigError`."""
+    """The recipe as the pods read it: all files that it writes are on the shared volume. Raises `ConfigError`."""
     shared = [f"model.cache_dir={job.workspace}/models", f"cluster.nodes={job.nodes}"]
     loaded = load_recipe(recipe, [*shared, *overrides])
     run = Path(job.workspace) / loaded.recipe.run_dir
@@ -54,7 +55,8 @@ def load_for(job: KubernetesJob, recipe: Path, overrides: Sequence[str]) -> Load
 def kubernetes_manifest(loaded: LoadedRecipe, job: KubernetesJob) -> str:
     """The ConfigMap with the recipe and the RayJob that trains it, as YAML.
 
-    Raises `ConfigError` for what Kubernetes would refuse, and `PlacementError` for nodes that are too few or too small.
+    Raises `ConfigError` for values that Kubernetes would refuse, and `PlacementError` if the nodes are too few or too
+    small.
     """
     check_kubernetes_job(job)
     entrypoint = ["rlhf", "train", f"{RECIPE_FOLDER}/recipe.yaml", "--address", "auto", "--resume"]
@@ -80,7 +82,7 @@ def kubernetes_manifest(loaded: LoadedRecipe, job: KubernetesJob) -> str:
 
 
 def check_kubernetes_job(job: KubernetesJob) -> None:
-    """Names and quantities that Kubernetes takes. Raises `ConfigError`."""
+    """Check names and quantities against the rules of Kubernetes. Raises `ConfigError`."""
     for option, name in (("--name", job.name), ("--claim", job.claim), ("--secret", job.secret)):
         if not DNS_NAME.fullmatch(name):
             raise ConfigError(f"{option} {name!r} is no name of Kubernetes: small letters, digits, hyphens, at most 47")
@@ -91,23 +93,23 @@ def check_kubernetes_job(job: KubernetesJob) -> None:
 
 
 def placed(loaded: LoadedRecipe, job: KubernetesJob) -> Plan:
-    """The placement that the run will have on these nodes. Raises `PlacementError`."""
+    """The placement of the run's workers on these nodes. Raises `PlacementError`."""
     nodes = [Resources(node=f"node-{index}", cpus=job.cpus, gpus=job.gpus) for index in range(job.nodes)]
     return plan(roles_of(loaded.recipe), nodes)
 
 
 def heartbeat() -> str:
-    """The environment that decides how soon a lost node is missed, one item a line."""
+    """The environment variables that set how soon a lost node is detected, one item per line."""
     return "\n".join(f'- {{name: {name}, value: "{value}"}}' for name, value in HEARTBEAT.items())
 
 
 def ray_version(pins: str) -> str:
-    """The version of Ray in a list of requirements, the one that images are built from."""
+    """The version of Ray in a requirements file, the one that images are built from."""
     return next(line.removeprefix("ray==") for line in pins.splitlines() if line.startswith("ray=="))
 
 
 def template() -> str:
-    """The template's text. Raises `ConfigError` where rlhf was installed without its checkout."""
+    """The template's text. Raises `ConfigError` if rlhf was installed without its checkout."""
     if not TEMPLATE.is_file():
         raise ConfigError(f"{TEMPLATE} is missing: rlhf kubernetes needs a checkout of this repository")
     return TEMPLATE.read_text()

@@ -1,1 +1,1 @@
-"""A recipe as a job of SLURM: a script to read, and its submission."""
+"""Runs a recipe as a SLURM job: renders a script that people can read, and submits it."""

@@ -1,4 +1,4 @@
-"""What a job is: the recipe, the machines, the time."""
+"""Describes a SLURM job: the recipe, the machines and the time limit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rlhf.errors import UserError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.,@+-]*")
 UNWRITABLE = re.compile(r'[%"\\\n]')
-"""What SLURM's options take for something else in a path."""
+"""Characters in a path that SLURM's options interpret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
-    """Machines of one kind. `cpus` None is whole nodes; `partition` None is the cluster's default."""
+    """Machines of one kind. `cpus` None means whole nodes; `partition` None means the cluster's default."""
 
     nodes: int
     gpus: int = 0
@@ -27,10 +27,10 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """One run of a recipe. `main` are the machines of learners and engines, `servers` those without GPUs, for the
-    servers of environments and rewards. `folder` is where relative paths begin, and `rlhf` the command on the nodes.
-    `warn_seconds` before the time limit the run is told to save; `join_seconds` is the deadline for all nodes to be
-    there, which import Ray from a shared file system at the same time."""
+    """One run of a recipe. `main` are the machines of learners and engines; `servers` are machines without GPUs, for
+    the servers of environments and rewards. Relative paths start at `folder`; `rlhf` is the command on the nodes. The
+    run is told to save `warn_seconds` before the time limit. `join_seconds` is the deadline for all nodes to join; they
+    import Ray from a shared file system at the same time."""
 
     name: str
     recipe: str
@@ -47,19 +47,22 @@ class SlurmJob:
 
     @property
     def parts(self) -> tuple[NodeGroup, ...]:
+        """The job's groups of machines."""
         return (self.main, self.servers) if self.servers else (self.main,)
 
     @property
     def nodes(self) -> int:
+        """Number of nodes in all groups."""
         return sum(part.nodes for part in self.parts)
 
     @property
     def logs(self) -> Path:
+        """The folder of the job's logs."""
         return self.run_dir / "logs"
 
 
 def check_job(job: SlurmJob) -> None:
-    """What SLURM would misread, or take and never run. Raises `UserError`."""
+    """Check for values that SLURM would misread, or accept and never run. Raises `UserError`."""
     words = {"--job-name": job.name, "--account": job.account}
     words |= {"--partition": job.main.partition, "--cpu-partition": job.servers.partition if job.servers else None}
     for option, word in words.items():

@@ -1,4 +1,4 @@
-"""A job from a recipe that has been checked."""
+"""Makes a SLURM job from a recipe that has been checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf.recipe.preflight import preflight
 from rlhf.recipe.resolve import located
 
 ELSEWHERE = "cluster.address=later"
-"""Says that the workers' places are not on this machine; the job's own address is known when its head runs."""
+"""Marks that the workers are not placed on this machine; the real address is known when the job's head runs."""
 LEAST_JOIN_SECONDS = 300
 
 
@@ -28,7 +28,7 @@ def job_of(
     account: str | None,
     warn_seconds: int,
 ) -> SlurmJob:
-    """The job of a recipe, checked as `rlhf check` does. Raises `UserError`."""
+    """The job for a recipe, which is checked as `rlhf check` does. Raises `UserError`."""
     checked = located(load_recipe(recipe, [*overrides, ELSEWHERE])).recipe
     if checked.cluster.kind != "ray":
         raise ConfigError(f"cluster.kind is {checked.cluster.kind}, which stays in one process; use cluster.kind=ray")

@@ -1,4 +1,4 @@
-"""The script of a job, from the templates in `scripts/slurm/`."""
+"""Renders the script of a SLURM job from the templates in `scripts/slurm/`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIST_INDENT = "\n        "
 
 
 class Template(string.Template):
-    """`@@{name}` is replaced: the shell has the dollar for itself."""
+    """A template in which `@@{name}` is replaced, because the shell uses the dollar sign."""
 
     delimiter = "@@"
 
@@ -36,7 +36,7 @@ def render(job: SlurmJob) -> str:
 
 
 def write_script(path: Path, script: str) -> None:
-    """Keep a script. Raises `UserError` where the file cannot be written."""
+    """Write a script to a file. Raises `UserError` if the file cannot be written."""
     try:
         path.write_text(script)
     except OSError as error:
@@ -51,11 +51,12 @@ def describe_nodes(job: SlurmJob) -> str:
 
 
 def nodes(number: int) -> str:
+    """`1 node`, `2 nodes`."""
     return f"{number} node{'' if number == 1 else 's'}"
 
 
 def directives(job: SlurmJob) -> Iterator[str]:
-    """The `#SBATCH` lines with their reasons."""
+    """The `#SBATCH` lines with comments that give their reasons."""
     yield f"#SBATCH --job-name={job.name}"
     yield f'#SBATCH --chdir="{job.folder}"'
     yield "# All that this script prints, of every start of the job, in one file."
@@ -72,7 +73,7 @@ def directives(job: SlurmJob) -> Iterator[str]:
 
 
 def component(job: SlurmJob, part: NodeGroup) -> Iterator[str]:
-    """The machines of one kind."""
+    """The `#SBATCH` lines for the machines of one kind."""
     yield f"#SBATCH --nodes={part.nodes}"
     yield "#SBATCH --ntasks-per-node=1"
     if part.gpus:
@@ -89,7 +90,7 @@ def component(job: SlurmJob, part: NodeGroup) -> Iterator[str]:
 
 
 def steps(job: SlurmJob) -> Iterator[str]:
-    """What starts the nodes of the cluster: the head, those that join it, those without GPUs."""
+    """The commands that start the cluster's nodes: the head, the nodes that join it, and those without GPUs."""
     options = ("--het-group=0 " if job.servers else "") + (f"--gpus-per-node={job.main.gpus} " if job.main.gpus else "")
     yield fill_template("head.sh.part", options=options)
     if job.main.nodes > 1:
@@ -99,7 +100,7 @@ def steps(job: SlurmJob) -> Iterator[str]:
 
 
 def fill_template(name: str, **values: str) -> str:
-    """A template with its values. Raises `UserError` where the templates are not beside the package."""
+    """A template filled with its values. Raises `UserError` if the package has no templates beside it."""
     try:
         text = (TEMPLATES / name).read_text()
     except FileNotFoundError:

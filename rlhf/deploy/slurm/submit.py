@@ -1,4 +1,4 @@
-"""A script is given to SLURM, after what is known to be wrong has been said in one line."""
+"""Submits a job script to SLURM, after checks that report known problems in one line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rlhf.errors import UserError
 from rlhf.runs.durable import private_folder
 
 ANSWER_SECONDS = 60.0
-"""SLURM's own tools wait for a controller that is down for a few times ten seconds."""
+"""Deadline of SLURM's commands, which wait a few times ten seconds for a controller that is down."""
 
 
 def submit_job(job: SlurmJob, script: str) -> str:
-    """Submit, and say in a few lines which job it is and how to follow and to end it. Raises `UserError`."""
+    """Submit the job. Returns a few lines that name it and say how to follow and end it. Raises `UserError`."""
     if shutil.which("sbatch") is None:
         raise UserError(
             "there is no sbatch on this machine; submit from a login node of the cluster, or print the script"
@@ -24,7 +24,7 @@ def submit_job(job: SlurmJob, script: str) -> str:
     for part in job.parts:
         check_part(part, there)
     private_folder(job.run_dir)
-    job.logs.mkdir(exist_ok=True)  # SLURM makes no folders for its output
+    job.logs.mkdir(exist_ok=True)  # SLURM does not make the folders of its output files
     number = run_slurm_command(["sbatch", "--parsable"], script).strip().partition(";")[0]
     return (
         f"job {number}: {job.nodes} node{'' if job.nodes == 1 else 's'}\n"
@@ -36,7 +36,7 @@ def submit_job(job: SlurmJob, script: str) -> str:
 
 
 def partitions() -> dict[str, int]:
-    """Nodes of every partition, by name; the default one goes by the empty name too."""
+    """Number of nodes of every partition, by name; the default partition is also under the empty name."""
     nodes: dict[str, int] = {}
     for line in run_slurm_command(["sinfo", "--noheader", "--format=%P %D"]).splitlines():
         name, _, number = line.strip().rpartition(" ")
@@ -46,7 +46,7 @@ def partitions() -> dict[str, int]:
 
 
 def check_part(part: NodeGroup, there: dict[str, int]) -> None:
-    """The partition exists and has so many nodes. Raises `UserError`."""
+    """Check that the partition exists and has enough nodes. Raises `UserError`."""
     named = part.partition or ""
     if named not in there:
         names = ", ".join(sorted(name for name in there if name)) or "none"
@@ -58,7 +58,7 @@ def check_part(part: NodeGroup, there: dict[str, int]) -> None:
 
 
 def run_slurm_command(words: Sequence[str], given: str = "") -> str:
-    """What a command of SLURM prints. Raises `UserError` with its own words when it fails, or does not answer."""
+    """The output of a SLURM command. Raises `UserError` with its error message if it fails or times out."""
     try:
         done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=ANSWER_SECONDS)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""SLURM's way to write how long: `90`, `90:00`, `1:30:00`, `2-12`, `2-12:30`, `2-12:30:00`."""
+"""Parses SLURM's time limits: `90`, `90:00`, `1:30:00`, `2-12`, `2-12:30`, `2-12:30:00`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FORMS = re.compile(r"(?:(?P<days>\d+)-(?P<day_hours>\d+)(?P<day_rest>(?::\d+){0,
 
 
 def seconds_of(text: str) -> int:
-    """Seconds of a time limit. Raises `UserError` for what SLURM cannot read, and for zero, which it takes for ever."""
+    """Seconds of a time limit. Raises `UserError` for what SLURM cannot parse, and for zero, which means no limit."""
     form = FORMS.fullmatch(text.strip())
     if form is None:
         raise UserError(f"--time {text!r} is no time; write minutes, hours:minutes:seconds or days-hours")

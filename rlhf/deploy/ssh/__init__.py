@@ -1,1 +1,1 @@
-"""A run on plain hosts: nodes and training started over ssh, and ended with it."""
+"""Runs training on plain hosts: starts nodes and training over ssh, and ends them when the launcher ends."""

@@ -1,4 +1,4 @@
-"""The hosts file: one host a line, the head first, and what each gives to the run."""
+"""Parses the hosts file: one host per line, the head first, with the cores and GPUs that each host provides."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from rlhf.errors import ConfigError
 
 NAME = re.compile(r"([\w.-]+@)?[A-Za-z0-9_][\w.:%-]*")
-"""No hyphen in front: ssh would take such a name for one of its options."""
+"""Valid host name. It has no leading hyphen, which ssh would parse as an option."""
 LOCAL = "localhost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshHost:
-    """A host as ssh knows it, and its cores and GPUs for the run; None is what it has."""
+    """A host's ssh name, and its cores and GPUs for the run; None means all that it has."""
 
     name: str
     cpus: int | None = None
@@ -23,12 +23,12 @@ class SshHost:
 
     @property
     def is_here(self) -> bool:
-        """`localhost` is this machine, and reached without ssh."""
+        """Whether this is `localhost`: this machine, which needs no ssh."""
         return self.name == LOCAL
 
 
 def read_hosts(path: Path, cpus: int | None = None, gpus: int | None = None) -> tuple[SshHost, ...]:
-    """The hosts of a file; `cpus` and `gpus` are for those lines that do not say. Raises `ConfigError`."""
+    """The hosts in a file; `cpus` and `gpus` apply to lines that do not set them. Raises `ConfigError`."""
     try:
         lines = path.read_text().splitlines()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One run over plain hosts: a Ray node on each, training beside the head's, and one end for all."""
+"""Launches one run on plain hosts: a Ray node on each, training on the head's host, all ended together."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
 
 END_SECONDS = 40.0
-"""For what runs on a host to end in order: longer than its far end gives it."""
+"""Deadline for a host to end its command in order: longer than the remote process gives the command."""
 RENDEZVOUS, HOSTS_LOG = "rendezvous.json", "hosts.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What is launched: a recipe with the words that `rlhf train` gets, and the hosts, the head first."""
+    """What to launch: a recipe with the arguments of `rlhf train`, and the hosts, the head first."""
 
     recipe: Recipe
     words: Sequence[str]
@@ -39,26 +39,29 @@ class Launch:
     interface: str | None = None
 
     def connection(self, host: SshHost, shared: Path) -> list[str]:
+        """The ssh command that connects to one host."""
         return connection(host, shared, user=self.user, config=self.ssh_config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The connections: one a host for its node, and the head's second one, for the training."""
+    """The open connections: one per host for its node, and a second one to the head for the training."""
 
     nodes: tuple[SshSession, ...]
     training: SshSession
 
     @property
     def all(self) -> tuple[SshSession, ...]:
+        """All connections, the training's last."""
         return (*self.nodes, self.training)
 
 
 async def run_on_hosts(launch: Launch) -> int:
-    """Train on all hosts; the exit code of the training, 130 when it was told to stop. SIGUSR1 is passed on to it.
+    """Train on all hosts. Returns the training's exit code, or 130 after a stop signal. SIGUSR1 is forwarded to the
+    training.
 
-    Before anything has started it raises a group of `HostError` where hosts cannot be used, and `PlacementError` where
-    all of them together are too small; later `NodeFailed`, when one is lost.
+    Raises, before anything is started, a group of `HostError` for hosts that cannot be used, and `PlacementError` if
+    all hosts together are too small. Raises `NodeFailed` later, when a host is lost.
     """
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -77,7 +80,7 @@ async def run_on_hosts(launch: Launch) -> int:
 
 @asynccontextmanager
 async def connected_hosts(launch: Launch, shared: Path, log: TextIO) -> AsyncIterator[Started]:
-    """A connection to every host; on leaving, the training ends first and the nodes after it, whatever happened."""
+    """Connect to every host. On exit the training is ended first and the nodes after it, in every case."""
     opened: list[SshSession] = []
     try:
         for host in launch.hosts:
@@ -92,7 +95,7 @@ async def connected_hosts(launch: Launch, shared: Path, log: TextIO) -> AsyncIte
 
 
 async def conducted(launch: Launch, started: Started, shared: Path, stop: asyncio.Event) -> int:
-    """Give the orders once every host is ready, and wait for the training's end."""
+    """Send the commands once every host is ready, and wait for the training to end."""
     stopping = asyncio.ensure_future(stop.wait())
     readying = asyncio.ensure_future(all_ready(started.all))
     await asyncio.wait((readying, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -113,7 +116,7 @@ async def conducted(launch: Launch, started: Started, shared: Path, stop: asynci
 
 
 async def all_ready(sessions: Sequence[SshSession]) -> list[Resources]:
-    """What every host has. Raises a group of `HostError`: what cannot be used is put right together."""
+    """The resources of every host. Raises a group of `HostError` with all unusable hosts."""
     answers = await asyncio.gather(*(ready_or_not(session) for session in sessions))
     if refused := [answer for answer in answers if isinstance(answer, HostError)]:
         raise ExceptionGroup("hosts that cannot be used", unique(refused))
@@ -121,6 +124,7 @@ async def all_ready(sessions: Sequence[SshSession]) -> list[Resources]:
 
 
 async def ready_or_not(session: SshSession) -> Resources | HostError:
+    """The host's resources, or the error that makes it unusable."""
     try:
         return await session.ready()
     except HostError as error:
@@ -128,12 +132,12 @@ async def ready_or_not(session: SshSession) -> Resources | HostError:
 
 
 def unique(errors: Sequence[HostError]) -> list[HostError]:
-    """One error a host: the head has two connections, which fail alike."""
+    """One error per host: the two connections to the head fail in the same way."""
     return list({error.host: error for error in errors}.values())
 
 
 async def first_end(started: Started, stopping: asyncio.Future[Any]) -> int:
-    """The training's exit code. Raises `NodeFailed` when a host ends before it."""
+    """The training's exit code. Raises `NodeFailed` when a node ends before the training."""
     training = asyncio.ensure_future(started.training.wait())
     nodes = {asyncio.ensure_future(session.wait()): session for session in started.nodes}
     waiting: set[asyncio.Future[Any]] = {training, stopping, *nodes}
@@ -151,7 +155,7 @@ async def first_end(started: Started, stopping: asyncio.Future[Any]) -> int:
 
 
 async def end(sessions: Sequence[SshSession]) -> None:
-    """End what runs there, and name the hosts that did not confirm it."""
+    """End what runs on these connections, and warn about hosts that did not confirm it."""
     ended = await asyncio.gather(*(session.end(END_SECONDS) for session in sessions), return_exceptions=True)
     for late in ended:
         if isinstance(late, DeadlinePassed):
@@ -159,7 +163,7 @@ async def end(sessions: Sequence[SshSession]) -> None:
 
 
 def line_logger(host: SshHost, log: TextIO) -> Print:
-    """Writes lines to the log with the host before them."""
+    """A function that writes lines to the log, each after the host's name."""
 
     def tell(line: str) -> None:
         log.write(f"{host.name} {line}\n")
@@ -168,15 +172,17 @@ def line_logger(host: SshHost, log: TextIO) -> Print:
 
 
 def print_line(line: str) -> None:
+    """Print a line on standard output, with control characters escaped."""
     print(inert(line), flush=True)
 
 
 def complain(line: str) -> None:
+    """Print a line on standard error, with control characters escaped."""
     print(inert(line), file=sys.stderr, flush=True)
 
 
 def keep_log(shared: Path, run: Path) -> None:
-    """The hosts' lines go to the run's logs; without a run folder they stay where they are, if there are any."""
+    """Append the hosts' output to the run's logs. Without a run folder a log that is not empty stays where it is."""
     log = shared / HOSTS_LOG
     if (run / "logs").is_dir():
         with (run / "logs" / HOSTS_LOG).open("a") as kept:

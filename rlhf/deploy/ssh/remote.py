@@ -1,8 +1,8 @@
-"""The far end of `rlhf launch`: one command on this host, for as long as the connection lives.
+"""The remote process of `rlhf launch`: runs one command on this host while the connection lives.
 
-It says what this host has, waits for its orders on standard input, and runs them. Secrets come with the orders, and so
-stand on no command line. The launcher sends a line every few seconds: when the input ends, or is silent for too long
-because the network is gone, the command is told to end, whatever ssh and its server know of it.
+It reports what this host has, waits for its command on standard input, and runs it. Secrets are sent with the command,
+so they are on no command line. The launcher sends a line every few seconds. When the input ends, or no line arrives for
+too long because the network failed, the command is told to end, independently of ssh and its server.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from typing import Any, BinaryIO
 from rlhf.cluster.machine import this_machine
 
 READY = "rlhf-ready "
-"""Before the line that says what this host has: a login shell may print other things first."""
+"""Prefix of the line that reports this host's resources: a login shell may print other lines first."""
 SAVE = "save"
-"""The launcher's line that stands for SIGUSR1."""
+"""The launcher's line that requests SIGUSR1."""
 SILENCE_SECONDS = 45.0
-"""Longer than ssh takes to miss the other side (25 s): the launcher then names the host before its node ends."""
+"""Longer than ssh needs to detect a lost connection (25 s): so the launcher reports the host before its node ends."""
 GRACE_SECONDS = 25.0
-"""What the command has to end after SIGTERM: more than the supervisor gives to what it runs."""
+"""Time that the command has to end after SIGTERM: more than the supervisor gives to its program."""
 DRAIN_SECONDS = 5.0
 PR_SET_PDEATHSIG = 1
 
 
 class Launcher:
-    """Lines of the launcher, read from a descriptor; its silence counts as its end."""
+    """Reads the launcher's lines from a file descriptor; a long silence counts as the end of input."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._unread = b""
 
     def line(self) -> str | None:
-        """The next line, or None when there will be none."""
+        """The next line, or None at the end of input."""
         while b"\n" not in self._unread:
             readable, _, _ = select.select([self._descriptor], [], [], SILENCE_SECONDS)
             read = os.read(self._descriptor, 65536) if readable else b""
@@ -54,7 +54,7 @@ class Launcher:
         return first.decode()
 
     def orders(self) -> Mapping[str, Any] | None:
-        """The first line that is not empty; None where the launcher left without any."""
+        """The first line that is not empty, parsed; None if the launcher ended before it sent one."""
         while (line := self.line()) is not None:
             if line:
                 orders: Mapping[str, Any] = json.loads(line)
@@ -62,14 +62,14 @@ class Launcher:
         return None
 
     def until_gone(self, save: Callable[[], None]) -> None:
-        """Wait for the last line; `save` where one asks for it."""
+        """Wait for the end of input; call `save` for each save request."""
         while (line := self.line()) is not None:
             if line == SAVE:
                 save()
 
 
 def remote_main(shared: str) -> int:
-    """Say what is here, then run the orders. `shared` is a folder that every host must see."""
+    """Report this host's resources, then run the command that arrives. Every host must see the folder `shared`."""
     machine = this_machine()
     facts = {"cpus": machine.cpus, "gpus": machine.gpus, "host": socket.gethostname(), "sees": Path(shared).is_dir()}
     print(READY + json.dumps(facts), flush=True)
@@ -79,7 +79,7 @@ def remote_main(shared: str) -> int:
 
 
 def run_remote_command(orders: Mapping[str, Any], launcher: Launcher) -> int:
-    """Run the command until it ends or the launcher leaves; its exit code, 128 + n for signal n."""
+    """Run the command until it ends or the launcher is gone. Returns its exit code, or 128 + n for signal n."""
     child = subprocess.Popen(
         orders["command"], cwd=orders["folder"], env={**os.environ, **orders["environment"]},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
@@ -92,17 +92,17 @@ def run_remote_command(orders: Mapping[str, Any], launcher: Launcher) -> int:
     code = child.wait()
     deadline = time.monotonic() + DRAIN_SECONDS
     for pump in pumps:
-        pump.join(max(0.0, deadline - time.monotonic()))  # a process that was left behind may hold the pipe open
+        pump.join(max(0.0, deadline - time.monotonic()))  # a leftover process may hold the pipe open
     return code if code >= 0 else 128 - code
 
 
 def _end_with_parent() -> None:
-    """Whoever kills this process ends the command too: the kernel tells it."""
+    """Have the kernel send SIGTERM to the command when this process dies."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def _end_with(launcher: Launcher, child: subprocess.Popen[bytes]) -> None:
-    """End the command when the launcher is gone. Before that it may be asked to save what it has and leave."""
+    """End the command when the launcher is gone. Before that, forward save requests to it as SIGUSR1."""
     launcher.until_gone(lambda: child.send_signal(signal.SIGUSR1))
     child.terminate()
     try:
@@ -112,7 +112,7 @@ def _end_with(launcher: Launcher, child: subprocess.Popen[bytes]) -> None:
 
 
 def _pump(source: BinaryIO, target: int) -> None:
-    """Pass output on. A connection that is gone takes none, and the command must not feel it: it ends in order."""
+    """Forward output. Write errors of a broken connection are ignored, so that the command can end in order."""
     for line in source:
         try:
             os.write(target, line)

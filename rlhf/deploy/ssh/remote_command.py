@@ -1,4 +1,4 @@
-"""What the far ends are told to run: nodes, and the training."""
+"""The commands that remote processes run: the cluster's nodes, and the training."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from pathlib import Path
 from rlhf.deploy.ssh.hosts_file import SshHost
 
 PASSED_ON = ("RLHF_", "HF_", "NCCL_", "GLOO_", "VLLM_", "OMP_NUM_THREADS", "PYTHONPATH", "TOKENIZERS_")
-"""Beginnings of variables that hold on every host as they do here."""
+"""Prefixes of variables that are passed on to every host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteCommand:
-    """What a far end is to run, where, and with which variables beside its own."""
+    """A command for a remote process: its arguments, its folder, and additional environment variables."""
 
     command: Sequence[str]
     folder: Path
     environment: Mapping[str, str]
 
     def line(self) -> bytes:
-        """As it is sent."""
+        """The command as one line of JSON, as it is sent."""
         orders = {"command": list(self.command), "folder": str(self.folder), "environment": dict(self.environment)}
         return json.dumps(orders).encode() + b"\n"
 
 
 def node_command(rendezvous: Path, host: SshHost, *, head: bool, interface: str | None = None) -> list[str]:
-    """`rlhf node` on one host; what the host gives is left to it where the file does not say. `interface` is the
-    head's: the others take that of their route to it."""
+    """`rlhf node` on one host. Cores and GPUs are passed only where the hosts file gives them. `interface` is the
+    head's; the other nodes use that of their route to the head."""
     amounts = [("--cpus", host.cpus), ("--gpus", host.gpus)]
     given = [word for option, amount in amounts if amount is not None for word in (option, str(amount))]
     role = ["--head", *(["--interface", interface] if interface else [])] if head else []
@@ -40,13 +40,13 @@ def node_command(rendezvous: Path, host: SshHost, *, head: bool, interface: str 
 
 
 def train_command(words: Sequence[str], hosts: int, rendezvous: Path) -> list[str]:
-    """`rlhf train` on the head's host, which waits until every host is in the cluster."""
+    """`rlhf train` on the head's host; it waits until every host is in the cluster."""
     nodes = f"cluster.nodes={hosts}"
     return [sys.executable, "-m", "rlhf", "train", *words, nodes, "--rendezvous", str(rendezvous)]
 
 
 def variables(name: str) -> dict[str, str]:
-    """What every command gets beside its host's own environment: who the cluster belongs to, and its secret."""
+    """Variables that every command gets in addition to its host's environment, with the cluster's run id and token."""
     passed = {key: value for key, value in os.environ.items() if key.startswith(PASSED_ON)}
     run_id = f"{name}-{secrets.token_hex(4)}"
     return passed | {"RLHF_RUN_ID": run_id, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

@@ -1,4 +1,4 @@
-"""One command on one host, as its launcher sees it: a connection, orders, lines, an end."""
+"""One remote command as the launcher sees it: the connection to the host, the command's output, and its end."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ from rlhf.errors import DeadlinePassed, HostError
 
 CONNECT_SECONDS = 10
 READY_SECONDS = 40.0
-"""From the start of ssh to the far end's first words: a connection, a login, a Python."""
+"""Deadline from the start of ssh to the remote process's first line: connection, login and the start of Python."""
 BEAT_SECONDS = 5.0
 LAST_LINES = 10
 NO_SUCH_COMMAND = (126, 127)
 SSH_FAILED = 255
 LINE_BYTES = 1 << 20
-"""A longer line comes in pieces."""
+"""Longer lines are passed on in pieces."""
 CHUNK_BYTES = 1 << 16
 LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
-"""Progress bars end their lines with a bare return; one that is the last byte yet may be half of a line's end."""
+"""Progress bars end their lines with a single carriage return. As the last byte read it may be half of a line
+ending."""
 Print = Callable[[str], None]
 
 
 def connection(host: SshHost, shared: Path, *, user: str | None, config: Path | None) -> list[str]:
-    """The words that start the far end on a host: no question is asked, a dead connection is noticed, and none is
-    shared with what else this person runs, who may end it."""
+    """The command that starts the remote process on a host. ssh asks no question and detects a dead connection. It
+    shares no connection with this user's other ssh processes, which could end it."""
     path = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
     far_end = ["env", *path, sys.executable, "-m", "rlhf.deploy.ssh.remote", str(shared)]
     if host.is_here:
@@ -51,7 +52,7 @@ def connection(host: SshHost, shared: Path, *, user: str | None, config: Path | 
 
 
 async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """What a command says, line by line; the last one may have no end."""
+    """A command's output, line by line; the last line may have no line ending."""
     waiting = b""
     while chunk := await stream.read(CHUNK_BYTES):
         *lines, waiting = LINE_END.split(waiting + chunk)
@@ -65,7 +66,7 @@ async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 
 
 class SshSession:
-    """A started connection. `end` closes it: the far end then ends its command."""
+    """An open connection. `end` closes it, and the remote process then ends its command."""
 
     def __init__(self, host: SshHost, process: asyncio.subprocess.Process, tell: Print, complain: Print) -> None:
         self.host = host
@@ -76,9 +77,10 @@ class SshSession:
 
     @classmethod
     async def open(cls, host: SshHost, words: Sequence[str], tell: Print, complain: Print) -> SshSession:
-        """Start the connection, outside this terminal's group: Ctrl-C is for the launcher, which ends all in order.
+        """Start the connection outside this terminal's process group: Ctrl-C goes to the launcher, which ends all in
+        order.
 
-        Raises `HostError` where there is no ssh.
+        Raises `HostError` if ssh is not installed.
         """
         pipe = asyncio.subprocess.PIPE
         try:
@@ -90,7 +92,7 @@ class SshSession:
         return cls(host, process, tell, complain)
 
     async def ready(self) -> Resources:
-        """What the host has, for the run. Raises `HostError` when its far end does not come up in time."""
+        """The host's resources for the run. Raises `HostError` if the remote process does not report in time."""
         waiting = asyncio.ensure_future(self._process.wait())
         try:
             await asyncio.wait((self._ready, waiting), timeout=READY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -109,26 +111,27 @@ class SshSession:
         )
 
     def order(self, orders: RemoteCommand) -> None:
-        """Start the command."""
+        """Send the command to run."""
         self._send(orders.line())
 
     def save(self) -> None:
-        """Ask the command to save what it has, and to leave: SIGUSR1, over there."""
+        """Ask the command to save and exit: the remote process sends it SIGUSR1."""
         self._send(SAVE.encode() + b"\n")
 
     @property
     def pid(self) -> int:
-        """Of the connection."""
+        """Process id of the connection's local process."""
         return self._process.pid
 
     async def wait(self) -> int:
-        """The exit code of the command, or of ssh where the connection broke."""
+        """Wait for the exit code of the command, or of ssh if the connection broke."""
         code = await self._process.wait()
         await asyncio.wait(self._work[:2], timeout=BEAT_SECONDS)
         return code
 
     async def end(self, seconds: float) -> None:
-        """Have the command end. Raises `DeadlinePassed` when the far end does not confirm it; the connection ends."""
+        """End the command. Raises `DeadlinePassed` if the remote process does not confirm it; the connection is
+        killed."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -143,12 +146,13 @@ class SshSession:
 
     @property
     def ending(self) -> str:
-        """How it ended, in words: the connection, or the command with what it said last."""
+        """How it ended: a lost connection, or the command's last line of output."""
         lost = self._process.returncode == SSH_FAILED and not self.host.is_here
         return "its connection is lost" if lost else f"its node ended: {self.last_words}"
 
     @property
     def last_words(self) -> str:
+        """The last line of output."""
         return self._last[-1] if self._last else "it said nothing"
 
     async def _why_not(self) -> str:
@@ -186,6 +190,6 @@ class SshSession:
             self._send(b"\n")
 
     def _send(self, data: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # its end is seen elsewhere
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # its end is detected elsewhere
             if self._process.stdin is not None:
                 self._process.stdin.write(data)

@@ -1,4 +1,4 @@
-"""The other direction: environments of this system as a Gymnasium `Env`, for whoever has an agent that plays those.
+"""Adapter from an environment of this library to a Gymnasium `Env`, for existing agents that use Gymnasium.
 
     GymnasiumEnv(CalculatorEnvironment, tasks)                                      # here, in this process
     GymnasiumEnv(lambda: BlockingEnvironment(environments, uuid4().hex), tasks)     # sessions behind a server
@@ -22,7 +22,7 @@ Text: Any = imported("gymnasium.spaces").Text
 
 
 class UnrestrictedText(Text):  # type: ignore[misc]
-    """Text of any characters up to a length. The alphabet is only what samples are drawn from."""
+    """Text of any characters up to a length. The alphabet is only used to draw samples."""
 
     def __init__(self, max_length: int) -> None:
         super().__init__(max_length, min_length=0, charset=string.printable)
@@ -32,10 +32,11 @@ class UnrestrictedText(Text):  # type: ignore[misc]
 
 
 class GymnasiumEnv(Env):  # type: ignore[misc]
-    """Text in, text out, up to `max_length` characters either way; every reset makes a new environment.
+    """Text in, text out, up to `max_length` characters each; every reset makes a new environment.
 
-    The seed of a reset decides the task and what the environment does; `options={"task": index}` names the task. A turn
-    without a reward is worth 0. Raises `ConfigError` for no tasks, or an environment of several roles.
+    The seed of a reset determines the task and the environment's behaviour; `options={"task": index}` selects the task.
+    A turn without a reward counts as 0. Raises `ConfigError` for an empty list of tasks, or an environment with several
+    roles.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (so Gymnasium has it)

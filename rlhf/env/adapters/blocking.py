@@ -1,4 +1,4 @@
-"""A session behind a server as an environment of plain methods: its calls run on an event loop of their own."""
+"""Blocking client of a remote session: an environment of plain methods, whose calls run on their own event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """An event loop in a thread, so that a connection stays alive between calls. `stop` ends it."""
+    """An event loop in a thread, so that a connection stays open between calls. `stop` ends it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -24,12 +24,13 @@ class LoopThread:
         self._thread.start()
 
     def run(self, awaited: str, call: Coroutine[Any, Any, T], seconds: float) -> T:
-        """What the call returns or raises. Raises `DeadlinePassed`, and the call is cancelled."""
+        """Run the coroutine and return its result, or raise its exception. Raises `DeadlinePassed`, and cancels the
+        call."""
         future = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return future.result(seconds)
         except Late:
-            if future.done():  # a timeout of the call's own
+            if future.done():  # a timeout inside the call itself
                 raise
             future.cancel()
             raise DeadlinePassed(awaited, seconds) from None
@@ -41,7 +42,8 @@ class LoopThread:
 
 
 class BlockingEnvironment:
-    """One session of `environments`, opened at the reset. `seconds` is the deadline of each call, beyond their own."""
+    """One session of `environments`, opened at the reset. `seconds` is the deadline of each call, in addition to their
+    own."""
 
     def __init__(self, environments: Environments, session: str, seconds: float = 120.0) -> None:
         self.spec = environments.spec

@@ -1,7 +1,9 @@
-"""EnvPool's environments: many sessions over one pool, stepped by its threads; whoever is ready comes back first.
+"""EnvPool's environments: many sessions over one pool, stepped by its threads; results return in the order of
+completion.
 
-A pool is made once with one seed, and its environments draw on from there: the seed of a reset decides nothing, and a
-run over a pool does not repeat. `GymnasiumEnvironment` plays the same games, one a session, from the seed of each.
+A pool is made once with one seed, and its environments continue its random streams: the seed of a reset has no effect,
+and a run over a pool is not reproducible. `GymnasiumEnvironment` plays the same games, one per session, from the seed
+of each reset.
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ Arrived = tuple[Any, float, bool, bool]
 
 
 class EnvPoolEnvironments:
-    """Where sessions come from: `slots` environments of `id` that EnvPool made with `options` and `seed`.
+    """`Environments` over a pool: `slots` environments of `id`, made by EnvPool with `options` and `seed`.
 
-    `actions`, `bins` and `text` are those of `GymnasiumEnvironment`. `open` waits `seconds` for a free slot, a session
-    as long for its environment: then `EnvironmentFailed`. To be used by one event loop; `stop` ends it.
+    `actions`, `bins` and `text` are those of `GymnasiumEnvironment`. `open` waits `seconds` for a free slot, and a
+    session as long for its environment; after that they raise `EnvironmentFailed`. Use it from one event loop; `stop`
+    ends it.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class EnvPoolEnvironments:
         self._receiver.start()
 
     async def open(self, session: str) -> EnvPoolSession:
-        """A session in a free slot."""
+        """A session in a free slot. Raises `EnvironmentFailed` of kind `refused` when none becomes free in time."""
         try:
             async with asyncio.timeout(self.seconds):
                 return EnvPoolSession(self, await self._free.get())
@@ -67,7 +70,7 @@ class EnvPoolEnvironments:
             raise EnvironmentFailed(self.spec.name, "refused", detail) from None
 
     async def exchange(self, slot: int, send: Callable[[], None]) -> Arrived:
-        """What comes back from a slot after `send`."""
+        """Call `send` and wait for the slot's result. Raises `EnvironmentFailed` of kind `timeout`."""
         loop = asyncio.get_running_loop()
         back: asyncio.Future[Arrived] = loop.create_future()
         self._waiting[slot] = back
@@ -81,20 +84,20 @@ class EnvPoolEnvironments:
             raise EnvironmentFailed(self.spec.name, "timeout", detail) from None
 
     def free(self, slot: int) -> None:
-        """Give a slot back; one that still owes an answer is free when that has arrived."""
+        """Free a slot; one with a result outstanding becomes free when the result arrives."""
         if slot in self._waiting:
             self._left.add(slot)
         else:
             self._free.put_nowait(slot)
 
     def stop(self) -> None:
-        """No session is of use after this."""
+        """End the pool; its sessions cannot be used after this."""
         self._due.put(None)
         self._receiver.join(self.seconds)
         self.pool.close()
 
     def _receive(self) -> None:
-        """As many receives as there were sends: a receive with nothing under way would never return."""
+        """Receive exactly as often as was sent: a receive with nothing in flight would never return."""
         while (loop := self._due.get()) is not None:
             loop.call_soon_threadsafe(self._arrived, self.pool.recv())
 
@@ -110,14 +113,15 @@ class EnvPoolEnvironments:
 
 
 class EnvPoolSession:
-    """One episode in a slot of the pool. A reply that is no action is answered with words, and nothing moves."""
+    """One episode in a slot of the pool. A reply that is not an action is answered with an explanation, without
+    a step."""
 
     def __init__(self, home: EnvPoolEnvironments, slot: int) -> None:
         self._home, self._slot, self._open = home, slot, True
 
     async def reset(self, task: Task, *, seed: int) -> Observation:
         slots = np.array([self._slot], dtype=np.int32)
-        # EnvPool's own `reset` also receives, which might be another session's answer.
+        # EnvPool's own `reset` also receives, which might return another session's result.
         seen, *_ = await self._home.exchange(self._slot, lambda: self._home.pool._reset(slots))
         return Observation(messages=asked(task, self._home.text(seen)))
 
@@ -143,7 +147,7 @@ class EnvPoolSession:
 
 
 def pool_of(id: str, slots: int, seed: int, options: Mapping[str, Any]) -> Any:
-    """The pool, which gives one answer at a time. Raises `ConfigError`."""
+    """A pool that returns one result at a time. Raises `ConfigError`."""
     envpool = imported("envpool")
     if id not in envpool.list_all_envs():
         raise ConfigError(f"envpool has no environment {id}")

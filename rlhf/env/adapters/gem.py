@@ -1,4 +1,4 @@
-"""GEM's environments: Gymnasium's shape over text."""
+"""Adapter for GEM's environments: Gymnasium's interface over text."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task
 class GemEnvironment:
     """One episode of the environment that GEM registers as `id`, for instance `game:GuessTheNumber-v0-easy`.
 
-    What the policy reads is the observation and the suffix that GEM gives beside it; its whole reply is the action.
-    Everything drawn in an episode comes from its own seed, whatever is played beside it. Raises `ConfigError`.
+    The policy reads the observation and the suffix that GEM provides with it; its whole reply is the action. All random
+    draws of an episode come from its own seed, independent of concurrent episodes. Raises `ConfigError`.
     """
 
     def __init__(self, id: str, *, options: Mapping[str, Any] | None = None) -> None:
@@ -46,9 +46,9 @@ class GemEnvironment:
         )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No resources to free."""
 
 
 def observation_with_suffix(seen: str, info: Mapping[str, Any]) -> str:
-    """An observation and what GEM's chat wrapper puts after it."""
+    """An observation and the suffix that GEM's chat wrapper appends."""
     return "\n".join(filter(None, (str(seen), str(info.get("suffix", "")))))

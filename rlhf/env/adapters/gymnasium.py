@@ -1,4 +1,4 @@
-"""Gymnasium's environments as text, for instance CartPole and FrozenLake: what is seen is read, an action is said."""
+"""Adapter for Gymnasium's environments, for instance CartPole and FrozenLake: observations and actions as text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task
 class GymnasiumEnvironment:
     """One episode of the environment that Gymnasium registers as `id`, made with `options`.
 
-    An observation is the messages of the task, at the reset, and the environment's own as text: numbers, or a digit
-    each with `bins` (a pair `[low, high]` for each number), or what the function named by `text` makes of it. An action
-    is the last word of the reply: a number, or its name in `actions`; with a Text space it is the whole reply.
+    The first observation starts with the task's messages. The environment's observations become text: numbers, or one
+    digit each with `bins` (a pair `[low, high]` for each number), or the result of the function named by `text`. An
+    action is the last word of the reply: a number, or its name in `actions`; with a Text space it is the whole reply.
 
     Rewards are multiplied by `reward_scale`: a critic learns best where returns are near 1.
 
-    A reply that is no action is answered with words, nothing moves and nothing is earned; after
-    `misunderstood_limit` of them the episode is truncated. Raises `ConfigError` when it cannot be played so.
+    A reply that is not an action is answered with an explanation, without a step and without a reward; after
+    `misunderstood_limit` such replies the episode is truncated. Raises `ConfigError` for an unsupported environment.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class GymnasiumEnvironment:
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """What may be answered, of a Discrete space. Raises `ConfigError` for another."""
+        """Names of the actions of a Discrete space. Raises `ConfigError` for another space."""
         if isinstance(self._actions, TextActions):
             raise ConfigError(f"the actions of {self.spec.name} are any text: they have no names")
         return self._actions.names
@@ -93,7 +93,7 @@ def make_gymnasium(id: str, options: Mapping[str, Any]) -> Any:
 
 
 def action_reader(space: Any, names: Sequence[str] | None) -> Choices | TextActions:
-    """How a reply becomes an action. Raises `ConfigError` for a space without words."""
+    """The parser from replies to actions. Raises `ConfigError` for a space that has no text form."""
     spaces = imported("gymnasium.spaces")
     if isinstance(space, spaces.Discrete):
         return discrete_choices(space, names)
@@ -103,7 +103,7 @@ def action_reader(space: Any, names: Sequence[str] | None) -> Choices | TextActi
 
 
 def observation_writer(space: Any, bins: Sequence[Sequence[float]] | None, text: str | None) -> Callable[[Any], str]:
-    """How an observation becomes text. Raises `ConfigError`."""
+    """The function from observations to text. Raises `ConfigError`."""
     if bins is not None and text is not None:
         raise ConfigError("give bins or text, not both: each says how an observation is written")
     if text is not None:

@@ -1,4 +1,4 @@
-"""Packages of third-party environments, imported when an adapter is made and not before."""
+"""Import packages of third-party environments, only when an adapter is made."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ BY_THEMSELVES = {
     "mcp": "mcp>=2.3",
     "skyrl_gym": "skyrl-gym==0.4.0",
 }
-"""Packages that are not in the extra: too large, or with pins that fight those of others."""
+"""Packages that are not in the extra: too large, or with version pins that conflict with others."""
 
 
 def imported(module: str) -> Any:
-    """The module. Raises `ConfigError` that says what to install when its package is not there."""
+    """The module. Raises `ConfigError` that says what to install when its package is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

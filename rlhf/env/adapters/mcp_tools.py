@@ -1,4 +1,4 @@
-"""The tools of an MCP server at the policy's hand. What is asked and what an answer is worth stay with the task."""
+"""Environment with the tools of an MCP server. The task provides the question, and scores the answer."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from rlhf.errors import DeadlinePassed, EnvironmentFailed
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCall
 
 TOOLS = 1024
-"""Most tools of a server."""
+"""Maximum number of tools of a server."""
 EPISODE = "rlhf/episode"
 """The key of a call's `_meta` that carries the episode's id: MCP has no session of its own since 2026-07-28."""
 
 
 class McpToolsEnvironment:
-    """What the task asks, with the tools of the MCP server at `url` (streamable HTTP); a reply without calls ends it.
+    """Asks the task's question, with the tools of the MCP server at `url` (streamable HTTP); a reply without calls ends
+    the episode.
 
-    What a tool says is the policy's to read, errors of tools included: that is MCP's way. Every step connects anew, so
-    a server tells episodes apart by `_meta`. `score` is as in `SingleTurnEnvironment`. Raises `DeadlinePassed` after
-    `seconds`, and `EnvironmentFailed` of kind `lost` when the server is gone.
+    The policy reads every result of a tool, errors included, as MCP specifies. Every step opens a new connection, so a
+    server distinguishes episodes by `_meta`. `score` is as in `SingleTurnEnvironment`. Raises `DeadlinePassed` after
+    `seconds`, and `EnvironmentFailed` of kind `lost` when the server is unreachable.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class McpToolsEnvironment:
         return Observation(messages=asyncio.run(self._within(self._called(action.tool_calls))))
 
     def close(self) -> None:
-        """Nothing is held: no connection outlives a step."""
+        """No resources to free: no connection outlives a step."""
 
     async def _within(self, work: Any) -> Any:
         try:
@@ -55,7 +56,7 @@ class McpToolsEnvironment:
                 return await work
         except TimeoutError:
             raise DeadlinePassed(f"the MCP server {self._url}", self._seconds) from None
-        except ExceptionGroup as several:  # the client's way to say that its connection is gone
+        except ExceptionGroup as several:  # raised by the client when its connection is lost
             cause = first_failure(several)
             raise EnvironmentFailed("mcp", "lost", f"{self._url}: {type(cause).__name__}: {cause}") from cause
 
@@ -91,18 +92,18 @@ class McpToolsEnvironment:
 
 
 def first_failure(several: BaseExceptionGroup[Any]) -> BaseException:
-    """The first failure of a group, however deep."""
+    """The first failure of an exception group, at any depth."""
     first = several.exceptions[0]
     return first_failure(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def as_tool(listed: Any) -> Tool:
-    """A tool as MCP lists it."""
+    """A tool from MCP's tool list."""
     return Tool(name=listed.name, description=listed.description or "", parameters=listed.input_schema)
 
 
 def result_text(result: Any) -> str:
-    """The text of a result; what is no text is named by its kind."""
+    """The text of a result; parts that are not text are represented by their kind."""
     parts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
     text = "\n".join(parts) or json.dumps(result.structured_content)
     return f"error: {text}" if result.is_error else text

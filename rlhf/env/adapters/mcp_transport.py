@@ -1,4 +1,4 @@
-"""How MCP servers are reached: so many bytes of an answer, none of them compressed, and no cookie kept."""
+"""HTTP transport to MCP servers: bounded answers, no compression, no cookies."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
 ANSWER_BYTES = 16 * 2**20
-"""Of one answer, all events of a stream together."""
+"""Maximum size of one answer, all events of a stream together."""
 
 
 class Bounded(httpx2.AsyncHTTPTransport):
-    """Breaks off an answer that is compressed or too long: mcp's own client reads either whole."""
+    """Aborts an answer that is compressed or too long: mcp's own client would read either completely."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["accept-encoding"] = "identity"
@@ -45,7 +45,7 @@ class Counted(httpx2.AsyncByteStream):
 
 
 def reached(url: str, seconds: float) -> tuple[Any, httpx2.AsyncClient]:
-    """mcp's transport to `url`, and the HTTP client in it, which is closed after it."""
+    """mcp's transport to `url`, and its HTTP client, which must be closed after it."""
     http = httpx2.AsyncClient(transport=Bounded(), timeout=seconds)
     http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
     return streamable_http_client(url, http_client=http), http

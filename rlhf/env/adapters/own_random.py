@@ -1,7 +1,7 @@
-"""Process-global random numbers that belong to one episode at a time.
+"""Give each episode its own state of the process-global random generators.
 
-Games that draw from the module `random` (or numpy's global generator) would otherwise draw from one another's stream,
-and an episode would depend on which others are played beside it.
+Games that draw from the module `random` (or numpy's global generator) would otherwise share one stream, and an episode
+would depend on the episodes that are played concurrently.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterator
 import numpy as np
 
 _LOCK = threading.RLock()
-"""One for all episodes of the process: whoever holds it has the global generators to itself."""
+"""One lock for all episodes of the process: its holder uses the global generators exclusively."""
 
 
 class OwnRandom:
-    """The streams of one episode. Within `with own.drawing():` the global generators are its own, and go on where they
-    stood at the end of its last block; afterwards they are as they were before."""
+    """The random streams of one episode. Within `with own.drawing():` the global generators continue from the end of
+    the episode's previous block; afterwards their earlier state is restored."""
 
     def __init__(self, seed: int) -> None:
         with self._kept():
@@ -29,6 +29,7 @@ class OwnRandom:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
+        """Swap this episode's generator states in, and the previous ones back at the end."""
         with self._kept():
             random.setstate(self._states[0])
             np.random.set_state(self._states[1])

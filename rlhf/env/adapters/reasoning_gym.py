@@ -1,4 +1,4 @@
-"""The datasets of reasoning-gym as environments of one turn: a question, an answer, the library's own score."""
+"""Adapter for reasoning-gym's datasets as single-turn environments: a question, an answer, the library's own score."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task
 TAGS = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 IN_TAGS = "Write your final answer, and nothing else, between <answer> and </answer>."
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
-"""What scorers of the library raise at an answer of another form than they expect: it is a wrong one."""
+"""Exceptions of the library's scorers for an answer in an unexpected form: the answer is wrong."""
 _GENERATING = threading.RLock()
 
 
 class ReasoningGymEnvironment:
     """One problem of the dataset `name`, made with `options` and `seed`.
 
-    Which one: the task's `row["index"]`, so that all episodes of a task are asked the same; a task without one is
-    asked problem `seed % size` of the reset's seed. The answer is what stands in the last `<answer>…</answer>` of the
-    reply, or with `answer="reply"` the whole reply, whitespace around it aside. The reward is the score that the
-    library gives it, 0 to 1; without an answer, of none. Raises `ConfigError`.
+    The task's `row["index"]` selects the problem, so that all episodes of a task get the same one; without an index it
+    is problem `seed % size` of the reset's seed. The answer is the content of the last `<answer>…</answer>` of the
+    reply, or with `answer="reply"` the whole reply, stripped. The reward is the library's score of it, 0 to 1; a reply
+    without an answer is scored as None. Raises `ConfigError`.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class ReasoningGymEnvironment:
         self._problems = dataset(name, seed, size, json.dumps(options or {}, sort_keys=True))
         self._size, self._in_tags = size, answer == "tags"
         self.problem: Mapping[str, Any] = {}
-        """What is asked, as the library made it, with its answer."""
+        """The problem as the library made it, with its answer."""
         self.spec = EnvironmentSpec(name=name, description=f"{name} of reasoning-gym: one question, one answer")
 
     def reset(self, task: Task, *, seed: int) -> Observation:
         index = int(task.row.get("index", seed)) % self._size
-        with _GENERATING:  # datasets are shared, and some keep what they drew last
+        with _GENERATING:  # datasets are shared, and some store their last draw
             self.problem = self._problems[index]
         question = str(self.problem["question"])
         return Observation(
@@ -70,14 +70,14 @@ class ReasoningGymEnvironment:
 
 
 def extracted(reply: str) -> str | None:
-    """What stands in the last pair of answer tags, or None."""
+    """The content of the last pair of answer tags, or None."""
     found = TAGS.findall(reply)
     return found[-1].strip() if found else None
 
 
 @functools.lru_cache(maxsize=64)
 def dataset(name: str, seed: int, size: int, options: str) -> Any:
-    """The dataset, one for all episodes of this process: some read files at first. Raises `ConfigError`."""
+    """The dataset, shared by all episodes of this process: some read files when made. Raises `ConfigError`."""
     library = imported("reasoning_gym")
     if name not in library.factory.DATASETS:
         close = ", ".join(known for known in sorted(library.factory.DATASETS) if known[:3] == name[:3])
@@ -90,7 +90,7 @@ def dataset(name: str, seed: int, size: int, options: str) -> Any:
 
 
 def _settings(library: Any, name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options as the library takes them: the parts of a composite dataset are objects of its own."""
+    """The options in the library's types: the parts of a composite dataset are objects of their own."""
     if name != "composite":
         return options
     parts = [library.composite.DatasetSpec(**{"config": {}, **part}) for part in options.get("datasets", [])]

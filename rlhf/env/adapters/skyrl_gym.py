@@ -1,4 +1,4 @@
-"""SkyRL-gym's environments: what is asked is the task's, the turns and the reward are theirs."""
+"""Adapter for SkyRL-gym's environments: the task provides the prompt, the environment the turns and the reward."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task
 class SkyrlGymEnvironment:
     """One episode of the environment that SkyRL-gym registers as `id`, for instance `gsm8k`, with its `config`.
 
-    Its `extras` are the columns of the task's row; where these have no `reward_spec`, the task's answer is its
-    `ground_truth`. SkyRL-gym knows no truncation: done is terminated. Raises `ConfigError`.
+    Its `extras` are the columns of the task's row; without a column `reward_spec`, the task's answer is its
+    `ground_truth`. SkyRL-gym has no truncation: done means terminated. Raises `ConfigError`.
     """
 
     def __init__(self, id: str, *, config: Mapping[str, Any] | None = None) -> None:
@@ -47,5 +47,5 @@ class SkyrlGymEnvironment:
 
 
 def messages(chat: list[Mapping[str, str]]) -> tuple[Message, ...]:
-    """A conversation of theirs."""
+    """A conversation in SkyRL-gym's format as messages."""
     return tuple(Message(role=said["role"], content=said["content"]) for said in chat)

@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as text: observations that a policy reads, and actions that it writes."""
+"""Gymnasium's spaces as text: formatting observations for the policy, and parsing its actions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 from rlhf.errors import ConfigError
 
 MARKS = "".join(set(string.punctuation) - set("+-_"))
-"""What may stand around an action: `**left**.` is `left`, and -1 stays -1."""
+"""Characters that are stripped around an action: `**left**.` is `left`, and -1 stays -1."""
 MOST_NUMBERS = 64
-"""Observations of more numbers are no text that anyone could read."""
+"""Observations with more numbers are not readable as text."""
 
 
 def readable(space: Any) -> bool:
-    """Whether `value_text` makes a short text of its values: no picture, and no endless list."""
+    """Whether `value_text` gives a short text for its values: images and long arrays are excluded."""
     if isinstance(space.shape, tuple):
         return int(np.prod(space.shape)) <= MOST_NUMBERS
     return all(readable(part) for part in _parts(space))
@@ -45,17 +45,18 @@ def _number(value: float) -> str:
 
 
 def records(info: Mapping[str, Any]) -> dict[str, str | float | bool]:
-    """What of an environment's `info` can be written down: text, numbers, yes and no."""
+    """The part of an environment's `info` that can be recorded: text, numbers and truth values."""
     plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in info.items()}
     return {str(key): value for key, value in plain.items() if isinstance(value, str | int | float | bool)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digits:
-    """Numbers as one digit each, `0` to `9`: ten equal bins between the limits, which hold what lies beyond them.
+    """Numbers as one digit each, `0` to `9`: ten equal bins between the limits; values beyond them fall into the outer
+    bins.
 
-    Four floats of CartPole become four bytes. An even number of bins has an edge in the middle, so that the side to
-    which a pole leans is never lost.
+    Four floats of CartPole become four bytes. An even number of bins has an edge in the middle, so the side to which a
+    pole leans is never lost.
     """
 
     limits: tuple[tuple[float, float], ...]
@@ -67,7 +68,7 @@ class Digits:
 
 
 def digits(limits: Sequence[Sequence[float]], space: Any) -> Digits:
-    """Bins for a space of as many numbers. Raises `ConfigError`."""
+    """Bins for a space with that many numbers. Raises `ConfigError`."""
     pairs = tuple((float(low), float(high)) for low, high in limits)
     size = int(np.prod(space.shape)) if space.shape is not None else 0
     if len(pairs) != size or any(low >= high for low, high in pairs):
@@ -77,18 +78,18 @@ def digits(limits: Sequence[Sequence[float]], space: Any) -> Digits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """Actions of a Discrete space by name: the last word of a reply says which."""
+    """Actions of a Discrete space by name: the last word of a reply selects one."""
 
     names: tuple[str, ...]
     first: int
 
     @property
     def said(self) -> str:
-        """What may be answered, in words."""
+        """The possible answers, as a phrase."""
         return f"one of {' '.join(self.names)}"
 
     def action(self, reply: str) -> int | None:
-        """The action, or None for a reply that names none."""
+        """The action, or None for a reply without a known name."""
         words = reply.lower().split()
         word = words[-1].strip(MARKS) if words else ""
         lowered = [name.lower() for name in self.names]
@@ -97,12 +98,13 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextActions:
-    """Actions of a Text space: the whole reply, where the space has it."""
+    """Actions of a Text space: the whole reply, if the space contains it."""
 
     space: Any
 
     @property
     def said(self) -> str:
+        """The possible answers, as a phrase."""
         return f"{self.space.min_length} to {self.space.max_length} of the characters {self.space.characters}"
 
     def action(self, reply: str) -> str | None:

@@ -1,4 +1,5 @@
-"""TextArena's games: alone, against an opponent (fixed, or a frozen self), or with one policy in several roles."""
+"""Adapter for TextArena's games: single-player, against an opponent (fixed, or a frozen policy), or self-play in
+several roles."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task
 class TextArenaEnvironment:
     """One game of `id` with `players` seats, made with `options`.
 
-    `opponent`, a function `module:function` or a mapping as `rlhf.env.opponents.named` reads it, plays every seat but
-    `seat`: then there is one role, `agent`. Without one (or with `self`) each seat is a role, `player_0` and so on, for
-    the learned policy to play all of them.
+    `opponent`, a function `module:function` or a mapping as `rlhf.env.opponents.named` parses it, plays every seat
+    except `seat`: then there is one role, `agent`. Without one (or with `self`) each seat is a role, `player_0` and so
+    on, and the trained policy plays all of them.
 
-    The rewards of all roles come at the end, in `info["rewards"]`; with one role also as the reward of its last action.
-    Everything drawn in a game comes from its own seed, whatever is played beside it. Raises `ConfigError`, and what the
-    opponent raises.
+    The rewards of all roles are given at the end, in `info["rewards"]`; with one role also as the reward of its last
+    action. All random draws of a game come from its own seed, independent of concurrent games. Raises `ConfigError`,
+    and what the opponent raises.
     """
 
     def __init__(
@@ -70,10 +71,11 @@ class TextArenaEnvironment:
         return self._ended(self._roles[actor])
 
     def close(self) -> None:
-        """Nothing is held: what a game ends with is in its last observation."""
+        """No resources to free: the final observation contains the result."""
 
     def _advance(self, done: bool) -> tuple[int | None, str]:
-        """The seat of a role that acts next, None when the game is over, and what it is shown; opponents play."""
+        """The seat of the role that acts next, None when the game is over, and its observation; opponents play until
+        then."""
         while not done:
             with self._own.drawing():
                 seat, shown = self._game.get_observation()
@@ -85,14 +87,14 @@ class TextArenaEnvironment:
         return None, ""
 
     def _seated(self, task: Task, seed: int) -> dict[int, Player]:
-        """The opponent in every seat that no role has, each with draws of its own."""
+        """The opponents in all seats without a role, each with its own random stream."""
         if self._opponent is None:
             return {}
         free = set(range(self._players)) - set(self._roles)
         return {seat: self._opponent.seat(task, random.Random(f"opponent {seed} {seat}")) for seat in free}
 
     def _shown(self, seat: int, text: str) -> Observation:
-        """What a seat reads before it acts; each is told first what the task says."""
+        """The observation of a seat before it acts; its first one starts with the task's messages."""
         first = seat not in self._asked
         self._asked.add(seat)
         messages = asked(self._task, text) if first else (Message(role="user", content=text),)
@@ -113,12 +115,12 @@ class TextArenaEnvironment:
 
 
 def roles(players: int, only: int | None) -> dict[int, str]:
-    """Roles by seat: one `agent`, or all players."""
+    """Roles by seat: a single `agent`, or all players."""
     return {only: "agent"} if only is not None else {seat: f"player_{seat}" for seat in range(players)}
 
 
 def player_view(shown: str | Sequence[tuple[int, str, Any]], seat: int) -> str:
-    """What a seat is shown. The `-raw` games give messages since its last turn; its own words it has said itself."""
+    """The text shown to a seat. The `-raw` games give messages since its last turn; its own messages are left out."""
     if isinstance(shown, str):
         return shown
     return "\n".join(

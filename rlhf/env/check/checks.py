@@ -1,4 +1,4 @@
-"""The conformance checks, one a function: each returns what it saw, or raises `Failing` or `NotApplicable`."""
+"""The conformance checks, one per function: each returns what it observed, or raises `Failing` or `NotApplicable`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ LONGEST_EPISODE = 200
 
 
 async def health(target: Target) -> str:
+    """`/health` says healthy, and `/metadata` has a name and a description."""
     if (said := await target.get("/health")) != {"status": "healthy"} and said.get("status") != "healthy":
         raise Failing(f"/health says {said!r:.100}")
     for key in ("name", "description"):
@@ -26,6 +27,7 @@ async def health(target: Target) -> str:
 
 
 async def schema(target: Target) -> str:
+    """`/schema` holds valid JSON schemas of action, observation and state."""
     said = await target.get("/schema")
     for name in ("action", "observation", "state"):
         if not isinstance(said.get(name), dict):
@@ -38,6 +40,7 @@ async def schema(target: Target) -> str:
 
 
 async def reset(target: Target) -> str:
+    """A reset gives an observation of an episode that is not done."""
     async with target.conversation() as talk:
         said = await talk.reset(0)
     if said["done"]:
@@ -46,6 +49,7 @@ async def reset(target: Target) -> str:
 
 
 async def errors(target: Target) -> str:
+    """Invalid frames are answered with the right error code, and the connection stays usable."""
     async with target.conversation() as talk:
         await talk.reset(0)
         for frame, wanted in (
@@ -61,6 +65,7 @@ async def errors(target: Target) -> str:
 
 
 async def seeds(target: Target) -> str:
+    """The same seed and actions give the same observations."""
     traces = [await trace(target, seed) for seed in (1, 2, 1)]
     if traces[0] != traces[2]:
         raise Failing("the same seed and actions give different observations")
@@ -68,6 +73,7 @@ async def seeds(target: Target) -> str:
 
 
 async def interleaved(target: Target) -> str:
+    """Two concurrent sessions give the same observations as the same two sessions one after the other."""
     alone = [await trace(target, 1), await trace(target, 2)]
     async with target.conversation() as one, target.conversation() as two:
         first = [await one.reset(1)]
@@ -81,6 +87,7 @@ async def interleaved(target: Target) -> str:
 
 
 async def step_before_reset(target: Target) -> str:
+    """A step before the reset does not break the session."""
     async with target.conversation() as talk:
         said = await talk.raw_step()
         await talk.reset(0)
@@ -88,6 +95,7 @@ async def step_before_reset(target: Target) -> str:
 
 
 async def step_after_done(target: Target) -> str:
+    """A step after the end of the episode does not break the session."""
     async with target.conversation() as talk:
         await talk.reset(0)
         steps = 1
@@ -101,6 +109,7 @@ async def step_after_done(target: Target) -> str:
 
 
 async def timeout(target: Target) -> str:
+    """A request that exceeds its own timeout is answered with 504; its session ends, and the server continues."""
     only_with_extras(target)
     headers = {SESSION_HEADER: secrets.token_hex(8)}
     await target.request("POST", "/reset", 200, json={"seed": 0}, headers=headers)
@@ -112,6 +121,7 @@ async def timeout(target: Target) -> str:
 
 
 async def retry(target: Target) -> str:
+    """A repeated request id executes one step and returns the same answer twice."""
     only_with_extras(target)
     async with target.conversation() as talk:
         await talk.reset(0)
@@ -126,6 +136,7 @@ async def retry(target: Target) -> str:
 
 
 async def attach(target: Target) -> str:
+    """A session's state is kept when its WebSocket is killed and another one attaches."""
     created = await target.rpc("openenv/session/create")
     if "result" not in created:
         raise NotApplicable(f"no sessions to attach to: {created.get('error')!r:.100}")
@@ -162,18 +173,19 @@ CHECKS: dict[str, Check] = {
 
 
 def only_with_extras(target: Target) -> None:
+    """Raises `NotApplicable` for servers without this library's extensions."""
     if not target.extras:
         raise NotApplicable("an extra of ours that this server does not announce")
 
 
 def without_metadata(said: Json) -> Json:
-    """An answer without its metadata, where servers put times and names."""
+    """An answer without its metadata, which servers fill with times and names."""
     observation = {key: value for key, value in said["observation"].items() if key not in ("metadata", "episode_id")}
     return {"observation": observation, "reward": said.get("reward"), "done": said["done"]}
 
 
 async def trace(target: Target, seed: int) -> list[Json]:
-    """A reset and two steps, as far as the episode goes."""
+    """A reset and up to two steps, until the episode ends."""
     async with target.conversation() as talk:
         said = [without_metadata(await talk.reset(seed))]
         while len(said) < 3 and not said[-1]["done"]:
@@ -182,7 +194,7 @@ async def trace(target: Target, seed: int) -> list[Json]:
 
 
 async def reset_or_skip(talk: Conversation, seed: int) -> Json:
-    """A reset of a second session; a server that has one place has nothing to mix up."""
+    """Reset a second session; not applicable to a server with capacity for one, which cannot mix sessions up."""
     said = await talk.ask({"type": "reset", "data": {"seed": seed}})
     if said["data"].get("code") == Code.CAPACITY_REACHED:
         raise NotApplicable("the server has one place")

@@ -1,4 +1,4 @@
-"""The conformance checks of places: clients that are killed, and more clients than a server takes."""
+"""Conformance checks of capacity: killed clients, and more clients than a server accepts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from rlhf.env.wire import Code
 
 KILLED_CLIENTS = 20
 LARGEST_CAPACITY = 256
-"""A server with more places is not filled."""
+"""Servers with a larger capacity are not filled."""
 GRACE_SECONDS = 30.0
-"""What a server without a lease of its own has to notice that a client was killed."""
+"""Time for a server without a declared lease to notice that a client was killed."""
 
 
 async def cancel(target: Target) -> str:
+    """A session is freed when its client is killed during a step."""
     before = await target.active() if target.extras else 0
     async with target.conversation() as talk:
         await talk.reset(0)
@@ -27,6 +28,7 @@ async def cancel(target: Target) -> str:
 
 
 async def leak(target: Target) -> str:
+    """Sessions are freed when their clients are killed."""
     before = await target.active() if target.extras else 0
     async with contextlib.AsyncExitStack() as stack:
         talks = await open_sessions(stack, target, KILLED_CLIENTS)
@@ -37,6 +39,7 @@ async def leak(target: Target) -> str:
 
 
 async def capacity(target: Target) -> str:
+    """A server at capacity refuses the next client with its numbers, and frees the slots of killed clients."""
     if (places := target.extras.get("max_sessions", 0)) > LARGEST_CAPACITY:
         raise NotApplicable(f"{places} places; start it with at most {LARGEST_CAPACITY} to have them filled")
     async with contextlib.AsyncExitStack() as stack:
@@ -54,7 +57,7 @@ async def capacity(target: Target) -> str:
 
 
 async def open_sessions(stack: contextlib.AsyncExitStack, target: Target, most: int) -> list[Conversation]:
-    """Sessions that were reset: `most` of them, or as many as the server takes."""
+    """Sessions after their reset: `most` of them, or as many as the server accepts."""
     talks: list[Conversation] = []
     while len(talks) < most:
         talk = await stack.enter_async_context(target.conversation())
@@ -66,7 +69,8 @@ async def open_sessions(stack: contextlib.AsyncExitStack, target: Target, most: 
 
 
 async def freed(target: Target, before: int, places: int = 1) -> float:
-    """Seconds until killed sessions are gone: the count says so, or as many can be opened. Raises `Failing`."""
+    """Seconds until killed sessions are freed: the session count shows it, or as many can be opened. Raises
+    `Failing`."""
     start = time.monotonic()
     allowed = target.extras.get("lease_seconds", 0.0) + GRACE_SECONDS
     while not await is_free(target, before, places):
@@ -77,6 +81,7 @@ async def freed(target: Target, before: int, places: int = 1) -> float:
 
 
 async def is_free(target: Target, before: int, places: int) -> bool:
+    """Whether killed sessions are gone: by the session count, or by opening `places` sessions."""
     if target.extras:
         return await target.active() <= before
     async with contextlib.AsyncExitStack() as stack:

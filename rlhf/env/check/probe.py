@@ -1,4 +1,4 @@
-"""A live server as its conformance checks see it: raw frames and requests, each with a deadline."""
+"""Client for the conformance checks of a live server: raw frames and requests, each with a deadline."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ POLL_SECONDS = 0.1
 
 
 class Failing(Exception):
-    """What a check found wrong, for a person."""
+    """A failed check; the message explains it."""
 
 
 class NotApplicable(Exception):
-    """Why a check says nothing of this server."""
+    """Why a check does not apply to this server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The server: where it is, what it says of itself, and an action that it takes."""
+    """The server under test: its address, its metadata, and a valid action."""
 
     address: Address
     http: httpx.AsyncClient
@@ -59,14 +59,14 @@ class Target:
         return said
 
     async def active(self) -> int:
-        """Sessions of the server at the moment; only ours tell."""
+        """Number of open sessions on the server; only servers of this library report it."""
         metadata = await self.get("/metadata")
         count: int = metadata["extras"]["active_sessions"]
         return count
 
     @asynccontextmanager
     async def conversation(self, query: str = "") -> AsyncIterator[Conversation]:
-        """A WebSocket that is closed, or was killed, at the end. Raises `Failing`."""
+        """A WebSocket that is closed at the end, unless it was killed. Raises `Failing`."""
         try:
             socket = await asyncio.wait_for(self._connect(query), ANSWER_SECONDS)
         except (OSError, InvalidHandshake, TimeoutError) as error:
@@ -86,13 +86,13 @@ class Target:
 
 
 class Conversation:
-    """One WebSocket. What it hears is a frame, within a deadline, or `Failing`."""
+    """One WebSocket. Each receive returns a frame within a deadline, or raises `Failing`."""
 
     def __init__(self, socket: ClientConnection, action: Json) -> None:
         self._socket, self._action = socket, action
 
     async def ask(self, frame: Json | str) -> Json:
-        with contextlib.suppress(ConnectionClosed):  # it may have been refused: the frame that says so is to be read
+        with contextlib.suppress(ConnectionClosed):  # if the server refused, its frame says why: read it
             await self._socket.send(frame if isinstance(frame, str) else json.dumps(frame))
         return await self.hear()
 
@@ -125,7 +125,7 @@ class Conversation:
         await self._socket.send(json.dumps(frame))
 
     def kill(self) -> None:
-        """End the connection as a killed process does."""
+        """Drop the connection as a killed process does."""
         self._socket.transport.abort()
 
 
@@ -142,12 +142,13 @@ def observed(frame: Json) -> Json:
 
 
 def example(schema: Mapping[str, Any]) -> Json:
-    """An action with what a schema requires, as small as it allows."""
+    """A minimal action that satisfies a schema."""
     properties = schema.get("properties") or {}
     return {name: smallest(properties.get(name) or {}) for name in schema.get("required") or ()}
 
 
 def smallest(schema: Mapping[str, Any]) -> Any:
+    """The smallest value that satisfies a simple schema."""
     if "const" in schema:
         return schema["const"]
     if schema.get("enum"):

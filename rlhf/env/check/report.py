@@ -21,6 +21,8 @@ CHECK_SECONDS = 300.0
 
 
 class CheckOutcome(StrEnum):
+    """The outcome of a conformance check."""
+
     PASS = "pass"
     FAIL = "FAIL"
     NOT_APPLICABLE = "n/a"
@@ -28,7 +30,7 @@ class CheckOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What one check came to."""
+    """The result of one check."""
 
     name: str
     verdict: CheckOutcome
@@ -36,9 +38,9 @@ class CheckResult:
 
 
 async def check_server(address: Address, action: Json | None = None) -> AsyncIterator[CheckResult]:
-    """The findings, as they come. `action` is one that the environment takes; without it, one is made of its schema.
+    """The results, one by one. `action` is a valid action of the environment; by default one is made from its schema.
 
-    Raises `UserError` when there is no server.
+    Raises `UserError` when no server answers.
     """
     async with httpx.AsyncClient(
         base_url=address.url, headers=address.headers, timeout=ANSWER_SECONDS, trust_env=False
@@ -49,6 +51,7 @@ async def check_server(address: Address, action: Json | None = None) -> AsyncIte
 
 
 async def find_target(address: Address, http: httpx.AsyncClient, action: Json | None) -> Target:
+    """Query the server's metadata and choose an action. Raises `UserError` when no environment server answers."""
     try:
         metadata, schema = await get(http, "/metadata"), await get(http, "/schema")
     except (httpx.HTTPError, Undecodable, Broken, ValueError) as error:
@@ -60,6 +63,7 @@ async def find_target(address: Address, http: httpx.AsyncClient, action: Json | 
 
 
 async def run_one_check(name: str, check: Check, target: Target) -> CheckResult:
+    """Run one check within its deadline; failures become its result."""
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             return CheckResult(name=name, verdict=CheckOutcome.PASS, detail=await check(target))

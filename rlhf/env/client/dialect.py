@@ -1,4 +1,5 @@
-"""What a server understands: ours, or any other OpenEnv server, whose actions and observations are its own."""
+"""Protocol dialects of environment servers: servers of this library, and stock OpenEnv servers with their own actions
+and observations."""
 
 from __future__ import annotations
 
@@ -15,15 +16,16 @@ from rlhf.http.foreign import InvalidJson, read_json
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 
 SHOWN = 4000
-"""Characters of a schema, or of what is wrong with an action, that the policy reads."""
+"""Maximum characters of a schema, or of an error in an action, that the policy reads."""
 
 
 class NotAnAction(Exception):
-    """What the policy said is no action of this environment. The message is for the policy to read."""
+    """The policy's reply is not a valid action of this environment. The message is for the policy."""
 
 
 class Dialect(Protocol):
-    """Our nouns in a server's words. `resumes`: sessions outlive a connection, and a request id is answered once."""
+    """Translation of this library's types to a server's messages. `resumes`: sessions outlive a connection, and a
+    repeated request id returns the same answer."""
 
     @property
     def spec(self) -> EnvironmentSpec: ...
@@ -36,7 +38,7 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ours:
-    """A server of this project: everything travels."""
+    """A server of this library: all fields are transmitted."""
 
     spec: EnvironmentSpec
     resumes: bool = True
@@ -48,13 +50,13 @@ class Ours:
         return action_data(message) | {"metadata": {"request_id": request_id}}
 
     def observation(self, answer: Json) -> Observation:
-        """Raises `Undecodable`."""
+        """The observation in an answer. Raises `Undecodable`."""
         return observation_from(answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stock:
-    """Any other server. Its task is chosen by the seed; text becomes an action, and an observation text."""
+    """A stock OpenEnv server. The seed selects its task; text is converted to an action, and an observation to text."""
 
     spec: EnvironmentSpec
     action_schema: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +66,7 @@ class Stock:
         return {"seed": seed, "episode_id": request_id}
 
     def action(self, message: Message, request_id: str) -> Json:
-        """The text in the one text field that the action requires; else the text is the action, in JSON.
+        """The text in the action's only required text field; otherwise the text must be the action, as JSON.
 
         Raises `NotAnAction`.
         """
@@ -74,7 +76,7 @@ class Stock:
         return {text_field: message.content} if text_field else written_action(message.content, self.action_schema)
 
     def observation(self, answer: Json) -> Observation:
-        """Raises `Undecodable`."""
+        """The observation in an answer. Raises `Undecodable`."""
         said = validate_answer(StockAnswer, answer, "observation")
         metadata = said.metadata or {}
         truncated = said.done and metadata.get("truncated") is True and metadata.get("terminated") is not True
@@ -88,7 +90,7 @@ class Stock:
 
 
 def dialect_of(metadata: Json, schema: Json) -> Dialect:
-    """The dialect of a server by its `/metadata` and `/schema`. Raises `Undecodable`."""
+    """The dialect of a server, from its `/metadata` and `/schema`. Raises `Undecodable`."""
     extras = metadata.get("extras")
     if isinstance(extras, dict) and extras.get("version") == EXTRAS_VERSION:
         return Ours(spec=spec_from(extras.get("spec", {})))
@@ -100,7 +102,7 @@ def dialect_of(metadata: Json, schema: Json) -> Dialect:
 
 
 def only_text_field(schema: Mapping[str, Any]) -> str | None:
-    """The one required property of an action, where it is a string."""
+    """The only required property of an action, if it is a string."""
     required = schema.get("required") or []
     if len(required) != 1:
         return None
@@ -110,7 +112,7 @@ def only_text_field(schema: Mapping[str, Any]) -> str | None:
 
 
 def written_action(text: str, schema: Mapping[str, Any]) -> Json:
-    """An action that the policy wrote as JSON. Raises `NotAnAction`, with the schema that it should follow."""
+    """Parse an action that the policy wrote as JSON. Raises `NotAnAction`, with the expected schema."""
     try:
         action = read_json(text)
         problem = problem_of(action, text, schema)
@@ -124,7 +126,7 @@ def written_action(text: str, schema: Mapping[str, Any]) -> Json:
 
 
 def tool_action(message: Message) -> Json:
-    """A tool call as OpenEnv's tool environments take it: one at a time. Raises `NotAnAction`."""
+    """A tool call as an action of OpenEnv's tool environments: one at a time. Raises `NotAnAction`."""
     if len(message.tool_calls) > 1:
         raise NotAnAction("This environment takes one tool call at a time")
     call = message.tool_calls[0]
@@ -132,7 +134,7 @@ def tool_action(message: Message) -> Json:
 
 
 def text_of_observation(said: Json) -> str:
-    """The text for the policy: the only string there is, or everything as JSON."""
+    """The text for the policy: the observation's only string, or the whole observation as JSON."""
     fields = {name: value for name, value in said.items() if name != "metadata"}
     if "tool_name" in fields and (called := tool_text(fields)) is not None:
         return called
@@ -141,7 +143,7 @@ def text_of_observation(said: Json) -> str:
 
 
 def tool_text(fields: Json) -> str | None:
-    """What a tool answered, or what was wrong with the call."""
+    """The result of a tool, or the error of the call."""
     if error := fields.get("error"):
         return str(error.get("message", error)) if isinstance(error, dict) else str(error)
     content = (fields.get("result") or {}).get("content") if isinstance(fields.get("result"), dict) else None

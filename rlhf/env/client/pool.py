@@ -1,4 +1,4 @@
-"""Many environment servers as one, and many sessions at once."""
+"""Load-balance sessions over several environment servers; step many sessions at once."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from rlhf.protocols import Environment
 from rlhf.types import Message, Observation, Task
 
 ASIDE_SECONDS = 2.0
-"""A server that is full, or does not answer, is left alone for this long while others have places."""
+"""How long a server that is full, or does not answer, is skipped while others have capacity."""
 
 
 @dataclass(slots=True)
 class PooledServer:
-    """One server with what the pool knows of it."""
+    """One server and the pool's state of it."""
 
     environments: RemoteEnvironments
     sessions: int = 0
     aside_until: float = 0.0
 
     def release(self) -> None:
-        """A session has left its place."""
+        """Count one session less on this server."""
         self.sessions -= 1
 
 
@@ -51,7 +51,7 @@ class EnvironmentPool:
         return cls(servers, patience.deadlines.open_seconds)
 
     async def open(self, session: str) -> Environment:
-        """A session on the server with the fewest, as soon as one has a place. Raises `EnvironmentFailed`."""
+        """A session on the server with the fewest sessions, as soon as one has capacity. Raises `EnvironmentFailed`."""
         kind, last, pause = "lost", "no answer", BUSY_PAUSE_SECONDS
         try:
             async with asyncio.timeout(self._open_seconds):
@@ -69,7 +69,7 @@ class EnvironmentPool:
             raise EnvironmentFailed(self.spec.name, kind, waited) from None
 
     async def _place(self, server: PooledServer) -> Environment:
-        server.sessions += 1  # counted while it opens, so that many that open at once spread
+        server.sessions += 1  # counted while it opens, so that concurrent opens are spread
         with ExitStack() as failing:
             failing.callback(server.release)
             opened = InPlace(await server.environments.try_open(), server.release)
@@ -77,7 +77,8 @@ class EnvironmentPool:
         return opened
 
     def _choose(self) -> PooledServer:
-        """The emptiest of those that are not set aside; when all are, the one whose time is up first."""
+        """The server with the fewest sessions among those not skipped; if all are skipped, the one whose time ends
+        first."""
         now = time.monotonic()
         ready = [server for server in self._servers if server.aside_until <= now]
         if ready:
@@ -86,9 +87,10 @@ class EnvironmentPool:
 
 
 class StepQueue:
-    """Send and receive in the manner of EnvPool: actions go out as they come, answers come in as they are ready.
+    """Asynchronous send and receive as in EnvPool: actions are sent at once, answers are received in the order of
+    completion.
 
-    A session has one request out at a time. What breaks is received like an observation.
+    A session has at most one request in flight. Failures are received like observations.
     """
 
     def __init__(self) -> None:
@@ -97,7 +99,7 @@ class StepQueue:
 
     @property
     def waiting(self) -> int:
-        """Requests whose answer has not been received."""
+        """Number of requests whose answer has not been received."""
         return len(self._asked)
 
     def send_reset(self, name: str, environment: Environment, task: Task, *, seed: int) -> None:
@@ -107,7 +109,8 @@ class StepQueue:
         self._begin(name, environment.step(action))
 
     async def receive(self) -> tuple[str, Observation | EnvironmentFailed]:
-        """The name and the answer of whoever is ready first; it comes, for every request has its deadline."""
+        """The name and answer of the next session that is ready. It always returns, since every request has a
+        deadline."""
         name, answer = await self._ready.get()
         del self._asked[name]
         return name, answer

@@ -21,22 +21,23 @@ from rlhf.types import Message, Observation, Task
 
 MESSAGE_BYTES = 64 * 2**20
 TOLD = 1000
-"""Characters of what a server says went wrong."""
+"""Maximum characters of a server's error message."""
 MIDDLE = frozenset(("user", "tool"))
-"""Whose words an environment may say once the episode has begun: a `system` message in the middle would be obeyed."""
+"""Roles of messages that an environment may send after the first observation: the policy would obey a later `system`
+message."""
 BEGINNING = MIDDLE | {"system", "assistant"}
 KINDS: dict[str, str] = {Code.SESSION_ERROR: "lost", Code.EXECUTION_ERROR: "raised", Code.FACTORY_ERROR: "raised"}
-"""Of failures, by the codes of servers that say no kind."""
+"""Failure kinds for error codes of servers that send no kind."""
 LATER_THAN_SERVERS = Deadlines(open_seconds=60.0, reset_seconds=110.0, step_seconds=60.0)
-"""A server of ours says what was too late, so it is heard out."""
+"""A server of this library reports its own timeouts, so the client waits longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a client waits, and how often it tries again where that is safe.
+    """Deadlines and retries of a client. Only safe requests are retried.
 
-    Of the `deadlines` that to open is for a place on a server; the others are for an answer, all tries together. A try
-    that is silent for its share of these is given up for the next.
+    `open_seconds` of the `deadlines` is for capacity on a server; the others are for an answer, all attempts together.
+    An attempt without an answer within its share of the deadline is abandoned for the next.
     """
 
     deadlines: Deadlines = LATER_THAN_SERVERS
@@ -45,15 +46,15 @@ class Patience:
 
 
 class Broken(Exception):
-    """A connection that failed; whether to try again is for the caller to know."""
+    """A failed connection; the caller knows whether a retry is safe."""
 
 
 class AtCapacity(Exception):
-    """The server has no place at the moment."""
+    """The server has no capacity at the moment."""
 
 
 class Direct(connect):
-    """A connection to that server and no other: where it sends a client elsewhere, the client's token would go too."""
+    """A connection without redirects: a redirect would also forward the client's token."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
@@ -61,7 +62,8 @@ class Direct(connect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A server. `url` is its HTTP address, `token` what it asks for when it is not on loopback."""
+    """The address of a server. `url` is its HTTP address, `token` its bearer token, required unless it is on
+    loopback."""
 
     url: str
     token: str | None = None
@@ -75,8 +77,9 @@ class Address:
 
 
 class RemoteEnvironment:
-    """An `Environment` behind a server. On one of ours a dropped or silent connection is made again and asked again,
-    under the same request id, so nothing is stepped twice; on any other, what was asked is lost with the session."""
+    """An `Environment` on a server. With a server of this library, a dropped or silent connection is reopened and the
+    request repeated under the same request id, so no step is executed twice; with any other server, the request is lost
+    with the session."""
 
     def __init__(self, address: Address, dialect: Dialect, patience: Patience) -> None:
         self._address, self._dialect, self._patience = address, dialect, patience
@@ -85,7 +88,7 @@ class RemoteEnvironment:
         self._opened = False
 
     async def open(self) -> None:
-        """Take a place. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
+        """Open the session. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
         answer = await self._exchange({"type": "state"})
         self._raise_if_error(answer)
         self._opened = True
@@ -102,7 +105,8 @@ class RemoteEnvironment:
         return await self._observed({"type": "step", "data": data}, self._patience.deadlines.step_seconds)
 
     async def close(self) -> None:
-        """Say that the session is over, and go. Never raises; a server that does not hear it has its lease."""
+        """End the session and disconnect. Never raises; if the server does not receive it, the session's lease
+        expires."""
         if self._socket is not None:
             with contextlib.suppress(ConnectionClosed, OSError, TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -130,7 +134,7 @@ class RemoteEnvironment:
         return heard
 
     async def _ask(self, frame: Json, seconds: float) -> Json:
-        """The answer to a frame, asked for again where a connection fails and the server knows request ids."""
+        """The answer to a frame; retried where a connection fails and the server supports request ids."""
         tries = self._patience.tries if self._dialect.resumes else 1
         for left in reversed(range(tries)):
             try:
@@ -146,11 +150,11 @@ class RemoteEnvironment:
         raise AssertionError("unreachable")
 
     async def _exchange(self, frame: Json) -> Json:
-        """One frame out, one in. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
+        """Send one frame and receive one. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
         try:
             if self._socket is None:
                 self._socket = await self._connect()
-            with contextlib.suppress(ConnectionClosed):  # one that is refused is told why, and closed: read that
+            with contextlib.suppress(ConnectionClosed):  # a refused client is told why before the close: read that
                 await self._socket.send(dumps(frame))
             answer = read_json(await self._socket.recv())
         except InvalidStatus as refused:
@@ -166,7 +170,8 @@ class RemoteEnvironment:
         return answer
 
     async def _connect(self) -> ClientConnection:
-        """A socket to the session: that of ours is named by this client, so that it can be found again."""
+        """A WebSocket to the session. On a server of this library the client chooses the session's id, so it can
+        reconnect."""
         query = ""
         if self._dialect.resumes:
             query = f"?session_id={self._id}" if self._opened else f"?open={self._id}"
@@ -188,7 +193,8 @@ class RemoteEnvironment:
         raise self._failed("protocol", f"{self._address.url} has no WebSocket at /ws (HTTP status {status})")
 
     def _raise_if_error(self, answer: Json) -> None:
-        """An error frame as a failure. Our servers say its kind; a stock one tells that the environment raised."""
+        """Raise an error frame as a failure. Servers of this library send its kind; a stock server reports that the
+        environment raised."""
         if answer.get("type") != "error":
             return
         try:
@@ -207,7 +213,7 @@ class RemoteEnvironment:
         return f"{self._id}-{self._requests}"
 
     def _drop(self) -> None:
-        """Leave the connection at once; closing it politely would wait for a server that may not listen."""
+        """Drop the connection at once; a closing handshake would wait for a server that may not respond."""
         if self._socket is not None:
             self._socket.transport.abort()
             self._socket = None

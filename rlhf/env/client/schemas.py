@@ -1,7 +1,7 @@
-"""Schemas of servers that are not ours: what is checked of an action here, so that a wrong one costs no request.
+"""Action schemas of foreign servers: the part that is validated here, so that an invalid action costs no request.
 
-A schema is an instruction to whoever validates by it: to fetch an address, to match a pattern for hours, to check one
-thing two to the thirtieth times. So only some of its words are kept, references are written out, its size is bounded.
+A schema is also an instruction to its validator: fetch an address, match a pattern for hours, check one value two to
+the thirtieth times. So only some keywords are kept, references are inlined, and the size is bounded.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from rlhf.env.answers import Undecodable
 from rlhf.env.wire import Json
 
 NODES = 512
-"""Schemas within one another, references written out."""
+"""Maximum nesting of schemas, with references inlined."""
 WORK = 200_000
-"""Most schemas times values of an action."""
+"""Maximum product of the numbers of schemas and of values in an action."""
 WORDS = frozenset((
     "type", "title", "description", "default", "required", "enum", "const", "minimum", "maximum", "exclusiveMinimum",
     "exclusiveMaximum", "minLength", "maxLength", "minItems", "maxItems",
 ))  # fmt: skip
-"""What is kept as it stands; `pattern`, `format`, `$id` and whatever else there is are the server's to check."""
+"""Keywords that are kept unchanged; `pattern`, `format`, `$id` and all others are left to the server."""
 LISTS, ONE = ("anyOf", "oneOf", "allOf", "prefixItems"), ("items", "additionalProperties")
 
 
 def action_schema(said: Any) -> Json:
-    """A server's schema of its actions as it is used here. Raises `Undecodable` for one that is none, or too large."""
+    """The reduced form of a server's action schema. Raises `Undecodable` for an invalid or too large one."""
     if not isinstance(said, dict):
         raise Undecodable("no schema of actions: not an object")
     definitions: dict[str, Any] = {}
@@ -44,7 +44,7 @@ def action_schema(said: Any) -> Json:
 
 
 class Copy:
-    """Copies what is kept of a schema, with references written out; one that contains itself allows anything."""
+    """Copies the kept part of a schema with references inlined; a recursive reference allows any value."""
 
     def __init__(self, definitions: Mapping[str, Any]) -> None:
         self._definitions, self._nodes = definitions, 0
@@ -74,7 +74,7 @@ def _many(value: Any) -> bool:
 
 
 def problem_of(action: Any, text: str, schema: Mapping[str, Any]) -> str | None:
-    """What is wrong with an action that was written as `text`; None where nothing is seen."""
+    """What is wrong with an action that was written as `text`; None where no error is found."""
     if not isinstance(action, dict):
         return "it is no object"
     values = 1 + text.count(",") + text.count("[") + text.count("{")
@@ -88,7 +88,7 @@ def problem_of(action: Any, text: str, schema: Mapping[str, Any]) -> str | None:
 
 
 def size(schema: Any) -> int:
-    """Schemas within one another."""
+    """Number of nested schemas."""
     if not isinstance(schema, dict):
         return 1
     inner = [*(schema.get("properties") or {}).values(), *(schema[name] for name in ONE if name in schema)]

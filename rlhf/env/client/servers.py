@@ -1,4 +1,4 @@
-"""An environment server as a source of sessions."""
+"""Sessions on one environment server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUSY_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
 
 
 class RemoteEnvironments:
-    """The `Environments` of one server, ours or stock. Made by `connect`, which asks it what it serves."""
+    """The `Environments` of one server, of this library or stock. Made by `connect`, which queries what it serves."""
 
     def __init__(self, address: Address, dialect: Dialect, patience: Patience) -> None:
         self.address, self.spec = address, dialect.spec
@@ -29,7 +29,7 @@ class RemoteEnvironments:
 
     @classmethod
     async def connect(cls, address: Address, patience: Patience | None = None) -> RemoteEnvironments:
-        """Wait for the server to answer, and learn its spec. Raises `EnvironmentFailed`."""
+        """Wait until the server answers, and query its spec. Raises `EnvironmentFailed`."""
         patience = patience or Patience()
         seconds = patience.deadlines.open_seconds
         try:
@@ -40,8 +40,8 @@ class RemoteEnvironments:
         return cls(address, dialect, patience)
 
     async def open(self, session: str) -> Environment:
-        """A session, as soon as there is a place. Raises `EnvironmentFailed`: `refused` when there is none in time,
-        `lost` when the server does not answer."""
+        """A session, as soon as the server has capacity. Raises `EnvironmentFailed`: `refused` when there is none in
+        time, `lost` when the server does not answer."""
         kind, last, pause = "lost", "no answer", BUSY_PAUSE_SECONDS
         seconds = self._patience.deadlines.open_seconds
         try:
@@ -60,7 +60,7 @@ class RemoteEnvironments:
             raise EnvironmentFailed(self.spec.name, kind, waited) from None
 
     async def try_open(self) -> RemoteEnvironment:
-        """One attempt. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
+        """One attempt to open a session. Raises `Broken`, `AtCapacity`, `EnvironmentFailed`."""
         environment = RemoteEnvironment(self.address, self._dialect, self._patience)
         async with AsyncExitStack() as failing:
             failing.push_async_callback(environment.close)
@@ -74,7 +74,7 @@ class RemoteEnvironments:
 
 
 async def ask_dialect(address: Address) -> Dialect:
-    """What the server says of itself, as soon as it says anything. Raises `EnvironmentFailed`."""
+    """The server's dialect, as soon as it answers. Raises `EnvironmentFailed`."""
     async with client(base_url=address.url, headers=address.headers, timeout=PROBE_SECONDS, trust_env=False) as http:
         while True:
             try:
@@ -88,7 +88,7 @@ async def ask_dialect(address: Address) -> Dialect:
 
 
 async def get(http: httpx.AsyncClient, path: str) -> Json:
-    """The JSON object at a path. Raises `Broken` for what may pass, `EnvironmentFailed` for what will not."""
+    """The JSON object at a path. Raises `Broken` for a temporary failure, `EnvironmentFailed` for a permanent one."""
     answer = await send_request(http, http.build_request("GET", path))
     if answer.status >= 500:
         raise Broken(f"{path}: HTTP status {answer.status}")

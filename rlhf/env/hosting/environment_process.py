@@ -1,8 +1,8 @@
 """Processes of environments: `python -m rlhf.env.hosting.environment_process FACTORY SOCKET_FD PARENT_PID`.
 
-The first line over the socket is the arguments, in JSON. One process imports the environment's module once, and forks a
-child for each session: a start takes milliseconds, and what the module loaded is shared memory. A child answers
-requests, lines of JSON, over a socket of its own.
+The first line on the socket contains the arguments, in JSON. One process imports the environment's module once, and
+forks a child for each session: a start takes milliseconds, and memory of the module is shared. A child answers
+requests, lines of JSON, on its own socket.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from rlhf.types import Observation
 
 
 def environment_process_main(name: str, descriptor: int, parent: int) -> None:
-    """Read the arguments, import, tell the spec, and fork a child for every socket that is sent."""
+    """Read the arguments, import, send the spec, and fork a child for every socket that is received."""
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
     with socket.socket(fileno=descriptor) as control:
         factory = Factory(name=name, arguments=json.loads(read_first_line(control)))
         try:
@@ -50,7 +50,7 @@ def environment_process_main(name: str, descriptor: int, parent: int) -> None:
 
 
 def read_first_line(control: socket.socket) -> bytes:
-    """Up to the first line's end; the other side says nothing more before it is answered."""
+    """The bytes up to the end of the first line; the other side sends nothing more before it is answered."""
     received = b""
     while not received.endswith(b"\n"):
         part = control.recv(65536)
@@ -61,9 +61,9 @@ def read_first_line(control: socket.socket) -> bytes:
 
 
 def become_child(channel: socket.socket, name: str, create: Callable[[], LocalEnvironment], parent: int) -> None:
-    """Serve one session and exit, whatever happens."""
+    """Serve one session and exit in every case."""
     try:
-        os.setsid()  # a group of its own can be killed whole
+        os.setsid()  # a process group can be killed as a whole
         die_with_parent(parent)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         serve_requests(channel, name, create)
@@ -72,7 +72,7 @@ def become_child(channel: socket.socket, name: str, create: Callable[[], LocalEn
 
 
 def serve_requests(channel: socket.socket, name: str, create: Callable[[], LocalEnvironment]) -> None:
-    """Make the environment, say so, and answer until the server closes its end."""
+    """Make the environment, report it, and answer requests until the server closes its end."""
     with channel.makefile("rwb") as stream:
         stream.write(line({"process": os.getpid()}))
         stream.flush()
@@ -89,7 +89,7 @@ def serve_requests(channel: socket.socket, name: str, create: Callable[[], Local
 
 
 def answer_request(name: str, environment: LocalEnvironment, request: dict[str, Any]) -> dict[str, Any]:
-    """The answer to one request: an observation, or the failure that took its place."""
+    """The answer to one request: an observation, or the failure in its place."""
     said = attempt(lambda: answer_data(checked(name, call_environment(environment, request))), also=BaseException)
     if not isinstance(said, Raised):
         return {"answer": said}
@@ -99,12 +99,14 @@ def answer_request(name: str, environment: LocalEnvironment, request: dict[str, 
 
 
 def call_environment(environment: LocalEnvironment, request: dict[str, Any]) -> Observation:
+    """Call the method that the request names."""
     if request["method"] == "reset":
         return environment.reset(task_from(TaskData.model_validate(request["task"])), seed=request["seed"])
     return environment.step(action_from(Action.model_validate(request["action"])))
 
 
 def line(data: dict[str, Any]) -> bytes:
+    """One line of JSON, as sent over the socket."""
     return dumps(data).encode() + b"\n"
 
 

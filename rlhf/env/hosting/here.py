@@ -1,4 +1,4 @@
-"""Environments hosted by this process: so many sessions at once and no more, each behind an isolation."""
+"""Environments hosted by this process: a limited number of sessions, each run by an isolation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rlhf.protocols import Environment
 
 
 class HostedEnvironments:
-    """The `Environments` of an isolation, which has been started and is stopped by whoever did so.
+    """The `Environments` of an isolation, which the caller starts and stops.
 
-    At most `max_sessions` live at once; `open` waits `place_seconds` for a place.
+    At most `max_sessions` are open at once; `open` waits up to `place_seconds` for a free slot.
     """
 
     def __init__(self, isolation: EnvironmentIsolation, *, max_sessions: int, place_seconds: float) -> None:
@@ -23,7 +23,7 @@ class HostedEnvironments:
         self._places = asyncio.Semaphore(max_sessions)
 
     async def open(self, session: str) -> Environment:
-        """A session in a place of its own. Raises `EnvironmentFailed`, `refused` when no place is free in time."""
+        """A session in a slot of its own. Raises `EnvironmentFailed`, `refused` when no slot becomes free in time."""
         try:
             async with asyncio.timeout(self._place_seconds):
                 await self._places.acquire()

@@ -1,4 +1,4 @@
-"""Environments on the event loop itself: to hand a call to a thread and back costs more than a quick step does."""
+"""Environments on the event loop itself: passing a call to a thread and back costs more than a fast step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rlhf.types import Message, Observation, Task
 
 
 class InlineIsolation(ThreadIsolation):
-    """No isolation, for code that is known to be quick: while a method runs, nothing else of the process does.
+    """No isolation, for code that is known to be fast: while a method runs, it blocks the event loop.
 
-    Nothing can interrupt one that hangs. One that comes back after its deadline has failed all the same.
+    A method that hangs cannot be interrupted. One that returns after its deadline has failed all the same.
     """
 
     async def open(self, session: str) -> Environment:
@@ -26,7 +26,7 @@ class InlineIsolation(ThreadIsolation):
 
 
 class InlineEnvironment:
-    """One environment whose methods are called where they are awaited."""
+    """One environment whose methods run directly on the event loop."""
 
     def __init__(self, name: str, environment: LocalEnvironment, deadlines: Deadlines) -> None:
         self._name, self._environment, self._deadlines = name, environment, deadlines
@@ -41,14 +41,14 @@ class InlineEnvironment:
         return checked(self._name, at_once(self._name, "step", work, seconds))
 
     async def close(self) -> None:
-        """Never raises: nobody needs what `close` does."""
+        """Never raises: the result of `close` is not needed."""
         if not self._closed:
             self._closed = True
             quietly(self._environment.close)
 
 
 def at_once(name: str, method: str, work: Callable[[], Any], seconds: float) -> Any:
-    """What a method of an environment returns. Raises `EnvironmentFailed`."""
+    """The result of an environment's method. Raises `EnvironmentFailed`."""
     began = time.monotonic()
     result = attempt(work, also=SystemExit)
     if isinstance(result, Raised):

@@ -1,4 +1,4 @@
-"""Where the code of an environment runs: threads of this process here, and what all isolations have in common."""
+"""Run environment code in threads of this process, and the parts that all isolations share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Seconds that an environment has for each of its methods, its constructor included."""
+    """Deadlines in seconds for each method of an environment, its constructor included."""
 
     open_seconds: float = 50.0
     reset_seconds: float = 50.0
@@ -29,24 +29,24 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factory:
-    """An environment by name: `module:Class` and the arguments of its constructor. `variables` are those of this
-    process's environment that processes of its own get beside the usual ones, and those that `arguments` name."""
+    """An environment by name: `module:Class` and its constructor's arguments. `variables` are the environment variables
+    that separate processes receive in addition to the usual ones and to those that `arguments` name."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)
     variables: tuple[str, ...] = ()
 
     def load(self) -> Callable[[], LocalEnvironment]:
-        """Raises `ConfigError` when it cannot be imported."""
+        """Import the class, with its arguments bound. Raises `ConfigError` when it cannot be imported."""
         piece = load_piece(self.name, "the environment")
         return lambda: piece(**self.arguments)
 
 
 class EnvironmentIsolation(Protocol):
-    """Makes environments, each for one session, and runs their code. `start` before, `stop` after all else.
+    """Makes environments, each for one session, and runs their code. Call `start` first and `stop` last.
 
-    `start` imports the environment and learns its spec; it raises `ConfigError` and `DeadlinePassed`. `open` makes
-    one; an `EnvironmentFailed` of its constructor is of kind `raised` or `timeout`.
+    `start` imports the environment and reads its spec; it raises `ConfigError` and `DeadlinePassed`. `open` makes one;
+    an `EnvironmentFailed` of its constructor is of kind `raised` or `timeout`.
     """
 
     spec: EnvironmentSpec
@@ -57,10 +57,10 @@ class EnvironmentIsolation(Protocol):
 
 
 class ThreadIsolation:
-    """Environments in threads of this process: quick, and enough for code that keeps itself in order.
+    """Environments in threads of this process: fast, and sufficient for well-behaved code.
 
-    One that never returns loses its thread for good, and no more than `limit` of them are lost; one that ends its
-    process ends all.
+    A method that never returns occupies its thread forever, and at most `limit` threads are lost this way; a method
+    that ends its process ends all sessions.
     """
 
     spec: EnvironmentSpec
@@ -70,7 +70,7 @@ class ThreadIsolation:
         self._threads = Threads(f"environment {factory.name}", limit, hung_limit=limit)
 
     async def start(self) -> None:
-        """In a thread too: neither the import nor a constructor holds up the event loop."""
+        """Import the environment in a thread: neither the import nor a constructor blocks the event loop."""
         awaited = f"the import of environment {self._factory.name}"
         self._create, self.spec = await self._threads.run(awaited, self._load, START_SECONDS, do_nothing)
 
@@ -91,7 +91,7 @@ class ThreadIsolation:
 
 
 class ThreadEnvironment:
-    """One environment whose methods run in whichever thread is free, one at a time."""
+    """One environment whose methods run in any free thread, one at a time."""
 
     def __init__(self, name: str, environment: LocalEnvironment, threads: Threads, deadlines: Deadlines) -> None:
         self._name, self._environment, self._threads, self._deadlines = name, environment, threads, deadlines
@@ -104,7 +104,8 @@ class ThreadEnvironment:
         return await self._run("step", lambda: self._environment.step(action), self._deadlines.step_seconds)
 
     async def close(self) -> None:
-        """Does not wait: nobody needs what `close` does. A call that is still running closes when it comes back."""
+        """Does not wait: the result of `close` is not needed. A method that is still running closes the environment
+        when it returns."""
         if not self._left:
             self._left = True
             self._threads.spawn(self._environment.close)
@@ -113,7 +114,7 @@ class ThreadEnvironment:
         try:
             said = await in_thread(self._threads, self._name, method, work, seconds, self._environment.close)
         except (EnvironmentFailed, asyncio.CancelledError) as error:
-            # The thread may still be inside; it closes when it comes out. Nobody else may touch the environment then.
+            # The thread may still be inside; it closes the environment when it leaves. No other thread may use it then.
             self._left = isinstance(error, asyncio.CancelledError) or error.kind == "timeout"
             raise
         return checked(self._name, said)
@@ -122,10 +123,10 @@ class ThreadEnvironment:
 async def in_thread(
     threads: Threads, name: str, method: str, work: Callable[[], Any], seconds: float, late: Callable[[], None]
 ) -> Any:
-    """What a method of an environment returns. Raises `EnvironmentFailed`."""
+    """The result of an environment's method. Raises `EnvironmentFailed`."""
 
     def guarded() -> Any:
-        said = attempt(work, also=BaseException)  # an environment that calls sys.exit() has broken; the server goes on
+        said = attempt(work, also=BaseException)  # sys.exit() in an environment is its failure, not ours
         if isinstance(said, Raised):
             raise EnvironmentFailed(name, "raised", f"{method}: {exception_line(said.error)}") from said.error
         return said
@@ -140,7 +141,7 @@ async def in_thread(
 
 
 def checked(name: str, said: object) -> Observation:
-    """What a method returned, if it is an observation with a finite reward, which is a plain float then. Raises
+    """A method's return value, validated: an observation with a finite reward, converted to a plain float. Raises
     `EnvironmentFailed`."""
     if not isinstance(said, Observation):
         raise EnvironmentFailed(name, "protocol", f"it returned {said!r:.100}, not an Observation")
@@ -151,7 +152,7 @@ def checked(name: str, said: object) -> Observation:
 
 
 def load_spec(factory: Factory, create: Callable[[], LocalEnvironment]) -> EnvironmentSpec:
-    """The spec, from one environment that is made and closed. Raises `ConfigError` when that fails."""
+    """The spec, read from one environment that is made and closed. Raises `ConfigError` when that fails."""
 
     def tried() -> object:
         environment = create()
@@ -169,5 +170,5 @@ def load_spec(factory: Factory, create: Callable[[], LocalEnvironment]) -> Envir
 
 
 def exception_line(error: BaseException) -> str:
-    """An exception of somebody else's code in one line."""
+    """An exception of foreign code in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]

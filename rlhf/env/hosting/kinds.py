@@ -1,4 +1,4 @@
-"""The isolations by name, as recipes and commands say them."""
+"""Isolations by the names that recipes and commands use."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 def isolation_of(kind: Kind, factory: Factory, deadlines: Deadlines, max_sessions: int = 1024) -> EnvironmentIsolation:
-    """Not started yet. `max_sessions` live at once: so many threads may be in use, and as many be lost to code that
-    hangs."""
+    """The isolation of that kind, not started yet. `max_sessions` are open at once: it limits the threads in use, and
+    also the threads lost to code that hangs."""
     match kind:
         case "thread":
             return ThreadIsolation(factory, deadlines, max_sessions)
@@ -23,5 +23,5 @@ def isolation_of(kind: Kind, factory: Factory, deadlines: Deadlines, max_session
             return ProcessIsolation(factory, deadlines)
         case "inline":
             return InlineIsolation(factory, deadlines)
-        case "own":
+        case "self_managed":
             return OwnIsolation(factory, deadlines)

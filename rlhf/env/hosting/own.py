@@ -1,4 +1,4 @@
-"""Environments that are a place of sessions themselves, with isolation and deadlines of their own: EnvPool, for one."""
+"""Environments that manage sessions themselves, with their own isolation and deadlines, such as EnvPool."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ STOP_SECONDS = 30.0
 
 
 class Stoppable(Environments, Protocol):
-    """`Environments` with an end."""
+    """`Environments` that can be stopped."""
 
     def stop(self) -> None: ...
 
 
 class OwnIsolation:
-    """Sessions of one object of the class, made at the start, as it isolates them and with the deadlines that it has:
-    those of the server count for nothing."""
+    """Sessions of one object of the class, made at the start. The object determines isolation and deadlines: the
+    server's have no effect."""
 
     spec: EnvironmentSpec
 
@@ -34,7 +34,7 @@ class OwnIsolation:
         self._threads = Threads(f"environment {factory.name}", limit=1)
 
     async def start(self) -> None:
-        """Make the object, in a thread: neither the import nor the constructor holds up the event loop.
+        """Make the object, in a thread: neither the import nor the constructor blocks the event loop.
 
         Raises `ConfigError`, `DeadlinePassed`.
         """
@@ -48,7 +48,7 @@ class OwnIsolation:
         return await self._environments.open(session)
 
     async def stop(self) -> None:
-        """Stop the object, in a thread too. Raises `EnvironmentFailed`."""
+        """Stop the object, also in a thread. Raises `EnvironmentFailed`."""
         try:
             if self._environments is not None:
                 stop = self._environments.stop

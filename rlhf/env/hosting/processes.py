@@ -1,4 +1,4 @@
-"""Environments in processes of their own, which end with their session or are killed."""
+"""Environments in separate processes, which end with their session or are killed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task
 FORK_SECONDS = 10.0
 LINE_BYTES = 64 * 2**20
 STDERR = 2
-"""As a number: `sys.stderr` may be somebody's object without one."""
+"""The file descriptor as a number: `sys.stderr` may be replaced by an object without one."""
 
 
 class ProcessIsolation:
-    """One process a session, forked from one that has imported the environment. `start` learns the spec."""
+    """One process per session, forked from a process that has imported the environment. `start` reads the spec."""
 
     spec: EnvironmentSpec
 
@@ -47,7 +47,7 @@ class ProcessIsolation:
 
     async def open(self, session: str) -> Environment:
         try:
-            await self.start()  # again, where somebody killed it
+            await self.start()  # restarted where it was killed from outside
         except (ConfigError, DeadlinePassed) as error:
             raise EnvironmentFailed(self._factory.name, "lost", f"it cannot be started again: {error}") from None
         name, seconds = self.spec.name, self._deadlines.open_seconds
@@ -67,7 +67,7 @@ class ProcessIsolation:
         return environment
 
     async def stop(self) -> None:
-        """End the process, and with it, by the kernel, every child."""
+        """End the process; the kernel ends every child with it."""
         if self._forker is not None and self._control is not None:
             self._control.close()
             self._forker.kill()
@@ -88,7 +88,7 @@ class ProcessIsolation:
         self.spec = spec_from(said["spec"])
 
     async def _first_line(self, control: socket.socket, arguments: bytes) -> Json:
-        """What the process says when it has imported the environment with these arguments."""
+        """The message that the process sends when it has imported the environment with these arguments."""
         received = b""
         try:
             async with asyncio.timeout(START_SECONDS):
@@ -107,7 +107,7 @@ class ProcessIsolation:
 
 
 class ProcessEnvironment:
-    """One session's process. It is killed, with its group, when it passes a deadline or is closed."""
+    """One session's process. It is killed, with its process group, when it exceeds a deadline or is closed."""
 
     def __init__(
         self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deadlines: Deadlines
@@ -154,7 +154,8 @@ class ProcessEnvironment:
 
     @contextlib.asynccontextmanager
     async def _killed_on_failure(self, method: str, seconds: float) -> AsyncIterator[None]:
-        """What goes wrong in here, by its name; the process is gone then, unless the environment only raised."""
+        """Raise failures of the body as `EnvironmentFailed`; the process is killed, unless the environment only
+        raised."""
         try:
             async with asyncio.timeout(seconds):
                 yield
@@ -172,7 +173,7 @@ class ProcessEnvironment:
             raise
 
     def _kill(self) -> None:
-        """The whole group: what the environment started goes with it."""
+        """Kill the whole process group, with everything that the environment started."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process, signal.SIGKILL)
@@ -181,14 +182,14 @@ class ProcessEnvironment:
 
 
 def launch_environment_process(factory: Factory, theirs: socket.socket) -> subprocess.Popen[bytes]:
-    """The process, which is told its arguments over the socket: command lines are for all to read."""
+    """Start the process. It receives its arguments over the socket, since other users can read command lines."""
     words = [factory.name, str(theirs.fileno()), str(os.getpid())]
     passed = passed_on((*factory.variables, *named_in(factory.arguments)))
     return subprocess.Popen(
         [sys.executable, "-m", "rlhf.env.hosting.environment_process", *words],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
-        stdout=STDERR,  # what an environment prints is no answer of ours
+        stdout=STDERR,  # the environment's output must not mix with ours
         env={"OMP_NUM_THREADS": "1"} | passed | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,
     )

@@ -1,4 +1,5 @@
-"""Threads for calls that may hang: one that passes its deadline is given up, with its thread, and never waited for."""
+"""Threads for calls that may hang: a call that exceeds its deadline is abandoned with its thread, and never
+waited for."""
 
 from __future__ import annotations
 
@@ -15,18 +16,20 @@ from rlhf.cluster.attempt import Raised, attempt
 from rlhf.errors import DeadlinePassed
 
 TICK_SECONDS = 0.02
-"""How often is looked whether calls wait, and what makes a call slow. When every thread is in a slow call, all that
-wait get threads of their own. Quick calls share the few there are: more would only wait for one another."""
+"""Interval of the check for waiting calls, and the duration after which a call counts as slow. When every thread runs a
+slow call, all waiting calls get new threads. Fast calls share the few existing ones: more threads would only wait for
+one another."""
 
 
 class TooManyHung(Exception):
-    """So many calls were given up and still run that no further one is taken."""
+    """The limit of abandoned calls that still run is reached, so no further call is accepted."""
 
 
 class Threads:
-    """Daemon threads that run calls for one event loop. `at_start` of them, more when calls wait, at most `limit`.
+    """Daemon threads that run calls for one event loop: `at_start` of them, more when calls wait, at most `limit`.
 
-    A thread cannot be killed: those of calls given up go on, up to `hung_limit` of them, beside the others.
+    A thread cannot be killed: threads of abandoned calls keep running, up to `hung_limit` of them, in addition to the
+    others.
     """
 
     def __init__(self, name: str, limit: int, at_start: int = 2, hung_limit: int = 1024) -> None:
@@ -38,13 +41,15 @@ class Threads:
 
     @property
     def hung(self) -> int:
-        """Calls that were given up and have not come back."""
+        """Number of abandoned calls that have not returned."""
         return self._hung
 
     async def run(self, awaited: str, work: Callable[[], Any], seconds: float, late: Callable[[], None]) -> Any:
-        """What `work` returns or raises. The deadline starts with the work; waiting for a thread ends with the others'.
+        """The result of `work`, or its exception. The deadline starts with the work; waiting for a thread ends when
+        others end.
 
-        Raises `DeadlinePassed`, `TooManyHung`. Given up, or cancelled: its thread calls `late` when `work` comes back.
+        Raises `DeadlinePassed`, `TooManyHung`. If the call is abandoned or cancelled, its thread calls `late` when
+        `work` returns.
         """
         if self._hung >= self._hung_limit:
             raise TooManyHung
@@ -60,7 +65,7 @@ class Threads:
             watch.cancel()
 
     def spawn(self, work: Callable[[], Any]) -> None:
-        """Run `work`, and do not wait. What it raises is dropped: it is the `close` of a thing nobody uses any more."""
+        """Run `work` without waiting. Its exceptions are dropped: it is the `close` of an unused environment."""
         self._submit(_Call(partial(quietly, work), do_nothing, asyncio.get_running_loop()))
 
     def stop(self) -> None:
@@ -88,7 +93,7 @@ class Threads:
         threading.Thread(target=self._work, name=self._name, daemon=True).start()
 
     def _watch(self, call: _Call, awaited: str, seconds: float) -> None:
-        """The alarm of a call: of the time since it started, so it may have to be set again."""
+        """Check a call's deadline; it counts from the start of the work, so the timer may be set again."""
         if call.outcome.done():
             return
         left = seconds if call.started is None else call.started + seconds - time.monotonic()
@@ -99,7 +104,7 @@ class Threads:
             call.outcome.set_exception(DeadlinePassed(awaited, seconds))
 
     def _give_up(self, call: _Call) -> None:
-        """Leave the thread to its call, and have another in its place."""
+        """Abandon the call with its thread, and start a replacement thread."""
         call.given_up = True
         self._current.discard(call)
         if call.started is not None and not call.came_back:
@@ -127,7 +132,7 @@ class Threads:
 
 
 class _Call:
-    """One call on its way through a thread."""
+    """One call and its thread's state."""
 
     def __init__(self, work: Callable[[], Any], late: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         self.work, self.late, self.loop = work, late, loop
@@ -145,7 +150,7 @@ class _Call:
             self.tell(self._succeed, result)
 
     def tell(self, how: Callable[[Any], None], value: object) -> None:
-        """Have the loop do something; a loop that is closed has nobody left who waits."""
+        """Schedule a callback on the loop; a closed loop has no waiters."""
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(how, value)
 
@@ -159,7 +164,7 @@ class _Call:
 
 
 def quietly(work: Callable[[], Any]) -> None:
-    """Run the end of an environment that is given up: what it raises concerns nobody."""
+    """Run the end of an abandoned environment: its exceptions are dropped."""
     with contextlib.suppress(Exception):
         work()
 

@@ -1,4 +1,5 @@
-"""An opponent behind an OpenAI-compatible endpoint. A frozen earlier self is `rlhf serve policy CHECKPOINT`."""
+"""An opponent behind an OpenAI-compatible endpoint. A frozen earlier policy is served by `rlhf serve policy
+CHECKPOINT`."""
 
 from __future__ import annotations
 
@@ -27,30 +28,31 @@ _MAKING = threading.Lock()
 
 
 class ChatSettings(Config):
-    """A model that plays, and how it is asked."""
+    """A model that plays, and how it is called."""
 
     url: Url
-    """Address of the endpoint with its version: http://127.0.0.1:8000/v1, say."""
+    """Address of the endpoint with its version, for example http://127.0.0.1:8000/v1."""
     model: str
     """Name of the model there."""
     temperature: float = Field(1.0, ge=0)
     max_tokens: int = Field(256, ge=1)
-    """Longest reply in tokens."""
+    """Maximum length of a reply in tokens."""
     last_n: int | None = Field(None, ge=1)
-    """Turns that it is shown beside the first messages, as `environment.last_n`; by default all of the game."""
+    """Turns that it is shown after the first messages, as `environment.last_n`; default: the whole game."""
     seconds: float = Field(20, gt=0)
-    """Deadline for one reply, all attempts together. It lies within the environment's own deadline for a step
-    (`environment.turn_timeout_seconds`, 30): else the environment is what is late."""
+    """Deadline for one reply, all attempts together. It must be less than the environment's own deadline for a step
+    (`environment.turn_timeout_seconds`, 30): otherwise the environment exceeds its deadline instead."""
     token_env: str | None = None
     """Environment variable with the bearer token of the endpoint."""
     concurrency: int = Field(32, ge=1)
-    """Replies that this process waits for at once; other games wait, and that counts into their `seconds`."""
+    """Maximum number of concurrent requests of this process; other games wait, and the wait counts towards their
+    `seconds`."""
 
 
 class ChatOpponent:
-    """Asks the model for every move, with what a policy in its seat would be shown: the task, then turn by turn. Its
-    replies are the game's to judge, as a policy's are. Raises `ConfigError` when its token is not in the environment.
-    """
+    """Calls the model for every move, with the messages that a policy in its seat would see: the task, then all
+    turns. The game judges its replies, as it does a policy's. Raises `ConfigError` when its token is not in the
+    environment."""
 
     fallible = True
 
@@ -63,7 +65,7 @@ class ChatOpponent:
 
 
 class ChatPlayer:
-    """One seat of one game. Every request has a seed of its own, drawn from the game's."""
+    """One seat of one game. Every request has its own seed, drawn from the game's."""
 
     def __init__(self, settings: ChatSettings, task: Task, draws: random.Random) -> None:
         self._settings, self._task, self._draws = settings, task, draws
@@ -86,19 +88,19 @@ class ChatPlayer:
 
 
 class Endpoint:
-    """One endpoint for all games of this process: its connections, its limit, its circuit."""
+    """One endpoint for all games of this process: its connections, its concurrency limit, its circuit breaker."""
 
     def __init__(self, settings: ChatSettings) -> None:
         self._settings, self._loop = settings, LoopThread()
         self._client = HttpClient(
             settings.url,
             HttpConfig(concurrency=settings.concurrency),
-            timeout_seconds=2 * settings.seconds,  # the deadline of the reply passes first, and has one name
+            timeout_seconds=2 * settings.seconds,  # the reply's own deadline is earlier, so a timeout has one name
             token=token_from(settings.token_env),
         )
 
     def reply(self, messages: Sequence[Message], seed: int) -> str:
-        """What the model says. Raises `OpponentFailed`: never a move of our own making."""
+        """The model's text. Raises `OpponentFailed`; a move is never invented."""
         settings = self._settings
         body = {
             "model": settings.model,
@@ -133,6 +135,6 @@ def _made(settings: ChatSettings) -> Endpoint:
 
 
 def endpoint(settings: ChatSettings) -> Endpoint:
-    """The endpoint with these settings, made at the first move: a process that forks before has no thread to lose."""
+    """The endpoint with these settings, made at the first move: a process that forks before it then loses no thread."""
     with _MAKING:
         return _made(settings)

@@ -1,4 +1,4 @@
-"""Opponents that are no model: a function, replies in turn, or any of the moves that a game lists."""
+"""Opponents without a model: a function, a list of replies, or random choice among the moves that a game lists."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from rlhf.types import Task
 
 Move = Callable[[str, random.Random], str]
-"""What a player answers to what it is shown. Its draws come from the generator."""
+"""A player's reply to the text it is shown. Random draws come from the generator."""
 Player = Callable[[str], str]
-"""One seat of one game, asked turn by turn: what it is shown in, its reply out."""
+"""One seat of one game, called turn by turn: shown text in, reply out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedOpponent:
-    """Plays as a function says. It knows the rules: a reply against them is a mistake of whoever wrote it."""
+    """Plays by a function. It knows the rules: an illegal reply is a programming error in the function."""
 
     move: Move
     fallible: bool = False
@@ -28,7 +28,7 @@ class FixedOpponent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedOpponent:
-    """Gives `replies` in turn, and begins again after the last, whatever it is shown."""
+    """Gives `replies` in order, starting again after the last, whatever it is shown."""
 
     replies: Sequence[str]
     fallible: bool = True
@@ -46,8 +46,8 @@ class ScriptedOpponent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedMoves:
-    """A `Move`: any text that `pattern` finds behind the last `after` in what is shown. Raises `ValueError` where it
-    finds none, since a move that is made up would be worse than no game."""
+    """A `Move`: a random choice among the texts that `pattern` finds after the last `after` in the shown text. Raises
+    `ValueError` where it finds none: an invented move would be worse than no game."""
 
     pattern: re.Pattern[str]
     after: str = ""

@@ -1,4 +1,4 @@
-"""Opponents as a setting names them: `self`, a name that the game knows, `module:function`, or a mapping."""
+"""Parse opponent settings: `self`, a name that the game defines, `module:function`, or a mapping."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Setting = str | Mapping[str, Any] | None
 
 
 class Opponent(Protocol):
-    """Whoever plays the seats that no role of ours has. `seat` begins a game; its draws come from the generator.
+    """Plays the seats without a role of the policy. `seat` begins a game; random draws come from the generator.
 
-    With `fallible` a reply against the rules is a move of its own, for the game to judge; without, it is a mistake of
-    whoever wrote it, and no game.
+    With `fallible` an illegal reply is a move that the game judges; without it, an illegal reply is a programming
+    error, and the game is lost.
     """
 
     @property
@@ -40,7 +40,7 @@ class Chat(ChatSettings):
 
 
 class Script(Config):
-    """Replies in turn, again from the first after the last."""
+    """Replies in order, starting again after the last."""
 
     kind: Literal["script"]
     replies: tuple[str, ...] = Field(min_length=1)
@@ -50,7 +50,7 @@ class Script(Config):
 
 
 class Listed(Config):
-    """Any of the moves that the game lists: what `pattern` finds behind the last `after`."""
+    """A random choice among the moves that the game lists: the matches of `pattern` after the last `after`."""
 
     kind: Literal["listed"]
     pattern: Annotated[str, AfterValidator(lambda text: compiled_pattern(text).pattern)]
@@ -64,7 +64,8 @@ KINDS: Mapping[str, type[Chat] | type[Script] | type[Listed]] = {"chat": Chat, "
 
 
 def opponent_of(setting: Setting, known: Mapping[str, Move] | None = None) -> Opponent | None:
-    """The opponent that a setting names; None is self-play. `known` are the game's own. Raises `ConfigError`."""
+    """The opponent that a setting names; None is self-play. `known` are the game's own opponents. Raises
+    `ConfigError`."""
     if setting is None or setting == "self":
         return None
     if isinstance(setting, Mapping):

@@ -1,4 +1,4 @@
-"""Actions of the wire, played on a session: what the policy said, and tool calls."""
+"""Perform wire-format actions on a session: the policy's messages, and tool calls."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Tool, ToolCall
 
 
 class ToolError(StrEnum):
-    """Why a call never reached the environment. It is an observation, for the policy to read, and no step."""
+    """Why a call did not reach the environment. It is an observation for the policy, and does not count as a step."""
 
     NOT_FOUND = "tool_not_found"
     INVALID = "invalid_args"
 
 
 class BadCall(Exception):
-    """A tool call that cannot be made."""
+    """An invalid tool call."""
 
     def __init__(self, error_type: ToolError, message: str) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ async def call_tool(
     request_id: str | None = None,
     seconds: float | None = None,
 ) -> Json:
-    """One tool call as a step; a call that cannot be made is answered without one. Raises `EnvironmentRefused`."""
+    """Perform one tool call as a step; an invalid call is answered without a step. Raises `EnvironmentRefused`."""
     try:
         call = tool_call(spec, f"call-{session.steps}", name, arguments)
     except BadCall as bad:
@@ -67,12 +67,13 @@ async def call_tool(
 
 
 def tool_result(said: Observation) -> Json:
+    """An observation in the result format of tool calls."""
     text = joined_text(said.messages)
     return {"content": [{"type": "text", "text": text}], "structured_content": None, "data": text, "is_error": False}
 
 
 def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object) -> ToolCall:
-    """A call that the tool's schema allows. Raises `BadCall`."""
+    """The call, validated against the tool's schema. Raises `BadCall`."""
     tool = find_tool(spec, name)
     if isinstance(arguments, str):
         try:
@@ -85,12 +86,13 @@ def tool_call(spec: EnvironmentSpec, call_id: str, name: str, arguments: object)
         jsonschema.validate(arguments, dict(tool.parameters))
     except jsonschema.ValidationError as error:
         raise BadCall(ToolError.INVALID, f"{name}: {error.message:.1000}") from None
-    except ArithmeticError:  # a number that is too long to be divided
+    except ArithmeticError:  # an integer too large for jsonschema's division
         raise BadCall(ToolError.INVALID, f"the arguments of {name} hold a number beyond all measure") from None
     return ToolCall(id=call_id, name=name, arguments=arguments)
 
 
 def find_tool(spec: EnvironmentSpec, name: str) -> Tool:
+    """The tool with that name. Raises `BadCall`."""
     for tool in spec.tools:
         if tool.name == name:
             return tool
@@ -109,5 +111,5 @@ def request_id_of(metadata: Json) -> str | None:
 
 
 def unrewarded(observation: Json) -> Json:
-    """An answer that is no step."""
+    """The observation without reward, for an answer that is not a step."""
     return {"observation": observation | {"metadata": {}}, "reward": None, "done": False}

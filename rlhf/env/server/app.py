@@ -1,4 +1,4 @@
-"""The environment server: any `LocalEnvironment` over the OpenEnv wire, and what the wire leaves out."""
+"""The environment server: any `LocalEnvironment` over the OpenEnv wire format, with this library's extensions."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from rlhf.http.limits import HttpLimits
 from rlhf.http.serving import behind_doors, serving
 
 PING_SECONDS = 20.0
-"""A client that does not answer a ping for this long has gone without saying so."""
+"""A client that does not answer a ping for this long counts as disconnected."""
 STOP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentServerSettings:
-    """What a server allows. `lease_seconds` is how long a session lives that nobody holds or uses."""
+    """Settings of a server. `lease_seconds` is how long a session without a connection or a request is kept."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -45,7 +45,7 @@ class EnvironmentServerSettings:
 
 
 def limits_for_sessions(max_sessions: int) -> HttpLimits:
-    """Limits under which so many sessions, each a connection, may come from one machine, and be made anew."""
+    """Limits that allow one machine to open this many sessions, each a connection, and to reopen them."""
     usual = HttpLimits()
     return HttpLimits(
         connections=max(usual.connections, 2 * max_sessions),
@@ -54,7 +54,7 @@ def limits_for_sessions(max_sessions: int) -> HttpLimits:
 
 
 def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettings) -> Doors:
-    """The application. `isolation` has been started, and is stopped by whoever did so."""
+    """The application. The caller starts and stops `isolation`."""
     sessions = EnvironmentSessions(isolation, settings.max_sessions, settings.lease_seconds)
 
     @contextlib.asynccontextmanager
@@ -83,7 +83,7 @@ def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettin
 
 
 def denied(status: int, why: str) -> Json:
-    """What does not get as far as a route."""
+    """The response for a request that is refused before it reaches a route."""
     if status == 503:
         return {"detail": {"message": why, "code": Code.CAPACITY_REACHED, "kind": "refused"}}
     if status in (401, 403, 421):
@@ -92,7 +92,7 @@ def denied(status: int, why: str) -> Json:
 
 
 def server_metadata(settings: EnvironmentServerSettings) -> Json:
-    """What a client should know of the settings."""
+    """The settings that clients need, for `/metadata`."""
     return {
         "max_sessions": settings.max_sessions,
         "lease_seconds": settings.lease_seconds,
@@ -103,7 +103,7 @@ def server_metadata(settings: EnvironmentServerSettings) -> Json:
 
 
 async def answer_invalid(request: Request, error: Exception) -> Response:
-    """A body that is not what a route takes, with the code that the WebSocket would give."""
+    """The response for an invalid body, with the code that the WebSocket would give."""
     assert isinstance(error, RequestValidationError)
     problems = [{key: one[key] for key in ("type", "loc", "msg")} for one in error.errors()]
     code = Code.INVALID_JSON if any(one["type"] == "json_invalid" for one in problems) else Code.VALIDATION_ERROR
@@ -112,7 +112,7 @@ async def answer_invalid(request: Request, error: Exception) -> Response:
 
 
 async def answer_unread(request: Request, error: Exception) -> Response:
-    """A body that is no text is FastAPI's 400, and has a code too; any other refusal stays as it is."""
+    """FastAPI's 400 for an undecodable body, with a code added; other errors are unchanged."""
     assert isinstance(error, HTTPException)
     if error.status_code != 400:
         return await http_exception_handler(request, error)
@@ -124,7 +124,7 @@ async def answer_unread(request: Request, error: Exception) -> Response:
 async def serve_environment(
     isolation: EnvironmentIsolation, settings: EnvironmentServerSettings, listener: socket.socket
 ) -> None:
-    """Serve on a bound socket until the process is told to end. `isolation` is started and stopped by the caller.
+    """Serve on a bound socket until the process is asked to end. The caller starts and stops `isolation`.
 
     Raises `ConfigError` when the address is open and no token is set.
     """

@@ -1,4 +1,4 @@
-"""The HTTP of the wire: what a server is, and sessions by header for clients without a WebSocket."""
+"""HTTP routes of the wire format: server information, and sessions by header for clients without a WebSocket."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SessionId = Annotated[str | None, Header(alias=SESSION_HEADER, min_length=8, max
 
 
 class WireJson(JSONResponse):
-    """JSON by the encoder of the wire."""
+    """JSON by the wire format's encoder."""
 
     def render(self, content: Any) -> bytes:
         return dumps(content).encode()
@@ -102,7 +102,7 @@ def http_routes(sessions: EnvironmentSessions, describe: Callable[[], Json]) -> 
 async def session_of_request(
     sessions: EnvironmentSessions, session_id: str | None, opens: bool
 ) -> AsyncIterator[EnvironmentSession]:
-    """The session in the header; without one, a session for this request alone. Raises `EnvironmentRefused`."""
+    """The session named in the header; without one, a session for this request only. Raises `EnvironmentRefused`."""
     if session_id is not None:
         yield await sessions.find_or_open(session_id) if opens else sessions.find(session_id)
         return
@@ -114,7 +114,7 @@ async def session_of_request(
 
 
 async def answer_refusal(request: Request, refused: Exception) -> Response:
-    """A refusal as an HTTP answer."""
+    """A refusal as an HTTP response."""
     assert isinstance(refused, EnvironmentRefused)
     headers = {"Retry-After": "1"} if refused.code is Code.CAPACITY_REACHED else None
     return WireJson({"detail": refused.data}, status_code=refused.status, headers=headers)

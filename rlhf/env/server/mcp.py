@@ -1,4 +1,4 @@
-"""MCP's streamable HTTP at `/mcp`: the same tools for clients that are made for MCP, each answer plain JSON."""
+"""MCP's streamable HTTP at `/mcp`: the same tools for MCP clients, each answer as plain JSON."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.wire import API_VERSION, Json
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
-"""Revisions with a handshake, the newest first. A client with a later one asks, hears of these, and takes one."""
+"""Supported revisions with a handshake, newest first. A client that requests a later one is offered these."""
 SESSION = "mcp-session-id"
 
 
 def speaks_mcp(accept: str) -> bool:
-    """Whether a request's Accept header is of an MCP client: all others get OpenEnv's JSON-RPC."""
+    """Whether a request's Accept header is that of an MCP client: all others get OpenEnv's JSON-RPC."""
     return "text/event-stream" in accept
 
 
 async def answer_mcp(sessions: EnvironmentSessions, body: object, headers: Mapping[str, str]) -> Response:
-    """The response to one message. A session comes with the handshake, and ends with DELETE or its lease."""
+    """The response to one message. The handshake opens a session; DELETE or its lease ends it."""
     if not isinstance(body, dict):
         return JSONResponse(failure(None, RpcError(INVALID_REQUEST, "One message at a time")), status_code=400)
     if "id" not in body:
@@ -44,6 +44,7 @@ async def answer_mcp(sessions: EnvironmentSessions, body: object, headers: Mappi
 
 
 async def shake_hands(sessions: EnvironmentSessions, request_id: str | int, asked: object) -> Response:
+    """Open a session and answer MCP's `initialize` request, with the requested protocol version if it is supported."""
     session = await sessions.open()
     result = {
         "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
@@ -54,7 +55,7 @@ async def shake_hands(sessions: EnvironmentSessions, request_id: str | int, aske
 
 
 def as_mcp(answer: Json) -> Json:
-    """A tool's result in MCP's spelling."""
+    """A tool's result in MCP's format."""
     result = answer.get("result")
     if result and "is_error" in result:
         return answer | {"result": {"content": result["content"], "isError": result["is_error"]}}

@@ -1,4 +1,5 @@
-"""What the OpenAPI document says of the answers over HTTP. They are made elsewhere, and not checked against it."""
+"""OpenAPI schemas of the server's HTTP responses. The responses are built elsewhere, and not validated against
+these."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 class Health(BaseModel):
-    """A server that answers."""
+    """The server is healthy."""
 
     status: Literal["healthy"]
 
 
 class StepResponse(BaseModel):
-    """What an environment says to a reset or an action."""
+    """An environment's observation after a reset or an action."""
 
     observation: Json
     reward: float | None
@@ -28,7 +29,7 @@ class StepResponse(BaseModel):
 
 
 class EnvironmentErrorDetail(BaseModel):
-    """Why a request was refused. `kind` is there when an environment or a session has failed."""
+    """Why a request was refused. `kind` is present when an environment or a session has failed."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -61,6 +62,7 @@ class RpcAnswer(BaseModel):
 
 
 def problems(*statuses: int) -> Responses:
+    """The error responses with these status codes."""
     return {status: {"model": EnvironmentErrorBody, "description": "An error"} for status in statuses}
 
 

@@ -1,4 +1,4 @@
-"""JSON-RPC of the OpenEnv wire: tools, and sessions that outlive a connection."""
+"""JSON-RPC of the OpenEnv wire format: tools, and sessions that outlive a connection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RpcRequest(BaseModel):
 
 
 class RpcError(Exception):
-    """A call that is answered with an error."""
+    """A call that receives an error response."""
 
     def __init__(self, code: int, message: str, data: Json | None = None) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ def failure(request_id: Any, error: RpcError) -> Json:
 
 
 async def answer_rpc(sessions: EnvironmentSessions, data: object, own: EnvironmentSession | None = None) -> Json:
-    """The response to one request; errors are responses too. `own` is the session of the socket it came by."""
+    """The response to one request; errors are responses too. `own` is the session of the WebSocket that carried it."""
     try:
         request = RpcRequest.model_validate(data)
     except ValidationError as error:
@@ -60,6 +60,7 @@ async def answer_rpc(sessions: EnvironmentSessions, data: object, own: Environme
 
 
 def rpc_code(refused: EnvironmentRefused) -> int:
+    """The JSON-RPC error code of a refusal."""
     if refused.code in (Code.CAPACITY_REACHED, Code.FACTORY_ERROR):
         return SERVER_ERROR
     return INVALID_PARAMS if refused.code in (Code.SESSION_ERROR, Code.VALIDATION_ERROR) else INTERNAL_ERROR
@@ -79,6 +80,7 @@ async def perform(sessions: EnvironmentSessions, request: RpcRequest, own: Envir
 
 
 def close_session(sessions: EnvironmentSessions, params: Json, own: EnvironmentSession | None) -> Json:
+    """End the session that the request names. Raises `RpcError`."""
     session_id = text_param(params, "session_id")
     if own is not None and own.id == session_id:
         raise RpcError(INVALID_REQUEST, "A socket cannot close its own session so: send a close frame")
@@ -88,7 +90,7 @@ def close_session(sessions: EnvironmentSessions, params: Json, own: EnvironmentS
 
 
 def listed(spec: EnvironmentSpec) -> list[Json]:
-    """The tools as MCP spells them."""
+    """The tools in MCP's format."""
     tools = [tool_data(tool) for tool in spec.tools]
     return [
         {"name": one["name"], "description": one["description"], "inputSchema": one["input_schema"]} for one in tools
@@ -96,7 +98,7 @@ def listed(spec: EnvironmentSpec) -> list[Json]:
 
 
 async def call(sessions: EnvironmentSessions, params: Json, own: EnvironmentSession | None) -> Json:
-    """A tool call: in the session that is named, or in one of its own, made for it and closed."""
+    """A tool call, in the named session, or in a temporary one made for it."""
     spec, name = spec_with_tools(sessions), text_param(params, "name")
     try:
         find_tool(spec, name)
@@ -125,12 +127,14 @@ async def call_in(session: EnvironmentSession, spec: EnvironmentSpec, name: str,
 
 
 def spec_with_tools(sessions: EnvironmentSessions) -> EnvironmentSpec:
+    """The spec of an environment with tools. Raises `RpcError` where it has none."""
     if not sessions.isolation.spec.tools:
         raise RpcError(INTERNAL_ERROR, "Environment does not support MCP: it has no tools")
     return sessions.isolation.spec
 
 
 def text_param(params: Json, name: str) -> str:
+    """A required text parameter. Raises `RpcError` where it is missing."""
     value = params.get(name)
     if not isinstance(value, str) or not value:
         raise RpcError(INVALID_PARAMS, f"Invalid params - {name!r} is required")

@@ -1,4 +1,4 @@
-"""One session of the server: an episode after another, one request at a time, each request id answered once."""
+"""One session of the server: consecutive episodes, one request at a time, each request id executed once."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rlhf.protocols import Environment
 from rlhf.types import Message, Observation, Task
 
 ANSWERS_KEPT = 4
-"""A client has one request out, so a retry asks for one of the last answers."""
+"""A client has one request in flight, so a retry asks for one of the last answers."""
 STATUS = {"raised": 500, "protocol": 500, "timeout": 504, "lost": 410, "refused": 503}
-"""What a failed environment is over HTTP."""
+"""HTTP status of a failed environment, by failure kind."""
 
 
 class Phase(StrEnum):
-    """Where an episode is. Each but PLAYING is the reason why a step is refused."""
+    """The state of an episode. Every state except PLAYING is the reason why a step is refused."""
 
     NEW = "a step before the first reset"
     PLAYING = "playing"
@@ -31,7 +31,7 @@ class Phase(StrEnum):
 
 
 class EnvironmentSession:
-    """An environment behind an id. What breaks it for good calls `lost`; the slot is given back then."""
+    """An environment with a session id. When it breaks permanently it calls `lost`, and its slot is freed."""
 
     def __init__(
         self, session_id: str, isolation: EnvironmentIsolation, environment: Environment, lost: Callable[[], object]
@@ -59,11 +59,11 @@ class EnvironmentSession:
         return await self._once(data.request_id, lambda: self._reset(data), seconds)
 
     async def step(self, action: Message, request_id: str | None = None, seconds: float | None = None) -> Observation:
-        """One step; with a `request_id` that was asked before, the answer that it had. Raises `EnvironmentRefused`."""
+        """Perform one step; a repeated `request_id` returns the first answer. Raises `EnvironmentRefused`."""
         return await self._once(request_id, lambda: self._step(action), seconds)
 
     async def close(self) -> None:
-        """Give up what runs and close the environment. Never raises, never waits for it."""
+        """Cancel the running request and close the environment. Never raises, never waits for it."""
         self.closed = True
         if self._running is not None:
             self._running.cancel()
@@ -72,7 +72,8 @@ class EnvironmentSession:
     async def _once(
         self, request_id: str | None, work: Callable[[], Coroutine[Any, Any, Observation]], seconds: float | None
     ) -> Observation:
-        """The answer to a request. One with an id goes on when whoever asks leaves: its retry is answered with it."""
+        """The answer to a request. A request with an id continues when its client disconnects: the retry receives its
+        answer."""
         try:
             if request_id is None:
                 return await self._perform(work, seconds)
@@ -83,7 +84,7 @@ class EnvironmentSession:
             me = asyncio.current_task()
             if not self.closed or me is None:
                 raise
-            me.uncancel()  # what was cancelled is the request, not whoever asks
+            me.uncancel()  # the request was cancelled, not its caller
             raise EnvironmentRefused(Code.SESSION_ERROR, f"Session {self.id} was closed", 410, kind="lost") from None
 
     def _begin(
@@ -107,7 +108,7 @@ class EnvironmentSession:
         self._refuse_if_busy()
         self._running = asyncio.current_task()
         try:
-            if seconds is None:  # the environment has deadlines of its own
+            if seconds is None:  # the environment has its own deadlines
                 said = await work()
             else:
                 async with asyncio.timeout(seconds):
@@ -127,7 +128,7 @@ class EnvironmentSession:
         return said
 
     def _break(self, kind: str) -> None:
-        """After something raised, a reset helps; a thread that hangs or a process that died takes the session along."""
+        """After an exception a reset suffices; a hanging thread or a dead process ends the session."""
         self.phase = Phase.BROKEN
         if kind in ("timeout", "lost"):
             self._lost()
@@ -150,11 +151,11 @@ class EnvironmentSession:
 
 
 def failed_environment(kind: str, detail: str) -> EnvironmentRefused:
-    """A failed environment as an answer."""
+    """A failed environment as an error response."""
     return EnvironmentRefused(Code.EXECUTION_ERROR, f"{kind}: {detail}", STATUS[kind], kind=kind)
 
 
 def _heed(task: asyncio.Task[Observation]) -> None:
-    """Look at the exception of a task that nobody may be waiting for any more."""
+    """Retrieve the exception of a task that may have no waiter left."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""The sessions of a server: so many and no more, and none outlives its lease."""
+"""The sessions of a server: a limited number, each ended when its lease expires."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rlhf.errors import EnvironmentFailed
 
 @dataclass(slots=True, kw_only=True)
 class Lease:
-    """How long a session lives without anybody. `holder` is the socket that is attached to it, if any."""
+    """How long a session is kept without a client. `holder` is the task of the attached WebSocket, if any."""
 
     session: EnvironmentSession
     last_used: float
     holder: asyncio.Task[None] | None = None
     ends_with_close: bool = False
-    """The client chose the id: its close frame ends the session, and its next socket takes over from one before."""
+    """The client chose the id: its close frame ends the session, and a new WebSocket replaces an earlier one."""
 
 
 class EnvironmentSessions:
@@ -41,7 +41,8 @@ class EnvironmentSessions:
         return len(self._leases) + self._opening
 
     async def open(self, session_id: str | None = None) -> EnvironmentSession:
-        """A session with an environment of its own. Raises `EnvironmentRefused`: at capacity, or it cannot be made."""
+        """A session with a new environment. Raises `EnvironmentRefused`: at capacity, or when the environment cannot be
+        made."""
         if self.active >= self.max_sessions:
             message = f"Server at capacity: {self.active}/{self.max_sessions} sessions active"
             counts = {"active_sessions": self.active, "max_sessions": self.max_sessions}
@@ -67,7 +68,7 @@ class EnvironmentSessions:
         return lease.session
 
     async def find_or_open(self, session_id: str) -> EnvironmentSession:
-        """For ids that clients choose. Two first requests at once make one session. Raises `EnvironmentRefused`."""
+        """For ids that clients choose: two concurrent first requests make one session. Raises `EnvironmentRefused`."""
         if session_id in self._leases:
             return self.find(session_id)
         if session_id not in self._openings:
@@ -83,7 +84,7 @@ class EnvironmentSessions:
         return session
 
     def end(self, session_id: str) -> bool:
-        """Give the slot back at once; the environment is closed beside. Whether there was such a session."""
+        """Free the slot at once; the environment is closed in the background. Returns whether the session existed."""
         lease = self._leases.pop(session_id, None)
         if lease is None:
             return False
@@ -94,8 +95,8 @@ class EnvironmentSessions:
 
     @contextlib.asynccontextmanager
     async def attached(self, session: EnvironmentSession) -> AsyncIterator[Lease]:
-        """The session is held by the running task: it has no lease to fear meanwhile. Raises `EnvironmentRefused` when
-        taken."""
+        """Attach the session to the running task: its lease cannot expire meanwhile. Raises `EnvironmentRefused` when
+        another task holds it."""
         lease = self._lease(session.id)
         if lease.holder is not None and not lease.ends_with_close:
             message = f"Session {session.id} already has an attached WebSocket"
@@ -110,7 +111,7 @@ class EnvironmentSessions:
                 lease.holder, lease.last_used = None, time.monotonic()
 
     async def reap(self) -> None:
-        """End sessions that nobody holds, uses or has used within the lease; for ever."""
+        """End sessions without holder and request whose lease has expired; runs forever."""
         while True:
             await asyncio.sleep(self.lease_seconds / 4)
             now = time.monotonic()

@@ -1,4 +1,4 @@
-"""The WebSocket of the wire: `/ws`, one connection, one session, one frame at a time."""
+"""WebSocket route of the wire format: `/ws`, one connection, one session, one frame at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rlhf.env.wire import (
 )
 
 WATCH_AFTER_SECONDS = 0.05
-"""A step that takes longer is watched: a client that leaves meanwhile is noticed, and its step given up."""
+"""For longer steps the connection is watched: when the client disconnects, the step is cancelled."""
 NORMAL, BROKEN, TRY_AGAIN = 1000, 1011, 1013
 
 
@@ -54,7 +54,7 @@ async def serve_socket(socket: WebSocket, sessions: EnvironmentSessions, max_mes
 
 
 class Inbox:
-    """What a client sends. Between `watch` and the next frame, a client that leaves cancels the task that watches."""
+    """Frames of a client. Between `watch` and the next frame, a disconnect of the client cancels the watching task."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
@@ -70,7 +70,7 @@ class Inbox:
         return text if text is not None else bytes(message["bytes"])
 
     def watch(self) -> asyncio.TimerHandle:
-        """Read ahead from some time on, unless the handle is cancelled before."""
+        """Start reading ahead after a delay, unless the handle is cancelled before."""
         me = asyncio.current_task()
         assert me is not None
         return asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, self._read_ahead, me)
@@ -89,7 +89,7 @@ class Inbox:
 
 
 async def converse(socket: WebSocket, sessions: EnvironmentSessions, max_message_bytes: int) -> int:
-    """Find the session, answer frames, leave the session as it should be left. Returns the code to close with."""
+    """Find the session, answer frames, and end or keep the session as its URL specifies. Returns the close code."""
     inbox = Inbox(socket)
     try:
         session = await session_for(socket, sessions)
@@ -121,7 +121,7 @@ async def session_for(socket: WebSocket, sessions: EnvironmentSessions) -> Envir
 async def answer_frames(
     socket: WebSocket, inbox: Inbox, sessions: EnvironmentSessions, session: EnvironmentSession, max_message_bytes: int
 ) -> int:
-    """Answer frames until a close frame, or until the session is lost. Returns the code to close with."""
+    """Answer frames until a close frame, or until the session is lost. Returns the close code."""
     while not session.closed:
         text = await inbox.frame()
         watch = inbox.watch()
@@ -154,6 +154,7 @@ async def respond(frame: Frame, sessions: EnvironmentSessions, session: Environm
 
 
 def too_long(length: int, limit: int) -> EnvironmentRefused:
+    """The error for a frame that exceeds the limit."""
     message = f"The message has {length:,} bytes; this server takes {limit:,}"
     return EnvironmentRefused(Code.VALIDATION_ERROR, message, 413, errors=[])
 

@@ -1,4 +1,5 @@
-"""An environment server as a worker of a run's cluster: it ends with the cluster, and its death is that of a worker."""
+"""An environment server as a worker of a run's cluster: it ends with the cluster, and its death counts as a worker's
+death."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from rlhf.transfer.interfaces import LOOPBACK, own_address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What a server hosts and for whom. Whoever has the `token` may ask it."""
+    """What a server hosts, and its access. Clients need the `token`."""
 
     factory: Factory
     isolation: Kind
@@ -26,15 +27,15 @@ class WorkerSettings:
 
 
 class EnvironmentServer:
-    """Serves on a free port, on the event loop of its worker. `start` comes first."""
+    """Serves on a free port, on its worker's event loop. Call `start` first."""
 
     def __init__(self, *, loopback: bool) -> None:
-        """With `loopback` all who ask are on this machine, and nobody else can."""
+        """With `loopback` only clients on this machine can connect."""
         self._host = LOOPBACK if loopback else own_address()
         self._running = AsyncExitStack()
 
     async def start(self, settings: WorkerSettings) -> str:
-        """Import the environment and serve it. The server's URL. Raises `ConfigError`, `DeadlinePassed`."""
+        """Import the environment and serve it; returns the server's URL. Raises `ConfigError`, `DeadlinePassed`."""
         isolation = isolation_of(settings.isolation, settings.factory, settings.deadlines, settings.max_sessions)
         self._running.push_async_callback(isolation.stop)
         await isolation.start()
@@ -50,5 +51,5 @@ class EnvironmentServer:
         return await self._running.enter_async_context(listening(config))
 
     async def close(self) -> None:
-        """End all sessions, and the code behind them."""
+        """End all sessions and their environments."""
         await self._running.aclose()

@@ -1,4 +1,4 @@
-"""A reply as OpenAI's clients read it, whole or in pieces; token ids are added as vLLM adds them."""
+"""Chat-completion responses in OpenAI's format, whole or streamed; token ids are added in the fields that vLLM uses."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rlhf.rollout.endpoint.wire import ChatRequest
 from rlhf.types import FinishReason, ToolCall
 
 PIECE = re.compile(r"\s*\S{1,32}|\s+\Z")
-"""What one chunk of a stream holds: about a word."""
+"""Size of one streamed chunk: about one word."""
 DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatResponse:
-    """A reply to a request of `model`. `text` is that of tokens, with every mark."""
+    """The response to one request of `model`. `text` decodes tokens, special tokens included."""
 
     request: ChatRequest
     replied: Replied
@@ -34,7 +34,7 @@ class ChatResponse:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def completion(self) -> dict[str, Any]:
-        """All of it in one body."""
+        """The whole response in one body."""
         message = self.replied.message
         said: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
         if message.tool_calls:
@@ -43,7 +43,8 @@ class ChatResponse:
         return self._head("chat.completion", [choice | self._sampled_ids]) | {"usage": self._usage} | self._prompt_ids
 
     def stream(self) -> Iterator[bytes]:
-        """All of it as server-sent events: the role, the text in pieces, the calls, the end, and `[DONE]`."""
+        """The whole response as server-sent events: the role, the text in chunks, the tool calls, the finish reason,
+        and `[DONE]`."""
         yield self._chunk({"role": "assistant", "content": ""}, beside=self._prompt_ids)
         for piece in PIECE.findall(self._content or ""):
             yield self._chunk({"content": piece})
@@ -56,7 +57,7 @@ class ChatResponse:
 
     @property
     def _content(self) -> str | None:
-        """Null beside tool calls without a word."""
+        """The text of the reply; null for tool calls without text."""
         message = self.replied.message
         return message.content if message.content or not message.tool_calls else None
 
@@ -73,7 +74,7 @@ class ChatResponse:
 
     @property
     def _logprobs(self) -> dict[str, Any] | None:
-        """Of every sampled token, in the distribution that it was sampled from."""
+        """Log-probs of all sampled tokens, in the distribution that they were sampled from."""
         if not self.request.logprobs:
             return None
         completion = self.replied.completion

@@ -1,4 +1,5 @@
-"""The policy behind HTTP, as OpenAI's API: agents that know nothing of this project ask it, and are captured."""
+"""HTTP server of the policy with OpenAI's API: unmodified agents call it, and their requests are captured as
+episodes."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ from rlhf.rollout.endpoint.wire import ChatRequest
 
 ACCESS = Access(limits=POLICY)
 GOODBYE_SECONDS = 2
-"""How long requests may take to end when the server does."""
+"""Time that running requests have to finish when the server shuts down."""
 IGNORED_HEADER = "x-rlhf-ignored"
-"""Fields of the request that changed nothing."""
+"""Response header: the fields of the request that were ignored."""
 CHAT, MODELS = "/chat/completions", "/models"
 
 
@@ -40,10 +41,10 @@ def policy_app(
     access: Access = ACCESS,
     host: str = LOOPBACK,
 ) -> Doors:
-    """An ASGI application that answers for `model` in `sessions`, each at `/sessions/ID/v1`.
+    """An ASGI application that serves `model` in `sessions`, each at `/sessions/ID/v1`.
 
-    With a `front` clients open sessions of their own, and `/v1` is for those that open none; the seeds that they send
-    are honoured. Without one draws are the run's alone.
+    With a `front`, clients open sessions themselves, `/v1` serves clients without a session, and seeds in requests are
+    used. Without a front, only the run determines the seeds.
     """
     app = FastAPI(title=f"policy {model}", exception_handlers=_HANDLERS)
     app.router.route_class = StrictRoute
@@ -62,19 +63,22 @@ def policy_app(
 def policy_uvicorn_config(
     app: Doors, access: Access = ACCESS, *, host: str = LOOPBACK, port: int = 0
 ) -> uvicorn.Config:
+    """The uvicorn settings for the app, with the limits of `access`."""
     return serving(app, access, host=host, port=port, lifespan="off", timeout_graceful_shutdown=GOODBYE_SECONDS)
 
 
 class Routes:
-    """What is answered where."""
+    """Handlers of the HTTP routes."""
 
     def __init__(self, sessions: AgentSessions, model: str, front: Front | None) -> None:
         self._sessions, self._model, self._front = sessions, model, front
 
     async def health(self) -> dict[str, Any]:
+        """Liveness of the server."""
         return {"status": "healthy", "model": self._model, "sessions": len(self._sessions)}
 
     async def models(self) -> dict[str, Any]:
+        """The list of served models, in OpenAI's format."""
         one = {"id": self._model, "object": "model", "created": 0, "owned_by": "rlhf"}
         return {"object": "list", "data": [one]}
 
@@ -83,19 +87,19 @@ class Routes:
         return await self._answered(self._sessions.find(session_id), body, request)
 
     async def chat_alone(self, body: ChatRequest, request: Request) -> Response:
-        """A reply without a session: in the one that the conversation goes on with, or in a new one."""
+        """A reply to a request without a session: in the session whose conversation it continues, or in a new one."""
         assert self._front is not None
         _refuse_what_is_missed(body)
         return await self._answered(self._front.session_of(self._asked(body)), body, request)
 
     async def open(self, request: Request) -> dict[str, Any]:
-        """A session for one episode."""
+        """Open a session for one episode."""
         assert self._front is not None
         session = self._front.open()
         return {"id": session.id, "base_url": f"{request.base_url}sessions/{session.id}/v1"}
 
     async def end(self, session_id: str, ending: EndSessionRequest) -> dict[str, Any]:
-        """The episode is over, and has earned `reward`; null where nobody knows."""
+        """End the episode with its `reward`; null where the reward is unknown."""
         assert self._front is not None
         return self._front.end(self._sessions.find(session_id), ending.reward)
 
@@ -120,7 +124,7 @@ def _refuse_what_is_missed(body: ChatRequest) -> None:
 
 
 async def _gone(request: Request) -> None:
-    """Until the client has left; its body was read already."""
+    """Returns when the client has disconnected; the request's body was read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -136,7 +140,7 @@ async def _left(request: Request, error: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    """What is wrong with a body, without repeating it."""
+    """A validation error as a response, without repeating the body."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     if first["type"] == "json_invalid":
@@ -146,13 +150,13 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _unknown(request: Request, error: Exception) -> JSONResponse:
-    """No such path or method, or a body that is not JSON."""
+    """The response for an unknown path or method, or for a body that is not JSON."""
     assert isinstance(error, HTTPException)
     return await _refused(request, ChatRefused(error.status_code, "invalid", str(error.detail)))
 
 
 def _denied(status: int, why: str) -> dict[str, object]:
-    """What does not get as far as a route."""
+    """The response for a request that is refused before it reaches a route."""
     return ChatRefused(status, {401: "denied", 503: "capacity"}.get(status, "invalid"), why).as_json()
 
 

@@ -1,7 +1,8 @@
-"""An agent's requests as an episode: each is matched to what was said before, and no sampled token is read again.
+"""Capture an agent's requests as an episode: match each request to earlier ones; sampled tokens are never re-encoded.
 
-A *thread* is one context that grows: a prompt, then replies with what the agent said after each. A request goes on
-with a thread, or opens one more; every thread becomes a segment. Pure: nothing here waits, or asks an engine.
+A *thread* is one growing context: a prompt, followed by replies and the agent's messages after each. A request
+continues a thread or opens a new one; every thread becomes a segment. Pure: this module neither waits nor calls an
+engine.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Ids = NDArray[np.int32]
 
 @dataclass(eq=False)
 class Thread:
-    """A context, and the question to it that is under way: then nobody else goes on with it."""
+    """A context, and the request that it is generating for; a busy thread cannot be continued by another request."""
 
     context: Context
     taken: TokenizedRequest | None = None
@@ -33,7 +34,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ThreadPosition:
-    """The first `length` tokens of a thread: where it was asked something, or where a reply of it ended."""
+    """The first `length` tokens of a thread: the position of an earlier request, or the end of an earlier reply."""
 
     thread: Thread
     length: int
@@ -44,14 +45,15 @@ class ThreadPosition:
 
     @property
     def free(self) -> bool:
-        """Whether its thread ends here, and can go on."""
+        """Whether the position is the end of its thread and the thread is not busy."""
         return self.thread.taken is None and self.length == len(self.thread.context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenizedRequest:
-    """A request with its tokens. `heard` is what its thread hears before the reply, None where it was opened for it;
-    `mark` is that of all its messages, and `new` are those that were not in this episode before."""
+    """A request with its tokens. `heard` is what its thread appends before the reply, None where the thread was opened
+    for this request; `mark` is the mark of all its messages; `new` are the messages that were not in this episode
+    before."""
 
     asked: AgentRequest
     mark: Mark
@@ -63,7 +65,7 @@ class TokenizedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replied:
-    """What the agent is told, and the tokens behind it."""
+    """The reply message for the agent, with its prompt tokens and its completion."""
 
     message: Message
     token_ids: Ids
@@ -71,7 +73,7 @@ class Replied:
 
 
 class Capture:
-    """One agent's episode, while it is played. A question is either answered or dropped."""
+    """One agent's episode in progress. Every request is either answered or dropped."""
 
     def __init__(self, renderer: Renderer, read: ToolFormat) -> None:
         self._renderer, self._read = renderer, read
@@ -85,11 +87,11 @@ class Capture:
 
     @property
     def replies(self) -> int:
-        """How many were given so far."""
+        """Number of replies given so far."""
         return self._replies
 
     def goes_on(self, asked: AgentRequest, marks: Sequence[Mark]) -> bool:
-        """Whether a request, whose marks these are, continues a thread that is free."""
+        """Whether a request with these marks continues a thread that is not busy."""
         return (found := self._continued(asked, marks)) is not None and found[0].free
 
     def ask(self, asked: AgentRequest) -> TokenizedRequest:
@@ -110,12 +112,12 @@ class Capture:
         return self._question(asked, marks[-1], whole, asked.messages)
 
     def drop(self, question: TokenizedRequest) -> None:
-        """Nothing came of it: its thread is as it was. Does nothing to a question that was answered."""
+        """Drop a request without a reply: its thread is unchanged. No effect on a request that was answered."""
         if question.thread.taken is question:
             question.thread.taken = None
 
     def answer(self, question: TokenizedRequest, completion: Completion) -> Replied:
-        """Keep the reply, and say it as the agent reads it."""
+        """Append the reply to its thread; returns it as the message that the agent reads."""
         thread = question.thread
         if question.heard is not None:
             thread.context.hear(question.heard)
@@ -136,9 +138,9 @@ class Capture:
         return Replied(message=message, token_ids=question.token_ids, completion=completion)
 
     def trajectory(self, task: Task, reward: float | None, timings: Timings, *, ended: bool = True) -> Trajectory:
-        """The episode as it came to its end, or was given up before. There must have been a reply.
+        """The episode, `ended` or given up. Requires at least one reply.
 
-        The last reply of all is at the end of the last segment, and is paid the `reward`. Without one an episode whose
+        The last reply is at the end of the last segment, and receives the `reward`. Without a reward, an episode whose
         last reply was cut off is truncated.
         """
         terminated = ended and (reward is not None or self._last is FinishReason.STOP)
@@ -161,9 +163,10 @@ class Capture:
     def _continued(
         self, asked: AgentRequest, marks: Sequence[Mark]
     ) -> tuple[ThreadPosition, Ids, tuple[Message, ...]] | None:
-        """The longest known conversation that ended in a reply, with what it hears now; one that is free before others.
+        """The longest known conversation ending in a reply that the request continues, with the tokens to append and
+        the new messages. Threads that are not busy are preferred.
 
-        None where there is none, or where the chat template cannot only append.
+        None where there is none, or where the chat template does more than append.
         """
         for known in range(len(marks), 0, -1):
             if places := self._said.get(marks[known - 1]):
@@ -189,13 +192,13 @@ class Capture:
         return TokenizedRequest(asked=asked, mark=mark, thread=opened, heard=heard, token_ids=token_ids, new=new)
 
     def _told(self, asked: AgentRequest, completion: Completion) -> Message:
-        """A reply as text or tool calls. Calls that cannot be read are text to the agent, and counted."""
+        """A reply as text or tool calls. Malformed calls are passed to the agent as text, and counted."""
         whole = completion.finish_reason is FinishReason.STOP
         text = self._renderer.marked_text(completion.token_ids)
         spoken = self._read(text) if asked.reads_calls and whole else Spoken()
         self._malformed += spoken.problem is not None
         if not spoken.calls:
             return Message(role="assistant", content=self._renderer.text(completion.token_ids))
-        # The agent may keep answers by these ids, so none comes twice in an episode.
+        # The agent may store results under these ids, so each id is unique within an episode.
         calls = tuple(replace(call, id=f"call_{self._replies}_{n}") for n, call in enumerate(spoken.calls))
         return Message(role="assistant", content=spoken.beside, tool_calls=calls)

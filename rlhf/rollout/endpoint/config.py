@@ -1,4 +1,4 @@
-"""An agent that plays the episodes of a run."""
+"""Settings of an agent program that plays the episodes of a run."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rlhf.models.tool_formats import ToolFormatName
 
 
 class AgentConfig(Config):
-    """A program of yours that asks the policy over OpenAI's API, and how it is run."""
+    """Your agent program, which calls the policy over OpenAI's API, and how it is run."""
 
     program: str
     """`module:function` `(task, base_url, api_key, **arguments)`, plain or async, that plays one episode and returns
     its reward, which `reward.kind: environment` takes; with any other kind the last reply is scored, so return None."""
     arguments: dict[str, Any] = Field({})
-    """What else the program is called with, by name."""
+    """Further keyword arguments of the program."""
     timeout_seconds: float = Field(600, gt=0)
-    """Time that one episode may take. One that takes longer is cut off: truncated, with all that was said so far."""
+    """Timeout of one episode. An episode that exceeds it is truncated, and keeps all turns so far."""
     max_agents: int = Field(256, ge=1)
-    """Agents that run at once; other episodes wait. A plain program has a thread of its own, and when as many as this
-    hang beyond their deadlines no further one is started: its episode is lost."""
+    """Maximum number of agents that run at once; other episodes wait. A plain (not async) program runs in its own
+    thread. While this many threads hang beyond their timeouts, no further program is started: its episode is lost."""
     tool_format: ToolFormatName = "hermes"
     """How the model writes tool calls: `hermes` (Hermes, Qwen), `llama3_json` (Llama 3.1 and later), `none`, or
     `module:function` of yours, `(text) -> rlhf.rollout.tool_calls.Spoken`. Read where a request offers tools."""

@@ -1,4 +1,4 @@
-"""Episodes that clients open and end themselves: with a session, or by asking without one."""
+"""Sessions for external clients: opened and ended by the client, or created for requests without a session."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ SWEEPS_A_LEASE = 4
 
 
 class EndSessionRequest(BaseModel):
-    """How a client ends its session."""
+    """The body with which a client ends its session."""
 
     reward: float | None = Field(None, allow_inf_nan=False)
 
 
 PolicyOf = Callable[[int], PolicyClient]
-"""Who plays the n-th episode."""
+"""The policy client of the n-th episode."""
 Keep = Callable[[Trajectory, float | None], None]
-"""Takes an episode that has ended, with its reward."""
+"""Receives an ended episode with its reward."""
 
 
 class Front:
-    """Opens sessions for whoever asks, and keeps the episode of each when it ends, or when nobody has used it for
-    `lease_seconds`, or when it has to make place: then it is truncated, and has no reward. A session that was never
-    answered leaves nothing."""
+    """Opens sessions for clients, and saves each session's episode when it ends. A session that is unused for
+    `lease_seconds`, or evicted for a new one, is saved as truncated, without a reward. A session without any reply
+    saves nothing."""
 
     def __init__(self, sessions: AgentSessions, policy_of: PolicyOf, keep: Keep, *, lease_seconds: float) -> None:
         self._sessions, self._policy_of, self._keep = sessions, policy_of, keep
@@ -40,8 +40,8 @@ class Front:
         self._alone: set[AgentSession] = set()
 
     def open(self) -> AgentSession:
-        """A session of the next number. Where there is no place, the conversation without a session that nobody has
-        used for longest makes one: nobody will say when it is over. Raises `Refused` where there is none that rests."""
+        """A new session with the next number. When the server is full, the least recently used conversation without a
+        session is evicted: no client will end it. Raises `ChatRefused` where none is idle."""
         resting = [session for session in self._alone if not session.busy]
         if self._sessions.full and resting:
             self.end(max(resting, key=lambda session: session.idle_seconds), None, ended=False)
@@ -50,7 +50,7 @@ class Front:
         return session
 
     def session_of(self, asked: AgentRequest) -> AgentSession:
-        """The session whose conversation a request without one goes on with; else one of its own."""
+        """The session whose conversation a request without a session id continues, else a new one."""
         marks = message_marks(asked)
         found = next((session for session in self._alone if session.capture.goes_on(asked, marks)), None)
         if found is None:
@@ -59,7 +59,7 @@ class Front:
         return found
 
     def end(self, session: AgentSession, reward: float | None, *, ended: bool = True) -> dict[str, Any]:
-        """Close it and keep its episode; what is told of it."""
+        """Close the session and save its episode; returns the response for the client."""
         self._sessions.close(session)
         self._alone.discard(session)
         if not session.capture.replies:
@@ -71,7 +71,7 @@ class Front:
         return {"replies": session.capture.replies, "segments": segments, "tokens": tokens}
 
     async def sweep(self) -> None:
-        """End what nobody uses any more, for ever."""
+        """End sessions whose lease has expired; runs forever."""
         while True:
             await asyncio.sleep(self._lease_seconds / SWEEPS_A_LEASE)
             for session in self._sessions:
@@ -79,6 +79,6 @@ class Front:
                     self.end(session, None, ended=False)
 
     def close(self) -> None:
-        """End all that is open."""
+        """End all open sessions."""
         for session in self._sessions:
             self.end(session, None, ended=False)

@@ -1,4 +1,4 @@
-"""Conversations by their marks: two of them have the same mark where all was the same so far. Pure."""
+"""Marks (hashes) of conversations: two conversations have the same mark where all messages so far are equal. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Mark = bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRequest:
-    """What an agent asks of the policy. `reads_calls` is whether tool calls in the reply are read; `max_tokens` is the
-    longest reply that it wants, None leaves it to the budgets; `seed` decides its draws where it is given."""
+    """A request of an agent to the policy. `reads_calls`: whether tool calls in the reply are parsed; `max_tokens`: the
+    longest reply requested, None leaves it to the budgets; `seed`: determines the sampling where it is given."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
@@ -25,13 +25,13 @@ class AgentRequest:
 
 
 def message_marks(asked: AgentRequest) -> list[Mark]:
-    """One for every message: of all that was said up to it, under the tools that were offered."""
+    """One mark for every message: it covers all messages up to it, and the tools offered."""
     mark = _mark(b"", json.dumps([asdict(tool) for tool in asked.tools]))
     return extended(mark, asked.messages)
 
 
 def extended(mark: Mark, messages: Sequence[Message]) -> list[Mark]:
-    """The marks of a conversation that goes on with `messages`."""
+    """The marks of the conversation continued with `messages`."""
     marks = []
     for message in messages:
         mark = _mark(mark, said(message))
@@ -40,9 +40,9 @@ def extended(mark: Mark, messages: Sequence[Message]) -> list[Mark]:
 
 
 def said(message: Message) -> str:
-    """All that counts of a message: role, text, and the tool calls by name and arguments, however these were written.
+    """What identifies a message: role, text, and the tool calls by name and arguments, independent of their formatting.
 
-    Ids of calls are names that frameworks make anew; an answer is known by its place.
+    Ids of calls are excluded, since frameworks generate new ones; a tool result is identified by its position.
     """
     calls = [[call.name, call.arguments] for call in message.tool_calls]
     return json.dumps([message.role, message.content, calls], sort_keys=True)

@@ -1,4 +1,4 @@
-"""Answers that are no reply."""
+"""Error responses of the endpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rlhf.errors import RlhfError
 
 
 class ChatRefused(RlhfError):
-    """A request that is answered with an error: its `status`, one word as `code`, and what was wrong with `param`."""
+    """A request that receives an error response: its `status`, one word as `code`, and what was wrong with `param`."""
 
     def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -14,11 +14,12 @@ class ChatRefused(RlhfError):
 
     @property
     def again(self) -> bool:
-        """Whether the same request may end otherwise. OpenAI's clients ask again after a 409 unless they are told."""
+        """Whether the same request may succeed later. OpenAI's clients retry after a 409 unless they are told
+        otherwise."""
         return self.status >= 500
 
     def as_json(self) -> dict[str, object]:
-        """The error as OpenAI writes it."""
+        """The error in OpenAI's format."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         message = self.message.encode(errors="replace").decode()
         return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}

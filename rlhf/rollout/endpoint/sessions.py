@@ -1,4 +1,4 @@
-"""Sessions: each is one episode of an agent, from its opening until somebody ends it."""
+"""Sessions of the endpoint: each one is one episode of an agent, from opening to ending."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from rlhf.types import Completion, Prompt, Task, Timings, Trajectory
 
 REMEMBERED_ENDS = 65_536
 REPLYING_SHARE = 0.95
-"""Of an episode's time: what is still being said then is cut off, and is kept before the time is over."""
+"""Share of an episode's time after which a running reply is cut off, so that it is recorded before the episode's
+timeout."""
 SHORTEST_REPLY_SECONDS = 0.05
 
 
 class ClientGone(RlhfError):
-    """Whoever asked has left: the reply is dropped, and nobody reads this."""
+    """The client disconnected: its reply is dropped, and this error reaches no client."""
 
 
 class AgentSession:
-    """An agent that asks `policy`. `failure` is what an engine raised and no reply came after: the agent hears of it as
-    an answer only. A reply that is under way when the `seconds` of the episode are nearly over is cut off."""
+    """An agent's session with `policy`. `failure` is the last engine error, None after a later reply; the agent itself
+    sees only an error response. A running reply is cut off when the episode's `seconds` are nearly used up."""
 
     def __init__(self, policy: PolicyClient, read: ToolFormat, seconds: float | None = None) -> None:
         self.id = secrets.token_urlsafe(12)
@@ -50,22 +51,23 @@ class AgentSession:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
-        """Tokens with every mark."""
+        """Decoded text with all special tokens."""
         return self._policy.renderer.whole_text(token_ids)
 
     @property
     def busy(self) -> bool:
-        """Whether a reply is under way."""
+        """Whether a reply is being generated."""
         return self._under_way > 0
 
     @property
     def idle_seconds(self) -> float:
+        """Seconds since the last request ended; 0 while a reply is being generated."""
         return 0.0 if self.busy else time.monotonic() - self._used
 
     async def reply(self, asked: AgentRequest, gone: Callable[[], Coroutine[Any, Any, None]]) -> Replied:
-        """The policy's reply, unless whoever asked is `gone` before: then `ClientGone`.
+        """The policy's reply. Raises `ClientGone` where the client is `gone` before it is complete.
 
-        Raises `ChatRefused`: for a prompt without room, for an engine that failed, and when the session is ended.
+        Raises `ChatRefused`: for a prompt that leaves no room, for a failed engine, and for a session that has ended.
         """
         question = self._question(asked)
         replying, leaving = asyncio.ensure_future(self._reply(question)), asyncio.ensure_future(gone())
@@ -86,12 +88,12 @@ class AgentSession:
             self._used = time.monotonic()
 
     def end(self) -> None:
-        """No more is asked; what is under way is given up."""
+        """Refuse further requests, and cancel those in flight."""
         if not self._ended.done():
             self._ended.set_result(None)
 
     def trajectory(self, task: Task, reward: float | None, *, ended: bool = True) -> Trajectory:
-        """The episode of a session that was asked. `ended` is false for one that was given up."""
+        """The episode of a session with at least one reply. `ended` is false for one that was given up."""
         elsewhere = max(0.0, time.monotonic() - self._began - self._generating)
         timings = Timings(generate_seconds=self._generating, environment_seconds=elsewhere)
         return self.capture.trajectory(task, reward, timings, ended=ended)
@@ -128,13 +130,13 @@ class AgentSession:
             self._generating += time.monotonic() - began
 
     def _seed(self, asked: AgentRequest) -> int:
-        """Of its draws: that of the request, or the session's for its next one."""
+        """The sampling seed: from the request, or else the session's next one."""
         if asked.seed is None:
             return self._policy.seed_of(next(self._numbers))
         return request_seed(run_seed=asked.seed, purpose="asked", ordinal=0, sample=0, turn=0)
 
     def _room(self, question: TokenizedRequest) -> int:
-        """Tokens that the reply may have. Raises `ChatRefused` where there is no room for one."""
+        """Maximum number of tokens of the reply. Raises `ChatRefused` where the context has no room for any."""
         length, context = len(question.token_ids), self._policy.max_context_tokens
         if length >= context:
             why = f"the messages have {length} tokens, and the model's context is {context}"
@@ -144,7 +146,7 @@ class AgentSession:
 
 
 class AgentSessions:
-    """All sessions that are open, at most `capacity`, and the ids of those that have ended."""
+    """All open sessions, at most `capacity`, and the ids of sessions that have ended."""
 
     def __init__(self, *, read: ToolFormat, capacity: int) -> None:
         self._read, self._capacity = read, capacity
@@ -159,11 +161,12 @@ class AgentSessions:
 
     @property
     def full(self) -> bool:
+        """Whether `capacity` sessions are open."""
         return len(self._open) >= self._capacity
 
     def open(self, policy: PolicyClient, *, seconds: float | None = None) -> AgentSession:
-        """A session of its own, for an episode that may take `seconds`. Raises `ChatRefused` where there is no
-        place."""
+        """Open a new session, for an episode that may take `seconds`. Raises `ChatRefused` when `capacity` is
+        reached."""
         if self.full:
             raise ChatRefused(
                 503, "capacity", f"{len(self._open)} sessions are open, which is all there may be; end some"
@@ -173,7 +176,8 @@ class AgentSessions:
         return session
 
     def find(self, session_id: str) -> AgentSession:
-        """The open session of that id. Raises `ChatRefused`: 404 where there was none, 409 where it has ended."""
+        """The open session with that id. Raises `ChatRefused`: 404 for an unknown id, 409 for a session that
+        has ended."""
         if found := self._open.get(session_id):
             return found
         if session_id in self._ended:
@@ -181,7 +185,7 @@ class AgentSessions:
         raise ChatRefused(404, "unknown_session", f"there is no session {session_id!r:.40}; POST /sessions opens one")
 
     def close(self, session: AgentSession) -> None:
-        """End it, and give its place back."""
+        """End the session and free its capacity."""
         session.end()
         if self._open.pop(session.id, None):
             self._ended[session.id] = None
@@ -190,10 +194,12 @@ class AgentSessions:
 
 
 def _heed(replying: asyncio.Future[Replied]) -> None:
-    """Look at the exception of a reply that nobody may be waiting for any more: asyncio logs those that nobody saw."""
+    """Retrieve the exception of a reply that may have no waiter left: asyncio logs exceptions that are never
+    retrieved."""
     if not replying.cancelled():
         replying.exception()
 
 
 def over(session_id: str) -> ChatRefused:
+    """The error for a request to a session that has ended."""
     return ChatRefused(409, "session_ended", f"session {session_id} has ended; its episode is closed")

@@ -1,4 +1,4 @@
-"""A request for a chat completion as OpenAI's clients send it, read into the system's words."""
+"""Chat-completion requests in the format of OpenAI's clients, parsed into the types of this library."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ NEVER_SAMPLED = {
     "functions": "functions are the tools of long ago; send tools",
     "audio": "audio is nothing that a language model says",
 }
-"""What cannot be given, and would be missed."""
+"""Fields that cannot be supported and whose absence a client would notice."""
 NOTHING: dict[str, tuple[Any, ...]] = {"n": (1,), "stop": ([], ""), "top_logprobs": (0,), "functions": ([],)}
-"""Values that ask for nothing."""
+"""Values of such fields that request nothing."""
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
-"""Field names that can be repeated in a header."""
+"""Field names that are safe to repeat in a header."""
 
 
 def content_text(content: Any) -> Any:
-    """A message's text: as it is, none, or in parts."""
+    """A message's text: as given, empty for null, or joined from parts."""
     if content is None:
         return ""
     return "\n".join(_part(part) for part in content) if isinstance(content, list) else content
@@ -44,7 +44,7 @@ Text = Annotated[str, BeforeValidator(content_text)]
 
 
 class Function(BaseModel):
-    """What a call names, its arguments as JSON text."""
+    """A tool call's function name, and its arguments as JSON text."""
 
     name: str
     arguments: str = ""
@@ -67,7 +67,7 @@ class Call(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """One message; fields of it that are not named here are not read."""
+    """One message; fields that are not declared here are not read."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text = ""
@@ -100,8 +100,8 @@ class StreamOptions(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """The body of `/v1/chat/completions`. What is given and not named here is `ignored`: it would change the
-    distribution that is sampled from, which is the server's to decide, or concerns nobody here."""
+    """The body of `/v1/chat/completions`. Fields that are given but not declared here are `ignored`: they would change
+    the sampling distribution, which the server determines, or have no effect here."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -118,7 +118,7 @@ class ChatRequest(BaseModel):
     seed: int | None = None
 
     def asked(self, *, seeds: bool) -> AgentRequest:
-        """With `seeds` the draws follow from the request's own seed, if it has one."""
+        """The request for the policy. With `seeds`, the request's own seed determines the sampling, if it has one."""
         limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
         return AgentRequest(
             messages=tuple(message.message() for message in self.messages),
@@ -129,7 +129,7 @@ class ChatRequest(BaseModel):
         )
 
     def missed(self) -> tuple[str, str] | None:
-        """The first field that asks for what cannot be given, and why; None where all can."""
+        """The first field that requests something unsupported, and why; None where there is none."""
         for name, why in NEVER_SAMPLED.items():
             value = self._others.get(name)
             if value is not None and value not in NOTHING.get(name, ()):
@@ -137,7 +137,7 @@ class ChatRequest(BaseModel):
         return None
 
     def ignored(self, *, seeds: bool) -> list[str]:
-        """Fields that were given and change nothing."""
+        """Fields that were given and have no effect."""
         given = [name for name, value in self._others.items() if value is not None and NAME.fullmatch(name)]
         named = [name for name in given if name not in NEVER_SAMPLED]
         forced = self.tool_choice not in (None, "auto", "none")

@@ -1,6 +1,6 @@
-"""LoRA in a vLLM engine: one adapter, which all requests name and every publish replaces, those in flight included.
+"""LoRA in a vLLM engine: one adapter for all requests, replaced by every weight sync, also for requests in flight.
 
-vLLM multiplies by `A`, then by `B`, and adds, beside a base that stays as it was loaded.
+vLLM multiplies by `A`, then by `B`, and adds the result to the base model's output; the base is never changed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from vllm.lora.request import LoRARequest
 from rlhf.rollout.vllm.settings import EngineSettings
 
 POLICY = LoRARequest(lora_name="policy", lora_int_id=1, lora_path="comes by publishes alone")
-"""What requests name. vLLM would open its path, and fail, if the adapter were not there."""
+"""The path in requests. vLLM would open it, and fail, if the adapter were not loaded."""
 SLOT_RANKS = (1, 8, 16, 32, 64, 128, 256, 512)
-"""The sizes of vLLM's slots."""
+"""The adapter ranks that vLLM supports."""
 
 
 def lora_arguments(settings: EngineSettings) -> dict[str, Any]:
-    """vLLM's arguments for one adapter of the settings' rank and targets; none where there is no adapter."""
+    """vLLM's arguments for one adapter of the settings' rank and targets; empty without an adapter."""
     if not settings.lora_rank:
         return {}
     return {
@@ -33,7 +33,7 @@ def lora_arguments(settings: EngineSettings) -> dict[str, Any]:
 
 
 def adapter_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """The model's layers that take adapters, each with the tensors that fill it (six for a fused qkv)."""
+    """The model's layers that take adapters, each with the names of its tensors (six for a fused qkv)."""
     manager: Any = model.lora_manager
     targets: Sequence[str] = manager.lora_config.target_modules
     return {
@@ -48,13 +48,13 @@ def adapter_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
 
 
 def install_nothing(worker: Any) -> None:
-    """Serve an adapter of zeros, until the first publish. vLLM calls this in each worker."""
+    """Load an adapter of zeros, used until the first weight sync. vLLM calls this in each worker."""
     _serve(worker, lambda manager: manager.create_dummy_lora(POLICY.lora_int_id, 1, {}))
 
 
 def install_received(worker: Any) -> None:
-    """Serve the adapter that was received from the next step on. vLLM calls this in each worker; it comes after
-    `finish_weight_update`, which drops every adapter."""
+    """Use the received adapter from the next step on. vLLM calls this in each worker, after `finish_weight_update`,
+    which removes all adapters."""
     layers = worker.weight_transfer_engine.received_adapter
     rank = max(layer.rank for layer in layers.values())
     _serve(worker, lambda manager: LoRAModel(POLICY.lora_int_id, rank, layers))

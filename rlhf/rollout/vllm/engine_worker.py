@@ -1,4 +1,4 @@
-"""A vLLM engine as a worker: plain types in and out, any thread may call, and one thread inside does the work."""
+"""A vLLM engine as a worker: plain types in and out, callable from any thread; one internal thread runs the engine."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ T = TypeVar("T")
 class EngineWorker:
     """Runs in a Ray actor or in this process. `settings` are those of `EngineSettings`, as a dict.
 
-    `submit` takes a batch and returns at once; `collect` waits for whatever ended since. A publish is `connect` once,
-    then `prepare`, `receive`, `commit`, (`token_logprobs`,) `resume`. When a step or a phase fails or passes its
-    deadline the engine is broken: every request in flight is refused, and whatever is asked of it later raises
-    `EngineBroken`.
+    `submit` takes a batch and returns at once; `collect` waits for whatever has ended since. A weight sync is `connect`
+    once, then `prepare`, `receive`, `commit`, (`token_logprobs`,) `resume`. When a step or a phase fails or exceeds its
+    deadline, the engine is broken: every request in flight is refused, and every later call raises `EngineBroken`.
     """
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
@@ -44,7 +43,7 @@ class EngineWorker:
         self._cause = ""
 
     def start(self) -> EngineFacts:
-        """Import vllm and load the model; `ConfigError` where vLLM refuses the settings."""
+        """Import vllm and load the model. Raises `ConfigError` where vLLM refuses the settings."""
         began = time.monotonic()
         try:
             self._thread.start(lambda: _build(self.settings), timeout_seconds=self.settings.start_timeout_seconds)
@@ -55,11 +54,11 @@ class EngineWorker:
         return self.facts
 
     def submit(self, requests: Sequence[GenerateRequest]) -> None:
-        """Take requests; those that cannot be answered come back from `collect` as `RefusedRequest`."""
+        """Accept requests; those that cannot be answered are returned by `collect` as `RefusedRequest`."""
         self._thread.run(lambda engine: self._take(engine, requests), awaited="submit", timeout_seconds=self._seconds)
 
     def collect(self, timeout_seconds: float) -> list[Finished | RefusedRequest]:
-        """All replies since the last call; waits for the first one at most `timeout_seconds`."""
+        """All replies since the last call; waits at most `timeout_seconds` for the first one."""
         try:
             replies = [self._outbox.get(timeout=timeout_seconds)]
         except queue.Empty:
@@ -69,17 +68,17 @@ class EngineWorker:
         return replies
 
     def abort(self, ids: Sequence[str]) -> None:
-        """Forget requests; they are not heard of again."""
+        """Drop requests; `collect` will not return them."""
         self._thread.run(lambda engine: self._forget(engine, ids), awaited="abort", timeout_seconds=self._seconds)
 
     def cut_off(self, ids: Sequence[str]) -> None:
-        """End requests where they are: what they have said so far comes back from `collect`."""
+        """End requests now: `collect` returns the tokens sampled so far."""
         self._thread.run(lambda engine: self._cut_off(engine, ids), awaited="cut_off", timeout_seconds=self._seconds)
 
     def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
-        """Log-probs of given tokens at temperature 1, with the weights the engine has now.
+        """Log-probs of given tokens at temperature 1, with the engine's current weights.
 
-        Raises `ValueError` for tokens that the model has no place for.
+        Raises `ValueError` for tokens outside the model's vocabulary or context.
         """
         detail = why_refused(
             GenerateRequest("token_logprobs", token_ids, temperature=1, max_tokens=1, seed=0), self.facts
@@ -91,29 +90,29 @@ class EngineWorker:
         )
 
     def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Finished:
-        """`tokens` more behind `token_ids`, sampled at temperature 1 with the weights the engine has now, while all
-        else waits."""
+        """Sample `tokens` more tokens after `token_ids`, at temperature 1 with the engine's current weights, while all
+        other requests wait."""
         request = GenerateRequest("extend", token_ids, temperature=1, max_tokens=tokens, seed=0)
         return self._phase("extend", lambda engine: engine.extend(request, timeout_seconds=self._seconds))
 
     def connect(self, init_info: Mapping[str, Any]) -> None:
-        """Join the transfer group; `init_info` is of the backend (`rlhf.transfer.init_info`)."""
+        """Join the transfer group; `init_info` is specific to the backend (`rlhf.transfer.init_info`)."""
         self._phase("connect", lambda engine: engine.connect(init_info))
 
     def prepare(self, manifest: Manifest) -> None:
-        """Stop sampling, keep the requests, and see that these tensors will fill the whole model."""
+        """Stop sampling, keep the requests, and check that these tensors will fill the whole model."""
         self._phase("prepare", lambda engine: engine.prepare(manifest))
 
     def receive(self, update_info: Mapping[str, Any]) -> None:
-        """Take the tensors while the learner sends them; `update_info` is of the backend."""
+        """Receive the tensors while the learner sends them; `update_info` is specific to the backend."""
         self._phase("receive", lambda engine: engine.receive(update_info))
 
     def commit(self, version: PolicyVersion) -> None:
-        """Tokens from here on carry `version`."""
+        """Stamp tokens sampled from here on with `version`."""
         self._phase("commit", lambda engine: engine.commit(version))
 
     def resume(self) -> None:
-        """Sample again."""
+        """Resume sampling."""
         self._phase("resume", lambda engine: engine.resume())
 
     def close(self) -> None:
@@ -170,7 +169,7 @@ class EngineWorker:
 
 
 def import_engine() -> None:
-    """Import vllm: most of the time that an engine takes to start."""
+    """Import vllm: this takes most of an engine's start time."""
     from rlhf.rollout.vllm.process import quieten_imports
 
     quieten_imports()

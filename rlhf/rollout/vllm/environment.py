@@ -6,12 +6,12 @@ from typing import Literal
 
 
 def engine_environment(device: Literal["cpu", "cuda"]) -> dict[str, str]:
-    """For the process of one engine; its threads are the cluster's business.
+    """Environment variables for the process of one engine; the cluster sets its threads.
 
-    The engine runs inside its worker's process: a child process of vLLM's own costs half a minute of imports more,
-    and dies unseen. On a CPU the compiler is off, for it takes 10 s for the first sampled token and saves nothing
-    after; tensor-parallel processes keep the threads they are given, for vLLM would want a NUMA node for each; and
-    torch does not say to which node it bound its memory.
+    The engine runs inside its worker's process: a child process of vLLM costs half a minute of further imports, and its
+    death is not noticed. On a CPU the compiler is off, since it delays the first token by 10 s and saves no time later;
+    tensor-parallel processes keep the threads they are given, since vLLM would require a NUMA node for each; and
+    torch's message about the NUMA node of its memory is silenced.
     """
     environment = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -1,4 +1,4 @@
-"""What starting vLLM does to a whole process, put right: a learner, or a person at a terminal, may share it."""
+"""Undo the process-wide side effects of starting vLLM: the process may be shared with a learner or a user's session."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import torch
 
 @contextmanager
 def undisturbed_process() -> Iterator[None]:
-    """Keeps the states of the random generators, torch's default dtype and `torch.set_num_threads`, which vLLM's CPU
-    worker replaces by a function that does nothing."""
+    """Preserves the states of the random generators, torch's default dtype and `torch.set_num_threads`, which vLLM's
+    CPU worker replaces by a function that does nothing."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     dtype, set_num_threads = torch.get_default_dtype(), torch.set_num_threads
     try:
@@ -31,8 +31,9 @@ def undisturbed_process() -> Iterator[None]:
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """vLLM collects garbage several times as it ends, over every object that its imports made: seconds, in a process
-    that mostly ends too. Whatever a cycle holds goes with the next collection."""
+    """Disable garbage collection while vLLM shuts down: vLLM collects several times, over all objects of its
+    imports. That takes seconds, usually in a process that is about to end. Objects in cycles are freed by the next
+    collection."""
     collect, gc.collect = gc.collect, lambda generation=2: 0
     try:
         yield
@@ -41,15 +42,15 @@ def without_collecting() -> Iterator[None]:
 
 
 def quieten_imports() -> None:
-    """Leave out what torch and vLLM remark at every start on a CPU: no Triton, and a name that torch will drop."""
+    """Silence the remarks of torch and vLLM at every start on a CPU: missing Triton, and a deprecated name in torch."""
     logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", r"`torch\.distributed\.reduce_op` is deprecated", FutureWarning)
 
 
 @contextmanager
 def uncompiled_classes() -> Iterator[None]:
-    """Models that vLLM runs by transformers' own code have their class changed for the compiler, whoever else makes a
-    model of it in this process. On a CPU nothing is compiled, and the class stays as it is."""
+    """Keep model classes uncompiled on a CPU. vLLM changes the class of models that run transformers' own code for its
+    compiler, which would affect every other model of that class in this process."""
     from vllm.model_executor.models.transformers.base import Base
 
     decorate = Base._decorate_cls_for_torch_compile

@@ -1,15 +1,15 @@
-"""Requests that an engine cannot answer as asked. vLLM would answer some of them otherwise than asked, in silence."""
+"""Check requests that an engine cannot answer as asked. vLLM would silently answer some of them differently."""
 
 from __future__ import annotations
 
 from rlhf.rollout.vllm.settings import EngineFacts, GenerateRequest
 
 COLDEST = 0.01
-"""vLLM raises lower temperatures to this one: its log-probs would not be those of the learner."""
+"""vLLM raises lower temperatures to this value: its log-probs would differ from the learner's."""
 
 
 def why_refused(request: GenerateRequest, facts: EngineFacts) -> str:
-    """Why this request cannot be answered, or nothing."""
+    """The reason to refuse this request, or ""."""
     length = len(request.token_ids)
     if length == 0:
         return "the prompt has no tokens"

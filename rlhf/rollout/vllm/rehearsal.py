@@ -1,7 +1,7 @@
-"""A reload in which no weight moves: which of an engine's parameters the tensors of a manifest fill, asked of vLLM.
+"""Rehearse a weight sync without changing weights: find out which of vLLM's parameters the manifest's tensors fill.
 
-Every model of vLLM has a `load_weights` that renames, fuses, splits and stacks what a checkpoint names. Here it is
-given tensors of the manifest's names and shapes that hold nothing, and the parameters' loaders count.
+Every vLLM model has a `load_weights` that renames, fuses, splits and stacks a checkpoint's tensors. Here it receives
+empty tensors with the manifest's names and shapes, and counting loaders replace those of the parameters.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from rlhf.transfer.types import Manifest, TensorSpec
 
 
 class Rehearsed(NamedTuple):
-    """`unknown` are names of the manifest that no parameter takes, `missing` parameters that would keep some of what
-    they hold, by the engine's own names, with how much they would be sent where that is a part."""
+    """`unknown`: names of the manifest that no parameter takes. `missing`: parameters that would keep some of their old
+    values, by the engine's own names; for a partly filled one, also the share that would be sent."""
 
     unknown: list[str]
     missing: list[str]
@@ -39,7 +39,7 @@ class Rehearsed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Awaited:
-    """A parameter to be filled: `kernel` is the tensor in service, the same for parameters that are tied."""
+    """A parameter to be filled: `kernel` is the tensor in use, shared by tied parameters."""
 
     name: str
     layer: nn.Module
@@ -48,7 +48,7 @@ class _Awaited:
 
 
 def rehearse(model: nn.Module, manifest: Manifest) -> Rehearsed:
-    """What a reload of `model` by `manifest` would do. The model serves afterwards as before."""
+    """What a weight sync of `model` with `manifest` would fill. The model is unchanged afterwards."""
     initialize_layerwise_reload(model)
     loaders: list[tuple[Any, Any]] = []
     try:
@@ -66,7 +66,7 @@ def rehearse(model: nn.Module, manifest: Manifest) -> Rehearsed:
 
 
 class _Rehearsal:
-    """Replaces the loader of every parameter by one that counts; what was there before goes to `loaders`."""
+    """Replaces the loader of every parameter by one that counts; the original loaders are kept in `loaders`."""
 
     def __init__(self, model: nn.Module, loaders: list[tuple[Any, Any]]) -> None:
         self._model: Any = model
@@ -108,7 +108,7 @@ class _Rehearsal:
             bound = signature.bind(*arguments, **named)
             bound.apply_defaults()
             given = [x for x in bound.arguments.values() if isinstance(x, Tensor) and x is not one.tensor]
-            # What a model computed from a tensor has a memory of its own, and was computed in the tensor's turn.
+            # A tensor derived by the model has its own storage, and was computed when its source was loaded.
             self._taken |= {self._turn, *(x.untyped_storage().data_ptr() for x in given if not x.is_meta)}
             bound.arguments["param"] = to_meta_tensor(one.tensor)
             count, answer = get_numel_loaded(loader, bound)
@@ -118,7 +118,8 @@ class _Rehearsal:
         return counting
 
     def _share(self, one: _Awaited) -> float:
-        """How much of a parameter is filled. An embedding is longer than its vocabulary, up to a round number."""
+        """The share of a parameter that is filled. An embedding is longer than its vocabulary: it is padded to a round
+        number."""
         loaded = self._loaded[id(one)]
         if isinstance(one.layer, VocabParallelEmbedding):
             return float(loaded > 0)
@@ -138,6 +139,6 @@ def _awaited(model: nn.Module) -> Iterator[_Awaited]:
 
 
 def _empty(spec: TensorSpec) -> Tensor:
-    """A tensor of this shape, all of it one number."""
+    """A tensor of this shape, with one value for all elements."""
     dtype: torch.dtype = vars(torch)[spec.dtype]
     return torch.zeros((), dtype=dtype).expand(spec.shape)

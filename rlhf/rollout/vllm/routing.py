@@ -1,7 +1,7 @@
-"""Which experts an engine chose for each token, kept where vLLM keeps none: on a CPU, in the engine's process.
+"""Record which experts an engine chose for each token, where vLLM does not: on a CPU, in the engine's process.
 
-A token's choice is kept at its place in the KV cache. A prefix that is taken from the cache was computed once, and its
-keys and values belong to the choice that is found there.
+A token's choice is stored at its position in the KV cache. For a cached prefix, the stored choice is the one that its
+keys and values were computed with.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rlhf.types import Routing
 
 
 class RoutingRecord:
-    """The experts of every token in the KV cache, `int16 [places, layers, k]` with -1 in layers without any.
+    """The experts of every token in the KV cache, `int16 [places, layers, k]`, with -1 in layers without experts.
 
-    Raises `ValueError` for a model whose choices cannot be seen, or whose cache forgets tokens that are still read.
+    Raises `ValueError` for a model whose choices cannot be observed, or whose cache drops tokens that are still in use.
     """
 
     def __init__(self, worker: Any) -> None:
@@ -39,25 +39,26 @@ class RoutingRecord:
             router.set_capture_fn(partial(self._keep, layer))
 
     def of(self, request: str, tokens: int) -> Routing:
-        """Of the first `tokens` tokens of a request that the engine has just computed: `[tokens, layers, k]`."""
+        """The experts of the first `tokens` tokens of a request that the engine has just computed: `[tokens, layers,
+        k]`."""
         blocks = torch.tensor(self._runner.requests[request].block_ids[self._group])
         places = (blocks[:, None] * self._block + torch.arange(self._block)).flatten()[:tokens]
         experts: Routing = self._experts[places].numpy()
         return experts
 
     def _keep(self, layer: int, experts: Tensor) -> None:
-        """What a router of `layer` chose for the tokens of one step, `[N, k]`; those beyond them are padding."""
+        """Store what the router of `layer` chose for the tokens of one step, `[N, k]`; rows beyond them are padding."""
         slots = get_forward_context().slot_mapping
         if not isinstance(slots, dict) or self._layer_name not in slots:
-            return  # vLLM tries the model out: nothing is cached
+            return  # vLLM's profiling run: nothing is cached
         places = slots[self._layer_name]
         tokens = places >= 0
         self._experts[places[tokens], layer, : experts.shape[1]] = experts[: len(places)][tokens].to(torch.int16)
 
 
 def expert_choices(told: NDArray[Any]) -> Routing:
-    """What vLLM itself tells, `[T, layers, k]`, with -1 in place of the zeros of layers without experts: no token is
-    given one expert twice."""
+    """The choices that vLLM itself reports, `[T, layers, k]`, with -1 in place of its zeros for layers without experts:
+    a real choice never repeats an expert."""
     experts = told.astype(np.int16)
     if experts.shape[-1] > 1:
         experts[(experts == 0).all(-1)] = -1
@@ -65,12 +66,12 @@ def expert_choices(told: NDArray[Any]) -> Routing:
 
 
 def record_routing(worker: Any) -> RoutingRecord:
-    """Called in the engine's worker, which is of this process."""
+    """Called in the engine's worker, which runs in this process."""
     return RoutingRecord(worker)
 
 
 def _whole_context(config: Any) -> tuple[int, FullAttentionSpec, str]:
-    """The group of layers whose cache holds every token of a context: its number, its kind, and one of its layers."""
+    """The KV-cache group that stores every token of a context: its number, its kind, and one of its layers."""
     for number, group in enumerate(config.kv_cache_groups):
         if isinstance(group.kv_cache_spec, FullAttentionSpec):
             return number, group.kv_cache_spec, group.layer_names[0]
@@ -78,7 +79,7 @@ def _whole_context(config: Any) -> tuple[int, FullAttentionSpec, str]:
 
 
 def _routers(model: torch.nn.Module) -> dict[int, BaseRouter]:
-    """The router of every layer with experts, by the number of the layer."""
+    """The router of every layer with experts, by layer number."""
     routers: dict[int, BaseRouter] = {}
     for module in model.modules():
         if isinstance(module, MoERunner):

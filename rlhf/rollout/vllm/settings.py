@@ -1,4 +1,4 @@
-"""What a vLLM engine is started with, and what crosses between a controller and an engine: plain types only."""
+"""Settings of a vLLM engine, and the messages between controller and engine: plain types only."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 from rlhf.types import FinishReason, Routing
 
 UNPUBLISHED = -1
-"""Version of an engine's own start weights, before the first publish."""
+"""Version of an engine's initial weights, before the first weight sync."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One engine. `weight_transfer` names vLLM's backend for publishes; an engine without one only evaluates.
+    """Settings of one engine. `weight_transfer` names vLLM's backend for weight syncs; an engine without one only
+    evaluates.
 
-    A reply ends at any of `stop_token_ids`, with any of the texts `stop`, and nowhere else but its budget.
-    `max_context_tokens` is the model's own limit when None. On a CPU `kv_cache_megabytes` is the KV cache, on a GPU it
-    is what `gpu_memory_utilization` leaves. With a `lora_rank` a publish brings adapters of that rank for the layers
-    called `lora_targets`, and nothing else. With `routing` replies say which experts were chosen for each token.
+    A reply ends at any of `stop_token_ids`, after any of the texts `stop`, or at its token budget. `max_context_tokens`
+    None is the model's own limit. On a CPU `kv_cache_megabytes` is the KV cache; on a GPU it is what remains of
+    `gpu_memory_utilization`. With a `lora_rank`, a weight sync sends only adapters of that rank, for the layers named
+    `lora_targets`. With `routing`, replies report which experts were chosen for each token.
     """
 
     model: str
@@ -44,7 +45,7 @@ class EngineSettings:
 
 
 class EngineFacts(NamedTuple):
-    """What a started engine says of itself; `seconds` it took to start, imports included."""
+    """What a started engine reports about itself; `seconds` is its start time, imports included."""
 
     max_context_tokens: int
     vocab_size: int
@@ -63,9 +64,9 @@ class GenerateRequest(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """One reply `[N]`, its stop token included; greedy replies carry log-probs at temperature 1. `routing`
-    `int16 [P + N - 1, layers, k]` are the experts chosen for all tokens but the last, which was not computed; None
-    where nobody asked, or where the request was cut off while it waited."""
+    """One reply `[N]`, its stop token included; greedy replies have log-probs at temperature 1. `routing` `int16 [P + N
+    - 1, layers, k]` are the experts chosen for all tokens except the last, which was not computed; None where it was
+    not requested, or where the request was cut off while it waited."""
 
     id: str
     token_ids: NDArray[np.int32]
@@ -76,7 +77,8 @@ class Finished(NamedTuple):
 
 
 class RefusedRequest(NamedTuple):
-    """A request without a reply. `broken` tells an engine that will never answer again from one bad request."""
+    """A request without a reply. `broken` distinguishes an engine that can answer no further request from one invalid
+    request."""
 
     id: str
     detail: str

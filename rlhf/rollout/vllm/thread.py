@@ -1,4 +1,4 @@
-"""The one thread that owns an engine: it steps while there is work, and runs commands between steps."""
+"""The single thread that owns an engine: it steps while there is work, and runs commands between steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Steppable(Protocol):
-    """An engine as its thread sees it."""
+    """The engine's interface for its thread."""
 
     @property
     def busy(self) -> bool: ...
@@ -29,11 +29,11 @@ E = TypeVar("E", bound=Steppable)
 
 
 class EngineThread(Generic[E]):
-    """`deliver` gets what each step finished; `fail` is called with the cause when a step raises, after which there are
+    """`deliver` receives what each step finished; `fail` receives the cause when a step raises, after which there are
     no more steps.
 
-    Every command runs on the thread, so neither vLLM nor torch ever sees two of them. A command that raises raises in
-    its caller and leaves the thread running.
+    Every command runs on the thread, so vLLM and torch never run two commands at once. A command's exception is raised
+    in its caller; the thread continues.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class EngineThread(Generic[E]):
         self._stepping = True
 
     def start(self, build: Callable[[], E], *, timeout_seconds: float) -> None:
-        """Build the engine on the thread; whatever `build` raises comes out here, and the thread ends."""
+        """Build the engine on the thread. An exception of `build` is raised here, and the thread ends."""
 
         def own() -> None:
             self._engine = build()
@@ -59,14 +59,14 @@ class EngineThread(Generic[E]):
             failing.pop_all()
 
     def run(self, command: Callable[[E], T], *, awaited: str, timeout_seconds: float) -> T:
-        """The command's result, or `DeadlinePassed` naming what was `awaited`."""
+        """Run the command and return its result. Raises `DeadlinePassed`, naming what was `awaited`."""
         if self._engine is None or not self._thread.is_alive():
             raise EngineBroken(self.name, "it is not running")
         engine = self._engine
         return self._put(lambda: command(engine), awaited=awaited, timeout_seconds=timeout_seconds)
 
     def stop(self, *, timeout_seconds: float) -> None:
-        """End the thread after the command it is at, and close the engine."""
+        """End the thread after its current command, and close the engine."""
         if self._thread.ident is None:
             return
         self._commands.put(None)
@@ -95,7 +95,7 @@ class EngineThread(Generic[E]):
         return self._stepping and self._engine is not None and self._engine.busy
 
     def _obey(self) -> bool:
-        """Run the commands that wait, or wait for one when there is nothing to step; False at the end."""
+        """Run pending commands, or wait for one when there is nothing to step; False when the thread must end."""
         idle = not self._busy
         while idle or not self._commands.empty():
             command = self._commands.get()

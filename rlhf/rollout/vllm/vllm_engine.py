@@ -1,4 +1,4 @@
-"""vLLM's own engine, in this process and stepped by hand. One thread uses it; see `rlhf.rollout.vllm.thread`."""
+"""vLLM's engine in this process, stepped manually. Only one thread uses it; see `rlhf.rollout.vllm.thread`."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ from rlhf.transfer.types import Manifest
 from rlhf.types import FinishReason, PolicyVersion, Routing, TokenLogprobs
 
 CPU_MEMORY_SHARE = 0.01
-"""On a CPU vLLM checks this share of RAM for being free, and takes `kv_cache_megabytes` of it."""
+"""On a CPU vLLM checks that this share of RAM is free, and allocates `kv_cache_megabytes` of it."""
 NAMED = 3
-"""Tensors that a refusal names, of each kind."""
+"""Maximum number of tensors that an error names, of each kind."""
 
 SCORING = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False)
 
 
 class VllmEngine:
-    """Continues token ids, gives their log-probs, and takes new weights.
+    """Continues token ids, computes their log-probs, and receives new weights.
 
-    While it is paused nothing is sampled: requests keep their tokens, their random state and their place. Only `score`
-    runs then, alone, which is how a canary is answered between commit and resume.
+    While it is paused nothing is sampled: requests keep their tokens, their random state and their position. Only
+    log-prob requests run then, alone, which is how a canary is answered between commit and resume.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -71,24 +71,26 @@ class VllmEngine:
 
     @property
     def facts(self) -> EngineFacts:
+        """Facts about the engine and its model."""
         model = self._engine.model_config
         return EngineFacts(model.max_model_len, model.get_vocab_size(), vllm.__version__, seconds=0)
 
     @property
     def busy(self) -> bool:
+        """Whether there is work: replies to return, or unfinished requests while the engine is not paused."""
         return bool(self._finished) or (not self._paused and self._engine.has_unfinished_requests())
 
     def add(self, request: GenerateRequest) -> None:
         self._add(request.id, request.token_ids, sampling_params(request, self._settings))
 
     def abort(self, ids: list[str]) -> None:
-        """Forget requests; those that have ended are not touched."""
+        """Drop requests; ended ones are not affected."""
         for request_id in ids:
             self._internal_ids.pop(request_id, None)
         self._engine.abort_request(ids, internal=False)
 
     def cut_off(self, ids: list[str]) -> list[Finished]:
-        """End requests where they are, and return what was said so far; nothing of those that have ended."""
+        """End requests now, and return the tokens sampled so far; nothing for requests that have ended."""
         processor: Any = self._engine.output_processor
         said = []
         for request_id in ids:
@@ -102,14 +104,14 @@ class VllmEngine:
         return said
 
     def step(self) -> list[Finished]:
-        """One step of the scheduler and the model, and the replies that ended since the last one."""
+        """Run one step of the scheduler and the model; returns the replies that ended since the last step."""
         if not self._paused:
             self._step()
         finished, self._finished = self._finished, {}
         return [finished_of(output) for output in finished.values()]
 
     def token_logprobs(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> TokenLogprobs:
-        """Log-probs of given tokens at temperature 1, computed anew and never from a cache."""
+        """Log-probs of given tokens at temperature 1, recomputed, never from a cache."""
         with self._alone() if self._paused else _as_it_is():
             output = self._run_to_end("token_logprobs", token_ids, SCORING, timeout_seconds)
         assert isinstance(output.prompt_logprobs, FlatLogprobs)
@@ -117,19 +119,20 @@ class VllmEngine:
         return TokenLogprobs(logprobs, _routing(output.outputs[0]))
 
     def extend(self, request: GenerateRequest, *, timeout_seconds: float) -> Finished:
-        """A reply that only its budget ends, sampled alone while the engine is paused.
+        """A reply that only its token budget ends, sampled alone while the engine is paused.
 
-        It leaves no trace in the process's random state: in one process with the learner that is the learner's too, and
-        a run that is resumed asks once more than one that never ended.
+        It leaves the process's random state unchanged: a learner in the same process shares that state, and a resumed
+        run makes one more such call than an uninterrupted one.
         """
         with self._alone() if self._paused else _as_it_is(), torch.random.fork_rng(devices=[]):
             endless = sampling_params(request, replace(self._settings, stop_token_ids=(), stop=()))
             return finished_of(self._run_to_end("extend", request.token_ids, endless, timeout_seconds))
 
     def prepare(self, manifest: Manifest) -> None:
-        """Stop sampling and forget all keys and values; requests wait where they are.
+        """Stop sampling and drop all keys and values; requests keep their position.
 
-        Raises `TransferError` where the manifest would leave a parameter as it was, or has tensors without a place.
+        Raises `TransferError` where the manifest would leave a parameter unchanged, or has tensors that match no
+        parameter.
         """
         if self._settings.weight_transfer and manifest != self._acknowledged:
             self._acknowledge(manifest)
@@ -139,6 +142,7 @@ class VllmEngine:
             self._paused = True
 
     def resume(self) -> None:
+        """Resume sampling."""
         if self._paused:
             self._engine.wake_up(tags=["scheduling"])
             self._paused = False
@@ -148,7 +152,7 @@ class VllmEngine:
         self._engine.collective_rpc("init_weight_transfer_engine", args=(dict(init_info),))
 
     def receive(self, update_info: Mapping[str, Any]) -> None:
-        """All tensors of one publish, in vLLM's three calls; adapters come into service after them."""
+        """Receive all tensors of one weight sync, in vLLM's three calls; adapters are activated after them."""
         self._engine.collective_rpc("start_weight_update")
         self._engine.collective_rpc("update_weights", args=(dict(update_info),))
         self._engine.collective_rpc("finish_weight_update")
@@ -156,26 +160,26 @@ class VllmEngine:
             self._engine.collective_rpc(install_received)
 
     def commit(self, version: PolicyVersion) -> None:
-        """Tokens from here on carry `version`; nothing computed with older weights is used again."""
+        """Stamp tokens from here on with `version`; nothing computed with older weights is reused."""
         self._engine.reset_prefix_cache(reset_running_requests=True)
         self._engine.set_weight_version(str(version))
 
     def close(self) -> None:
-        """Free the model. A process group that was here before the engine outlives it: vLLM would destroy it."""
+        """Free the model. A process group that existed before the engine is kept: vLLM would destroy it."""
         segments = shared_segments(self._child_pids)
         if self._owns_process_group:
-            on_cpu = self._settings.device == "cpu"  # a GPU's memory is wanted back at once
+            on_cpu = self._settings.device == "cpu"  # a GPU's memory must be freed at once
             with without_collecting() if on_cpu else nullcontext():
                 self._engine.engine_core.shutdown()
         else:
             core: Any = self._engine.engine_core
-            core._finalizer.detach()  # it would shut down, process group and all, when the process ends
+            core._finalizer.detach()  # otherwise it would shut down, process group included, when the process ends
         for segment in segments:
             segment.unlink(missing_ok=True)
 
     @property
     def _child_pids(self) -> list[int]:
-        """Processes that vLLM started, one a tensor-parallel rank; none where there is one rank."""
+        """Processes that vLLM started, one per tensor-parallel rank; none with a single rank."""
         if self._settings.tensor_parallel_size == 1:
             return []
         executor: Any = self._engine.model_executor
@@ -206,7 +210,7 @@ class VllmEngine:
                 self._finished[output.request_id] = output
 
     def _attach_routing(self, output: RequestOutput) -> None:
-        """The experts of a reply where vLLM puts them itself. Its places in the cache are its own until the next
+        """Attach the experts of a reply where vLLM does not report them. Its cache slots are reserved until the next
         step."""
         if self._routing:
             (completion,) = output.outputs
@@ -214,7 +218,7 @@ class VllmEngine:
             completion.routed_experts = self._routing.of(self._internal_ids.pop(output.request_id), tokens)
 
     def _is_running(self, internal_id: str) -> bool:
-        """Whether the request is in the cache, and not put back to wait."""
+        """Whether the request is in the cache, and not preempted."""
         scheduler: Any = self._engine.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
         return any(request.request_id == internal_id for request in scheduler.running)
 
@@ -233,8 +237,8 @@ class VllmEngine:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Let the scheduler run while the requests that wait are out of its sight. vLLM has no call for this: they are
-        all in `waiting`, since `pause` took running ones back to it."""
+        """Let the scheduler run while waiting requests are hidden from it. vLLM has no call for this. All requests are
+        in `waiting`, since `pause` moved running ones back to it."""
         scheduler: Any = self._engine.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
         held, scheduler.waiting = scheduler.waiting, create_request_queue(scheduler.policy)
         self._engine.wake_up(tags=["scheduling"])
@@ -252,11 +256,11 @@ def _as_it_is() -> Iterator[None]:
 
 
 def engine_args(settings: EngineSettings) -> EngineArgs:
-    """The engine's arguments. `generation_config="vllm"`: a model folder's `generation_config.json` decides nothing."""
+    """The engine's arguments. `generation_config="vllm"`: a model folder's `generation_config.json` has no effect."""
     on_cpu = settings.device == "cpu"
     return EngineArgs(
         model=settings.model,
-        skip_tokenizer_init=not settings.stop,  # to find a text vLLM reads along
+        skip_tokenizer_init=not settings.stop,  # to detect stop texts, vLLM decodes while sampling
         trust_remote_code=settings.trust_remote_code,
         dtype=settings.dtype,
         generation_config="vllm",
@@ -271,7 +275,8 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
         if settings.weight_transfer
         else None,
         enable_prefix_caching=True,
-        # A prompt that vLLM cuts over two steps winds back its generator, which a CPU's cannot: prompts stay whole.
+        # vLLM rewinds the generator of a prompt split over two steps, which a CPU generator cannot do: prompts stay
+        # whole.
         enable_chunked_prefill=not on_cpu,
         disable_log_stats=True,
         use_tqdm_on_load=False,
@@ -281,7 +286,7 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
 
 
 def sampling_params(request: GenerateRequest, settings: EngineSettings) -> SamplingParams:
-    """The whole distribution at its temperature; only the settings' ends and the budget end a reply."""
+    """The full distribution at its temperature; only the settings' stop conditions and the token budget end a reply."""
     return SamplingParams(
         temperature=request.temperature,
         max_tokens=request.max_tokens,
@@ -297,7 +302,8 @@ def sampling_params(request: GenerateRequest, settings: EngineSettings) -> Sampl
 
 
 def finished_of(output: RequestOutput, *, cut_off: bool = False) -> Finished:
-    """vLLM's output as plain arrays; an end that vLLM cannot explain is a `RuntimeError`, unless it was `cut_off`."""
+    """vLLM's output as plain arrays. Raises `RuntimeError` for an end without a known reason, unless it was
+    `cut_off`."""
     (completion,) = output.outputs
     reason = FinishReason.TIME.value if cut_off else completion.finish_reason
     if reason not in ("stop", "length", "time"):
@@ -330,8 +336,8 @@ def _versions(completion: CompletionOutput) -> NDArray[np.int32]:
 
 
 def _know_model_class(settings: EngineSettings) -> None:
-    """Import the model's class here. vLLM would start a Python process to ask for its abilities: 10 s on a machine
-    that has not cached them."""
+    """Import the model's class here. Otherwise vLLM starts a Python process to inspect it: 10 s on a machine without a
+    cached result."""
     config = get_config(settings.model, trust_remote_code=settings.trust_remote_code)
     for architecture in config.architectures or ():
         lazy = ModelRegistry.models.get(architecture)

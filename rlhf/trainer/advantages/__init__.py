@@ -1,6 +1,6 @@
-"""From rewards to advantages. Pure functions of numpy arrays; statistics in float64; equal rewards give exactly zero.
+"""Advantages from rewards. Pure functions of numpy arrays; statistics in float64; equal rewards give exactly zero.
 
-`[B, T]` arrays hold one episode a row; `mask` is 1 on ACTION tokens, and what stands elsewhere changes nothing.
+`[B, T]` arrays hold one episode per row; `mask` is 1 on ACTION tokens, and values at other positions have no effect.
 """
 
 from rlhf.trainer.advantages.gae import Estimates, gae, gae_per_turn, length_adaptive_gae, length_adaptive_lambda

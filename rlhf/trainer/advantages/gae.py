@@ -1,8 +1,8 @@
 """Generalised advantage estimation (arXiv 1506.02438) over the actions of an episode.
 
-An action is a token, or a whole turn. What the environment wrote between two actions is not a step: the next action is
-the next step, with one discount between them, however long the tool's reply was. All arrays are `[B, T]`, one episode a
-row, and positions with mask 0 are ignored completely.
+An action is a token, or a whole turn. The environment's tokens between two actions are not a step: the next action is
+the next step, with one discount between them, however long the tool's reply was. All arrays are `[B, T]`, one episode
+per row, and positions with mask 0 are ignored completely.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def gae(
     """Advantages of every action token, `A_t = delta_t + gamma lam A_next`, `delta_t = r_t + gamma V_next - V_t`.
 
     `rewards`, `values`, `mask` are `[B, T]`; `lam` a number or `[B]` (see `length_adaptive_lambda`). `bootstrap [B]` is
-    the value of what would have followed the last action: the critic's estimate for a *truncated* episode, 0 for a
-    *terminated* one. Without it all episodes count as terminated.
+    the value of the state after the last action: the critic's estimate for a *truncated* episode, 0 for a *terminated*
+    one. Without it all episodes count as terminated.
     """
     live = np.asarray(mask) > 0
     reward, value = masked_values(rewards, live), masked_values(values, live)
@@ -65,10 +65,10 @@ def gae_per_turn(
     lam: float,
     bootstrap: ArrayLike | None = None,
 ) -> Estimates:
-    """`gae` with a whole turn as one action: `turns [B, T]` numbers the turn of each token, growing along a row.
+    """`gae` with a whole turn as one action: `turns [B, T]` numbers the turn of each token, increasing along a row.
 
-    A turn's value is that of its first action token (what the critic thought before it spoke), its reward the sum over
-    its action tokens; all of them get the turn's advantage and return. Discounts count turns, not tokens.
+    A turn's value is that of its first action token (the critic's value before the reply), its reward the sum over its
+    action tokens; all of them get the turn's advantage and return. Discounts count turns, not tokens.
     """
     live, turn = np.asarray(mask) > 0, np.asarray(turns)
     reward, value = masked_values(rewards, live), masked_values(values, live)
@@ -84,8 +84,8 @@ def gae_per_turn(
 
 
 def length_adaptive_lambda(lengths: ArrayLike, *, alpha: float) -> Floats:
-    """`1 - 1 / (alpha length)` within [0, 1], `float64 [B]`: long answers carry the outcome further back (VAPO, arXiv
-    2504.05118). `lengths [B]` are action tokens."""
+    """`1 - 1 / (alpha length)` within [0, 1], `float64 [B]`: in long answers the outcome propagates further back (VAPO,
+    arXiv 2504.05118). `lengths [B]` are action tokens."""
     scaled = np.maximum(alpha * np.asarray(lengths, dtype=np.float64), 1.0)
     return np.clip(1.0 - 1.0 / scaled, 0.0, 1.0)
 
@@ -100,8 +100,8 @@ def length_adaptive_gae(
     critic_lam: float,
     bootstrap: ArrayLike | None = None,
 ) -> Estimates:
-    """VAPO's `gae` (arXiv 2504.05118): the policy's advantages with the lambda of each episode's length, the critic's
-    returns with one of its own, 1 in the paper."""
+    """VAPO's `gae` (arXiv 2504.05118): the policy's advantages use a lambda that depends on each episode's length, the
+    critic's returns use `critic_lam`, 1 in the paper."""
     lam = length_adaptive_lambda((np.asarray(mask) > 0).sum(-1), alpha=alpha)
     policy = gae(rewards, values, mask, gamma=gamma, lam=lam, bootstrap=bootstrap)
     critic = gae(rewards, values, mask, gamma=gamma, lam=critic_lam, bootstrap=bootstrap)

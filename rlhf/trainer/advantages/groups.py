@@ -1,4 +1,4 @@
-"""Controls on played groups. Samples without a score have no part in it."""
+"""Control experiments on groups. Samples without a score are not affected."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from rlhf.types import Group, Sample, Scored, Trajectory
 
 
 def shuffled_rewards(groups: Sequence[Group], *, seed: int) -> list[Group]:
-    """The same groups with their scores dealt anew among all trainable samples of the batch: a control, from which
-    nothing can be learnt but what training does on its own. What turns were given is in the scores, paid at the end.
-    """
+    """The same groups with their scores permuted among all trainable samples of the batch: a control experiment, in
+    which the rewards carry no signal. The rewards of turns are part of the scores, paid at the end."""
     scores = [score for group in groups for _, _, score in group.trainable]
     dealt = iter(np.random.default_rng(seed).permutation(len(scores)).tolist())
     return [

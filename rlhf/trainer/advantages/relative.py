@@ -1,7 +1,7 @@
-"""Advantages of one group from its rewards: each reward against its siblings.
+"""Group-relative advantages: each reward is compared with the others of its group.
 
-Every estimator maps `rewards [n]` to advantages `float64 [n]`. A group of one has no siblings to be compared with, and
-a group of equal rewards nothing to compare: both are exactly zero, whatever rounding a mean would do.
+Every estimator maps `rewards [n]` to advantages `float64 [n]`. A group of one has nothing to compare with, and in a
+group of equal rewards nothing differs: both give exactly zero, whatever the rounding of the mean.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ STD_EPSILON = 1e-6
 
 
 def group_relative(rewards: Sequence[float], *, normalize_by_std: bool, epsilon: float = STD_EPSILON) -> Floats:
-    """Each reward's distance from its group's mean, `float64 [n]`.
+    """Each reward's difference from its group's mean, `float64 [n]`.
 
     With `normalize_by_std` it is divided by the sample standard deviation plus `epsilon` (GRPO, arXiv 2402.03300);
-    without, this is Dr. GRPO's estimator (arXiv 2503.20783). `epsilon` bounds how far rewards that hardly differ are
-    blown up. A group of one, and a group of equal rewards, is all zeros.
+    without, this is Dr. GRPO's estimator (arXiv 2503.20783). `epsilon` bounds the amplification of rewards that hardly
+    differ. A group of one, and a group of equal rewards, is all zeros.
     """
     values = np.asarray(rewards, dtype=np.float64)
     if _incomparable(values):
@@ -31,8 +31,8 @@ def group_relative(rewards: Sequence[float], *, normalize_by_std: bool, epsilon:
 
 
 def leave_one_out(rewards: Sequence[float]) -> Floats:
-    """Each reward less the mean of the *others* of its group, `float64 [n]` (RLOO, arXiv 2402.14740): a baseline that
-    does not depend on the reward it is taken from, so the policy gradient stays unbiased."""
+    """Each reward minus the mean of the *others* of its group, `float64 [n]` (RLOO, arXiv 2402.14740): this baseline
+    does not depend on the reward that it is subtracted from, so the policy gradient is unbiased."""
     values = np.asarray(rewards, dtype=np.float64)
     if _incomparable(values):
         return np.zeros_like(values)
@@ -41,7 +41,7 @@ def leave_one_out(rewards: Sequence[float]) -> Floats:
 
 
 def length_weighted(rewards: Sequence[float], lengths: Sequence[float]) -> Floats:
-    """Each reward less the group's mean weighted by response length, `float64 [n]`: the baseline of least variance when
+    """Each reward minus the group's mean weighted by response length, `float64 [n]`: the minimum-variance baseline when
     a sequence's gradient norm grows with its length (OPO, arXiv 2505.23585). `lengths` are action tokens, `[n]`."""
     values, weights = np.asarray(rewards, dtype=np.float64), np.asarray(lengths, dtype=np.float64)
     if _incomparable(values) or not weights.any():
@@ -51,8 +51,8 @@ def length_weighted(rewards: Sequence[float], lengths: Sequence[float]) -> Float
 
 
 def best_of_group(rewards: Sequence[float], *, normalize_by_std: bool, epsilon: float = STD_EPSILON) -> Floats:
-    """The best sample's lead over the second best, nothing for the others, `float64 [n]`: the gradient of max@n
-    (arXiv 2503.19595). Shared first places lead by nothing. With `normalize_by_std` as in `group_relative`."""
+    """The best reward minus the second best for the best sample, 0 for the others, `float64 [n]`: the gradient of max@n
+    (arXiv 2503.19595). A tie for first place gives 0. With `normalize_by_std` as in `group_relative`."""
     values = np.asarray(rewards, dtype=np.float64)
     advantages = np.zeros_like(values)
     if _incomparable(values):
@@ -63,9 +63,9 @@ def best_of_group(rewards: Sequence[float], *, normalize_by_std: bool, epsilon: 
 
 
 def per_group(estimate: Callable[..., Floats], groups: ArrayLike, *columns: ArrayLike) -> Floats:
-    """`estimate(*columns of the group)` for every group of a batch, in the batch's order, `float64 [B]`.
+    """Apply `estimate(*columns of the group)` to every group of a batch; results in the batch's order, `float64 [B]`.
 
-    `groups [B]` names each sample's group, in any order; each of `columns` is `[B]`.
+    `groups [B]` is each sample's group, in any order; each of `columns` is `[B]`.
     """
     index = np.asarray(groups)
     arrays = [np.asarray(column, dtype=np.float64) for column in columns]

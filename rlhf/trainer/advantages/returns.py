@@ -1,4 +1,4 @@
-"""Monte-Carlo returns and the critic-free estimators made of them. All arrays `[B, T]`, masked positions ignored."""
+"""Monte-Carlo returns and the critic-free estimators built on them. All arrays `[B, T]`, masked positions ignored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 def rewards_to_go(rewards: ArrayLike, mask: ArrayLike, *, gamma: float = 1.0) -> Floats:
     """Discounted sum of the rewards from each action on, `G_t = r_t + gamma G_next`, 0 where masked.
 
-    The environment's tokens are no steps: what an action earns after a tool's reply reaches it, discounted once.
+    The environment's tokens are not steps: a reward after a tool's reply is discounted once.
     """
     live = np.asarray(mask) > 0
     reward = masked_values(rewards, live)
@@ -29,14 +29,14 @@ def rewards_to_go(rewards: ArrayLike, mask: ArrayLike, *, gamma: float = 1.0) ->
 
 def outcome_rewards(scores: ArrayLike, mask: ArrayLike) -> Floats:
     """Token rewards `[B, T]` of outcome scores `[B]`: the score at a row's last action, 0 elsewhere. A row without
-    actions earns nothing."""
+    actions is all zeros."""
     live = np.asarray(mask) > 0
     is_last = live & (np.cumsum(live[:, ::-1], axis=1)[:, ::-1] == 1)
     return masked_values(np.broadcast_to(np.asarray(scores, dtype=np.float64)[:, None], live.shape), is_last)
 
 
 def over_tokens(advantages: ArrayLike, mask: ArrayLike) -> Floats:
-    """One advantage a sequence `[B]` on each of its action tokens, `[B, T]`."""
+    """Broadcast one advantage per sequence `[B]` to each of its action tokens, `[B, T]`."""
     return masked_values(np.broadcast_to(np.asarray(advantages, dtype=np.float64)[:, None], np.shape(mask)), mask)
 
 
@@ -46,13 +46,14 @@ def reinforce_plus_plus(rewards: ArrayLike, mask: ArrayLike, *, gamma: float = 1
 
 
 def reinforce_plus_plus_baseline(scores: ArrayLike, groups: ArrayLike, mask: ArrayLike, *, ddof: int = 1) -> Floats:
-    """Distance from the group's mean, whitened over all action tokens of the batch (REINFORCE++-baseline, arXiv
-    2501.03262): the batch's spread divides, not that of a group of a few. `scores` and `groups` are `[B]`."""
+    """Difference from the group's mean, whitened over all action tokens of the batch (REINFORCE++-baseline, arXiv
+    2501.03262): divided by the batch's standard deviation, not by that of a small group. `scores` and `groups` are
+    `[B]`."""
     centred = per_group(partial(group_relative, normalize_by_std=False), groups, scores)
     return whiten(over_tokens(centred, mask), mask, ddof=ddof)
 
 
 def remax(rewards: ArrayLike, baseline: ArrayLike, mask: ArrayLike) -> Floats:
-    """Rewards to go less the reward of the greedy answer to the same prompt, `baseline [B]` (ReMax, arXiv
+    """Rewards to go minus the reward of the greedy answer to the same prompt, `baseline [B]` (ReMax, arXiv
     2310.10505)."""
     return rewards_to_go(rewards, mask) - over_tokens(baseline, mask)

@@ -1,4 +1,4 @@
-"""Rewards before they become advantages: the price of length and of leaving the reference policy."""
+"""Reward shaping before advantages: penalties for length and for KL to the reference policy."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Floats = NDArray[np.float64]
 
 
 def overlong_penalty(lengths: ArrayLike, *, max_tokens: int, buffer_tokens: int, factor: float = 1.0) -> Floats:
-    """What is added to the reward of an answer of `lengths` tokens, any shape (DAPO, arXiv 2503.14476, equation 13).
+    """The length penalty added to the reward of an answer of `lengths` tokens, any shape (DAPO, arXiv 2503.14476,
+    equation 13).
 
-    0 up to `max_tokens - buffer_tokens`, then falling in a line to `-factor` at `max_tokens`, and no lower beyond.
+    0 up to `max_tokens - buffer_tokens`, then decreasing linearly to `-factor` at `max_tokens`, and constant beyond.
     """
     into_buffer = np.asarray(lengths, dtype=np.float64) - (max_tokens - buffer_tokens)
     return -factor * np.clip(into_buffer / buffer_tokens, 0.0, 1.0)
@@ -23,7 +24,7 @@ def overlong_penalty(lengths: ArrayLike, *, max_tokens: int, buffer_tokens: int,
 
 def kl_estimate(log_ratio: ArrayLike, estimator: Literal["k1", "k2", "k3"]) -> Floats:
     """Estimate of KL(policy, reference) at every token, any shape in nats, from `log policy - log reference` (Schulman
-    2020; see `rlhf.trainer.losses.kl` for what each is good for)."""
+    2020; see `rlhf.trainer.losses.kl` for the use of each estimator)."""
     d = np.asarray(log_ratio, dtype=np.float64)
     if estimator == "k1":
         return d
@@ -31,6 +32,6 @@ def kl_estimate(log_ratio: ArrayLike, estimator: Literal["k1", "k2", "k3"]) -> F
 
 
 def kl_penalised(rewards: ArrayLike, kl: ArrayLike, mask: ArrayLike, *, coefficient: float) -> Floats:
-    """Token rewards less `coefficient` times each token's KL estimate in nats, `[B, T]`, 0 where masked (KL in the
-    reward, arXiv 1909.08593). It is a number to the policy gradient: no gradient runs through it."""
+    """Token rewards minus `coefficient` times each token's KL estimate in nats, `[B, T]`, 0 where masked (KL in the
+    reward, arXiv 1909.08593). It is a constant for the policy gradient: no gradient flows through it."""
     return masked_values(rewards, mask) - coefficient * masked_values(kl, mask)

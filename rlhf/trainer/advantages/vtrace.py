@@ -1,4 +1,4 @@
-"""V-trace (arXiv 1802.01561): values and advantages from episodes that another policy played."""
+"""V-trace (arXiv 1802.01561): off-policy values and advantages, for episodes sampled by another policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True, slots=True, eq=False)
 class VTrace:
     """The critic's `targets` (v_s of the paper) and the `advantages` of the policy gradient, `float64 [B, T]`. The
-    importance weight is *in* the advantage already: the loss is `-advantage * logprob`, without a ratio."""
+    importance weight is already included in the advantage: the loss is `-advantage * logprob`, without a ratio."""
 
     targets: Floats
     advantages: Floats
@@ -36,10 +36,10 @@ def vtrace(
 ) -> VTrace:
     """Equation 1 of the paper, as its backward recursion over the action tokens.
 
-    All arrays are `[B, T]`, masked positions are ignored completely and are no steps. `discounts` is gamma, or gamma
-    per token `[B, T]` with 0 where an episode ends inside a row. `bootstrap [B]` is the value behind the last action,
-    as in `gae`. `rho_bar` decides which policy the values are of (`None`: the target policy itself, with all its
-    variance), `c_bar` how far corrections travel, `policy_rho_bar` caps the weight of the policy gradient.
+    All arrays are `[B, T]`; masked positions are ignored completely and are not steps. `discounts` is gamma, or gamma
+    per token `[B, T]` with 0 where an episode ends inside a row. `bootstrap [B]` is the value of the state after the
+    last action, as in `gae`. `rho_bar` determines whose values are estimated (`None`: the target policy's, with the
+    full variance), `c_bar` how far corrections propagate, `policy_rho_bar` caps the weight of the policy gradient.
     """
     live = np.asarray(mask) > 0
     reward, value = masked_values(rewards, live), masked_values(values, live)

@@ -1,4 +1,4 @@
-"""Statistics over the trained tokens of a batch, and whitening by them. All in float64."""
+"""Statistics over the trained tokens of a batch, and whitening with them. All in float64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VARIANCE_EPSILON = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Mean and variance of `count` values: exactly their value and 0 where all are equal, and 0 of none."""
+    """Mean and variance of `count` values: where all are equal, exactly their value and 0; for no values, 0."""
 
     count: int
     mean: float
@@ -22,7 +22,7 @@ class Moments:
 
 
 def masked_values(values: ArrayLike, mask: ArrayLike) -> Floats:
-    """`values` as float64 with exactly 0 where `mask` is 0, whatever stood there (NaN and infinity included)."""
+    """`values` as float64, with exactly 0 where `mask` is 0, whatever the value there (NaN and infinity included)."""
     chosen: Floats = np.where(np.asarray(mask) > 0, np.asarray(values, dtype=np.float64), 0.0)
     return chosen
 
@@ -40,9 +40,9 @@ def masked_moments(values: ArrayLike, mask: ArrayLike, *, ddof: int = 1) -> Mome
 def whiten(values: ArrayLike, mask: ArrayLike, *, ddof: int = 1, shift_mean: bool = True) -> Floats:
     """`(values - mean) / sqrt(variance + 1e-8)` over the positions where `mask` is not 0, and 0 elsewhere; any shape.
 
-    The variance is the sample's (`ddof` 1), as of a group's rewards: a batch is a sample of what the policy does.
-    `ddof` 0 is the population's, with which the authors of REINFORCE++ (arXiv 2501.03262) trained. Without `shift_mean`
-    the mean is kept: rewards are scaled and not moved. Equal values become exactly zero (or stay, with their mean).
+    `ddof` 1 is the sample variance, as for a group's rewards: a batch is a sample of the policy's behaviour. `ddof` 0
+    is the population variance, which the authors of REINFORCE++ (arXiv 2501.03262) used. Without `shift_mean` the mean
+    is kept: values are scaled but not shifted. Equal values become exactly zero (or keep their mean).
     """
     moments = masked_moments(values, mask, ddof=ddof)
     scale = 1.0 / np.sqrt(moments.variance + VARIANCE_EPSILON)

@@ -1,7 +1,8 @@
-"""The losses: tensors in, losses and metrics out. Pure, importable as a library, no engine and no rank in sight.
+"""The losses: tensors in, losses and metrics out. Pure functions, usable as a library, independent of engines and
+ranks.
 
-One module an idea: `policy` (the losses of the field, token by token), `kl`, `value`, `entropy`, `off_policy` (weights
-and rejection), `preference`; `rows` spreads packed tokens out for them, and `microbatch` is what a rank calls.
+One module per topic: `policy` (token-level policy losses), `kl`, `value`, `entropy`, `off_policy` (importance weights
+and rejection), `preference`; `rows` unpacks tokens into rows for them, and `microbatch` is what a rank calls.
 """
 
 from rlhf.trainer.losses.actions import Actions

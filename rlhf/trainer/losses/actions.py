@@ -1,4 +1,4 @@
-"""What a policy loss reads."""
+"""The inputs of a policy loss."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Actions:
-    """Tokens that were sampled, one sequence a row, all `[B, T]`. Where `mask` is false nothing is read: whatever
-    stands there, NaN included, is replaced by 0 and gets no gradient."""
+    """Sampled tokens, one sequence per row, all `[B, T]`. Where `mask` is false nothing is read: any value there, NaN
+    included, is replaced by 0 and gets no gradient."""
 
     logprobs: Tensor
-    """Of the policy being trained, in nats; the gradient flows here."""
+    """Log-probs of the policy being trained, in nats; the gradient flows here."""
     old_logprobs: Tensor
-    """Of the policy that the ratio is taken to (the proximal policy)."""
+    """Log-probs of the policy in the denominator of the ratio (the proximal policy)."""
     advantages: Tensor
     mask: Tensor
     """`bool`: true at ACTION tokens."""
     behaviour_logprobs: Tensor | None = None
-    """Of the policy that sampled, as the engine gave them."""
+    """Log-probs of the policy that sampled, as the engine gave them."""
     reference_logprobs: Tensor | None = None
-    """Of the frozen policy, where the run holds one."""
+    """Log-probs of the frozen policy, where the run has one."""
     entropies: Tensor | None = None
-    """Of the distribution that each token was sampled from, in nats; the gradient flows here too."""
+    """Entropy of the distribution that each token was sampled from, in nats; the gradient flows here too."""
 
     def __post_init__(self) -> None:
         for name in ("logprobs", "old_logprobs", "advantages", "behaviour_logprobs", "reference_logprobs", "entropies"):
@@ -40,7 +40,7 @@ class Actions:
 
 
 def zeroed(values: Tensor, mask: Tensor) -> Tensor:
-    """`values` where `mask`, 0 elsewhere. Not a product: NaN times 0 is NaN."""
+    """`values` where `mask` is true, 0 elsewhere. Not a product: NaN times 0 is NaN."""
     return torch.where(mask, values, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Entropy of the distribution sampled from."""
+"""Entropy of the sampling distribution."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """Entropy in nats of softmax(logits / temperature), `float32 [...]` of logits `[..., V]`, differentiable.
 
-    Of the tempered distribution, because that is the one the tokens are drawn from.
+    The tempered distribution is the one that tokens are sampled from.
     """
     logprobs = torch.log_softmax(logits.float() / temperature, dim=-1)
     return -(logprobs.exp() * logprobs).sum(-1)

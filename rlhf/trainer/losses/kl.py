@@ -1,4 +1,4 @@
-"""Distance to a reference policy, token by token; `rlhf.trainer.kl_control` holds it in bounds.
+"""Distance to a reference policy, token by token; `rlhf.trainer.algorithms.kl_control` holds it in bounds.
 
 Of KL(policy, reference) on samples of the policy, with `d = log policy - log reference` (Schulman, "Approximating KL
 divergence", 2020):

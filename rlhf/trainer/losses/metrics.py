@@ -1,4 +1,4 @@
-"""What losses report."""
+"""Metrics of losses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a loss saw, in a form that adds up over micro-batches and ranks: `sums` are totals over tokens, each with
-    the same number of tokens `count` behind it; `maxima` are largest values. Tensors, so that nothing is awaited."""
+    """Metrics of a loss, in a form that sums over micro-batches and ranks: `sums` are totals over the same number of
+    tokens, `count`; `maxima` are largest values. Tensors, so that nothing waits for the GPU."""
 
     count: int
     sums: Mapping[str, Tensor] = field(default_factory=dict)
@@ -19,5 +19,5 @@ class Metrics:
 
 
 def largest(values: Tensor) -> Tensor:
-    """The largest value, 0 of none."""
+    """The largest value; 0 for an empty tensor."""
     return values.max() if values.numel() else values.new_zeros(())

@@ -1,7 +1,7 @@
-"""The losses of one micro-batch, as a rank calls them.
+"""The loss of one micro-batch, as a rank calls it.
 
-Columns are `[A]` over the ACTION tokens of one micro-batch. The losses of all micro-batches of an optimizer step add up
-to the loss of the step, because each divides by the same global `denominator`.
+Columns are `[A]` over the ACTION tokens of one micro-batch. The losses of all micro-batches of an optimizer step sum to
+the loss of the step, because each divides by the same global `denominator`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlhf.trainer.algorithm import LOSSES, called_with
+from rlhf.trainer.algorithms.registry import LOSSES, called_with
 from rlhf.trainer.config import CorrectionConfig, KLConfig, LossConfig
 from rlhf.trainer.losses.actions import Actions
 from rlhf.trainer.losses.kl import k3, kl_penalty
@@ -21,13 +21,14 @@ from rlhf.trainer.losses.off_policy import corrected, masked_ratios, mismatch, r
 from rlhf.trainer.losses.rows import ActionSequences
 
 PolicyLoss = Callable[[Actions], tuple[Tensor, Metrics]]
-"""Losses of tokens `[B, T]` and what was seen, of one sequence a row."""
+"""A policy loss: the losses of tokens `[B, T]` and metrics, with one sequence per row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tokens:
     """ACTION tokens of a micro-batch, `[A]`. The gradient flows through `logprobs` and, where the loss reads them,
-    `entropies`; `proximal` are the log-probs that the ratio is taken to, `reference` those of the frozen policy."""
+    `entropies`; `proximal` are the log-probs in the denominator of the ratio, `reference` those of the frozen
+    policy."""
 
     logprobs: Tensor
     entropies: Tensor
@@ -41,9 +42,9 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What a recipe says of the loss: the policy loss of a token, KL and entropy terms, and the correction of tokens
-    that were sampled by other weights than the proximal ones (None: they were not, or the ratio says it). Without
-    `kl` the loss has no such term. `reads_entropies` is whether a gradient flows through them."""
+    """The recipe's loss: the policy loss of a token, KL and entropy terms, and the correction of tokens that were
+    sampled by other weights than the proximal ones (None: not needed, or the ratio includes it). Without `kl` the loss
+    has no such term. `reads_entropies` is whether a gradient flows through them."""
 
     policy: PolicyLoss
     kl: KLConfig | None = None
@@ -53,7 +54,7 @@ class Objective:
 
 
 def policy_loss_of(config: LossConfig) -> PolicyLoss:
-    """The recipe's policy loss. Raises `ConfigError` for one of the user's own that cannot be imported, or called with
+    """The recipe's policy loss. Raises `ConfigError` for a user-defined one that cannot be imported, or does not accept
     `loss.arguments`."""
     loss: PolicyLoss = called_with(LOSSES, config.policy, "trainer.loss.policy", config, config.arguments)
     return loss
@@ -62,7 +63,7 @@ def policy_loss_of(config: LossConfig) -> PolicyLoss:
 def policy_loss(
     tokens: Tokens, denominator: float, objective: Objective, *, kl_coefficient: float
 ) -> tuple[Tensor, Metrics]:
-    """Losses of tokens, corrected, with `kl_coefficient` times the KL term and less the entropy bonus; summed with the
+    """Corrected losses of tokens, plus `kl_coefficient` times the KL term, minus the entropy bonus; summed with the
     tokens' weights and divided by `denominator`."""
     rows = ActionSequences(tokens.sequences)
     per_token, seen = _policy_term(tokens, rows, objective)
@@ -84,8 +85,8 @@ def policy_loss(
 
 
 def aggregate(per_token: Tensor, weights: Tensor, denominator: float) -> Tensor:
-    """A part of the loss of a step, by `rlhf.trainer.aggregation`: `per_token` and `weights` are of its tokens `[A]`,
-    the denominator is that of the whole step."""
+    """A part of the loss of a step, as defined in `rlhf.trainer.aggregation`: `per_token` and `weights` are those of
+    the part's tokens `[A]`, the denominator is that of the whole step."""
     return (per_token * weights).sum() / denominator
 
 
@@ -115,7 +116,7 @@ def _policy_term(tokens: Tokens, rows: ActionSequences, objective: Objective) ->
 
 
 def importance_weights(tokens: Tokens, rows: ActionSequences, correction: CorrectionConfig) -> Tensor:
-    """Proximal over behaviour policy for every token, bounded as the recipe says, without gradient: `[A]`."""
+    """Ratio of proximal to behaviour policy for every token, bounded as the recipe says, without gradient: `[A]`."""
     if correction.method == "none":
         return torch.ones_like(tokens.proximal)
     ratios = ratio(rows.spread(tokens.proximal), rows.spread(tokens.behaviour), rows.mask, correction.level)
@@ -130,14 +131,14 @@ def sft_loss(logprobs: Tensor, weights: Tensor, denominator: float) -> tuple[Ten
 
 
 def off_policy_metrics(logprobs: Tensor, entropy: Tensor, behaviour_logprobs: Tensor) -> Metrics:
-    """How far the policy is from the one that sampled: k3 KL(behaviour, policy), and entropy, in nats."""
+    """Divergence of the policy from the one that sampled: k3 of KL(behaviour, policy), and entropy, in nats."""
     log_ratio = logprobs.detach() - behaviour_logprobs
     return Metrics(logprobs.numel(), {"approx_kl": k3(log_ratio).sum(), "entropy": entropy.detach().sum()})
 
 
 def engine_difference(logprobs: Tensor, behaviour_logprobs: Tensor, high: float) -> Metrics:
-    """How far the learner is from the engine, before any step: mean and largest difference of log-probs, and what
-    `rlhf.trainer.losses.off_policy.mismatch` measures."""
+    """Difference between learner and engine before any step: mean and largest difference of log-probs, and the metrics
+    of `rlhf.trainer.losses.off_policy.mismatch`."""
     difference = (logprobs - behaviour_logprobs).abs()
     seen = mismatch(logprobs, behaviour_logprobs, torch.ones_like(logprobs, dtype=torch.bool), high)
     sums = {"logprob_difference": difference.sum(), **seen.sums}

@@ -24,8 +24,8 @@ from rlhf.trainer.losses.kl import k1, k3
 from rlhf.trainer.losses.metrics import Metrics, largest
 
 Level = Literal["token", "sequence", "geometric"]
-"""`token`: each token's ratio. `sequence`: the product of the row's, unbiased and of a variance that grows with its
-length. `geometric`: their geometric mean, comparable between lengths."""
+"""`token`: each token's ratio. `sequence`: the product over the row, unbiased, with a variance that grows with its
+length. `geometric`: the geometric mean over the row, comparable between lengths."""
 
 
 def ratio(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, mask: Tensor, level: Level) -> Tensor:
@@ -39,32 +39,33 @@ def ratio(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, mask: Tensor, l
 
 
 def truncated(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -> Tensor:
-    """Weights held in `[low, high]`. A lower bound makes no estimate better and is 0 unless asked for."""
+    """Weights clipped to `[low, high]`. A lower bound improves no estimate and is 0 by default."""
     return ratios.clamp(low, high)
 
 
 def within_bounds(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -> Tensor:
-    """`bool`: ratios in `[low, high]`. As a factor it rejects; the denominator of the loss stays what it was."""
+    """`bool`: whether ratios are in `[low, high]`. As a factor it rejects tokens; the denominator of the loss is
+    unchanged."""
     return (ratios >= low) & (ratios <= high)
 
 
 def masked_ratios(ratios: Tensor, *, low: float = 0.0, high: float = math.inf) -> Tensor:
-    """Ratios in `[low, high]` as they are, 0 elsewhere (also an infinite one)."""
+    """Ratios in `[low, high]` unchanged, 0 elsewhere (also for an infinite one)."""
     return zeroed(ratios, within_bounds(ratios, low=low, high=high))
 
 
 def corrected(per_token: Tensor, importance: Tensor) -> Tensor:
-    """Losses of tokens by their bounded weights, proximal over behaviour policy. With PPO it is decoupled PPO (arXiv
+    """Losses of tokens times their bounded weights, proximal over behaviour policy. With PPO it is decoupled PPO (arXiv
     2110.00641, 2505.24298): the ratio is to the proximal policy. A rejected token has weight 0 and still counts in the
-    denominator, so rejecting tokens never makes others louder."""
+    denominator, so rejecting tokens never increases the weight of others."""
     # A product with a weight of 0 would keep what is infinite: a dropped token is dropped.
     return torch.where(importance > 0, per_token * importance, 0.0)
 
 
 def mismatch(proximal_logprobs: Tensor, behaviour_logprobs: Tensor, mask: Tensor, high: float) -> Metrics:
-    """How far the learner is from the engine, on the engine's samples, `[B, T]`: k1 and k3 estimates of KL(behaviour,
-    proximal), the largest difference of log-probs, the tokens whose ratio is above `high`; and the sums of weights and
-    of their squares, from which the effective sample size of any number of pieces follows."""
+    """Difference between learner and engine on the engine's samples, `[B, T]`: k1 and k3 estimates of KL(behaviour,
+    proximal), the largest difference of log-probs, the number of tokens whose ratio is above `high`; and the sums of
+    weights and of their squares, from which the effective sample size of any number of parts follows."""
     log_ratio = (proximal_logprobs.detach() - behaviour_logprobs)[mask]
     weights = torch.exp(log_ratio)
     bounded = weights.clamp(max=high)

@@ -1,7 +1,8 @@
 """Policy losses: `Actions` in, `(loss of every token [B, T], metrics)` out.
 
-No log-ratio is clamped before `exp`, as in the papers: a clamp would silently cut the gradient of the very tokens that
-are worst off. A ratio that overflows makes the loss infinite, and a loss that is no number ends the run by name.
+As in the papers, no log-ratio is clamped before `exp`: a clamp would silently remove the gradient of exactly those
+tokens that deviate most. A ratio that overflows makes the loss infinite, and an infinite or NaN loss ends the run with
+a named error.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rlhf.trainer.losses.metrics import Metrics, largest
 
 
 def policy_gradient(actions: Actions) -> tuple[Tensor, Metrics]:
-    """`-A log pi` (REINFORCE, Williams 1992): right only for the policy that sampled."""
+    """`-A log pi` (REINFORCE, Williams 1992): correct only for samples of the current policy."""
     return -actions.advantages * actions.logprobs, Metrics(int(actions.mask.sum()))
 
 
@@ -24,7 +25,7 @@ def ppo(
     """PPO's clipped surrogate (arXiv 1707.06347), `-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)`.
 
     Two bounds: clip-higher (DAPO, arXiv 2503.14476). `dual_clip` `c > 1` caps the loss of a token of negative advantage
-    at `-c A` (arXiv 1912.09729), which bounds what one token that became likelier can do.
+    at `-c A` (arXiv 1912.09729), which bounds the effect of a single token whose probability increased.
     """
     ratio = torch.exp(actions.log_ratio)
     return clipped(ratio, actions.advantages, clip_low, clip_high, dual_clip), clip_metrics(
@@ -33,11 +34,11 @@ def ppo(
 
 
 def gspo(actions: Actions, *, clip_low: float, clip_high: float) -> tuple[Tensor, Metrics]:
-    """PPO with one ratio a sequence, the geometric mean of its tokens' ratios (arXiv 2507.18071).
+    """PPO with one ratio per sequence, the geometric mean of its tokens' ratios (arXiv 2507.18071).
 
-    In the paper's GSPO-token form: the value is the sequence's, the gradient reaches a token through its own log-prob
-    and its own advantage. With one advantage a sequence it is GSPO to the digit; with an advantage a token (PPO with a
-    critic, process rewards) the credit stays with the token that earned it.
+    In the paper's GSPO-token form: the value is the sequence's, and the gradient reaches a token through its own
+    log-prob and its own advantage. With one advantage per sequence it equals GSPO exactly; with an advantage per token
+    (PPO with a critic, process rewards) each token keeps its own credit.
     """
     sequence = row_mean(actions.log_ratio, actions.mask).detach()
     ratio = torch.exp(sequence + actions.logprobs - actions.logprobs.detach())
@@ -45,9 +46,10 @@ def gspo(actions: Actions, *, clip_low: float, clip_high: float) -> tuple[Tensor
 
 
 def cispo(actions: Actions, *, clip_low: float, clip_high: float) -> tuple[Tensor, Metrics]:
-    """REINFORCE weighted by the clipped ratio, held constant: `-sg(clip(r)) A log pi` (arXiv 2506.13585).
+    """REINFORCE weighted by the clipped ratio without gradient: `-sg(clip(r)) A log pi` (arXiv 2506.13585).
 
-    No token loses its gradient, unlike PPO. Bounds are relative as everywhere, `[1 - clip_low, 1 + clip_high]`.
+    No token loses its gradient, unlike PPO. Bounds are relative as in the other losses, `[1 - clip_low, 1 +
+    clip_high]`.
     """
     ratio = torch.exp(actions.log_ratio.detach())
     weight = ratio.clamp(1 - clip_low, 1 + clip_high)
@@ -60,7 +62,8 @@ def cispo(actions: Actions, *, clip_low: float, clip_high: float) -> tuple[Tenso
 
 
 def sapo(actions: Actions, *, temperature_positive: float, temperature_negative: float) -> tuple[Tensor, Metrics]:
-    """A soft gate instead of the clip: `-(4 / t) sigmoid(t (r - 1)) A`, `t` by the sign of A (arXiv 2511.20347)."""
+    """A soft gate in place of the clip: `-(4 / t) sigmoid(t (r - 1)) A`, with `t` chosen by the sign of A (arXiv
+    2511.20347)."""
     ratio = torch.exp(actions.log_ratio)
     positive, negative = (torch.full_like(ratio, t) for t in (temperature_positive, temperature_negative))
     temperature = torch.where(actions.advantages > 0, positive, negative)
@@ -84,7 +87,8 @@ def clipped(
 def clip_metrics(
     ratio: Tensor, actions: Actions, clip_low: float, clip_high: float, dual_clip: float | None = None
 ) -> Metrics:
-    """Tokens whose gradient the clip takes away, on either side, and by the dual clip; and the largest ratio."""
+    """The number of tokens whose gradient is removed by the clip, on either side, and by the dual clip; and the largest
+    ratio."""
     negative, positive = actions.mask & (actions.advantages < 0), actions.mask & (actions.advantages > 0)
     sums = {
         "clip_fraction_low": (negative & (ratio < 1 - clip_low)).float().sum(),

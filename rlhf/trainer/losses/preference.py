@@ -1,4 +1,4 @@
-"""Losses on preferences: log-probs or rewards of whole answers in, the loss of every pair or answer out.
+"""Preference losses: log-probs or rewards of whole answers in, the loss of every pair or answer out.
 
 `chosen` and `rejected` are float `[N]`: log-probs of an answer summed over its tokens, or a reward model's scores.
 """
@@ -25,11 +25,11 @@ class Pairs:
 
     @property
     def margin(self) -> Tensor:
-        """How much more than the reference the policy prefers the chosen answer, `[N]` in nats."""
+        """The policy's log-ratio of the chosen over the rejected answer minus the reference's, `[N]` in nats."""
         return (self.chosen - self.reference_chosen) - (self.rejected - self.reference_rejected)
 
     def per_token(self, chosen_tokens: Tensor, rejected_tokens: Tensor) -> Pairs:
-        """The same pairs by the mean instead of the sum over an answer's tokens."""
+        """The same pairs with the mean instead of the sum over an answer's tokens."""
         return Pairs(
             self.chosen / chosen_tokens,
             self.rejected / rejected_tokens,
@@ -39,30 +39,30 @@ class Pairs:
 
 
 def implicit_reward(logprobs: Tensor, reference_logprobs: Tensor, beta: float) -> Tensor:
-    """The reward that a policy trained with `beta` stands for, `beta log(policy / reference)`, without gradient."""
+    """The implicit reward of a policy trained with `beta`, `beta log(policy / reference)`, without gradient."""
     return beta * (logprobs - reference_logprobs).detach()
 
 
 def dpo(pairs: Pairs, beta: float, label_smoothing: float = 0.0) -> Tensor:
     """`-log sigmoid(beta h)` of the margin h (arXiv 2305.18290), `[N]`.
 
-    `label_smoothing` is the probability that a label is wrong: the loss is the mixture of both orders (cDPO), which
-    stays bounded below, unlike the rescaled unbiased form (arXiv 2403.00409).
+    `label_smoothing` is the probability that a label is wrong: the loss is the mixture over both orders (cDPO), which
+    is bounded below, unlike the rescaled unbiased form (arXiv 2403.00409).
     """
     logit = beta * pairs.margin
     return -(1 - label_smoothing) * logsigmoid(logit) - label_smoothing * logsigmoid(-logit)
 
 
 def ipo(pairs: Pairs, beta: float) -> Tensor:
-    """`(h - 1 / (2 beta))²` of the margin h (arXiv 2310.12036), `[N]`: a distance to reach, not to exceed.
+    """`(h - 1 / (2 beta))²` of the margin h (arXiv 2310.12036), `[N]`: a target margin, not to be exceeded.
 
-    That distance is fixed while a sum of log-probs grows with the answer, so train on `pairs.per_token(…)`.
+    The target is fixed while a sum of log-probs grows with the answer, so train on `pairs.per_token(…)`.
     """
     return (pairs.margin - 1 / (2 * beta)).square()
 
 
 def divergence(logprobs: Tensor, reference_logprobs: Tensor) -> Metrics:
-    """The log-ratios of answers `[N]`, policy over reference: what their mean over all ranks is, KTO's baseline needs
+    """The log-ratios of answers `[N]`, policy over reference; KTO's baseline is computed from their mean over all ranks
     (`rlhf.trainer.pairs.kto_baseline`)."""
     return Metrics(len(logprobs), {"log_ratio": (logprobs - reference_logprobs).detach().sum()})
 
@@ -77,17 +77,17 @@ def kto(
     desirable_weight: float = 1.0,
     undesirable_weight: float = 1.0,
 ) -> Tensor:
-    """Losses of answers that are desirable (`bool [N]`) or not, without pairs (arXiv 2402.01306), `[N]`:
-    `weight (1 - sigmoid(±beta (log ratio - baseline)))`."""
+    """Losses of single answers, each desirable or not (`bool [N]`), without pairs (arXiv 2402.01306), `[N]`: `weight (1
+    - sigmoid(±beta (log ratio - baseline)))`."""
     gain = beta * (logprobs - reference_logprobs - baseline)
     wanted = desirable_weight * torch.sigmoid(-gain)
     return torch.where(desirable, wanted, undesirable_weight * torch.sigmoid(gain))
 
 
-def bradley_terry(chosen: Tensor, rejected: Tensor, margin: Tensor | float = 0.0, centring: float = 0.0) -> Tensor:
+def bradley_terry(chosen: Tensor, rejected: Tensor, margin: Tensor | float = 0.0, centering: float = 0.0) -> Tensor:
     """`-log sigmoid(c - r - margin)` of a reward model's scores (arXiv 2203.02155), `[N]`.
 
-    `margin` asks for more where the preference is strong (arXiv 2307.09288); `centring` times `(c + r)²` holds scores
-    around 0, which the rest leaves free (arXiv 2312.09244).
+    `margin` requires a larger difference where the preference is strong (arXiv 2307.09288); `centering` times `(c +
+    r)²` keeps the scores around 0, which the rest leaves undetermined (arXiv 2312.09244).
     """
-    return -logsigmoid(chosen - rejected - margin) + centring * (chosen + rejected).square()
+    return -logsigmoid(chosen - rejected - margin) + centering * (chosen + rejected).square()

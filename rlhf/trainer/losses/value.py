@@ -1,4 +1,4 @@
-"""What a critic learns by."""
+"""The loss of the critic."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rlhf.trainer.losses.actions import zeroed
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, clip: float | None = None) -> Tensor:
     """`(v - R)² / 2` of every token, `[B, T]`; 0 where `mask` `bool [B, T]` is false.
 
-    With `clip` the larger of that and of the loss of `v` held within `clip` of `old_values` (PPO's code, arXiv
-    1707.06347; see also 2005.12729), so that a critic moves no farther in one update either.
+    With `clip`, the maximum of that and of the loss of `v` clipped to within `clip` of `old_values` (PPO's code, arXiv
+    1707.06347; see also 2005.12729), so that one update cannot move the critic farther than that.
     """
     values, old_values, returns = (zeroed(given, mask) for given in (values, old_values, returns))
     plain = (values - returns).square()

@@ -24,7 +24,7 @@ from rlhf.env.hosting.isolation import Deadlines
 from rlhf.env.opponents.chat import ChatOpponent, ChatSettings
 from rlhf.errors import DeadlinePassed, EnvironmentFailed, OpponentFailed, RlhfError
 from rlhf.http.client import HttpClient
-from rlhf.http.config import CassetteConfig, HttpConfig
+from rlhf.http.config import HttpConfig, RecordingConfig
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.reward import make_reward
 from rlhf.runs.jsonl import JsonlWriter
@@ -39,7 +39,7 @@ from tests.reward.asked import TASK, replies
 
 SECONDS = 3.0
 """What a client is given for one question."""
-ONCE = {"attempts": 1, "opens_after": 10_000}
+ONCE = {"attempts": 1, "failure_threshold": 10_000}
 Heard = dict[str, Any]
 
 
@@ -72,7 +72,7 @@ class AskedReward:
 
 
 def asked_reward(shape: str) -> Callable[[str], Asker]:
-    return lambda url: AskedReward("remote", remote={"url": url, "shape": shape})
+    return lambda url: AskedReward("remote", remote={"url": url, "api": shape})
 
 
 def asked_judge(mode: str) -> Callable[[str], Asker]:
@@ -245,11 +245,11 @@ async def test_what_is_compressed_does_not_unfold(content: bytes) -> None:
 
 
 async def test_a_recorder_unfolds_nothing_either(tmp_path: Path) -> None:
-    cassette = tmp_path / "cassette.jsonl"
+    recording = tmp_path / "recording.jsonl"
     with answering(saying(ok(BOMBS, "content-encoding: gzip, gzip"))) as url:
         for mode in ("record", "replay"):
-            settings = CassetteConfig(path=str(cassette), mode=mode)  # type: ignore[arg-type]
-            asking = HttpClient(url, HttpConfig(**ONCE), timeout_seconds=5, cassette=settings)  # type: ignore[arg-type]
+            settings = RecordingConfig(path=str(recording), mode=mode)  # type: ignore[arg-type]
+            asking = HttpClient(url, HttpConfig(**ONCE), timeout_seconds=5, recording=settings)  # type: ignore[arg-type]
             with pytest.raises(RlhfError, match="protocol: the answer is compressed"):
                 await asking.get("/")
             await asking.close()

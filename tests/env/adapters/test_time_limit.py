@@ -7,10 +7,10 @@ import pytest
 
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.reward.environment import summed
-from rlhf.trainer.batch import build_batch
+from rlhf.trainer.algorithms.credit import with_advantages
+from rlhf.trainer.batching.batch import build_batch
+from rlhf.trainer.batching.forward_outputs import ForwardOutputs
 from rlhf.trainer.config import TrainerConfig
-from rlhf.trainer.credit import with_advantages
-from rlhf.trainer.forward_outputs import ForwardOutputs
 from rlhf.types import EpisodeStatus, Group, Sample, Scored, Task, Ticket, Trajectory
 from tests.env.hosted import hosted
 from tests.rollout.playing import ScriptedEngine, play_alone, policy, rules
@@ -45,7 +45,7 @@ def targets(played: Trajectory) -> np.ndarray:
     trainer = TrainerConfig(advantage={"estimator": "gae", "gamma": 1.0, "lam": 1.0}, critic={})
     batch = build_batch([group])
     scores = ForwardOutputs(values=np.zeros(batch.tokens, np.float32), last_values=np.array([WORTH], np.float32))
-    filled, _ = with_advantages(batch, [group], scores, trainer, 0.0, 64)
+    filled, _ = with_advantages(batch, scores, trainer, 0.0, 64)
     (returns,) = filled.per_sample(filled.per_token.returns)
     return returns
 

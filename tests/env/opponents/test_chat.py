@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from recipes.tasks.tictactoe import TicTacToeEnvironment, free
 from rlhf.env.config import EnvironmentConfig
 from rlhf.env.opponents.chat import ChatOpponent, ChatSettings
-from rlhf.env.tictactoe import TicTacToeEnvironment, free
 from rlhf.errors import ConfigError, OpponentFailed
 from rlhf.types import Message, Observation, Task
 from tests.servers import DROP, HANG, Asked, Reply, nobody, scripted

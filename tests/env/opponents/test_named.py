@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from recipes.tasks.tictactoe import at_random
 from rlhf.env.opponents.named import Setting, opponent_of
-from rlhf.env.tictactoe import at_random
 from rlhf.errors import ConfigError
 from rlhf.types import Task
 
@@ -28,7 +28,7 @@ def test_without_an_opponent_the_policy_plays_itself(setting: Setting) -> None:
     assert opponent_of(setting, KNOWN) is None
 
 
-@pytest.mark.parametrize("setting", ["random", "rlhf.env.tictactoe:at_random"])
+@pytest.mark.parametrize("setting", ["random", "recipes.tasks.tictactoe:at_random"])
 def test_a_function_is_named_by_the_game_or_by_its_module(setting: str) -> None:
     assert replies(setting, "x3o") == ["3"]
     assert replies(setting, *["123456789"] * 9, seed=1) == replies(setting, *["123456789"] * 9, seed=1)

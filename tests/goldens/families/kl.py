@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from rlhf.trainer.kl_control import AdaptiveKL
+from rlhf.trainer.algorithms.kl_control import AdaptiveKL
 from rlhf.trainer.losses.kl import ESTIMATORS, kl_penalty
 from tests.goldens.records import Answer, Record
 from tests.goldens.tensors import gradient, leaf, numbers, tensor

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rlhf.trainer.advantages import overlong_penalty
-from rlhf.trainer.packing import Row, deal, pack_rows
+from rlhf.trainer.batching.packing import Row, deal, pack_rows
 from tests.goldens.records import Answer, Record
 
 

@@ -12,7 +12,7 @@ from rlhf.rollout.endpoint.capture import Replied
 from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.rollout.endpoint.sessions import AgentSession
 from rlhf.rollout.tool_calls import hermes
-from rlhf.trainer.batch import build_batch
+from rlhf.trainer.batching.batch import build_batch
 from rlhf.types import Group, Message, Sample, Sampling, Scored, Ticket, TokenKind, Tool, Trajectory
 from tests.rollout.playing import TASK, ScriptedEngine, policy
 

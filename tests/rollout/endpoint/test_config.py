@@ -10,12 +10,13 @@ from rlhf.errors import ConfigError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.preflight import check_agent
 from rlhf.recipe.schema import Recipe
+from tests.small_tasks import sorting
 
 AGENT = {"program": "tests.rollout.endpoint.agents:twice"}
 
 
 def recipe(**parts: Any) -> Recipe:
-    sections = {"model": {"tiny": {}}, "data": {"train": {"sorting": {}}}, "agent": AGENT} | parts
+    sections = {"model": {"tiny": {}}, "data": {"train": sorting()}, "agent": AGENT} | parts
     return recipe_from(sections).recipe
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from rlhf.trainer.kl_control import AdaptiveKL, FixedKL
+from rlhf.trainer.algorithms.kl_control import AdaptiveKL, FixedKL
 from rlhf.trainer.losses.kl import kl_penalty
 from tests.trainer.losses.made import MASK, NEW, REFERENCE, assert_equal, table
 

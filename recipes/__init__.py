@@ -1,0 +1,1 @@
+"""Recipes, and the code of their own that they name as `recipes.…:function`."""

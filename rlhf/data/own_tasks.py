@@ -1,0 +1,84 @@
+"""Tasks that a function of the user's makes, looked at one by one: nothing is trained on what is no task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, TypeVar
+
+from rlhf.cluster.attempt import Raised, attempt
+from rlhf.config import load_bound
+from rlhf.data.config import DatasetConfig
+from rlhf.data.preference import PairSet, pair_from_task, pair_set
+from rlhf.data.rows import column_of, short_value
+from rlhf.errors import DataError
+from rlhf.types import Message, Task
+
+T = TypeVar("T")
+END = object()
+MOST = 1 << 22
+"""Tasks of one set, which are held in memory; a function that gives more may never end."""
+
+
+def check_tasks(config: DatasetConfig, key: str) -> None:
+    """The function is there and takes the recipe's arguments; it is not called. Raises `ConfigError`."""
+    load_bound(str(config.tasks), f"{key}.tasks", config.arguments, given=0)
+
+
+def own_tasks(config: DatasetConfig) -> list[Task]:
+    """What the function makes, the first `config.limit` of it.
+
+    Raises `ConfigError` for a function that cannot be called with its arguments, and `DataError` for what is no task,
+    for no end of tasks, for none, and for a function that raises, at whichever task.
+    """
+    name = str(config.tasks)
+    made = _made(name, load_bound(name, "tasks", config.arguments, given=0))
+    if not isinstance(made, Iterable) or isinstance(made, str | Mapping):
+        raise DataError(f"{name} returned {short_value(made)}; it must return tasks, any iterable of rlhf.types.Task")
+    tasks = list(islice(_checked(made, config, name), config.limit or MOST + 1))
+    if not tasks:
+        raise DataError(f"{name} made no task; it must make at least one")
+    if config.limit is None and len(tasks) > MOST:
+        raise DataError(f"{name} made more than {MOST:,} tasks; let it end, or give limit")
+    return tasks
+
+
+def own_pairs(config: DatasetConfig) -> PairSet:
+    """The two replies in the rows of those tasks. Raises as `own_tasks` does, and when none makes a pair."""
+    name = str(config.tasks)
+    found = (pair_from_task(config, task, _place(name, place)) for place, task in enumerate(own_tasks(config)))
+    return pair_set(found, name)
+
+
+def _checked(made: Iterable[Any], config: DatasetConfig, name: str) -> Iterator[Task]:
+    tasks, place = _made(name, lambda: iter(made)), 0
+    while (task := _made(name, lambda: next(tasks, END))) is not END:
+        where, place = _place(name, place), place + 1
+        if not isinstance(task, Task):
+            raise DataError(f"{where} is {short_value(task)}; it must be an rlhf.types.Task")
+        if wrong := _wrong_part(task):
+            raise DataError(f"{where}: {wrong}")
+        if config.response_column:
+            column_of(task.row, config.response_column, "response_column", where)
+        yield task
+
+
+def _made(name: str, work: Callable[[], T]) -> T:
+    outcome = attempt(work)
+    if isinstance(outcome, Raised):
+        raise DataError(f"{name} failed: {type(outcome.error).__name__}: {outcome.error}") from outcome.error
+    return outcome
+
+
+def _wrong_part(task: Task) -> str:
+    """What is not as `Task` declares it; empty where all is."""
+    messages = task.messages
+    if not isinstance(messages, tuple) or not all(isinstance(one, Message) for one in messages):
+        return f"messages is {short_value(messages)}; it must be a tuple of rlhf.types.Message"
+    if not isinstance(task.id, str) or not isinstance(task.answer, str | None):
+        return f"id and answer must be text, they are {short_value(task.id)} and {short_value(task.answer)}"
+    return "" if isinstance(task.row, Mapping) else f"row is {short_value(task.row)}; it must be a mapping"
+
+
+def _place(name: str, place: int) -> str:
+    return f"task {place + 1} of {name}"

@@ -1,0 +1,119 @@
+"""Start environments as their config says: in this process, on servers that the run starts, or on existing servers."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+
+from rlhf.cluster.handle import WorkerHandle
+from rlhf.cluster.worker import Cluster
+from rlhf.env.client.pool import EnvironmentPool
+from rlhf.env.client.remote import Address, Patience
+from rlhf.env.config import ENVIRONMENT, EnvironmentConfig
+from rlhf.env.hosting.here import HostedEnvironments
+from rlhf.env.hosting.isolation import START_SECONDS, Deadlines, Factory
+from rlhf.env.hosting.kinds import isolation_of
+from rlhf.env.recording import RecordedEnvironments, ReplayedEnvironments
+from rlhf.env.server.worker import EnvironmentServer, WorkerSettings
+from rlhf.errors import ConfigError, EnvironmentFailed
+from rlhf.http.binding import token_from
+from rlhf.http.config import check_recording
+from rlhf.protocols import Environments
+
+
+@asynccontextmanager
+async def started_environments(
+    config: EnvironmentConfig, cluster: Cluster, *, alone: bool
+) -> AsyncIterator[Environments]:
+    """The source of environments: the only place that makes them, and stops what they need. Raises `UserError`.
+
+    With `alone` the whole cluster is on this machine.
+    """
+    if (recording := config.recording) is None:
+        async with live_environments(config, cluster, alone=alone) as environments:
+            yield environments
+        return
+    check_recording(recording)
+    if config.is_replayed:
+        yield ReplayedEnvironments(recording.file)
+        return
+    async with live_environments(config, cluster, alone=alone) as environments:
+        with closing(RecordedEnvironments(environments, recording.file)) as recorded:
+            yield recorded
+
+
+@asynccontextmanager
+async def live_environments(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> AsyncIterator[Environments]:
+    """Environments without recording. Raises `ConfigError`."""
+    if config.urls:
+        yield await joined_servers(config)
+    elif config.servers:
+        yield await started_servers(config, cluster, alone=alone)
+    else:
+        async with hosted_here(config) as environments:
+            yield environments
+
+
+async def joined_servers(config: EnvironmentConfig) -> Environments:
+    """The servers that the recipe names, once all of them answer. Raises `ConfigError`."""
+    token = token_from(config.token_env)
+    return await connect_servers(
+        [Address(url=url, token=token) for url in config.urls], config, "environment.urls names"
+    )
+
+
+async def started_servers(config: EnvironmentConfig, cluster: Cluster, *, alone: bool) -> Environments:
+    """Servers in workers of the run's cluster, which end with it; access needs a token that only this run knows.
+
+    Raises `ConfigError`, and `WorkerDied` for a server that does not start.
+    """
+    settings = WorkerSettings(
+        factory=factory_of(config),
+        isolation=config.isolation,
+        deadlines=deadlines_of(config),
+        max_sessions=config.sessions_per_server,
+        token=secrets.token_hex(32),
+    )
+    workers = await cluster.spawn(ENVIRONMENT, lambda index: {"loopback": alone})
+    seconds = START_SECONDS + config.start_timeout_seconds
+    handles = [WorkerHandle[EnvironmentServer](worker) for worker in workers]
+    urls = await asyncio.gather(
+        *(handle.call(lambda server: server.start(settings), timeout_seconds=seconds) for handle in handles)
+    )
+    addresses = [Address(url=url, token=settings.token) for url in urls]
+    return await connect_servers(addresses, config, "environment.servers are of")
+
+
+async def connect_servers(addresses: Sequence[Address], config: EnvironmentConfig, told: str) -> Environments:
+    """Connect to servers, once all of them answer. Raises `ConfigError`, whose message begins with `told`."""
+    try:
+        return await EnvironmentPool.connect(addresses, Patience(deadlines=deadlines_of(config)))
+    except EnvironmentFailed as error:
+        raise ConfigError(f"{told} {config.shown}: {error.detail}") from error
+
+
+@asynccontextmanager
+async def hosted_here(config: EnvironmentConfig) -> AsyncIterator[Environments]:
+    """The environment in threads of this process, or in separate processes. Raises `ConfigError`."""
+    isolation = isolation_of(config.isolation, factory_of(config), deadlines_of(config), config.max_sessions)
+    try:
+        await isolation.start()
+        yield HostedEnvironments(
+            isolation, max_sessions=config.max_sessions, place_seconds=config.start_timeout_seconds
+        )
+    finally:
+        await isolation.stop()
+
+
+def factory_of(config: EnvironmentConfig) -> Factory:
+    return Factory(name=str(config.environment), arguments=config.arguments, variables=config.variables)
+
+
+def deadlines_of(config: EnvironmentConfig) -> Deadlines:
+    return Deadlines(
+        open_seconds=config.start_timeout_seconds,
+        reset_seconds=config.turn_timeout_seconds,
+        step_seconds=config.turn_timeout_seconds,
+    )

@@ -1,0 +1,78 @@
+"""Extract the code from a reply: its last fenced Python block. Linear in the length of the reply."""
+
+from __future__ import annotations
+
+import re
+
+FENCES = ("```", "~~~")
+MOST_QUOTES = 9
+WITHIN = re.compile(r"[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]+|>)*")
+"""What stands before each line of a block that is quoted, in a list or indented."""
+TOKEN = re.compile(r"\\.|`{3,}|~{3,}|\"\"\"|'''|[\"'#]")
+"""What matters to where a block of Python ends. A line is read from its start, so that no state of the lines before
+moves where a token begins."""
+
+
+def code_of(response: str) -> str:
+    """The last Python block in a reply; the whole reply where it has none."""
+    lines = response.split("\n")
+    code, at = response, 0
+    while at < len(lines):
+        at += 1
+        if fence := _opened(lines[at - 1]):
+            end, before = _end(lines, at, fence)
+            code = "\n".join(_taken_out([*lines[at:end], *before], lines[at - 1].rpartition(fence)[0]))
+            at = end  # the line may open the next block
+    return code
+
+
+def _opened(line: str) -> str:
+    """The fence that a line ends with and that opens a block of Python; empty where there is none."""
+    for kind in FENCES:
+        before, fence, language = line.rpartition(kind)
+        if fence and language.strip().lower().startswith("py") and "`" not in language:
+            return fence + kind[0] * (len(before) - len(before.rstrip(kind[0])))
+    return ""
+
+
+def _taken_out(lines: list[str], before: str) -> list[str]:
+    """The lines of a block without what stands before each of them, where nothing else stands before its fence."""
+    within = WITHIN.match(before)
+    quotes = before.count(">")
+    if not within or within[0] != before or quotes > MOST_QUOTES:
+        return lines
+    return [_without(line, quotes, len(before.rpartition(">")[2])) for line in lines]
+
+
+def _without(line: str, quotes: int, blanks: int) -> str:
+    for _ in range(quotes):
+        line = line.lstrip(" ").removeprefix(">")
+    return line[min(blanks, len(line) - len(line.lstrip())) :]
+
+
+def _end(lines: list[str], start: int, fence: str) -> tuple[int, list[str]]:
+    """The line of the fence that closes a block, and what stands before the fence there.
+
+    A fence within a string or comment closes nothing. Where all possible closing fences are within a string, that
+    string is unterminated, and the first fence at the start of a line closes the block. There are two kinds of
+    multi-line strings, and after an unterminated one no other of its kind begins: at most three blocks are scanned to
+    the end of the reply.
+    """
+    quote, first = "", len(lines)
+    for at in range(start, len(lines)):
+        line = lines[at]
+        if first == len(lines) and line.lstrip().startswith(fence[:3]):
+            first = at
+        for token in TOKEN.finditer(line):
+            found = token[0]
+            if quote:
+                quote = "" if found == quote else quote
+            elif found.startswith(FENCES):
+                if found.startswith(fence):
+                    return at, [line[: token.start()]]
+            elif found == "#":
+                break
+            elif not found.startswith("\\"):
+                quote = found
+        quote = quote if len(quote) == len('"""') else ""  # other strings end with their line
+    return first, [""] * (first < len(lines))

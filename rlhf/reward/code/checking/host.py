@@ -1,0 +1,203 @@
+"""The process of the untrusted code. Its answers are not trusted: it knows neither the tests nor the expected
+results."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import operator
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from rlhf.reward.code.checking.values import (
+    MOST_BYTES,
+    Met,
+    apply_changes,
+    changed_values,
+    exception,
+    exception_value,
+    items_of,
+    pack_value,
+    plain_value,
+    unpack_value,
+)
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "call": lambda function, /, *arguments, **named: function(*arguments, **named),
+    "attribute": getattr,
+    "item": operator.getitem,
+    "length": len,
+    "iterate": iter,
+    "contains": operator.contains,
+    "reversed": reversed,
+}
+"""Operations that may be requested on an object, which is their first argument."""
+SOURCES = {"run": "solution.py", "test": "test.py"}
+MOST_DESCRIPTORS = 4096
+PYTHONS_RECURSION = 1000
+FIRST_USER, USERS = 50_000, 15_000
+
+
+class ObjectServer:
+    """Answers each request, a number and a line of JSON, with one line under its number. Objects are known by their
+    number, and so are functions of the test."""
+
+    def __init__(self, requests: int, answers: int) -> None:
+        self._requests, self._answers = os.fdopen(requests, "r"), os.fdopen(answers, "w")
+        self._objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        self._of_test: dict[int, Any] = {}
+        self._numbers_of_test: dict[int, int] = {}
+        self._one_at_a_time = threading.Lock()
+        self._request = ""
+        self._waiting: list[str] = []
+        solution = sys.modules["solution"] = ModuleType("solution")
+        self._names = solution.__dict__
+        self._names["__file__"] = os.path.join(os.getcwd(), "solution.py")
+
+    def serve(self) -> None:
+        """Carry out requests until nobody asks."""
+        while line := (self._waiting.pop(0) if self._waiting else self._requests.readline()):
+            self._request, _, asked = line.partition(" ")
+            answer = self._answer(json.loads(asked))
+            with self._one_at_a_time:  # a thread of the code may still call a function of the test
+                self._send(answer)
+                self._request = ""
+
+    def _answer(self, request: dict[str, Any]) -> str:
+        do, met, before = request["do"], Met(), []
+        if do == "name":
+            return self._named(request["name"])
+        try:
+            if do in ("run", "test"):
+                exec(compile(request["code"], SOURCES[do], "exec", dont_inherit=True), self._names)
+                return "{}"
+            arguments, named = (unpack_value(request[given], self._find, met) for given in ("arguments", "named"))
+            before = [items_of(value) for value in met.values]
+            result = next(arguments[0]) if do == "next" else OPERATIONS[do](*arguments, **named)
+        except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
+            end = {"end": True} if do == "next" and type(error) is StopIteration else exception_value(error)
+            return self._line(lambda: end | {"changed": changed_values(before, self._keep, met)})
+        return self._line(
+            lambda: {"result": self._pack(result, met), "changed": changed_values(before, self._keep, met)}
+        )
+
+    def _named(self, name: str) -> str:
+        if name not in self._names or isinstance(self._names[name], ModuleType):
+            return '{"missing": true}'
+        return self._line(lambda: {"result": self._pack(self._names[name], Met()), "changed": []})
+
+    def _line(self, answer: Callable[[], dict[str, Any]]) -> str:
+        """An answer as sent. A value that cannot be sent is distinguished from exceptions, which tests may expect."""
+        try:
+            line = json.dumps(answer())
+        except BaseException as error:  # noqa: BLE001 - the code's objects take part in it
+            return json.dumps({"unfit": f"{type(error).__name__}: {exception_value(error)['text']}"})
+        return line if len(line) < MOST_BYTES else json.dumps({"unfit": f"it has more than {MOST_BYTES} bytes"})
+
+    def _send(self, line: str) -> None:
+        self._answers.write(f"{self._request} {line}\n")
+        self._answers.flush()
+
+    def _pack(self, value: Any, met: Met) -> Any:
+        return pack_value(value, self._keep, met)
+
+    def _keep(self, value: Any) -> Any:
+        if (number := self._numbers_of_test.get(id(value))) is not None:
+            return {"own": number}
+        if (simple := plain_value(value)) is not value:
+            return {"kin": self._pack(simple, Met())}
+        if (number := self._numbers.get(id(value))) is None:
+            number = self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
+        return {"function" if callable(value) else "object": number}
+
+    def _find(self, kind: str, known_by: Any) -> Any:
+        if kind == "object":
+            return self._objects[known_by]
+        if kind == "kin":
+            return known_by
+        number, *about = known_by
+        if number not in self._of_test:
+            value = _named(*about) if kind == "named" else self._function_of_the_test(number, *about)
+            self._of_test[number], self._numbers_of_test[id(value)] = value, number
+        return self._of_test[number]
+
+    def _function_of_the_test(self, number: int, name: str, doc: str | None) -> Callable[..., Any]:
+        def function(*arguments: Any, **named: Any) -> Any:
+            with self._one_at_a_time:
+                if not self._request:
+                    raise RuntimeError("a function of the test is called when the test asks for nothing")
+                return self._call(number, list(arguments), named)
+
+        function.__name__ = function.__qualname__ = name
+        function.__doc__ = doc
+        return function
+
+    def _call(self, number: int, arguments: list[Any], named: dict[str, Any]) -> Any:
+        met = Met()
+        packed = [self._pack(one, met) for one in arguments]
+        packed_named = {name: self._pack(one, met) for name, one in named.items()}
+        given = len(met.values)
+        self._send(json.dumps({"function": number, "arguments": packed, "named": packed_named}))
+        answer = self._said()
+        raised = exception(answer) if "raised" in answer else None
+        result = None if raised else unpack_value(answer["result"], self._find, met)
+        apply_changes(answer["changed"], self._find, met, given)
+        if raised:
+            raise raised
+        return result
+
+    def _said(self) -> dict[str, Any]:
+        """What a function of the test said. The test may have left its request meanwhile, and asked for something."""
+        while line := self._requests.readline():
+            said: dict[str, Any] = json.loads(line.partition(" ")[2])
+            if "do" not in said:
+                return said
+            self._waiting.append(line)
+        os._exit(0)
+
+
+def _named(module: str, name: str) -> Any:
+    return operator.attrgetter(name)(importlib.import_module(module))
+
+
+def be_host(requests: int, answers: int, user: int) -> None:
+    """Become the process of the code, as `user`, keeping only these two file descriptors. Never returns."""
+    try:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard in range(3):
+            os.dup2(nowhere, standard)
+        first, second = sorted((requests, answers))
+        for start, end in ((3, first), (first + 1, second), (second + 1, MOST_DESCRIPTORS)):
+            os.closerange(start, end)
+        if user == 0:
+            _leave_root()
+        else:
+            os.setresuid(user, user, user)
+        sys.setrecursionlimit(PYTHONS_RECURSION + _depth())
+        ObjectServer(requests, answers).serve()
+    finally:
+        os._exit(0)
+
+
+def _leave_root() -> None:
+    """Drop root in a sandbox that runs programs as root: the code must not be able to read the process of the tests."""
+    user = FIRST_USER + os.getpid() % USERS
+    with contextlib.suppress(OSError):  # mapped root only; the reward's start proves that the code reads nothing
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+
+
+def _depth() -> int:
+    """Depth of the call stack below the code, so that the code has the usual recursion limit."""
+    frame, depth = sys._getframe(), 3
+    while frame := frame.f_back:  # type: ignore[assignment]
+        depth += 1
+    return depth

@@ -1,0 +1,239 @@
+"""The process of the tests: it forks the process of the code, runs each test here, and prints one result line for each.
+
+Read from standard input, as JSON: `key`, `code`, `tests`, `trusting`, `names` (those that come from the code) and
+`setup` (what is run before the tests). A line is `signature index passed|failed detail`: whoever reads the lines cannot
+write others, since the key is in none of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import ctypes
+import hashlib
+import importlib
+import json
+import os
+import signal
+import sys
+from types import ModuleType
+from typing import Any
+
+from rlhf.reward.checking.host import be_host
+from rlhf.reward.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode, matched, type_of
+
+PR_SET_DUMPABLE = 4
+ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException")
+"""Python's error messages for unsupported operations, and for `except` with a class of the code."""
+NEVER_ASKED = "the test never asks the code for anything"
+TYPE, MATCHED = "_rlhf_type_of", "_rlhf_matched"
+UNWANTED = {"this", "antigravity"}
+"""Modules with side effects when imported."""
+
+
+def judge_main() -> None:
+    """Run the tests; always exits with code 0, unless the process is killed."""
+    link = parted()
+    asked = json.load(sys.stdin)
+    verdicts = closed_in()
+    tests = [ast.parse(test) for test in asked["tests"]]
+    names, refusal = prepared(link, asked, [*tests, ast.parse(asked["setup"])])
+    reach = Reach(tests)
+    for index, test in enumerate(tests):
+        complaint = refusal or why_test_fails(test, names, link, reach, trusting=asked["trusting"])
+        told = " ".join(f"{index} {'failed' if complaint else 'passed'} {complaint}".split())
+        line = told.encode("ascii", "backslashreplace").decode()
+        verdicts.write(f"{signature(asked['key'], line)} {line}\n".encode())
+    os._exit(0)
+
+
+def signature(key: str, line: str) -> str:
+    """What only those who know the key can write before a verdict; its index is in it, so none is that of another."""
+    return hashlib.blake2b(line.encode(errors="replace"), key=bytes.fromhex(key), digest_size=16).hexdigest()
+
+
+def parted() -> Link:
+    """Fork the process of the code, before this process reads anything secret: the child is a copy of this process.
+
+    Where the sandbox granted two users, real and effective, the code becomes the effective user, who owns these files,
+    and the tests the real one. In both cases the code cannot read this process's memory; with two users it also cannot
+    signal it.
+    """
+    libc = ctypes.CDLL(None)
+    of_tests, of_code, _ = os.getresuid()
+    (read_requests, requests), (answers, write_answers) = os.pipe(), os.pipe()
+    if os.fork() == 0:
+        be_host(read_requests, write_answers, of_code)
+    os.setresuid(of_tests, of_tests, of_tests)
+    libc.prctl(PR_SET_DUMPABLE, 0)  # a sandbox that refuses it fails the proof at the start of the reward
+    os.close(read_requests)
+    os.close(write_answers)
+    return Link(requests, answers)
+
+
+def closed_in() -> Any:
+    """Isolate the tests from the code's files and from the result stream, which this function returns."""
+    for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_IGN)
+    verdicts = os.fdopen(os.dup(1), "wb", buffering=0)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nowhere, standard)
+    folder = os.getcwd()
+    sys.path[:] = [path for path in sys.path if os.path.isabs(path) and not path.startswith(folder)]
+    os.chdir("/")
+    return verdicts
+
+
+class Names(dict[str, Any]):
+    """The names available to tests. Names of the code are looked up at each use, so tests see their current values;
+    names that the tests bind themselves take precedence."""
+
+    def __init__(self, link: Link, of_code: list[str], real: dict[str, Any]) -> None:
+        super().__init__(real, __name__="tests", __builtins__=builtins, **{TYPE: type_of, MATCHED: matched})
+        self._link, self._of_code = link, frozenset(of_code)
+        self._functions: dict[str, Any] = {}
+
+    def __missing__(self, name: str) -> Any:
+        if name not in self._of_code:
+            raise KeyError(name)
+        value = self._link.name(name)
+        if type(value) is FunctionOfTheCode:
+            self[name] = self._functions[name] = value
+        return value
+
+    def ask_again(self) -> None:
+        """Drop the functions that the last test looked up, except names that the test bound itself."""
+        for name, function in self._functions.items():
+            if self.get(name) is function:
+                del self[name]
+        self._functions = {}
+
+
+class Solution(ModuleType):
+    """The module object that tests import as the module of the code."""
+
+    def __init__(self, names: Names) -> None:
+        super().__init__("solution")
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._names.__missing__(name)
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Reach:
+    """Which tests depend on the code: those that query it, or that use a variable set or used by such a test."""
+
+    def __init__(self, tests: list[ast.Module]) -> None:
+        self._set = {name.id for test in tests for name in _names(test) if isinstance(name.ctx, ast.Store)}
+        self._reached: set[str] = set()
+
+    def uses_the_code(self, test: ast.Module, *, asked: bool) -> bool:
+        """Whether the test depends on the code; `asked` is whether it queried the code."""
+        mentioned = {name.id for name in _names(test)} & self._set
+        used = asked or bool(mentioned & self._reached)
+        self._reached |= mentioned if used else set()
+        return used
+
+
+def _names(test: ast.Module) -> list[ast.Name]:
+    return [node for node in ast.walk(test) if isinstance(node, ast.Name)]
+
+
+class TypeOf(ast.NodeTransformer):
+    """`type` of a test, called, handed over or by another name, and `match`: Python answers for the stand-in."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        asks = isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass")
+        used = [node.func] if len(node.args) == 1 else []
+        _rename([*used, *([] if asks else node.args), *([] if asks else (one.value for one in node.keywords))])
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        self.generic_visit(node)
+        _rename([node.value])
+        return node
+
+    def visit_Match(self, node: ast.Match) -> ast.AST:
+        self.generic_visit(node)
+        call = ast.Call(func=ast.Name(id=MATCHED, ctx=ast.Load()), args=[node.subject], keywords=[])
+        node.subject = ast.fix_missing_locations(ast.copy_location(call, node.subject))
+        return node
+
+
+def _rename(nodes: list[ast.expr]) -> None:
+    for node in nodes:
+        if isinstance(node, ast.Name) and node.id == "type":
+            node.id = TYPE
+
+
+def prepared(link: Link, asked: dict[str, Any], texts: list[ast.Module]) -> tuple[Names, str]:
+    """The names that tests may use, or why there are none. The set-up runs before the code; tested names always come
+    from the code, even where the set-up defines them too."""
+    real = modules(texts)
+    names = Names(link, asked["names"], real)
+    sys.modules["solution"] = Solution(names)
+    try:
+        if asked["trusting"]:
+            link.trust(asked["setup"])
+        else:
+            exec(compile(asked["setup"], "setup.py", "exec", dont_inherit=True), names)
+    except BaseException as error:  # noqa: BLE001 - whatever the task's set-up raises
+        return names, f"the set-up fails: {in_a_line(error)}"
+    for name in set(asked["names"]) - set(real):
+        names.pop(name, None)
+    try:
+        link.run(asked["code"])
+    except BaseException as error:  # noqa: BLE001 - whatever the code raises
+        return names, in_a_line(error)
+    return names, ""
+
+
+def modules(tests: list[ast.Module]) -> dict[str, Any]:
+    """Standard modules whose attributes the tests use: the real modules are used, even if the code defines the same
+    names. They, and the modules that tests import, are loaded before the code runs, and never from the code."""
+    nodes = [node for test in tests for node in ast.walk(test)]
+    bases = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    of_tests = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    found = {}
+    standard = bases & set(sys.stdlib_module_names) - of_tests
+    for name in (imported | standard) - UNWANTED:
+        with contextlib.suppress(Exception):  # of another platform; a test that imports it says so
+            found[name] = importlib.import_module(name)
+    return {name: module for name, module in found.items() if name in standard}
+
+
+def why_test_fails(test: ast.Module, names: Names, link: Link, reach: Reach, *, trusting: bool) -> str:
+    """Why the test fails; empty when it passes. When the code's process has ended, no test passes; a test that never
+    queries the code fails too, since it proves nothing about it."""
+    link.objection, before = "", link.asked
+    names.ask_again()
+    try:
+        if trusting:
+            link.trust(ast.unparse(test))
+        else:
+            exec(compile(TypeOf().visit(test), "test.py", "exec", dont_inherit=True), names)
+        complaint = "" if reach.uses_the_code(test, asked=link.asked > before) else NEVER_ASKED
+    except BaseException as error:  # noqa: BLE001 - whatever a test raises is a failure of the code
+        reach.uses_the_code(test, asked=link.asked > before)
+        about_objects = any(words in (complaint := in_a_line(error)) for words in ABOUT_OBJECTS)
+        complaint = f"{complaint}; {NEEDS_TRUST}" if about_objects else complaint
+    return link.objection or link.ended or complaint
+
+
+def in_a_line(error: BaseException) -> str:
+    """An exception in one printable line."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - an object of the code is part of it, and is not shown
+        text = "about an object of the code"
+    line = " ".join(f"{type(error).__name__}: {text}".split())[:300]
+    return "".join(letter if letter.isprintable() else "?" for letter in line)

@@ -1,0 +1,338 @@
+"""Proxy of the untrusted code for the tests: functions and objects in another process that return plain values."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
+from typing import Any, NoReturn
+
+from rlhf.reward.code.checking.values import (
+    BASES,
+    MOST_BYTES,
+    Met,
+    NoValue,
+    apply_changes,
+    changed_values,
+    exception,
+    exception_value,
+    items_of,
+    pack_value,
+    unpack_value,
+)
+
+NEEDS_TRUST = "such tests need reward.code.tests: trusting"
+
+
+class CodeEnded(Exception):
+    """The process of the code has ended, or violates the protocol."""
+
+
+class NeedsTrusting(Exception):
+    """The test uses an object in a way that only works in the code's own process."""
+
+
+class Link:
+    """Asks the process of the code one thing at a time. `objection` says why no test passes any more, or this one;
+    `asked` how often the code was asked for what it has.
+
+    Exchanges are numbered: a test may leave one (by a signal that it sets), and its answer is none to what is asked
+    next."""
+
+    def __init__(self, requests: int, answers: int) -> None:
+        self._requests, self._answers = os.fdopen(requests, "wb"), os.fdopen(answers, "rb")
+        self._one_at_a_time = threading.RLock()
+        self._functions: list[Any] = []
+        self._objects: dict[tuple[str, int], ObjectOfTheCode] = {}
+        self._kin = {base: _kin_of(base, self) for base in BASES}
+        self._calling_back = False
+        self.ended = self.objection = ""
+        self.asked = self._number = 0
+
+    def run(self, code: str) -> None:
+        """Run the code. Raises what the code raises, and `CodeEnded`."""
+        self._exchange({"do": "run", "code": code}, Met())
+
+    def trust(self, test: str) -> None:
+        """Run a test in the code's own process. Raises what it raises there."""
+        self._exchange({"do": "test", "code": test}, Met())
+        self.asked += 1
+
+    def name(self, name: str) -> Any:
+        """The code's current value of that name. Raises `KeyError`, also for a module."""
+        with self._one_at_a_time:
+            answer = self._asked({"do": "name", "name": name}, met := Met())
+            if answer.get("missing") is True:
+                raise KeyError(name)
+            self.asked += 1
+            return self._result(answer, met, 0)
+
+    def ask(self, operation: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """The result of an operation on the code's objects; mutable arguments are updated as the code changed them."""
+        with self._one_at_a_time:
+            met = Met()
+            try:
+                packed = [pack_value(all_of_them, self._keep, met) for all_of_them in (list(arguments), named)]
+            except NoValue as error:
+                self.refuse(str(error))
+            given = len(met.values)
+            self.asked += 1
+            answer = self._asked({"do": operation, "arguments": packed[0], "named": packed[1]}, met)
+            if operation == "next" and answer.get("end") is True:
+                raise StopIteration
+            return self._result(answer, met, given)
+
+    def refuse(self, what: str, advice: str = NEEDS_TRUST) -> NoReturn:
+        """Fail the test because it cannot be judged from this process; a test that catches the exception still
+        fails."""
+        self.objection = self.objection or f"{what}; {advice}"
+        raise NeedsTrusting(self.objection)
+
+    def _asked(self, request: dict[str, Any], met: Met) -> dict[str, Any]:
+        if self._calling_back:
+            self.refuse("a function that a test hands over calls the code")
+        return self._exchange(request, met)
+
+    def _exchange(self, request: dict[str, Any], met: Met) -> dict[str, Any]:
+        given = len(met.values)
+        self._number += 1
+        self._send(request)
+        while "function" in (answer := self._receive()):
+            self._send(self._call_back(answer["function"], answer.get("arguments"), answer.get("named")))
+        if "unfit" in answer:
+            self.refuse("an answer of the code cannot be sent", str(answer["unfit"])[:100])
+        if "raised" in answer:
+            self._become(answer.get("changed"), met, given)
+            raise exception(answer)
+        return answer
+
+    def _result(self, answer: dict[str, Any], met: Met, given: int) -> Any:
+        if "result" not in answer:
+            self._end("it gave no result")
+        result = self._unpack(answer["result"], met)
+        self._become(answer.get("changed"), met, given)
+        return result
+
+    def _become(self, changed: Any, met: Met, given: int) -> None:
+        """Let the first `given` of the mutable values hold what the code says that they hold."""
+        try:
+            apply_changes(changed, self._find, met, given)
+        except NoValue as error:
+            self._end(str(error))
+
+    def _call_back(self, number: Any, packed: Any, packed_named: Any) -> dict[str, Any]:
+        """What a function of the test, which it handed over, says of the code's plain values, and does to them."""
+        if type(packed) is not list or type(packed_named) is not dict:
+            self._end("it calls a function with nothing")
+        function, met = self._own(number), Met()
+        arguments = [self._unpack(argument, met) for argument in packed]
+        named = {name: self._unpack(argument, met) for name, argument in packed_named.items()}
+        before = [items_of(value) for value in met.values]
+        self._calling_back = True
+        try:
+            said = {"result": pack_value(function(*arguments, **named), self._keep, met)}
+        except BaseException as error:  # noqa: BLE001 - a function of the test, called with anything
+            said = self._raised(error)
+        finally:
+            self._calling_back = False
+        try:
+            return said | {"changed": changed_values(before, self._keep, met)}
+        except (NoValue, NeedsTrusting) as error:
+            return self._raised(error) | {"changed": []}
+
+    def _raised(self, error: BaseException) -> dict[str, Any]:
+        if isinstance(error, NoValue):  # the code may catch it, and the test never know
+            self.objection = self.objection or f"{error}; {NEEDS_TRUST}"
+        return exception_value(error)
+
+    def _own(self, number: Any) -> Any:
+        """The function that the test handed over."""
+        if type(number) is not int or not 0 <= number < len(self._functions):
+            self._end("it calls a function that it was not given")
+        return self._functions[number]
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self.ended:
+            raise CodeEnded(self.ended)
+        try:
+            self._requests.write(f"{self._number} {json.dumps(message)}\n".encode())
+            self._requests.flush()
+        except OSError:
+            self._end("its process has ended")
+
+    def _receive(self) -> dict[str, Any]:
+        """The next answer to the last request. What is left of requests before it is passed over, but for calls of the
+        test's functions, which the code waits for."""
+        while True:
+            line = self._answers.readline(MOST_BYTES)
+            if not line.endswith(b"\n"):
+                self._end(f"an answer has more than {MOST_BYTES} bytes" if line else "its process has ended")
+            number, _, text = line.partition(b" ")
+            try:
+                answer, of = json.loads(text), int(number)
+            except (ValueError, RecursionError):
+                answer, of = None, 0
+            if type(answer) is not dict or not 0 < of <= self._number:
+                self._end("an answer is no JSON")
+            if of == self._number or "function" in answer:
+                return answer
+
+    def _end(self, why: str) -> NoReturn:
+        self.ended = f"the code does not answer: {why}"
+        raise CodeEnded(self.ended)
+
+    def _unpack(self, packed: Any, met: Met) -> Any:
+        try:
+            return unpack_value(packed, self._find, met)
+        except NoValue as error:
+            self._end(str(error))
+
+    def _find(self, kind: str, known_by: Any) -> Any:
+        if kind == "kin" and type(known_by) in self._kin:
+            return self._kin[type(known_by)](known_by)
+        if kind == "own":
+            return self._own(known_by)
+        if kind not in ("object", "function") or type(known_by) is not int:
+            raise NoValue("what arrived is no value")
+        if (known := self._objects.get((kind, known_by))) is None:
+            made = ObjectOfTheCode if kind == "object" else FunctionOfTheCode
+            known = self._objects[kind, known_by] = made(self, known_by)
+        return known
+
+    def _keep(self, value: Any) -> Any:
+        """How a value of the test that is not plain is sent to the code: the code's own objects as references, built-in
+        functions by name, the test's functions as callbacks."""
+        if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
+            return {"object": value._rlhf_number}
+        base: Any = type(value).__base__
+        if type(value) is self._kin.get(base):
+            return {"kin": pack_value(base(value), self._keep, Met())}
+        named = _named(value)
+        if not named and type(value) is not FunctionType:
+            self.refuse(f"a test hands an object of type {type(value).__name__} to the code")
+        number = next((number for number, known in enumerate(self._functions) if known is value), len(self._functions))
+        if number == len(self._functions):
+            self._functions.append(value)
+        return {"named": [number, *named]} if named else {"function": [number, value.__name__, value.__doc__]}
+
+
+def _named(value: Any) -> tuple[str, ...]:
+    """Module and name of a function or class of Python's library; empty for any other, such as one that took another's
+    name."""
+    if type(value) not in (type, FunctionType, BuiltinFunctionType, MethodDescriptorType):
+        return ()
+    module, name = getattr(value, "__objclass__", value).__module__, value.__qualname__
+    try:
+        known = module in sys.stdlib_module_names and operator.attrgetter(name)(sys.modules[module]) is value
+    except (AttributeError, KeyError):
+        known = False
+    return (module, name) if known else ()
+
+
+def _kin_of(base: type, link: Link) -> Any:
+    """The type for values whose type in the code is a subclass of `base`: only their `base` value is known."""
+
+    def refused(this: Any, name: Any) -> NoReturn:
+        link.refuse(f"a test asks a kind of {base.__name__} for {name!r}")
+
+    methods = {"__slots__": (), "__getattr__": refused} | ({"__missing__": refused} if base is dict else {})
+    return type(f"KindOf{base.__name__.capitalize()}", (base,), methods)
+
+
+def _refused(doing: str) -> Any:
+    def refused(this: ObjectOfTheCode, *others: Any) -> NoReturn:
+        this._rlhf_link.refuse(f"a test {doing} an object of the code")
+
+    return refused
+
+
+ARITHMETIC = (
+    *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift", "rshift", "and", "xor"),
+    *("or", "neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil", "complex"),
+)
+REFUSED: dict[str, tuple[str, ...]] = {
+    "compares": ("eq", "ne", "hash", "lt", "le", "gt", "ge"),
+    "asks for instances of": ("instancecheck", "subclasscheck"),
+    "converts": ("bool", "str", "repr", "format", "index", "int", "float", "bytes", "fspath"),
+    "changes": ("setattr", "delattr", "setitem", "delitem"),
+    "computes with": tuple(f"{form}{name}" for name in ARITHMETIC for form in ("", "r", "i")),
+    "enters": ("enter", "exit", "aenter", "aexit", "await", "aiter", "anext"),
+    "copies": ("copy", "deepcopy", "reduce", "reduce_ex", "getstate"),
+}
+"""Without these methods, Python would answer for the proxy instead of the code's object."""
+
+
+ABOUT = ("__name__", "__qualname__", "__doc__")
+
+
+class ObjectOfTheCode:
+    """A proxy for an object of the code. It gives plain values, or further proxies, for an attribute, an item, its
+    length, containment of a value, or iteration. Nothing else is supported: neither equality nor truth value."""
+
+    __slots__ = ("_rlhf_link", "_rlhf_number")
+    _rlhf_link: Link
+    _rlhf_number: int
+
+    def __init__(self, link: Link, number: int) -> None:
+        object.__setattr__(self, "_rlhf_link", link)
+        object.__setattr__(self, "_rlhf_number", number)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ObjectOfTheCode.__slots__:
+            return object.__getattribute__(self, name)
+        if name.startswith("__") and name not in ABOUT:  # its class too, which `isinstance` asks for
+            self._rlhf_link.refuse(f"a test reads {name} of an object of the code")
+        return self._rlhf_link.ask("attribute", (self, name), {})
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._rlhf_link.ask("item", (self, key), {})
+
+    def __contains__(self, value: Any) -> Any:
+        return self._rlhf_link.ask("contains", (self, value), {})
+
+    def __len__(self) -> int:
+        length: int = self._rlhf_link.ask("length", (self,), {})
+        return length
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator: Iterator[Any] = self._rlhf_link.ask("iterate", (self,), {})
+        return iterator
+
+    def __reversed__(self) -> Iterator[Any]:
+        iterator: Iterator[Any] = self._rlhf_link.ask("reversed", (self,), {})
+        return iterator
+
+    def __next__(self) -> Any:
+        return self._rlhf_link.ask("next", (self,), {})
+
+
+for doing, names in REFUSED.items():
+    for name in names:
+        setattr(ObjectOfTheCode, f"__{name}__", _refused(doing))
+
+
+class FunctionOfTheCode(ObjectOfTheCode):
+    """A proxy for something callable: a function, a method, a class."""
+
+    __slots__ = ()
+
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
+        return self._rlhf_link.ask("call", (self, *arguments), named)
+
+
+def type_of(value: Any) -> Any:
+    """What `type(value)` returns in a test."""
+    if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
+        value._rlhf_link.refuse("a test asks for the type of an object of the code")
+    return type(value)
+
+
+def matched(value: Any) -> Any:
+    """What `match value` looks at."""
+    if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
+        value._rlhf_link.refuse("a test matches an object of the code")
+    return value

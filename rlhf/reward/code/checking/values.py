@@ -1,0 +1,256 @@
+"""Encode plain values as JSON between the process of the tests and that of the code. Decoding looks up, imports and
+runs nothing, and decoded values have exactly the types below."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import operator
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
+from decimal import Decimal, DivisionByZero, InvalidOperation
+from fractions import Fraction
+from functools import partial
+from json import JSONDecodeError
+from queue import Empty, Full
+from typing import Any, NoReturn
+
+MOST_BYTES = 4 << 20
+"""Maximum size of an answer."""
+DEEPEST = 100
+SAFE_INTEGER = 1 << 63
+SEQUENCES: dict[str, Any] = {"tuple": tuple, "frozenset": frozenset}
+DEFAULTS: dict[Any, str] = {
+    kind: f"defaultdict of {kind.__name__}" for kind in (int, float, str, list, tuple, set, dict, bool)
+}
+MUTABLE: dict[str, Callable[[], Any]] = {
+    **{kind.__name__: kind for kind in (list, dict, set, bytearray, deque, Counter, OrderedDict)},
+    **{name: partial(defaultdict, kind) for kind, name in DEFAULTS.items()},
+}
+NAMES: dict[Any, str] = {kind: name for name, kind in MUTABLE.items() if isinstance(kind, type)}
+BUILT: dict[str, Callable[..., Any]] = {
+    "int": lambda text: int(text, 16),
+    "bytes": lambda text: text.encode("latin-1"),
+    "Decimal": Decimal,
+    "complex": lambda parts: complex(*parts),
+    "range": lambda ends: range(*map(int, ends)),
+    "Fraction": lambda parts: Fraction(*(int(part, 16) for part in parts)),
+}
+"""How a value that JSON does not have is made of what does arrive."""
+UNFIT = (StopIteration, StopAsyncIteration)
+"""They would end the loops of whoever receives them."""
+OF_THE_LIBRARY = (JSONDecodeError, Empty, Full, InvalidOperation, DivisionByZero)
+BASES: tuple[Any, ...] = (int, float, complex, str, bytes, dict, list, tuple, set, frozenset, bytearray)
+
+
+class OtherException(Exception):
+    """An exception of the code that is not sent as itself. No test can expect it by its class."""
+
+
+class OtherBaseException(BaseException):
+    """Such an exception that `except Exception` does not catch."""
+
+
+EXCEPTIONS: dict[str, type[BaseException]] = {
+    name: kind
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type)
+    and issubclass(kind, Exception)
+    and not issubclass(kind, UNFIT)
+    and name != "ExceptionGroup"
+} | {kind.__name__: kind for kind in (SystemExit, *OF_THE_LIBRARY)}
+"""The exceptions that travel."""
+OTHERS = {kind.__name__: kind for kind in (OtherException, OtherBaseException)}
+
+
+class NoValue(Exception):
+    """The received value, or the value to send, is not plain, or is too large."""
+
+
+class Met:
+    """The mutable values of one exchange, numbered in the order in which both sides meet them: object identity is
+    preserved. Each value is encoded once; later occurrences are its number."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, value: Any) -> int | None:
+        """The number of a value that occurred before, else None."""
+        return self._numbers.get(id(value))
+
+    def add(self, value: Any) -> None:
+        self._numbers[id(value)] = len(self.values)
+        self.values.append(value)
+
+    def numbered(self, number: Any) -> Any:
+        """The value with that number. Raises `NoValue`."""
+        if type(number) is not int or not 0 <= number < len(self.values):
+            raise NoValue("what arrived was not met")
+        return self.values[number]
+
+
+def pack_value(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
+    """Encode `value` for `json.dumps`; `keep` encodes values that are not plain. Raises `NoValue`."""
+    if depth > DEEPEST:
+        raise NoValue(f"a value is nested more than {DEEPEST} deep")
+    kind = type(value)
+    if value is None or kind in (bool, str, float):
+        return value
+    if kind is int:
+        return value if -SAFE_INTEGER < value < SAFE_INTEGER else {"int": hex(value)}
+    if name := named(value):
+        if (number := met.number(value)) is not None:
+            return {"met": number}
+        met.add(value)
+        return {name: content(value, keep, met, depth + 1)}
+    if kind is tuple or kind is frozenset:
+        return {kind.__name__: [pack_value(inner, keep, met, depth + 1) for inner in value]}
+    if kind is bytes:
+        return {"bytes": value.decode("latin-1")}
+    if kind is complex:
+        return {"complex": [value.real, value.imag]}
+    if kind is range:
+        return {"range": [str(end) for end in (value.start, value.stop, value.step)]}
+    if kind is Fraction:
+        return {"Fraction": [hex(value.numerator), hex(value.denominator)]}
+    return {"Decimal": str(value)} if kind is Decimal else keep(value)
+
+
+def named(value: Any) -> str:
+    """The name of a mutable value's type; empty where it is not a known one, or has state besides its items."""
+    kind = type(value)
+    if kind is defaultdict:
+        factory = value.default_factory
+        return DEFAULTS.get(factory, "") if type(factory) is type else ""
+    return "" if kind is deque and value.maxlen is not None else NAMES.get(kind, "")
+
+
+def items_of(value: Any) -> tuple[Any, ...]:
+    """What a mutable value holds, one by one."""
+    return (*value, *value.values()) if isinstance(value, dict) else tuple(value)
+
+
+def changed_values(before: list[tuple[Any, ...]], keep: Callable[[Any], Any], met: Met) -> list[Any]:
+    """Which of the first mutable values that were met hold something else than before, and what."""
+    return [
+        [number, content(value, keep, met)]
+        for number, (items, value) in enumerate(zip(before, list(met.values), strict=False))
+        if len(items) != len(now := items_of(value)) or not all(map(operator.is_, items, now))
+    ]
+
+
+def apply_changes(changed: Any, find: Callable[[str, Any], Any], met: Met, given: int) -> None:
+    """Let the first `given` of the mutable values hold what the other side says that they hold. Raises `NoValue`."""
+    if type(changed) is not list or len(changed) > given:
+        raise NoValue("it gave no changes")
+    for one in changed:
+        if type(one) is not list or len(one) != 2 or type(one[0]) is not int:
+            raise NoValue("a change is none")
+        if not 0 <= one[0] < given:
+            raise NoValue("it changed what it was not given")
+        value = met.values[one[0]]
+        value.clear()
+        fill(value, one[1], find, met)
+
+
+def content(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
+    """The encoded contents of a mutable value."""
+    if isinstance(value, dict):
+        return [
+            [pack_value(key, keep, met, depth), pack_value(inner, keep, met, depth)] for key, inner in value.items()
+        ]
+    if isinstance(value, bytearray):
+        return value.decode("latin-1")
+    return [pack_value(inner, keep, met, depth) for inner in value]
+
+
+def fill(value: Any, packed: Any, find: Callable[[str, Any], Any], met: Met, depth: int = 0) -> None:
+    """Fill an empty mutable value from `packed`. Raises `NoValue`."""
+    fits: bool = type(packed) is (str if isinstance(value, bytearray) else list)
+    if not fits:
+        raise NoValue("what arrived is no content")
+    try:
+        if isinstance(value, dict):
+            for key, inner in packed:
+                known_by = unpack_value(key, find, met, depth)
+                value[known_by] = unpack_value(inner, find, met, depth)
+        elif isinstance(value, bytearray):
+            value.extend(packed.encode("latin-1"))
+        else:
+            items: Iterable[Any] = (unpack_value(inner, find, met, depth) for inner in packed)
+            value.update(items) if isinstance(value, set) else value.extend(items)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise NoValue(f"what arrived is no value: {type(error).__name__}") from None
+
+
+def unpack_value(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: int = 0) -> Any:
+    """Decode a value. `find(kind, number)` returns objects that were sent by reference. Raises `NoValue` for anything
+    else."""
+    kind = type(packed)
+    if packed is None or kind in (bool, str, float, int):
+        return packed
+    if kind is not dict or len(packed) != 1 or depth > DEEPEST:
+        raise NoValue("what arrived is no value")
+    [(name, within)] = packed.items()
+    if name == "met":
+        return met.numbered(within)
+    if name in MUTABLE:
+        value = MUTABLE[name]()
+        met.add(value)
+        fill(value, within, find, met, depth + 1)
+        return value
+    try:
+        if name in SEQUENCES:
+            return SEQUENCES[name](unpack_value(inner, find, met, depth + 1) for inner in within)
+        if name == "kin":
+            return find(name, unpack_value(within, find, Met(), depth + 1))
+        return BUILT[name](within) if name in BUILT else find(name, within)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise NoValue(f"what arrived is no value: {type(error).__name__}") from None
+
+
+def plain_value(value: Any) -> Any:
+    """`value` converted to a plain value: the number of an enumeration, a named tuple, a number or array of numpy's.
+    For the code's side."""
+    for kind in BASES:
+        if isinstance(value, kind):
+            return kind(value)
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        simple = value.tolist()
+        return int(simple) if type(simple) is bool else simple
+    return value
+
+
+def exception_value(error: BaseException) -> dict[str, Any]:
+    """An exception by name: that of the nearest of its classes which travels, if one says more than `Exception`. With
+    what it was made of, where that is plain and all that its text says."""
+    travels = (kind for kind in type(error).__mro__ if EXCEPTIONS.get(kind.__name__) is kind)
+    nearest = getattr(kind := next(travels, None), "__name__", "")
+    if nearest in ("", "Exception") and type(error) is not Exception:
+        nearest = (OtherException if isinstance(error, Exception) else OtherBaseException).__name__
+    says_so = kind is not None and type(error).__str__ is kind.__str__
+    words = error.args[0] if says_so and len(error.args) == 1 and type(error.args[0]) is str else error
+    try:
+        text = str(words)[:500]
+    except BaseException:  # noqa: BLE001 - an exception of the code that cannot be shown
+        text = ""
+    told = {"raised": nearest, "text": text}
+    with contextlib.suppress(BaseException):  # it is made of what an exception of the code says that it is made of
+        if says_so:
+            told["made_of"] = pack_value(tuple(error.__reduce__()[1]), _nothing_else, Met())
+    return told
+
+
+def exception(told: dict[str, Any]) -> BaseException:
+    """The exception of the table by that name; `OtherException` for any other."""
+    name, text = (one if type(one) is str else "" for one in (told["raised"], told.get("text")))
+    kind = (EXCEPTIONS | OTHERS).get(name, OtherException)
+    try:
+        return kind(*unpack_value(told["made_of"], _nothing_else, Met())) if "made_of" in told else kind(text)
+    except (NoValue, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # says its class
+        return OtherException(text)
+
+
+def _nothing_else(*value: Any) -> NoReturn:
+    raise NoValue("what is no plain value")

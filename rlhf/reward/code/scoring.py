@@ -1,0 +1,251 @@
+"""Score code that the policy wrote, by the task's unit tests in a sandbox.
+
+The tests run in one process and the code in another (`checking/`), both inside the sandbox: the code sees neither the
+tests nor the expected results, and only plain values come back from it.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf.errors import ConfigError
+from rlhf.http.binding import token_from
+from rlhf.reward.checking.judge import signature
+from rlhf.reward.checking.link import NEEDS_TRUST
+from rlhf.reward.code_block import code_of
+from rlhf.reward.code_config import CodeRewardConfig
+from rlhf.reward.code_names import evaluates, names_of_the_code
+from rlhf.reward.code_tests import Asserts, InputOutput, Tests, TestsError, read_tests
+from rlhf.sandbox.client import RemoteSandbox
+from rlhf.sandbox.in_turn import InTurn
+from rlhf.sandbox.limits import MIB, SandboxLimits
+from rlhf.sandbox.pool import Queue, Sandbox
+from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner, SandboxBroken, SandboxBusy, TerminationReason
+from rlhf.types import Scored, Unscored
+
+MODULES = ("values", "host", "link", "judge")
+"""Modules of `checking/`, in the order of their imports."""
+LOAD = """import sys, types
+for name, source in {sources!r}.items():
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, name, "exec"), module.__dict__)
+sys.modules["rlhf.reward.code.checking.judge"].judge_main()
+"""
+WAIT_SECONDS = 86_400.0
+"""Maximum wait for a free slot of this machine's sandbox. Every earlier run ends within its timeout, and replies that
+use all of theirs must not leave later ones without a score."""
+QUEUE_SECONDS = 330.0
+"""Minimum wait for a server's queue: ours refuses requests that waited for 300 s."""
+BROKE = "broke the sandbox"
+KNOWN_GOOD = """
+import os
+def twice(x):
+    return 2 * x
+def looks():
+    judge = f'/proc/{os.getppid()}'
+    for look in (lambda: open(f'{judge}/mem', 'rb').close(), lambda: os.readlink(f'{judge}/fd/0')):
+        try:
+            look()
+            return True
+        except OSError:
+            pass
+    return False
+"""
+KNOWN_TESTS = Asserts(texts=("assert twice(2) == 4", "assert twice(2) == 5", "assert looks()"))
+
+
+def judging_program() -> str:
+    """`checking/` as one program: it is in memory before the code runs, and no file of it is read later."""
+    folder = Path(__file__).parent / "checking"
+    sources = {f"rlhf.reward.code.checking.{name}": (folder / f"{name}.py").read_text() for name in MODULES}
+    return LOAD.format(sources=sources)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The result of one test, and why it failed where the reason is known."""
+
+    passed: bool
+    why: str = ""
+
+
+class CodeScorer:
+    """A `Scorer` for code. `row` is the task's row, with the tests in the column that the settings name."""
+
+    def __init__(self, config: CodeRewardConfig, runner: ProgramRunner) -> None:
+        self.config, self._runner, self._judging = config, runner, judging_program()
+        self._two_users = True
+
+    async def start(self) -> None:
+        """Start the sandbox and judge a known good reply. Raises `ConfigError`, `SandboxUnavailable`."""
+        await self._runner.start()
+        if await self._judges_rightly():
+            return
+        self._two_users = False  # a Python that cannot start where the real and the effective user differ
+        if not await self._judges_rightly():
+            raise ConfigError(
+                "reward.code: the sandbox cannot run tests: a right and a wrong one do not come out so, or the code "
+                "can look into the process of its tests; a sandbox that runs programs as a user does not let it"
+            )
+
+    async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
+        """The share of the row's tests that the reply's code passes, or whether it passes all. Code that fails in any
+        way scores 0. A row without usable tests and a broken sandbox give no score."""
+        code = code_of(response)
+        try:
+            tests = read_tests(row, self.config)
+            return self._scored(await self._outcomes(code, tests), tests)
+        except TestsError as error:
+            return Unscored(kind="no tests", detail=str(error))
+        except SandboxBusy as error:
+            return Unscored(kind="sandbox", detail=str(error))
+        except SandboxBroken as error:
+            return await self._once_more(code, tests, error)
+
+    async def _once_more(self, code: str, tests: Tests, error: SandboxBroken) -> Scored | Unscored:
+        """Decide whether the code broke the sandbox: the sandbox still judges known code correctly, and breaks again
+        over this code."""
+        try:
+            if not await self._judges_rightly():
+                return Unscored(kind="sandbox", detail=str(error))
+        except (SandboxBroken, SandboxBusy):
+            return Unscored(kind="sandbox", detail=str(error))
+        try:
+            return self._scored(await self._outcomes(code, tests), tests)
+        except SandboxBusy as again:
+            return Unscored(kind="sandbox", detail=str(again))
+        except SandboxBroken as again:
+            return Unscored(kind=BROKE, detail=str(again))
+
+    def _scored(self, outcomes: Sequence[Outcome], tests: Tests) -> Scored:
+        share = sum(outcome.passed for outcome in outcomes) / len(outcomes)
+        value = share if self.config.score == "share" else float(share == 1.0)
+        trusting = self.config.tests == "trusting"
+        guessed = () if trusting or not isinstance(tests, Asserts) or tests.entry_point else of_the_code(tests)
+        return Scored(value=value, detail=in_words(outcomes, trusting=trusting, from_the_code=guessed))
+
+    async def close(self) -> None:
+        await self._runner.close()
+
+    async def _judges_rightly(self) -> bool:
+        outcomes = await self._outcomes(KNOWN_GOOD, KNOWN_TESTS)
+        return [outcome.passed for outcome in outcomes] == [True, False, False]
+
+    async def _outcomes(self, code: str, tests: Tests) -> list[Outcome]:
+        if isinstance(tests, Asserts):
+            return await self._asserts(code, tests)
+        return await self._pairs(code, tests)
+
+    async def _asserts(self, code: str, tests: Asserts) -> list[Outcome]:
+        """A test passes when a line that was signed with this run's key says so, and in no other way."""
+        trusting = self.config.tests == "trusting"
+        refused = [not trusting and evaluates(text, tests.entry_point) for text in tests.texts]
+        asked = {
+            "key": (key := secrets.token_hex(16)),
+            "code": code,
+            "tests": ["" if why else text for text, why in zip(tests.texts, refused, strict=True)],
+            "names": of_the_code(tests),
+            "setup": tests.setup,
+            "trusting": trusting,
+        }
+        stdin, seconds = json.dumps(asked).encode(), self.config.timeout_seconds
+        run = await self._run(self._judging, stdin, seconds, two_users=self._two_users)
+        judged = signed_lines(run.stdout, key)
+        silence = ("", run.detail or f"the tests ended with code {run.return_code}")
+        verdicts = [judged.get(str(index), silence) for index in range(len(tests.texts))]
+        return [
+            Outcome(passed=False, why=f"{why}; {NEEDS_TRUST}") if why else Outcome(passed=said == "passed", why=told)
+            for why, (said, told) in zip(refused, verdicts, strict=True)
+        ]
+
+    async def _pairs(self, code: str, pairs: Sequence[InputOutput]) -> list[Outcome]:
+        """Run input/output pairs sequentially, so that a hanging reply occupies one slot, and only until the timeout
+        for all.
+
+        Only the run time that the sandbox reports counts: waiting for a slot is not charged to the reply.
+        """
+        left, outcomes = self.config.pairs_timeout_seconds, []
+        for pair in pairs:
+            if left <= 0:
+                outcomes.append(Outcome(passed=False, why="the time for all pairs was over before it"))
+                continue
+            seconds = min(self.config.timeout_seconds, left)
+            run = await self._run(code, pair.stdin.encode(errors="replace"), seconds)
+            left -= seconds if run.ending is TerminationReason.TIME else run.seconds
+            outcomes.append(printed(run, pair.stdout))
+        return outcomes
+
+    async def _run(self, code: str, stdin: bytes, seconds: float, *, two_users: bool = False) -> ProgramResult:
+        program = Program(
+            code=code,
+            stdin=stdin,
+            wall_seconds=seconds,
+            memory_bytes=self.config.memory_mb * MIB,
+            two_users=two_users,
+        )
+        run = await self._runner.run(program)
+        if run.ending is TerminationReason.REFUSED:
+            raise SandboxBroken(f"the sandbox does not take the program: {run.detail}")
+        return run
+
+
+def signed_lines(stdout: str, key: str) -> dict[str, tuple[str, str]]:
+    """What the judge said of each test, by its index: passed or failed, and why. The code may have written to the same
+    stream; what is not signed is not the judge's."""
+    found = {}
+    for line in stdout.splitlines():
+        signed, _, told = line.partition(" ")
+        if secrets.compare_digest(signed.encode(errors="replace"), signature(key, told).encode()):
+            index, said, *why = told.split(" ", 2)
+            found[index] = (said, "".join(why))
+    return found
+
+
+def printed(run: ProgramResult, wanted: str) -> Outcome:
+    """Whether a program exited normally and printed the expected output."""
+    if not run.succeeded:
+        return Outcome(passed=False, why=run.detail or f"the program ended with code {run.return_code}")
+    right = _lines(run.stdout) == _lines(wanted)
+    return Outcome(passed=right, why="" if right else "it prints something else")
+
+
+def of_the_code(tests: Asserts) -> tuple[str, ...]:
+    """The names that come from the code."""
+    return names_of_the_code(tests.texts, tests.setup, tests.entry_point, tests.names)
+
+
+def in_words(outcomes: Sequence[Outcome], *, trusting: bool, from_the_code: Sequence[str] = ()) -> str:
+    """A summary: how many tests passed, whether they trusted the code, which names were taken from the code without the
+    row saying so, and why the first failing test failed."""
+    told = f"{sum(outcome.passed for outcome in outcomes)} of {len(outcomes)} tests pass"
+    failed = next(((place, outcome) for place, outcome in enumerate(outcomes, 1) if not outcome.passed), None)
+    why = f"; test {failed[0]}: {failed[1].why}"[:400] if failed and failed[1].why else ""
+    names = f"; from the code: {', '.join(from_the_code)}"[:200] if from_the_code else ""
+    return f"{told}{' (trusting)' if trusting else ''}{names}{why}"
+
+
+def make_code_scorer(config: CodeRewardConfig) -> CodeScorer:
+    """The scorer that `config` describes. Nothing is started before `start`."""
+    return CodeScorer(config, make_runner(config))
+
+
+def make_runner(config: CodeRewardConfig) -> ProgramRunner:
+    """A runner for the configured sandbox server, else for this process's sandbox."""
+    if config.url:
+        at_once = config.max_concurrent_requests
+        seconds = max(QUEUE_SECONDS, at_once * config.timeout_seconds)  # were each of ours to use all of its
+        remote = RemoteSandbox(config.url, token_from(config.token_env), seconds)
+        return InTurn(remote, at_once, seconds)
+    limits = SandboxLimits(wall_seconds=config.timeout_seconds, memory_bytes=config.memory_mb * MIB)
+    queue = Queue(runs=config.max_concurrent_runs, waiting=1_000_000, wait_seconds=WAIT_SECONDS)
+    return Sandbox(limits, queue, python=config.python, allow_rlimits=config.allow_rlimits)
+
+
+def _lines(text: str) -> list[str]:
+    """Lines without trailing blanks, and without empty lines at the end."""
+    return [line.rstrip() for line in text.rstrip().splitlines()]

@@ -1,0 +1,180 @@
+"""Parse a task's tests from the formats that datasets use."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from rlhf.reward.code_config import CodeRewardConfig
+from rlhf.reward.code_names import unknown_names
+from rlhf.sandbox.limits import SandboxLimits
+
+Row = Mapping[str, Any]
+OUTPUT_BYTES = SandboxLimits().output_bytes
+
+
+class TestsError(Exception):
+    """The tests of a row cannot be used."""
+
+    __test__ = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputOutput:
+    """The standard input of a program, and the output that it must print."""
+
+    stdin: str
+    stdout: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asserts:
+    """Pieces of Python, run in order; each is a test, and passes when it queries the code and raises nothing.
+    `entry_point` is the name of the tested function, where the row has one; `setup` runs before the tests and is not
+    part of the code."""
+
+    texts: tuple[str, ...]
+    entry_point: str | None = None
+    names: tuple[str, ...] = ()
+    """Names that may come from the code besides the entry point; without an entry point, names that the tests do not
+    bind do too."""
+    setup: str = ""
+
+
+Tests = Asserts | Sequence[InputOutput]
+
+
+def read_tests(row: Row, config: CodeRewardConfig) -> Tests:
+    """The tests in the row's column. Raises `TestsError`."""
+    column = config.tests_column
+    value = _from_json(row.get(column))
+    if value is None:
+        raise TestsError(f"the row has no tests in column {column!r}")
+    if _holds_pairs(value):
+        pairs = _pairs(value)
+        return pairs if pairs else _none(column)
+    entry_point = _entry_point(row, config.entry_point_column)
+    setup = _setup(row, config.setup_column)
+    texts = _asserts(value, entry_point)
+    if not texts:
+        _none(column)
+    tests = Asserts(texts=_asking(texts), entry_point=entry_point, names=config.names, setup=setup)
+    if config.tests == "values" and (unknown := unknown_names(tests.texts, setup, entry_point, config.names)):
+        raise TestsError(
+            f"the tests use {', '.join(unknown)}, and hold no such names: reward.code.setup_column names a column that "
+            f"does, reward.code.names those that are the code's"
+        )
+    return tests
+
+
+def _none(column: str) -> NoReturn:
+    raise TestsError(f"column {column!r} holds no test")
+
+
+def _from_json(value: Any) -> Any:
+    """A list or mapping that a dataset stores as JSON text; other text is Python."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _holds_pairs(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return True
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, Mapping) for one in value)
+
+
+def _pairs(value: Any) -> list[InputOutput]:
+    if isinstance(value, Mapping):
+        inputs, outputs = value.get("inputs"), value.get("outputs")
+        if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+            raise TestsError("tests of the form {inputs, outputs} need two lists of one length")
+        value = [{"input": given, "output": wanted} for given, wanted in zip(inputs, outputs, strict=True)]
+    if not all(isinstance(one.get(key), str) for one in value for key in ("input", "output")):
+        raise TestsError("a pair of input and output needs both, as text")
+    if any(len(one["output"].encode(errors="replace")) > OUTPUT_BYTES for one in value):
+        raise TestsError(f"an output has more than the {OUTPUT_BYTES} bytes that the sandbox keeps")
+    return [InputOutput(stdin=one["input"], stdout=one["output"]) for one in value]
+
+
+def _asserts(value: Any, entry_point: str | None) -> tuple[str, ...]:
+    if isinstance(value, str):
+        call = f"\ncheck({entry_point})" if entry_point else ""
+        return tuple(_split(value + call))
+    if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+        raise TestsError(f"tests are text, a list of texts, or pairs of input and output, not {type(value).__name__}")
+    for one in value:
+        _parsed(one)
+    return tuple(value)
+
+
+def _setup(row: Row, column: str | None) -> str:
+    if column is None:
+        return ""
+    text = row.get(column)
+    if not isinstance(text, str):
+        raise TestsError(f"column {column!r} holds no set-up")
+    _parsed(text)
+    return text
+
+
+def _asking(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Join pieces that only prepare (imports, definitions, constants) with the next piece that does more; alone they
+    are not tests. Raises `TestsError` where all pieces only prepare: they would pass with any code."""
+    tests: list[str] = []
+    before: list[str] = []
+    for text in texts:
+        before.append(text)
+        if not all(map(_only_prepares, _parsed(text).body)):
+            tests.append("\n".join(before))
+            before = []
+    if not tests:
+        raise TestsError("the tests ask the code for nothing, they only define and import")
+    return tuple(tests)
+
+
+def _only_prepares(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Import() | ast.ImportFrom() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Pass():
+            return True
+        case ast.Expr(value=value) | ast.Assign(value=value):
+            return not any(isinstance(node, ast.Name | ast.Call) for node in ast.walk(value))
+        case _:
+            return False
+
+
+def _split(text: str) -> list[str]:
+    """One test for each top-level assert, with the statements before it; statements after the last assert join it."""
+    pieces: list[list[ast.stmt]] = [[]]
+    for statement in _parsed(text).body:
+        pieces[-1].append(statement)
+        if isinstance(statement, ast.Assert):
+            pieces.append([])
+    *tests, rest = pieces
+    if tests:
+        tests[-1] += rest
+    elif rest:
+        tests = [rest]
+    return [ast.unparse(ast.Module(body=test, type_ignores=[])) for test in tests]
+
+
+def _parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise TestsError(f"a test is no Python: {error}") from None
+
+
+def _entry_point(row: Row, column: str | None) -> str | None:
+    if column is None:
+        return None
+    name = row.get(column)
+    if not isinstance(name, str) or not name.isidentifier():
+        raise TestsError(f"column {column!r} holds no name of a function")
+    return name

@@ -1,0 +1,47 @@
+"""Whether two expressions are the same number: exactly where both are exact, to six digits where one is a decimal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+
+ABSOLUTE, RELATIVE = 1e-6, 5e-6
+"""Six digits behind the point and six that count: both, for else every number below a millionth would be 0."""
+FLOAT = 1e-14
+"""Of a decimal, what is lost in computing with it."""
+DIGITS, EXACT = 50, sympy.Float("1e-40")
+"""To which roots and functions are computed, and compared."""
+
+
+def numbers_equal(a: Any, b: Any, *_: int) -> bool:
+    """In the place of math-verify's `sympy_numeric_eq`, which compares to a number of places behind the point. False
+    where it cannot say: then the difference is simplified."""
+    if isinstance(a, sympy.MatrixBase | sympy.MatrixExpr) and isinstance(b, sympy.MatrixBase | sympy.MatrixExpr):
+        a, b = a.doit(), b.doit()
+        alike = isinstance(a, sympy.MatrixBase) and isinstance(b, sympy.MatrixBase) and a.shape == b.shape
+        return alike and all(numbers_equal(*cells) for cells in zip(a.flat(), b.flat(), strict=True))
+    if not (isinstance(a, sympy.Expr) and isinstance(b, sympy.Expr)):
+        return bool(a == b)
+    if _is_percent(a) != _is_percent(b) and _integer(a) is not None and _integer(a) == _integer(b):
+        return True  # "5%" for "5"
+    a, b = a.doit(), b.doit()
+    if a == b:
+        return True
+    values = [e.evalf(DIGITS) for e in (a, b)]
+    sizes = [abs(value).evalf(DIGITS) for value in (*values, values[0] - values[1])]
+    if (a.is_Rational and b.is_Rational) or not all(size.is_Float or size.is_Rational for size in sizes):
+        return False
+    size, apart = max(sizes[:2]), sizes[2]
+    if a.has(sympy.Float) or b.has(sympy.Float):
+        return bool(apart <= max(min(ABSOLUTE, RELATIVE * size), FLOAT * size))
+    return bool(apart <= EXACT * size)
+
+
+def _is_percent(e: Any) -> bool:
+    return isinstance(e, sympy.Mul) and e.args[1:] == (sympy.UnevaluatedExpr(sympy.Rational(1, 100)),)
+
+
+def _integer(e: Any) -> Any:
+    number = e.args[0] if _is_percent(e) else e
+    return number if isinstance(number, sympy.Integer) else None

@@ -1,0 +1,96 @@
+"""Provenance of a run: digests of its data, chat template, start model and reference.
+
+The content behind a path may change between the processes of a run. A resumed run with other rows would train some of
+its tasks twice and others never; with another reference, its KL would refer to two models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+
+from rlhf.data.config import DataConfig, DatasetConfig
+from rlhf.data.sources import local_files, read_rows
+from rlhf.errors import ConfigError
+from rlhf.runs.durable import checksum
+from rlhf.runs.recorded import episodes_file
+
+BLOCK_BYTES, BLOCKS = 1 << 20, 64
+"""Number of blocks read from a larger file, evenly spaced: training changes every weight, so any other model differs in
+them."""
+MODEL_FILES = (".safetensors", ".bin", ".json", ".model", ".txt")
+OF_THE_TEMPLATE = ("tokenizer_config.json", "chat_template.json")
+Provenance = Mapping[str, str]
+"""Digests, by the recipe key that names the input."""
+TEMPLATE = "the chat template of model.path"
+
+
+def provenance(
+    model: str, *, data: DataConfig, reference: str | None = None, trust_remote_code: bool = False
+) -> dict[str, str]:
+    """The digests of the inputs of a run on `data`, from the start model in `model`. Reads data and models."""
+    return {
+        **{key: data_digest(one) for key, one in data.sets.items() if one.path is not None},
+        **({"data.episodes": checksum(episodes_file(data.episodes))} if data.episodes else {}),
+        "model.path": model_digest(model),
+        TEMPLATE: template_digest(model, trust_remote_code=trust_remote_code),
+        **({"trainer.reference_path": model_digest(reference)} if reference else {}),
+    }
+
+
+def check_provenance(run: Path, began: Provenance, found: Provenance) -> None:
+    """Raises `ConfigError` that names every input which differs from what the run in `run` began with."""
+    if began and (others := [key for key in (*began, *found) if began.get(key) != found.get(key)]):
+        raise ConfigError(
+            f"{', '.join(dict.fromkeys(others))}: not what {run} began with, though it may go by the same name; a "
+            "resumed run keeps its data, chat template, start model and reference: put it back, or begin another run"
+        )
+
+
+def data_digest(config: DatasetConfig) -> str:
+    """The digest of local files by content, or of a hub dataset row by row."""
+    digest = blake2b(digest_size=16)
+    files = local_files(config)
+    for file in files:
+        digest.update(f"{file.name} {checksum(file)}\n".encode())
+    for row in () if files else read_rows(config):
+        digest.update(json.dumps(row, sort_keys=True, default=str).encode())
+    return digest.hexdigest()
+
+
+def model_digest(name: str) -> str:
+    """The digest of a model folder's weights, configuration and vocabulary; for a hub model, its commit."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        from transformers.utils.hub import cached_file
+
+        return f"commit {Path(str(cached_file(name, 'config.json'))).parent.name}"
+    digest = blake2b(digest_size=16)
+    for file in sorted(folder.iterdir()):
+        if file.suffix in MODEL_FILES and file.name not in OF_THE_TEMPLATE:
+            digest.update(f"{file.name} {file.stat().st_size}\n".encode())
+            for block in blocks(file):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def template_digest(model: str, *, trust_remote_code: bool) -> str:
+    """The digest of what turns messages into tokens besides the vocabulary: the template and the special tokens."""
+    from rlhf.models.loading import bare_tokenizer
+
+    tokenizer = bare_tokenizer(model, trust_remote_code=trust_remote_code)
+    said = json.dumps([tokenizer.chat_template, tokenizer.special_tokens_map], sort_keys=True, default=str)
+    return blake2b(said.encode(), digest_size=16).hexdigest()
+
+
+def blocks(file: Path) -> Iterator[bytes]:
+    """The whole file, or for a large one `BLOCKS` blocks from the first to the last."""
+    size = file.stat().st_size
+    whole = size <= BLOCKS * BLOCK_BYTES
+    with file.open("rb") as content:
+        for index in range(BLOCKS):
+            if not whole:
+                content.seek(index * (size - BLOCK_BYTES) // (BLOCKS - 1))
+            yield content.read(BLOCK_BYTES)

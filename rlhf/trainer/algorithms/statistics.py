@@ -1,0 +1,118 @@
+"""Statistics of a batch of groups, for logging. Pure functions; training does not read them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from rlhf.types import EpisodeStatus, Group, PolicyVersion, Scored, Segment, TokenKind, Trajectory
+
+REPEATED_TOKENS = 4
+"""Length of the n-grams whose repetition is measured."""
+
+
+def batch_statistics(groups: Sequence[Group], *, version: PolicyVersion) -> dict[str, float]:
+    """Reward, responses and staleness of the groups that update `version` → `version + 1` trains on.
+
+    Staleness of a token is the learner's version minus the version that sampled it. A metric without any applicable
+    episode is left out.
+    """
+    trained = [item for group in groups for item in group.trainable]
+    trajectories = [trajectory for _, trajectory, _ in trained]
+    versions = np.concatenate(
+        [segment.versions[segment.action_mask] for trajectory in trajectories for segment in trajectory.segments]
+    )
+    return {
+        **reward_statistics(groups),
+        **response_statistics(trajectories),
+        **environment_statistics(trajectories),
+        **losses_by_kind(groups),
+        "staleness/mean": float((version - versions).mean()),
+        "staleness/max": float((version - versions).max()),
+        "samples/trained": float(len(trained)),
+        "samples/lost": float(sum(len(group.samples) for group in groups) - len(trained)),
+        "tokens/trained": float(len(versions)),
+    }
+
+
+def reward_statistics(groups: Sequence[Group]) -> dict[str, float]:
+    """Statistics over all samples, and for each role where there are several; greedy baselines have a separate mean."""
+    rewards = np.array([score.value for group in groups for _, _, score in group.trainable], dtype=np.float64)
+    scores = [group.baseline.score for group in groups if group.baseline]
+    baselines = [score.value for score in scores if isinstance(score, Scored)]
+    by_role = [(role, values) for group in groups for role, values in group.rewards_by_role.items()]
+    roles = dict.fromkeys(role for role, _ in by_role) if len({role for role, _ in by_role}) > 1 else ()
+    return (
+        {
+            "reward/mean": float(rewards.mean()),
+            "reward/std": float(rewards.std()),
+            "reward/equal_groups": float(np.mean([group.all_equal for group in groups])),
+        }
+        | {f"reward/{role}": float(np.mean([v for one, vs in by_role if one == role for v in vs])) for role in roles}
+        | ({"reward/greedy_baseline": float(np.mean(baselines))} if baselines else {})
+    )
+
+
+def response_statistics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Length in ACTION tokens, the share that reached the token limit, and how much the responses repeat themselves."""
+    lengths = np.array([trajectory.action_tokens for trajectory in trajectories], dtype=np.float64)
+    truncated = np.array([trajectory.status is EpisodeStatus.TRUNCATED for trajectory in trajectories], dtype=bool)
+    repetitions = [share for trajectory in trajectories if (share := repetition(trajectory)) is not None]
+    return (
+        {
+            "response/tokens_mean": float(lengths.mean()),
+            "response/tokens_max": float(lengths.max()),
+            "response/truncated": float(truncated.mean()),
+            "response/out_of_time": float(np.mean([trajectory.out_of_time for trajectory in trajectories])),
+        }
+        | ({"response/truncated_tokens_mean": float(lengths[truncated].mean())} if truncated.any() else {})
+        | ({"response/repetition": float(np.mean(repetitions))} if repetitions else {})
+    )
+
+
+def environment_statistics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """For episodes with an environment only: turns and malformed tool calls per episode, and the seconds that an
+    episode waited for its environment."""
+    played = [trajectory for trajectory in trajectories if trajectory.conversation]
+    if not played:
+        return {}
+    turns = [sum(len(segment.turns) for segment in trajectory.segments) for trajectory in played]
+    return {
+        "environment/turns_mean": float(np.mean(turns)),
+        "environment/malformed_calls_mean": float(np.mean([trajectory.malformed_calls for trajectory in played])),
+        "environment/seconds_mean": float(np.mean([one.timings.environment_seconds for one in played])),
+    }
+
+
+def losses_by_kind(groups: Sequence[Group]) -> dict[str, float]:
+    """Samples of the groups without a score, by the kind of failure, and those scored only because their scorer
+    failed."""
+    kinds = Counter(kind for group in groups for sample in group.samples if (kind := sample.failure_kind))
+    valued = Counter(score.failure for group in groups for _, _, score in group.trainable if score.failure)
+    return {f"samples/lost/{kind}": float(count) for kind, count in sorted(kinds.items())} | {
+        f"samples/scorer_failed/{kind}": float(count) for kind, count in sorted(valued.items())
+    }
+
+
+def repetition(trajectory: Trajectory, length: int = REPEATED_TOKENS) -> float | None:
+    """The share of an episode's n-grams of ACTION tokens that occurred before: `1 - different / all`, `seq-rep-n` of
+    arXiv 1908.04319.
+
+    An n-gram lies within one turn: the environment's tokens separate turns. None when no turn has `length` tokens.
+    """
+    grams = [
+        gram for turn in _turns(trajectory.segments) for gram in zip(*(turn[n:] for n in range(length)), strict=False)
+    ]
+    return 1.0 - len(set(grams)) / len(grams) if grams else None
+
+
+def _turns(segments: Sequence[Segment]) -> Iterator[list[int]]:
+    """The runs of ACTION tokens, one after another."""
+    for segment in segments:
+        places = np.flatnonzero(segment.kinds == TokenKind.ACTION)
+        tokens = segment.token_ids[places].tolist()
+        starts = [0, *(np.flatnonzero(places[1:] - places[:-1] > 1) + 1).tolist(), len(tokens)]
+        yield from (tokens[start:stop] for start, stop in pairwise(starts))

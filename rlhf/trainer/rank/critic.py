@@ -1,0 +1,94 @@
+"""The critic on a learner rank: a value model with its own DeepSpeed engine next to the policy's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlhf.models.probe import check_packed_forward
+from rlhf.models.scalar import check_same_vocabulary, load_scalar
+from rlhf.trainer.batching.batch import MicroBatch, Minibatch
+from rlhf.trainer.config import CriticConfig
+from rlhf.trainer.losses import Metrics, value_loss
+from rlhf.trainer.rank import zero
+from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
+from rlhf.trainer.rank.sequence_parallel import as_scalar_head
+from rlhf.trainer.settings import LearnerSettings
+
+
+class Critic:
+    """Values of states, and optimizer steps towards their targets."""
+
+    def __init__(self, config: CriticConfig, settings: LearnerSettings, world_size: int) -> None:
+        self.config, self.world_size = config, world_size
+        self.sequence_parallel = settings.trainer.deepspeed.sequence_parallel
+        self.device = torch.device(settings.device)
+        self.module = as_scalar_head(_load(config, settings), settings)
+        steps = settings.trainer.optimizer_steps
+        self.engine = zero.build_engine(self.module, config.optimizer, settings, world_size, total_steps=steps)
+
+    def values(self, microbatch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Values before every ACTION token `[A]`, and after the last token of every sequence `[S]`; no gradient."""
+        with zero.forward_only(self.engine):
+            actions = len(microbatch.sources)
+            both = self._forward(microbatch, torch.cat([self._ids(microbatch.sources), self._ids(microbatch.ends)]))
+        return both[:actions], both[actions:]
+
+    def step(self, minibatch: Minibatch, accumulator: MetricAccumulator) -> None:
+        """One optimizer step on the value loss, averaged over the minibatch's ACTION tokens."""
+        losses = self._losses(minibatch, accumulator)
+        learning_rate = self.engine.get_lr()[0]
+        loss = zero.accumulate(self.engine, losses, len(minibatch.microbatches), self.world_size)
+        accumulator.add("critic_loss", loss, count=self.sequence_parallel / self.world_size)
+        accumulator.step(
+            critic_grad_norm=zero.step(self.engine, "trainer.critic.optimizer"), critic_learning_rate=learning_rate
+        )
+
+    def _losses(self, minibatch: Minibatch, accumulator: MetricAccumulator) -> Iterator[Tensor]:
+        for microbatch in minibatch.microbatches:
+            columns = microbatch.per_token
+            assert columns.values is not None, "the critic was asked before the update"
+            assert columns.returns is not None, "advantages with a critic have targets"
+            values = self._forward(microbatch, self._ids(microbatch.sources))
+            old, returns = self._column(columns.values), self._column(columns.returns)
+            losses = value_loss(values, old, returns, torch.ones_like(values, dtype=torch.bool), self.config.value_clip)
+            if self.config.value_clip is not None:
+                clipped = ((values.detach() - old).abs() > self.config.value_clip).float().sum()
+                accumulator.see(Metrics(len(values), {"value_clip_fraction": clipped}))
+            yield losses.sum() / minibatch.tokens
+
+    def _forward(self, microbatch: MicroBatch, places: Tensor) -> Tensor:
+        values: Tensor = self.engine(self._ids(microbatch.token_ids), self._ids(microbatch.position_ids), places)
+        return values
+
+    def _ids(self, array: NDArray[Any]) -> Tensor:
+        return torch.tensor(array, device=self.device).long()
+
+    def _column(self, array: NDArray[Any]) -> Tensor:
+        return torch.tensor(array, device=self.device)
+
+
+def _load(config: CriticConfig, settings: LearnerSettings) -> Any:
+    if config.path is not None:
+        check_same_vocabulary(
+            settings.model_path,
+            config.path,
+            trust_remote_code=settings.model.trust_remote_code,
+            setting="trainer.critic.path",
+        )
+    path = config.path or settings.model_path
+    model = load_scalar(
+        path,
+        dtype=settings.model.dtype,
+        attention=settings.model.attention,
+        gradient_checkpointing=settings.model.gradient_checkpointing,
+        trust_remote_code=settings.model.trust_remote_code,
+        fresh_head=config.path is None,
+        setting="trainer.critic.path",
+    )
+    check_packed_forward(model, path, device=settings.device, setting="trainer.critic.path")
+    return model

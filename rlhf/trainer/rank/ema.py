@@ -1,0 +1,70 @@
+"""The exponential moving average of the policy's weights: a smoother policy, for evaluation and export.
+
+After every update `average = decay * average + (1 - decay) * weight`, in float32, on what each rank holds: its shards
+under ZeRO-3, else the whole. With LoRA the adapters are averaged; the base is frozen, so its average is unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rlhf.errors import CheckpointError
+from rlhf.models.lora import HasModel
+from rlhf.trainer.rank.weights import held_weights, local_part, partitioned
+
+
+class Average:
+    """Starts at the policy's weights, after DeepSpeed has taken them over."""
+
+    def __init__(self, policy: HasModel, decay: float, rank: int) -> None:
+        self._decay = decay
+        self._weights = {name: weight for name, weight in held_weights(policy) if weight.requires_grad}
+        sharded = any(partitioned(weight) for weight in self._weights.values())
+        self._writes, self._file = sharded or rank == 0, f"rank-{rank if sharded else 0}.safetensors"
+        self._averages = {name: local_part(weight).detach().float().clone() for name, weight in self._weights.items()}
+
+    def update(self) -> None:
+        """Update every average with its current weight."""
+        for name, weight in self._weights.items():
+            self._averages[name].lerp_(local_part(weight).detach().float(), 1 - self._decay)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Inside, the policy's weights are replaced by the averages; afterwards they are restored, bit for bit."""
+        learnt = {name: local_part(weight).detach().clone() for name, weight in self._weights.items()}
+        _set(self._weights, self._averages)
+        try:
+            yield
+        finally:
+            _set(self._weights, learnt)
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write this rank's part: its shards, or on rank 0 the whole. Returns the file, if there is one."""
+        if not self._writes:
+            return []
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(self._averages, folder / self._file)
+        return [folder / self._file]
+
+    def load(self, folder: Path) -> None:
+        """Continue exactly from `save`. Raises `CheckpointError` for a checkpoint without these averages."""
+        path = folder / self._file
+        if not path.is_file():
+            raise CheckpointError(
+                f"{path} is missing: that run kept no average of its weights; set trainer.ema_decay=null"
+            )
+        saved = load_file(path)
+        for name, average in self._averages.items():
+            average.copy_(saved[name])
+
+
+def _set(weights: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, weight in weights.items():
+            local_part(weight).copy_(values[name])

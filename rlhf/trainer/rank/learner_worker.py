@@ -1,0 +1,118 @@
+"""One learner rank as a worker: it joins the others and loads what is trained. Numpy and plain data in and out.
+
+It runs in a Ray worker or in this process. All ranks receive the same calls in the same order; a call that computes is
+a collective. torch, transformers and DeepSpeed are imported by `start`, so that constructing a worker is cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rlhf.trainer.rank.accelerator import choose_accelerator
+from rlhf.trainer.settings import LearnerSettings, Trained
+from rlhf.transfer.interfaces import LOOPBACK, own_address
+from rlhf.transfer.types import Meeting
+
+if TYPE_CHECKING:
+    from rlhf.trainer.rank.policy_rank import Rank
+    from rlhf.trainer.rank.preference_rank import PreferenceRank
+    from rlhf.trainer.rank.reward_rank import RewardRank
+
+
+def import_ranks() -> None:
+    """Import torch, transformers and DeepSpeed: this takes most of a rank's start time."""
+    importlib.import_module("rlhf.trainer.rank.policy_rank")
+
+
+class LearnerWorker:
+    """Holds one rank: `policy`, `preferences` and `pairs` are it, by what it learns. `start` comes first; `meeting` may
+    come before it."""
+
+    def __init__(self, name: str = "learner-0", *, loopback: bool = False) -> None:
+        """With `loopback` all peers of this worker are on its machine, and no other machine can connect."""
+        self.name, self._loopback = name, loopback
+        self._rank: Rank | RewardRank | None = None
+
+    def meeting(self, backend: str = "gloo") -> Meeting:
+        """Where the other ranks can connect to this worker: its host's address, a port that is free now, and a new
+        secret; with nccl the secret is its unique id, by which the members find each other."""
+        host = LOOPBACK if self._loopback else own_address()
+        if backend == "nccl":
+            from rlhf.transfer.gpu_senders import nccl_unique_id
+
+            secret = nccl_unique_id()
+        else:
+            secret = secrets.token_hex(32)
+        with socket.socket() as free:
+            free.bind((host, 0))
+            return Meeting(address=host, port=free.getsockname()[1], secret=secret)
+
+    def start(self, rank: int, world_size: int, meeting: Meeting, settings: LearnerSettings) -> dict[str, Any]:
+        """Join the other ranks and load the model. Returns facts: parameters, context length, seconds.
+
+        A worker that has started can be started again, with other settings but the same ranks.
+        """
+        began = time.monotonic()
+        choose_accelerator(settings.device)
+        from rlhf.trainer.rank.zero import join
+
+        join(rank, world_size, meeting, settings.device, settings.trainer.deepspeed.timeout_seconds)
+        self._rank = None  # frees a former model before the next one is loaded
+        policy, preference, reward_model = _kinds()
+        kinds: Mapping[Trained, type[Rank | RewardRank]] = {
+            "policy": policy,
+            "preference": preference,
+            "reward_model": reward_model,
+        }
+        self._rank = kinds[settings.trains](rank, world_size, settings)
+        return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}
+
+    def stop(self) -> None:
+        """Release the model and its optimizer. The process group stays until the process ends: DeepSpeed keeps handles
+        to it, and a later `start` in this process reuses it."""
+        if self._rank is not None:
+            self._rank.stop()
+            self._rank = None
+
+    @property
+    def model(self) -> Rank | RewardRank:
+        """Whatever is trained. Raises `RuntimeError` before `start`."""
+        if self._rank is None:
+            raise RuntimeError(f"{self.name} was asked to work before start()")
+        return self._rank
+
+    @property
+    def policy(self) -> Rank:
+        """A policy. Raises `TypeError` where a reward model is trained."""
+        policy, _, _ = _kinds()
+        if not isinstance(self.model, policy):
+            raise TypeError(f"{self.name} trains a reward model and was asked for a policy's work")
+        return self.model
+
+    @property
+    def preferences(self) -> PreferenceRank:
+        """A policy that learns from pairs. Raises `TypeError` where something else is trained."""
+        _, preference, _ = _kinds()
+        if not isinstance(self.model, preference):
+            raise TypeError(f"{self.name} was asked to train a policy on pairs, and it trains something else")
+        return self.model
+
+    @property
+    def pairs(self) -> RewardRank | PreferenceRank:
+        """Whatever learns from pairs. Raises `TypeError` where something else is trained."""
+        _, _, reward_model = _kinds()
+        return self.model if isinstance(self.model, reward_model) else self.preferences
+
+
+def _kinds() -> tuple[type[Rank], type[PreferenceRank], type[RewardRank]]:
+    """The one place that imports the ranks."""
+    from rlhf.trainer.rank.policy_rank import Rank
+    from rlhf.trainer.rank.preference_rank import PreferenceRank
+    from rlhf.trainer.rank.reward_rank import RewardRank
+
+    return Rank, PreferenceRank, RewardRank

@@ -1,0 +1,170 @@
+"""Base class of the training ranks: the process group, optimizer steps, and state on disk, for any model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlhf.errors import CheckpointError
+from rlhf.models.loading import bare_tokenizer
+from rlhf.models.lora import save_adapter
+from rlhf.models.policy import PolicyModel
+from rlhf.models.scalar import ScalarHead
+from rlhf.runs.durable import files_below, synced
+from rlhf.trainer.answers import Disagreement
+from rlhf.trainer.rank import weights, zero
+from rlhf.trainer.rank.ema import Average
+from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
+from rlhf.trainer.rank.portable import load_from_other_plan
+from rlhf.trainer.settings import LearnerSettings
+from rlhf.types import PolicyVersion, Written
+
+
+class ModelRank:
+    """One rank's model, optimizer and place in the process group, which it has joined (`zero.join`)."""
+
+    def __init__(self, module: PolicyModel | ScalarHead, rank: int, world_size: int, settings: LearnerSettings) -> None:
+        self.module, self.rank, self.world_size, self.settings = module, rank, world_size, settings
+        self.device = torch.device(settings.device)
+        torch.manual_seed(settings.seed + rank)  # of a model's dropout, if it has any; whatever was drawn before
+        trainer = settings.trainer
+        self.engine = zero.build_engine(
+            module, trainer.optimizer, settings, world_size, total_steps=trainer.policy_steps
+        )
+        decay = settings.trainer.ema_decay
+        self.average = Average(module, decay, rank) if decay else None
+
+    def facts(self) -> dict[str, Any]:
+        config = self.module.model.config
+        return {
+            "parameters": sum(int(np.prod(spec.shape)) for spec in weights.publish_manifest(self.module).tensors),
+            "context_tokens": int(config.max_position_embeddings),
+            "vocab_size": int(config.vocab_size),
+        }
+
+    def save(self, path: Path, version: PolicyVersion) -> dict[str, Written]:
+        """Write this rank's part of the state, and on rank 0 ready model folders; returns what it wrote, once on disk.
+        Collective."""
+        own = self._save_state(path)
+        self.export(path / "huggingface")
+        self._export_adapter(path / "adapter")
+        if self.average:
+            own += self.average.save(path / "ema")
+            with self.average.in_place():
+                self.export(path / "huggingface_ema")
+        torch.save(random_state(self.device), path / f"random-{self.rank}.pt")
+        own.append(path / f"random-{self.rank}.pt")
+        if self.rank == 0:
+            (path / "learner.json").write_text(json.dumps({"version": version, "plan": self._plan}))
+            own += [file for file in files_below(path) if file.suffix != ".pt" and file.parent != path / "ema"]
+        return synced(path, own)
+
+    def _save_state(self, path: Path) -> list[Path]:
+        """The ranks' state; the files of tensors that this one wrote."""
+        return zero.save(self.engine, path / "deepspeed")
+
+    def load(self, path: Path) -> PolicyVersion:
+        try:
+            saved = json.loads((path / "learner.json").read_text())
+        except FileNotFoundError:
+            raise CheckpointError(f"{path} holds no learner's state: it has no learner.json") from None
+        if saved["plan"] == self._plan:
+            self._load_exactly(path)
+        elif self._movable(saved["plan"]):
+            load_from_other_plan(
+                self.module, self.engine, path / "deepspeed" / zero.TAG, self.rank, self.settings.bucket_bytes
+            )
+            zero.put_settings(self.engine, self.settings.trainer.optimizer)
+        else:
+            raise CheckpointError(f"{path} was written by {saved['plan']}; this run has {self._plan}")
+        return int(saved["version"])
+
+    def _load_exactly(self, path: Path) -> None:
+        zero.load(self.engine, path / "deepspeed", self.settings.trainer.optimizer)
+        if self.average:
+            self.average.load(path / "ema")
+        set_random_state(torch.load(path / f"random-{self.rank}.pt", weights_only=True))
+
+    def _movable(self, plan: str) -> bool:
+        """Whether state of another plan can be had: of other ranks and stages, but not of an average or adapters."""
+        same_precision = plan.partition(" in ")[2] == self._plan.partition(" in ")[2]
+        return same_precision and self.average is None and self.settings.model.lora is None
+
+    def export(self, path: Path) -> None:
+        """Export a model folder. Collective: all ranks gather, rank 0 writes weights, configuration, tokenizer and chat
+        template."""
+        state = weights.whole_state(self.module, self.settings.bucket_bytes, keep=self.rank == 0)
+        if self.rank == 0:
+            self.module.model.save_pretrained(path, state_dict=state)
+            tokenizer = bare_tokenizer(
+                self.settings.model_path, trust_remote_code=self.settings.model.trust_remote_code
+            )
+            tokenizer.save_pretrained(path)
+        torch.distributed.barrier()
+
+    def _export_adapter(self, path: Path) -> None:
+        """Collective like `export`: what LoRA has learnt, as `peft` reads it."""
+        lora = self.settings.model.lora
+        if lora is None:
+            return
+        tensors = weights.whole_adapter(self.module, self.settings.bucket_bytes, keep=self.rank == 0)
+        if self.rank == 0:
+            save_adapter(path, tensors, lora, self.settings.model_path)
+
+    def stop(self) -> None:
+        """Leave everything that was joined except the process group."""
+
+    @property
+    def _plan(self) -> str:
+        """What DeepSpeed's state depends on besides the model."""
+        stage, model = self.settings.trainer.deepspeed.zero_stage, self.settings.model
+        adapters = ""
+        if model.lora:
+            targets = ", ".join(model.lora.target_modules) or "all linear layers"
+            adapters = f", LoRA of rank {model.lora.rank} for {targets}"
+        return f"{self.world_size} rank(s) of ZeRO stage {stage} in {model.dtype}{adapters}"
+
+    def _average_weights(self) -> None:
+        """The end of an update, for the average of the weights."""
+        if self.average:
+            self.average.update()
+
+    def _optimizer_step(
+        self,
+        losses: Iterator[Tensor],
+        count: int,
+        accumulator: MetricAccumulator,
+        objection: Callable[[], Disagreement | None] = lambda: None,
+    ) -> None:
+        """Gradients of `count` losses, and a step unless there is an `objection` after them, alike on all ranks."""
+        learning_rate = self.engine.get_lr()[0]
+        loss = zero.accumulate(self.engine, losses, count, self.world_size)
+        accumulator.disagreement = objection()
+        if accumulator.disagreement:
+            return
+        # Parts of a step's loss add up; ranks that share rows have the same part.
+        accumulator.add("loss", loss, count=self.settings.trainer.deepspeed.sequence_parallel / self.world_size)
+        accumulator.step(grad_norm=zero.step(self.engine), learning_rate=learning_rate)
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.tensor(array, device=self.device)
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's generators, by device: dropout in a user's own model uses them; this library does not."""
+    state = {"cpu": torch.get_rng_state()}
+    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def set_random_state(state: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"])

@@ -1,0 +1,396 @@
+"""Training of a policy on one rank: forward passes, optimizer steps, sending weights. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rlhf.config import is_piece
+from rlhf.errors import CheckpointError, ModelError
+from rlhf.models.balance import RouterBalance, balance_of
+from rlhf.models.config import LoraConfig
+from rlhf.models.loading import load_policy
+from rlhf.models.lora import add_lora, without_adapter
+from rlhf.models.policy import PolicyModel
+from rlhf.models.probe import check_packed_forward
+from rlhf.models.rounding import rounded
+from rlhf.models.routing import RoutingReplay
+from rlhf.models.scalar import check_same_vocabulary
+from rlhf.trainer.algorithms.registry import needs_of, needs_reference
+from rlhf.trainer.answers import Disagreement, RankAnswer
+from rlhf.trainer.batching.batch import MicroBatch, Minibatch, microbatches_of, with_rank_columns
+from rlhf.trainer.batching.forward_outputs import ForwardOutputs, ForwardRequest
+from rlhf.trainer.losses import (
+    Objective,
+    Tokens,
+    engine_difference,
+    off_policy_metrics,
+    policy_loss,
+    policy_loss_of,
+    sft_loss,
+)
+from rlhf.trainer.rank import weights, zero
+from rlhf.trainer.rank.critic import Critic
+from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
+from rlhf.trainer.rank.mismatch import MismatchGuard
+from rlhf.trainer.rank.model_rank import ModelRank
+from rlhf.trainer.rank.sequence_parallel import as_policy
+from rlhf.trainer.settings import LearnerSettings, UpdateArguments
+from rlhf.transfer.perturbation import perturbed
+from rlhf.transfer.sender import WeightSender, gather_only, sender_for
+from rlhf.transfer.types import Manifest, Rendezvous
+from rlhf.types import PolicyVersion, Routing
+
+
+class Rank(ModelRank):
+    """One rank's policy, with its reference and its critic where the recipe needs them."""
+
+    def __init__(self, rank: int, world_size: int, settings: LearnerSettings) -> None:
+        self.policy = _load(
+            settings, gradient_checkpointing=settings.model.gradient_checkpointing, lora=settings.model.lora
+        )
+        self.reference = _reference(settings)
+        super().__init__(self.policy, rank, world_size, settings)
+        self.critic = Critic(settings.trainer.critic, settings, world_size) if settings.trainer.critic else None
+        self.objective = _objective(settings)
+        self.guard = MismatchGuard(settings.model.dtype, self.device)
+        self.routing = RoutingReplay(self.policy.model, settings.routing) if settings.routing != "ignore" else None
+        self.balance = _balance(self.policy, settings)
+        self._sender: WeightSender | None = None
+        self._held: list[Tensor] | None = None
+        self._packed: tuple[Minibatch, ...] = ()
+
+    def forward_outputs(self, minibatches: Sequence[Minibatch], wanted: ForwardRequest) -> ForwardOutputs:
+        """What is `wanted` of this rank's part of an update, without gradients. The part stays here with these columns,
+        for `update_packed`."""
+        found: dict[str, list[Tensor]] = {}  # tensors until the end: a GPU is never waited for
+        for microbatch in microbatches_of(minibatches):
+            for name, values in self._outputs(microbatch, wanted):
+                found.setdefault(name, []).append(values)
+        arrays = {name: np.concatenate([part.float().cpu().numpy() for part in parts]) for name, parts in found.items()}
+        outputs = ForwardOutputs(**arrays)
+        self._packed = with_rank_columns(minibatches, dict(outputs.columns()))
+        return outputs
+
+    def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+        """Log-probs `[T - 1]` at temperature 1; `routing` may be of the first tokens only."""
+        ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)[None]
+        positions = torch.arange(ids.shape[1], device=self.device)
+        if routing is not None:
+            unknown = np.full((len(token_ids) - len(routing), *routing.shape[1:]), -1, np.int16)
+            routing = np.concatenate([routing, unknown])[None]
+        self._take_routing(routing)
+        with zero.forward_only(self.engine):
+            logprobs, _ = self.engine(ids, positions[None], positions[:-1], positions[1:], 1.0)
+        found: NDArray[np.float32] = logprobs.cpu().numpy()
+        return found
+
+    def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+        """By how much another way of rounding moves `token_logprobs`, `[T - 1]`."""
+        with rounded(self.policy):
+            again = self.token_logprobs(token_ids, routing)
+        moved: NDArray[np.float32] = np.abs(again - self.token_logprobs(token_ids, routing))
+        return moved
+
+    def update(self, minibatches: Sequence[Minibatch], arguments: UpdateArguments) -> RankAnswer:
+        """One optimizer step for every minibatch of every epoch, of the policy and, with a critic, of the critic."""
+        accumulator = MetricAccumulator()
+        self._optimize(minibatches, arguments, accumulator)
+        self._average_weights()
+        return accumulator.answer()
+
+    def update_packed(self, credit: Mapping[str, NDArray[np.float32]], arguments: UpdateArguments) -> RankAnswer:
+        """`update` on the part of the last `forward_outputs`, with the columns of `credit`, `[A]`."""
+        minibatches, self._packed = with_rank_columns(self._packed, credit), ()
+        return self.update(minibatches, arguments)
+
+    def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
+        """One optimizer step for every minibatch, on the supervised loss of the ACTION tokens."""
+        accumulator = MetricAccumulator()
+        for minibatch in minibatches:
+            losses = (self._sft_loss(microbatch, minibatch, accumulator) for microbatch in minibatch.microbatches)
+            self._optimizer_step(losses, len(minibatch.microbatches), accumulator)
+        self._average_weights()
+        return accumulator.answer()
+
+    def manifest(self) -> Manifest:
+        """What `send` will send."""
+        return weights.publish_manifest(self.policy, self._form)
+
+    def connect(self, rendezvous: Rendezvous) -> None:
+        """Rank 0 joins the transfer group with the engines; the others have nothing to join."""
+        if self.rank == 0:
+            self._sender = sender_for(rendezvous.backend)
+            self._sender.connect(rendezvous)
+
+    def send(self) -> None:
+        """Send every weight to the engines: rank 0 sends, the others help to gather."""
+        tensors = weights.published_tensors(self.policy, self.settings.bucket_bytes, self._form)
+        if self._sender is None:
+            gather_only(tensors)
+        else:
+            self._sender.send(tensors, self.manifest())
+
+    def perturb(self) -> None:
+        """Move every weight far above tolerance, for the start check."""
+        self._held = weights.snapshot(self.policy)
+        weights.change(self.policy, self.settings.bucket_bytes, perturbed, self._form)
+
+    def restore(self) -> None:
+        """Undo `perturb`, bit for bit."""
+        if self._held is not None:
+            weights.put_back(self.policy, self._held)
+            self._held = None
+
+    def _save_state(self, path: Path) -> list[Path]:
+        critics = zero.save(self.critic.engine, path / "critic" / "deepspeed") if self.critic else []
+        return critics + super()._save_state(path)
+
+    def load(self, path: Path) -> PolicyVersion:
+        if self.critic and not (path / "critic").is_dir():
+            raise CheckpointError(f"{path} holds no critic; this run has one (trainer.critic)")
+        version = super().load(path)
+        if self.critic:
+            zero.load(self.critic.engine, path / "critic" / "deepspeed", self.critic.config.optimizer)
+        return version
+
+    def _movable(self, plan: str) -> bool:
+        return super()._movable(plan) and self.critic is None
+
+    def stop(self) -> None:
+        if self._sender is not None:
+            self._sender.close()
+
+    @property
+    def _form(self) -> weights.Form:
+        return "adapter" if self.settings.model.publishes_adapters else "merged"
+
+    def _outputs(self, microbatch: MicroBatch, wanted: ForwardRequest) -> Iterator[tuple[str, Tensor]]:
+        if wanted.proximal:
+            yield "proximal", self._scored(self.engine, microbatch)
+        if wanted.reference:
+            yield "reference", self._scored_by_reference(microbatch)
+        if wanted.values:
+            assert self.critic is not None, "the recipe has a critic"
+            values, last = self.critic.values(microbatch)
+            yield "values", values
+            yield "last_values", last
+
+    def _optimize(
+        self, minibatches: Sequence[Minibatch], arguments: UpdateArguments, accumulator: MetricAccumulator
+    ) -> None:
+        """All optimizer steps of an update, or those until the policy has strayed too far."""
+        for epoch in range(arguments.epochs):
+            for step, minibatch in enumerate(minibatches):
+                strayed = False
+                if arguments.policy_learns:
+                    later = minibatches[1:] if epoch == step == 0 else None
+                    strayed = self._policy_step(minibatch, arguments, accumulator, first=epoch == 0, later=later)
+                if accumulator.disagreement:
+                    return
+                if self.critic:
+                    self.critic.step(minibatch, accumulator)
+                if strayed:
+                    return
+
+    def _policy_step(
+        self,
+        minibatch: Minibatch,
+        arguments: UpdateArguments,
+        accumulator: MetricAccumulator,
+        *,
+        first: bool,
+        later: Sequence[Minibatch] | None,
+    ) -> bool:
+        """One optimizer step. Whether the policy was farther from the one that sampled than the recipe allows.
+
+        With the `later` minibatches of the update the weights have taken no step of it yet: only their distance from
+        the engine says something about the engine, and too large a one is in the way of the step. `first` passes are
+        recorded.
+        """
+        strayed = torch.zeros(1, device=self.device)
+        passes: list[Tensor] = []
+
+        def losses() -> Iterator[Tensor]:
+            for microbatch in minibatch.microbatches:
+                logprobs, entropies = self._forward(self.engine, microbatch)
+                if self.routing and later is not None:
+                    differing, chosen = self.routing.disagreement()
+                    accumulator.add("moe/routing_disagreement", differing, chosen)
+                tokens = self._tokens(microbatch, logprobs, entropies)
+                loss, metrics = policy_loss(
+                    tokens, minibatch.denominator, self.objective, kl_coefficient=arguments.kl_coefficient
+                )
+                accumulator.see(metrics)
+                distance = off_policy_metrics(logprobs, entropies, tokens.behaviour)
+                accumulator.see(distance)
+                strayed.add_(distance.sums["approx_kl"])
+                if first:
+                    self._record(microbatch, tokens, accumulator, untouched=later is not None)
+                passes.append(logprobs.detach())
+                yield loss + self._balance_loss(microbatch, minibatch, accumulator)
+
+        def objection() -> Disagreement | None:
+            return None if later is None else self._objection(minibatch, passes, later)
+
+        self._optimizer_step(losses(), len(minibatch.microbatches), accumulator, objection)
+        return not accumulator.disagreement and self._too_far(strayed, minibatch.tokens)
+
+    def _objection(
+        self, minibatch: Minibatch, passes: Sequence[Tensor], later: Sequence[Minibatch]
+    ) -> Disagreement | None:
+        """What is wrong with log-probs of tokens that these very weights sampled: those of this minibatch's `passes`,
+        and of `later` ones where they were computed before. Collective."""
+        passed = [(micro, logprobs) for micro, logprobs in zip(minibatch.microbatches, passes, strict=True)]
+        for micro in (micro for part in later for micro in part.microbatches):
+            if micro.per_token.proximal is not None:
+                passed.append((micro, self._tensor(micro.per_token.proximal)))
+        seen = [
+            (logprobs, self._tensor(micro.per_token.behaviour), self._tensor(micro.per_token.current) > 0)
+            for micro, logprobs in passed
+            if micro.per_token.current is not None
+        ]
+        return self.guard.verdict(seen, lambda: self._rounded(minibatch.microbatches)) if seen else None
+
+    def _rounded(self, microbatches: Sequence[MicroBatch]) -> list[Tensor]:
+        """Log-probs of the ACTION tokens of each micro-batch, as another way of rounding gives them."""
+        with rounded(self.policy):
+            return [self._scored(self.engine, microbatch) for microbatch in microbatches]
+
+    def _tokens(self, microbatch: MicroBatch, logprobs: Tensor, entropies: Tensor) -> Tokens:
+        """A micro-batch as its loss reads it. With a single step the proximal log-probs are those of its own pass."""
+        columns = microbatch.per_token
+        behaviour = proximal = self._tensor(columns.behaviour)
+        if self.settings.trainer.old_logprobs == "recomputed":
+            proximal = logprobs.detach() if columns.proximal is None else self._tensor(columns.proximal)
+        return Tokens(
+            logprobs=logprobs,
+            entropies=entropies,
+            behaviour=behaviour,
+            proximal=proximal,
+            advantages=self._tensor(columns.advantages),
+            weights=self._tensor(columns.weights),
+            sequences=self._tensor(microbatch.sequences),
+            reference=None if columns.reference is None else self._tensor(columns.reference),
+        )
+
+    def _record(
+        self, microbatch: MicroBatch, tokens: Tokens, accumulator: MetricAccumulator, *, untouched: bool
+    ) -> None:
+        """The learner's log-probs before the update, or where nobody computed them, in the pass of their first step."""
+        column = microbatch.per_token.proximal
+        before = tokens.logprobs.detach() if column is None else self._tensor(column)
+        if column is not None or untouched:
+            accumulator.see(engine_difference(before, tokens.behaviour, self.settings.trainer.correction.high))
+        accumulator.keep(microbatch.places, before)
+
+    def _too_far(self, divergence: Tensor, tokens: int) -> bool:
+        """Whether a step's KL(behaviour, policy), over all ranks, passed the recipe's limit. Collective."""
+        limit = self.settings.trainer.kl.stop
+        if limit is None:
+            return False
+        torch.distributed.all_reduce(divergence)
+        return float(divergence) / self.settings.trainer.deepspeed.sequence_parallel / tokens > limit
+
+    def _sft_loss(self, microbatch: MicroBatch, minibatch: Minibatch, accumulator: MetricAccumulator) -> Tensor:
+        logprobs, _ = self._forward(self.engine, microbatch)
+        loss, metrics = sft_loss(logprobs, self._tensor(microbatch.per_token.weights), minibatch.denominator)
+        accumulator.see(metrics)
+        return loss + self._balance_loss(microbatch, minibatch, accumulator)
+
+    def _balance_loss(
+        self, microbatch: MicroBatch, minibatch: Minibatch, accumulator: MetricAccumulator
+    ) -> Tensor | float:
+        """The micro-batch's part of the step's balance of experts, by its ACTION tokens."""
+        if self.balance is None or not len(microbatch.targets):
+            return 0.0
+        balance = self.balance.loss(self._tensor(microbatch.position_ids))
+        accumulator.add("moe/balance_loss", balance.detach() * len(microbatch.targets), len(microbatch.targets))
+        return balance * (len(microbatch.targets) / minibatch.tokens)
+
+    def _scored_by_reference(self, microbatch: MicroBatch) -> Tensor:
+        if self.reference is not None:
+            return self._scored(self.reference, microbatch)
+        with without_adapter(self.policy):
+            return self._scored(self.engine, replace(microbatch, routing=None))
+
+    def _scored(self, module: nn.Module, microbatch: MicroBatch) -> Tensor:
+        with zero.forward_only(self.engine):
+            return self._forward(module, microbatch)[0]
+
+    def _forward(self, module: nn.Module, microbatch: MicroBatch) -> tuple[Tensor, Tensor]:
+        if module is self.engine:
+            self._take_routing(microbatch.routing)
+        logprobs, entropy = module(
+            self._tensor(microbatch.token_ids).long(),
+            self._tensor(microbatch.position_ids).long(),
+            self._tensor(microbatch.sources),
+            self._tensor(microbatch.targets),
+            self.settings.temperature,
+            entropy_gradient=self.objective.reads_entropies,
+            most=microbatch.most,
+        )
+        return logprobs, entropy
+
+    def _take_routing(self, routing: Routing | None) -> None:
+        if self.routing:
+            self.routing.take(routing)
+
+
+def _load(settings: LearnerSettings, *, gradient_checkpointing: bool, lora: LoraConfig | None = None) -> PolicyModel:
+    model = load_policy(
+        settings.model_path,
+        dtype=settings.model.dtype,
+        attention=settings.model.attention,
+        gradient_checkpointing=gradient_checkpointing,
+        trust_remote_code=settings.model.trust_remote_code,
+        loader=settings.model.loader,
+    )
+    check_packed_forward(model, settings.model_path, device=settings.device)
+    return as_policy(add_lora(model, lora), settings).to(settings.device)
+
+
+def _reference(settings: LearnerSettings) -> PolicyModel | None:
+    """A frozen policy, held whole on every rank, only when the recipe has a use for it. The start of a policy with LoRA
+    needs no copy: it is the policy without its adapter."""
+    free = settings.model.lora is not None and settings.trainer.reference_path is None
+    if free or not (needs_reference(settings.trainer) or settings.trains == "preference"):
+        return None
+    if settings.trainer.reference_path is not None:
+        check_same_vocabulary(
+            settings.model_path,
+            settings.trainer.reference_path,
+            trust_remote_code=settings.model.trust_remote_code,
+            setting="trainer.reference_path",
+        )
+        settings = replace(settings, model_path=settings.trainer.reference_path)
+    return _load(settings, gradient_checkpointing=False).requires_grad_(False).eval()
+
+
+def _balance(policy: PolicyModel, settings: LearnerSettings) -> RouterBalance | None:
+    balance = balance_of(policy.model, settings.trainer.loss.router_aux_loss_coefficient)
+    if balance and settings.trainer.deepspeed.sequence_parallel > 1:
+        raise ModelError(
+            "ranks that share rows (trainer.deepspeed.sequence_parallel) do not see the balance of experts over them; "
+            "use trainer.loss.router_aux_loss_coefficient: 0"
+        )
+    return balance
+
+
+def _objective(settings: LearnerSettings) -> Objective:
+    trainer = settings.trainer
+    weighted = trainer.old_logprobs == "recomputed" and not needs_of(trainer).weighted
+    return Objective(
+        policy=policy_loss_of(trainer.loss),
+        kl=trainer.kl if trainer.kl.coefficient > 0 and trainer.kl.place == "loss" else None,
+        entropy_coefficient=trainer.loss.entropy_coefficient,
+        reads_entropies=trainer.loss.entropy_coefficient > 0 or is_piece(trainer.loss.policy),
+        correction=trainer.correction if weighted else None,
+    )

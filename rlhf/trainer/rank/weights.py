@@ -1,0 +1,201 @@
+"""The weights of a DeepSpeed engine as whole tensors, for any ZeRO stage: list, iterate, change and restore them.
+
+A tensor that is sent or saved has a Hugging Face name and a `Source`: a parameter, with LoRA also one with its adapter
+added, or a part of an adapter only. Everything that gathers is collective under ZeRO-3: all ranks call it, at the same
+point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
+from rlhf.models.saved_names import as_saved
+from rlhf.trainer.rank.accelerator import deepspeed_module
+from rlhf.transfer.types import Manifest, TensorSpec
+
+T = TypeVar("T")
+Named = list[tuple[str, nn.Parameter]]
+Form = Literal["merged", "adapter"]
+"""All tensors of the model with adapters added (`merged`), or only the adapters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Source:
+    """The tensor called `name` is `factor * weight + added`, computed in float32 where there is anything to compute."""
+
+    name: str
+    weight: Tensor
+    added: LowRank | None = None
+    factor: float = 1.0
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [self.weight, self.added.a, self.added.b] if self.added else [self.weight]
+
+    def whole(self) -> Tensor:
+        """The tensor in the weight's precision, once the parameters are gathered."""
+        weight = self.weight.detach()
+        if self.added is None:
+            return weight if self.factor == 1 else (self.factor * weight.float()).to(weight.dtype)
+        delta = self.added.scaling * (self.added.b.detach().float() @ self.added.a.detach().float())
+        return (self.factor * weight.float() + delta).to(weight.dtype)
+
+
+def held_weights(policy: HasModel) -> Named:
+    """Every parameter by its name in this process, tied ones once."""
+    return list(policy.model.named_parameters())
+
+
+def held_constants(policy: HasModel) -> list[tuple[str, Tensor]]:
+    """Tensors of a model's folder that training never changes, the correction of a router for instance. Engines have
+    them from the start."""
+    return [
+        (f"{path}.{name}" if path else name, buffer)
+        for path, module in policy.model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set and buffer.is_floating_point()
+    ]
+
+
+def sources(policy: HasModel, form: Form = "merged") -> list[Source]:
+    """The tensors that a weight sync in this form sends. An adapter's `B` is sent scaled, so that engines only
+    multiply."""
+    return _merged(policy) if form == "merged" else _adapters(policy, scaled=True)
+
+
+def publish_manifest(policy: HasModel, form: Form = "merged") -> Manifest:
+    """The manifest of a weight sync, in order, by the names of the model's folder. Needs no communication."""
+    shapes = (
+        (source.name, torch.empty(_shape(source.weight), dtype=source.weight.dtype, device="meta"))
+        for source in sources(policy, form)
+    )
+    return Manifest(
+        tensors=tuple(
+            TensorSpec(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
+            for name, tensor in _saved(policy, shapes, form)
+        )
+    )
+
+
+def published_tensors(policy: HasModel, bucket_bytes: int, form: Form = "merged") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a weight sync, gathered bucket by bucket. A tensor is valid until the next one is requested."""
+    return _saved(policy, _walk(sources(policy, form), bucket_bytes), form)
+
+
+def whole_state(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
+    """A copy on the CPU of everything in the model's folder, with adapters merged; ranks without `keep` only take part
+    in gathering."""
+    constants = [Source(name=name, weight=constant) for name, constant in held_constants(policy)]
+    return _copy([*_merged(policy), *constants], bucket_bytes, keep=keep)
+
+
+def whole_adapter(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
+    """A copy of the adapters on the CPU, with `B` unscaled as in `peft`. Empty without LoRA."""
+    return _copy(_adapters(policy, scaled=False), bucket_bytes, keep=keep)
+
+
+def change(
+    policy: HasModel, bucket_bytes: int, changed: Callable[[str, Tensor], Tensor], form: Form = "merged"
+) -> None:
+    """Replace every weight that a weight sync in this form depends on by `changed(name, whole tensor)`, the same on
+    every rank. Float32 master weights are unchanged: use this only for weights that will be restored."""
+    named = [(name, weight) for name, weight in held_weights(policy) if form == "merged" or not hugging_face_name(name)]
+    for bucket in _buckets(named, bucket_bytes, lambda item: [item[1]]):
+        with gathered([weight for _, weight in bucket], modify=True), torch.no_grad():
+            for name, weight in bucket:
+                weight.copy_(changed(name, weight.detach()))
+
+
+def snapshot(policy: HasModel) -> list[Tensor]:
+    """A bitwise copy of this rank's part of every weight."""
+    return [local_part(weight).detach().clone() for _, weight in held_weights(policy)]
+
+
+def put_back(policy: HasModel, saved: Sequence[Tensor]) -> None:
+    """Undo every change since `snapshot`, bit for bit."""
+    with torch.no_grad():
+        for (_, weight), kept in zip(held_weights(policy), saved, strict=True):
+            local_part(weight).copy_(kept)
+
+
+def local_part(weight: Any) -> Tensor:
+    """This rank's part of a weight: its shard under ZeRO-3, else the whole."""
+    part: Tensor = weight.ds_tensor if partitioned(weight) else weight
+    return part
+
+
+def partitioned(weight: Any) -> bool:
+    """Whether ZeRO-3 holds this weight in shards."""
+    return hasattr(weight, "ds_tensor")
+
+
+def gathered(weights: Sequence[Tensor], modify: bool = False) -> AbstractContextManager[Any]:
+    """Inside, `weights` are whole on every rank; with `modify`, changes made on rank 0 persist after the block."""
+    if not any(partitioned(weight) for weight in weights):
+        return nullcontext()
+    gather: AbstractContextManager[Any] = deepspeed_module().zero.GatheredParameters(
+        list(weights), modifier_rank=0 if modify else None
+    )
+    return gather
+
+
+def _saved(policy: HasModel, named: Iterable[tuple[str, Tensor]], form: Form) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of the model as its folder has them; adapters are called by the layers that they are beside."""
+    for name, tensor in named:
+        yield from as_saved(policy.model, name, tensor).items() if form == "merged" else [(name, tensor)]
+
+
+def _merged(policy: HasModel) -> list[Source]:
+    added = low_ranks(policy.model)
+    named = ((hugging_face_name(name), weight) for name, weight in held_weights(policy))
+    return [Source(name=name, weight=weight, added=added.get(name)) for name, weight in named if name]
+
+
+def _adapters(policy: HasModel, *, scaled: bool) -> list[Source]:
+    found: list[Source] = []
+    for name, low in low_ranks(policy.model).items():
+        layer = name.removesuffix(".weight")
+        found.append(Source(name=f"{layer}.lora_A.weight", weight=low.a))
+        found.append(Source(name=f"{layer}.lora_B.weight", weight=low.b, factor=low.scaling if scaled else 1.0))
+    return found
+
+
+def _walk(found: Sequence[Source], bucket_bytes: int) -> Iterator[tuple[str, Tensor]]:
+    for bucket in _buckets(found, bucket_bytes, lambda source: source.parameters):
+        with gathered([weight for source in bucket for weight in source.parameters]):
+            yield from ((source.name, source.whole()) for source in bucket)
+
+
+def _copy(found: Sequence[Source], bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
+    return {name: tensor.to("cpu", copy=True) for name, tensor in _walk(found, bucket_bytes) if keep}
+
+
+def _shape(weight: Any) -> tuple[int, ...]:
+    return tuple(weight.ds_shape) if partitioned(weight) else tuple(weight.shape)
+
+
+def _bytes(weight: Any) -> int:
+    elements = weight.ds_numel if partitioned(weight) else weight.numel()
+    return int(elements) * int(weight.element_size())
+
+
+def _buckets(items: Sequence[T], bucket_bytes: int, parameters: Callable[[T], Sequence[Tensor]]) -> Iterator[list[T]]:
+    """Cut `items` in order so that the parameters of a bucket fill at most `bucket_bytes`, or it is one item."""
+    bucket: list[T] = []
+    filled = 0
+    for item in items:
+        size = sum(_bytes(weight) for weight in parameters(item))
+        if bucket and filled + size > bucket_bytes:
+            yield bucket
+            bucket, filled = [], 0
+        bucket.append(item)
+        filled += size
+    if bucket:
+        yield bucket

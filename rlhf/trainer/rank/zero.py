@@ -1,0 +1,220 @@
+"""Wrapper of DeepSpeed: join the process group, build the engine, take one optimizer step, save and load.
+
+It sets three things explicitly that DeepSpeed would decide: where an optimizer step ends (the number of micro-batches
+changes with every update), that gradients are summed over ranks (DeepSpeed averages them), and that nothing is compiled
+at start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
+from rlhf.trainer.config import OptimizerConfig
+from rlhf.trainer.rank.accelerator import deepspeed_module
+from rlhf.trainer.rank.schedule import learning_rate_factor
+from rlhf.trainer.rank.states import as_data
+from rlhf.trainer.settings import LearnerSettings
+from rlhf.transfer.interfaces import LOOPBACK, interface_environment, interface_toward
+from rlhf.transfer.store import SignedStore, open_store
+from rlhf.transfer.types import Meeting
+
+TAG = "state"
+"""DeepSpeed's tag of the only state in a checkpoint's folder."""
+
+_kept: list[SignedStore] = []
+"""The process group's store, kept for the lifetime of the process: torch keeps only its C++ part alive."""
+
+
+def join(rank: int, world_size: int, meeting: Meeting, device: str, timeout_seconds: float) -> None:
+    """Join the ranks' default process group: gloo on a CPU, nccl on GPUs. An existing group is reused.
+
+    The group is made here and not by DeepSpeed, whose store would listen on every interface and accept any client.
+    """
+    deepspeed = deepspeed_module()
+    # A shared-memory collective that would be compiled here (47 s) and that training never calls.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    # DeepSpeed calls collectives that torch is about to rename, once a tensor.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    backend, timeout = "gloo" if device == "cpu" else "nccl", timedelta(seconds=timeout_seconds)
+    if not torch.distributed.is_initialized():
+        _stay_on_loopback(meeting)
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": "0"}
+        store = open_store(rank, meeting.address, meeting.port, meeting.secret, timeout_seconds)
+        _kept.append(store)
+        torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    deepspeed.init_distributed(dist_backend=backend, timeout=timeout, verbose=False)
+
+
+def _stay_on_loopback(meeting: Meeting) -> None:
+    """Ranks of one machine open no port that another can reach, unless somebody chose an interface for them."""
+    if meeting.address == LOOPBACK:
+        for variable, value in interface_environment(interface_toward(LOOPBACK)).items():
+            os.environ.setdefault(variable, value)
+
+
+def build_engine(
+    module: nn.Module, config: OptimizerConfig, settings: LearnerSettings, world_size: int, *, total_steps: int
+) -> Any:
+    """A DeepSpeed engine around `module` with AdamW and a schedule over `total_steps`, both from `config`. A process
+    may have several."""
+    if settings.device == "cpu" and settings.model.dtype == "float16":
+        raise ModelError("model.dtype=float16 trains on GPUs only; on a CPU use float32 or bfloat16")
+    optimizer = torch.optim.AdamW(
+        [parameter for parameter in module.parameters() if parameter.requires_grad],
+        lr=config.learning_rate,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+    engine, *_ = deepspeed_module().initialize(
+        model=module,
+        optimizer=optimizer,
+        lr_scheduler=lambda wrapped: torch.optim.lr_scheduler.LambdaLR(
+            wrapped,
+            lambda step: learning_rate_factor(
+                step,
+                schedule=config.schedule,
+                warmup_steps=config.warmup_steps,
+                total_steps=total_steps,
+            ),
+        ),
+        config=deepspeed_config(settings, config, world_size, sum(p.numel() for p in module.parameters())),
+        dist_init_required=False,
+    )
+    return engine
+
+
+def deepspeed_config(
+    settings: LearnerSettings, config: OptimizerConfig, world_size: int, parameters: int
+) -> dict[str, Any]:
+    """DeepSpeed's configuration file, as data."""
+    sixteen = settings.model.dtype != "float32"
+    # Stage 0 in 16 bits would add gradients up in 16 bits; stage 1 adds them in float32.
+    stage = max(settings.trainer.deepspeed.zero_stage, 1 if sixteen else 0)
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "train_batch_size": world_size,
+        "gradient_clipping": config.max_grad_norm,
+        "zero_optimization": {
+            "stage": stage,
+            "overlap_comm": False,
+            "reduce_bucket_size": min(parameters, 50_000_000),
+            # Small weights that stay gathered would hide a change of their shards (perturb, restore, load).
+            "stage3_param_persistence_threshold": 0,
+            **_offload(settings),
+        },
+        "bf16": {"enabled": settings.model.dtype == "bfloat16"},
+        "fp16": {"enabled": settings.model.dtype == "float16"},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": "fp32",
+        "zero_allow_untested_optimizer": True,
+        # DeepSpeed's own Adam for offloaded state is compiled at start; torch's fused one is not.
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": None,
+    }
+
+
+def _offload(settings: LearnerSettings) -> dict[str, Any]:
+    """What of the optimizer and the weights is kept in the machine's memory: pinned, where a GPU reads it."""
+    deepspeed, place = settings.trainer.deepspeed, {"device": "cpu", "pin_memory": settings.device == "cuda"}
+    chosen = {"offload_optimizer": deepspeed.offload_optimizer, "offload_param": deepspeed.offload_parameters}
+    return {name: place for name, kept in chosen.items() if kept == "cpu"}
+
+
+def accumulate(engine: Any, losses: Iterator[Tensor], count: int, world_size: int) -> Tensor:
+    """Run backward through `count` micro-batch losses, drawn one by one; gradients are summed over ranks after the
+    last. Returns this rank's part of the loss."""
+    total: Tensor = torch.zeros((), device=engine.device)
+    for index, loss in enumerate(losses):
+        engine.set_gradient_accumulation_boundary(index == count - 1)
+        engine.backward(loss * world_size, scale_wrt_gas=False)
+        if index < count - 1:
+            engine.step()
+        total = total + loss.detach()
+    return total
+
+
+def step(engine: Any, setting: str = "trainer.optimizer") -> float:
+    """Clip and apply the accumulated gradients; returns their norm before clipping. Raises `TrainingDiverged`, which
+    names the `setting` of its optimizer."""
+    norm = None if engine.zero_optimization() else _norm(engine.module.parameters())
+    engine.step()
+    norm = float(engine.get_global_grad_norm()) if norm is None else norm
+    if not engine.fp16_enabled() and not norm < float("inf"):
+        raise TrainingDiverged(f"the gradient norm is {norm}: lower {setting}.learning_rate")
+    return norm
+
+
+def save(engine: Any, folder: Path) -> list[Path]:
+    """Write weights, moments and the schedule's position; returns the tensor files that this rank wrote. Collective."""
+    writer, written = engine.checkpoint_engine, []
+    write = writer.save
+
+    def noted(state: Any, path: str) -> None:  # its names and who writes which are DeepSpeed's to know
+        write(state, path)
+        written.append(Path(path))
+
+    writer.save = lambda state_dict, path: noted(state_dict, path)
+    try:
+        engine.save_checkpoint(str(folder), tag=TAG)
+    finally:
+        del writer.save
+    return written
+
+
+def load(engine: Any, folder: Path, config: OptimizerConfig) -> None:
+    """Continue from `save`, with the optimizer's settings from `config`. Raises `CheckpointError`. Collective."""
+    with as_data(folder):
+        path, _ = engine.load_checkpoint(str(folder), tag=TAG)
+    if path is None:
+        raise CheckpointError(f"{folder}: DeepSpeed finds no state to go on from; use another checkpoint")
+    put_settings(engine, config)
+
+
+def put_settings(engine: Any, config: OptimizerConfig) -> None:
+    """Set the optimizer's settings from `config` in place of those in the checkpoint; step, moments and position in the
+    schedule are kept."""
+    schedule, optimizer = engine.lr_scheduler, adamw(engine)
+    schedule.base_lrs = [config.learning_rate] * len(optimizer.param_groups)
+    schedule._last_lr = [rate * factor(schedule.last_epoch) for rate, factor in zip(
+        schedule.base_lrs, schedule.lr_lambdas, strict=True)]  # fmt: skip
+    for group, rate in zip(optimizer.param_groups, schedule.get_last_lr(), strict=True):
+        group["initial_lr"], group["lr"] = config.learning_rate, rate
+        group["betas"], group["eps"], group["weight_decay"] = config.betas, config.eps, config.weight_decay
+    if engine.zero_optimization():
+        engine.optimizer.clip_grad = config.max_grad_norm
+
+
+def adamw(engine: Any) -> torch.optim.Optimizer:
+    """The AdamW optimizer inside DeepSpeed's wrappers."""
+    inner: torch.optim.Optimizer = engine.optimizer.optimizer if engine.zero_optimization() else engine.optimizer
+    return inner
+
+
+@contextmanager
+def forward_only(engine: Any) -> Iterator[None]:
+    """Forward passes without gradients. ZeRO-3 would keep weights gathered for a backward pass that never comes, and
+    later changes of their shards would have no effect."""
+    with torch.no_grad():
+        yield
+    if engine.zero_optimization_partition_weights():
+        engine.optimizer.empty_partition_cache()
+
+
+def _norm(parameters: Iterator[torch.nn.Parameter]) -> float:
+    norms = [torch.linalg.vector_norm(p.grad) for p in parameters if p.grad is not None]
+    return float(torch.linalg.vector_norm(torch.stack(norms)))

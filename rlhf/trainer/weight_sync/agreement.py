@@ -1,0 +1,56 @@
+"""Tolerances for the difference between engine and learner log-probs of the same weights. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+MARGIN = 4
+"""Factor on one measurement of rounding that still counts as rounding. An engine that rounds each product differently
+deviates by about one measurement (factors of 0.6 to 1.6 for depths of 2 to 24 layers and logits to ±30)."""
+QUANTILE = 0.99
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobTolerance:
+    """In nats: the maximum mean of absolute differences, and a limit that at most this `share` of the tokens may
+    exceed."""
+
+    mean: float
+    high: float
+    share: float
+
+    def times(self, factor: float) -> LogprobTolerance:
+        return replace(self, mean=self.mean * factor, high=self.high * factor)
+
+    def or_looser(self, other: LogprobTolerance) -> LogprobTolerance:
+        """The larger mean, and the larger limit with its share of tokens."""
+        looser = other if other.high > self.high else self
+        return replace(looser, mean=max(self.mean, other.mean))
+
+    def refuse(self, mean: float, share: float) -> bool:
+        """Whether differences with this mean, and this share of them above `high`, are too large. NaN is handled
+        elsewhere."""
+        return mean > self.mean or share > self.share
+
+
+def uniform_tolerance(tolerance: float) -> LogprobTolerance:
+    """No token may deviate by more than `tolerance`."""
+    return LogprobTolerance(mean=tolerance, high=tolerance, share=0)
+
+
+EXACT = uniform_tolerance(1e-4)
+"""For float32, where engine and learner agree to about 1e-6."""
+
+
+def limits_of(mean: float, quantile: float) -> LogprobTolerance:
+    """The tolerance where rounding alone changes log-probs by `mean` nats on average, and 1 - `QUANTILE` of them by
+    `quantile`."""
+    return EXACT.or_looser(LogprobTolerance(mean=MARGIN * mean, high=MARGIN * quantile, share=1 - QUANTILE))
+
+
+def measured(rounding: NDArray[np.float32]) -> LogprobTolerance:
+    """`limits_of` for absolute differences caused by rounding, `[N]`."""
+    return limits_of(float(rounding.mean()), float(np.quantile(rounding, QUANTILE)))

@@ -1,0 +1,207 @@
+"""Weight sync as a transaction with verification.
+
+prepare all engines → the learner sends while all receive → commit → canary → resume. Each phase has the same deadline.
+Whatever fails, no engine is resumed: the run ends with a `WeightSyncError` that names engine, phase and version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf.errors import WeightSyncError, WorkerDied
+from rlhf.trainer.weight_sync.agreement import LogprobTolerance, measured
+from rlhf.trainer.weight_sync.canary import VERIFY_FACTOR, Canary, Scores, Start, difference, disagreement, staleness
+from rlhf.transfer.protocols import PublishTarget, WeightSource
+from rlhf.types import PolicyVersion, Routing
+
+LEARNER = "learner"
+AT_LENGTH = "the rope scaling or the attention window of transformers and vLLM differ; lower rollout.max_context_tokens"
+ByEngine = Mapping[str, Scores]
+GRACE_SECONDS = 1.0
+"""After a first failure: a death is reported later than the broken connections it causes, and is what matters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CanaryAnswer:
+    """An engine's answer on the canary's sequences: log-probs and, where known, the experts of their tokens."""
+
+    logprobs: Scores
+    routing: Sequence[Routing | None]
+
+
+class Publisher:
+    """Brings every engine to the learner's weights. `connect` once, then `verify`, then `publish` after each update.
+
+    `logprob_difference` is the largest difference in nats between engines and learner at the last publish.
+    """
+
+    def __init__(
+        self, source: WeightSource, targets: Sequence[PublishTarget], *, canary: Canary, phase_timeout_seconds: float
+    ) -> None:
+        self._source, self._targets = source, tuple(targets)
+        self._canary, self._seconds = canary, phase_timeout_seconds
+        self._start: Start | None = None
+        self.logprob_difference = 0.0
+
+    async def connect(self) -> None:
+        """Form the transfer group: the learner is rank 0, the engines' workers follow in order."""
+        members = 1 + sum(target.transfer_ranks for target in self._targets)
+        rendezvous = await self._ask_learner("connect", self._source.rendezvous(members))
+        joining: dict[str, Coroutine[Any, Any, Any]] = {LEARNER: self._source.connect(rendezvous)}
+        first_rank = 1
+        for target in self._targets:
+            joining[target.name] = target.connect(rendezvous, first_rank)
+            first_rank += target.transfer_ranks
+        await self._phase("connect", joining)
+
+    async def publish(self) -> PolicyVersion:
+        """Returns the version that every engine now samples from. Raises `WeightSyncError`."""
+        await self._transaction(self._prove)
+        return self._source.version
+
+    async def verify(self) -> PolicyVersion:
+        """Prove the path: publish weights that are all far off, see the engines follow, then publish the real ones."""
+        await self._ask_learner("perturb", self._source.perturb())
+        await self._transaction(self._prove_followed)
+        await self._ask_learner("restore", self._source.restore())
+        return await self.publish()
+
+    async def _transaction(
+        self, prove: Callable[[ByEngine, ByEngine, LogprobTolerance], Coroutine[Any, Any, None]]
+    ) -> None:
+        manifest = await self._ask_learner("prepare", self._source.manifest())
+        await self._all("prepare", lambda target: target.prepare(manifest))
+        moving = {target.name: target.receive(manifest) for target in self._targets}
+        await self._phase("receive", {**moving, LEARNER: self._source.send()})
+        version = self._source.version
+        await self._all("commit", lambda target: target.commit(version))
+        engines = await self._all("canary", self._asked)
+        learner = await self._ask_learner("canary", self._answered(engines))
+        first = next(iter(engines.values()))
+        limits = self._canary.limits or await self._measured(self._canary.sequences, first.routing)
+        await prove(learner, {name: told.logprobs for name, told in engines.items()}, limits)
+        await self._all("resume", lambda target: target.resume())
+
+    async def _prove(self, learner: ByEngine, engines: ByEngine, limits: LogprobTolerance) -> None:
+        start = self._start or Start(learner=dict(learner), engines=dict(engines))
+        for name, engine in engines.items():
+            self._refuse(name, staleness(engine, start.engines[name], learner[name], start.learner[name], limits))
+            self._refuse(name, disagreement(engine, learner[name], limits))
+        if self._start is None:
+            await self._prove_at_length()
+        self._start = start
+        differences = [difference(engine, learner[name]) for name, engine in engines.items()]
+        self.logprob_difference = max(differences, default=0.0)
+
+    async def _prove_followed(self, learner: ByEngine, engines: ByEngine, limits: LogprobTolerance) -> None:
+        # What was measured was measured on the perturbed weights.
+        limits = limits.times(VERIFY_FACTOR) if self._canary.limits else limits
+        for name, engine in engines.items():
+            fault = disagreement(engine, learner[name], limits)
+            self._refuse(name, fault and f"it does not follow perturbed weights: {fault}")
+
+    async def _prove_at_length(self) -> None:
+        """Engines reply to a prompt that fills the context, and the learner reads the replies."""
+        prompt, tokens = self._canary.long_prompt, self._canary.reply_tokens
+        replies = await self._all("canary", lambda target: target.extend(prompt, tokens))
+        for name, reply in replies.items():
+            whole = np.concatenate([prompt, reply.token_ids])
+            learner = await self._ask_learner("canary", self._source.token_logprobs(whole, reply.routing))
+            limits = self._canary.limits or await self._measured([whole], [reply.routing], last=tokens)
+            fault = disagreement([reply.logprobs], [learner[-tokens:]], limits)
+            self._refuse(name, fault and f"at the end of a context of {len(whole)} tokens {fault}: {AT_LENGTH}")
+
+    async def _measured(
+        self, sequences: Sequence[NDArray[np.int32]], routing: Sequence[Routing | None], last: int = 0
+    ) -> LogprobTolerance:
+        """What rounding does to the learner's log-probs of the `last` tokens of these sequences, or of all."""
+        moved = [
+            await self._ask_learner("canary", self._source.rounding(sequence, experts))
+            for sequence, experts in zip(sequences, routing, strict=True)
+        ]
+        return measured(np.concatenate([one[-last:] for one in moved]))
+
+    def _refuse(self, engine: str, fault: str | None) -> None:
+        if fault:
+            raise WeightSyncError(engine, "canary", self._source.version, fault)
+
+    async def _asked(self, target: PublishTarget) -> CanaryAnswer:
+        told = [await target.token_logprobs(sequence) for sequence in self._canary.sequences]
+        return CanaryAnswer(logprobs=[one.logprobs for one in told], routing=[one.routing for one in told])
+
+    async def _answered(self, engines: Mapping[str, CanaryAnswer]) -> dict[str, Scores]:
+        """The learner's log-probs of the canary, for each engine by the experts which that has chosen."""
+        alike = not any(experts is not None for told in engines.values() for experts in told.routing)
+        answers: dict[str, Scores] = {}
+        for name, told in engines.items():
+            known = next(iter(answers.values()), None) if alike else None
+            asked = zip(self._canary.sequences, told.routing, strict=True)
+            answers[name] = known or [
+                await self._source.token_logprobs(sequence, experts) for sequence, experts in asked
+            ]
+        return answers
+
+    async def _ask_learner(self, phase: str, call: Coroutine[Any, Any, Any]) -> Any:
+        return (await self._phase(phase, {LEARNER: call}))[LEARNER]
+
+    async def _all(self, phase: str, call: Callable[[PublishTarget], Coroutine[Any, Any, Any]]) -> dict[str, Any]:
+        return await self._phase(phase, {target.name: call(target) for target in self._targets})
+
+    async def _phase(self, phase: str, calls: Mapping[str, Coroutine[Any, Any, Any]]) -> dict[str, Any]:
+        """Run the calls at once; their answers by name. The first failure or the deadline ends the phase: whoever still
+        works is cancelled and not waited for, because it may be blocked on the one that failed."""
+        tasks = {name: asyncio.ensure_future(call) for name, call in calls.items()}
+        try:
+            done, pending = await asyncio.wait(
+                tasks.values(), timeout=self._seconds, return_when=asyncio.FIRST_EXCEPTION
+            )
+            if pending and any(_fault(task) for task in done):
+                await asyncio.wait(pending, timeout=min(GRACE_SECONDS, self._seconds))
+        finally:
+            _abandon(tasks.values())
+        causes = {name: cause for name, task in tasks.items() if (cause := _fault(task))}
+        silent = [name for name, task in tasks.items() if not task.done()]
+        if causes or silent:
+            raise self._error(phase, causes, silent)
+        return {name: task.result() for name, task in tasks.items()}
+
+    def _error(self, phase: str, causes: Mapping[str, BaseException], silent: Sequence[str]) -> WeightSyncError:
+        """Blame who died before who failed before who is silent, and engines before the learner, who waits for them."""
+        died = [name for name, cause in causes.items() if isinstance(cause, WorkerDied)]
+        blamed = _engines_first(died) or _engines_first(causes) or _engines_first(silent)
+        told = "; ".join(_describe(causes[name]) for name in blamed if name in causes)
+        error = WeightSyncError(
+            ", ".join(blamed), phase, self._source.version, told or f"no answer within {self._seconds:g} s"
+        )
+        error.__cause__ = causes.get(blamed[0])
+        return error
+
+
+def _engines_first(names: Iterable[str]) -> list[str]:
+    """The engines among `names`; the learner only where it is alone."""
+    listed = list(names)
+    return [name for name in listed if name != LEARNER] or listed
+
+
+def _fault(task: asyncio.Future[Any]) -> BaseException | None:
+    if not task.done():
+        return None
+    return asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
+
+
+def _describe(cause: BaseException) -> str:
+    return str(cause) or type(cause).__name__
+
+
+def _abandon(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        if not task.done():
+            task.cancel()
+            # Whatever it still raises has no reader.
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())

@@ -1,0 +1,88 @@
+"""What was recorded is answered again without a server, failures included."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf.errors import HttpFailed, RecordingError
+from rlhf.http.client import HttpClient
+from rlhf.http.config import HttpConfig, RecordingConfig
+from tests.pace import scaled
+from tests.servers import DROP, HANG, Asked, Reply, response, scripted
+
+CONFIG = HttpConfig(attempts=2, initial_backoff_seconds=0.001, max_backoff_seconds=0.001)
+
+
+def client(url: str, path: Path, mode: str) -> HttpClient:
+    recording = RecordingConfig(path=str(path), mode=mode)  # type: ignore[arg-type]
+    return HttpClient(url, CONFIG, timeout_seconds=scaled(1), token="secret", recording=recording)
+
+
+async def answers(asking: HttpClient, *bodies: Any) -> list[Any]:
+    found: list[Any] = []
+    for body in bodies:
+        try:
+            found.append(await asking.post("/score", body, repeatable=True))
+        except HttpFailed as failure:
+            found.append(failure.kind)
+    await asking.close()
+    return found
+
+
+def moody(asked: Asked) -> Reply:
+    """Every answer is another one, and some are none."""
+    moody.count += 1  # type: ignore[attr-defined]
+    faults: dict[str, Reply] = {"hang": HANG, "drop": DROP, "no": (500, "no"), "bytes": response(200, b"\xff")}
+    return faults.get(asked.json["text"], (200, {"count": moody.count, "text": "é"}))  # type: ignore[attr-defined]
+
+
+BODIES = [{"text": text} for text in ("a", "hang", "a", "drop", "no", "bytes", "b", "a")]
+
+
+async def test_a_run_repeats_offline_answer_by_answer_and_failure_by_failure(tmp_path: Path) -> None:
+    moody.count = 0  # type: ignore[attr-defined]
+    async with scripted(moody) as server:
+        recorded = await answers(client(server.url, tmp_path / "tape", "record"), *BODIES)
+    assert [one if isinstance(one, str) else "answer" for one in recorded] == [
+        *("answer", "timeout", "answer", "lost", "server", "protocol", "answer", "answer")
+    ]
+    assert await answers(client(server.url, tmp_path / "tape", "replay"), *BODIES) == recorded
+
+
+async def test_a_request_that_was_not_recorded_is_an_error_by_name(tmp_path: Path) -> None:
+    async with scripted(lambda asked: (200, 1)) as server:
+        await answers(client(server.url, tmp_path / "tape", "record"), {"text": "a"})
+    asking = client(server.url, tmp_path / "tape", "replay")
+    assert await asking.post("/score", {"text": "a"}) == 1
+    with pytest.raises(RecordingError, match=r"no answer left to POST .*/score"):
+        await asking.post("/score", {"text": "a"})
+    with pytest.raises(RecordingError, match="the run asks something else"):
+        await asking.post("/score", {"text": "b"})
+    await asking.close()
+
+
+async def test_no_token_is_on_a_recording(tmp_path: Path) -> None:
+    async with scripted(lambda asked: (200, 1)) as server:
+        await answers(client(server.url, tmp_path / "tape", "record"), {"text": "a"})
+    assert "secret" not in (tmp_path / "tape").read_text()
+    assert json.loads((tmp_path / "tape").read_text())["status"] == 200
+
+
+async def test_a_recording_is_never_written_over(tmp_path: Path) -> None:
+    (tmp_path / "tape").write_text("")
+    with pytest.raises(RecordingError, match="is there already"):
+        await client("http://127.0.0.1:9", tmp_path / "tape", "record").post("/", {})
+
+
+@pytest.mark.parametrize(("content", "message"), [(None, "no such recording"), ("{", "is not a recording")])
+async def test_a_recording_that_cannot_be_played_says_what_to_do(
+    tmp_path: Path, content: str | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / "tape").write_text(content)
+    with pytest.raises(RecordingError, match=f"{message}.* record it"):
+        await client("http://127.0.0.1:9", tmp_path / "tape", "replay").post("/", {})

@@ -1,0 +1,83 @@
+"""A recipe finds the modules that lie with it, wherever the command runs, and so does whoever reads what it came to."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf.config import read_yaml
+from rlhf.data.sources import load_tasks
+from rlhf.errors import ConfigError
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.preflight import check_dataset
+from rlhf.runs.resolved import resolved_yaml
+
+MODULE = """
+from rlhf.types import Message, Task
+
+def tasks():
+    return [Task(id="0", messages=(Message(role="user", content="hello"),))]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a recipe in a folder, a module above it, and a command that runs elsewhere."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for folder in ("project/own_code", "project/recipes", "elsewhere"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "project" / "own_code" / "hello.py").write_text(MODULE)
+    recipe = "model: {tiny: {}}\ndata: {train: {tasks: 'own_code.hello:tasks'}}\n"
+    (tmp_path / "project" / "recipes" / "mine.yaml").write_text(recipe)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for module in ("own_code", "own_code.hello"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    return tmp_path / "project"
+
+
+def test_a_module_above_the_recipe_is_found_from_elsewhere(project: Path) -> None:
+    recipe = load_recipe(project / "recipes" / "mine.yaml").recipe
+    assert recipe.python_path == (str(project),)
+    (dataset,) = recipe.data.sets.values()
+    check_dataset(dataset)
+    assert [task.id for task in load_tasks(dataset)] == ["0"]
+
+
+def test_a_recipe_on_another_finds_the_modules_of_both(project: Path) -> None:
+    Path("own_reward.py").write_text("def score(response, row): return 1.0")
+    base = project / "recipes" / "mine.yaml"
+    Path("top.yaml").write_text(f"base: {base}\nreward: {{kind: function, function: 'own_reward:score'}}")
+    assert load_recipe(Path("top.yaml")).recipe.python_path == (str(project),), "the command's own folder is no news"
+
+
+def test_what_a_run_leaves_is_read_anywhere(project: Path, tmp_path: Path) -> None:
+    loaded = load_recipe(project / "recipes" / "mine.yaml")
+    left = tmp_path / "recipe.yaml"
+    left.write_text(resolved_yaml(loaded.recipe, loaded.origins))
+    assert read_yaml(left)["python_path"] == [str(project)]
+    sys.path[:] = [path for path in sys.path if path != str(project)]
+    assert load_recipe(left).recipe == loaded.recipe
+    assert str(project) in sys.path
+
+
+def test_where_the_command_runs_in_the_project_nothing_is_added(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    assert load_recipe(Path("recipes/mine.yaml")).recipe.python_path == ()
+
+
+def test_folders_that_a_recipe_names_are_searched_last(project: Path, tmp_path: Path) -> None:
+    Path("own.yaml").write_text("base: ../project/recipes/mine.yaml\npython_path: [../project]\n")
+    recipe = load_recipe(Path("own.yaml")).recipe
+    assert [Path(folder).resolve() for folder in recipe.python_path] == [project]
+    assert Path(recipe.python_path[0]).is_absolute()
+    assert sys.path[-1] == recipe.python_path[0]
+
+
+def test_a_module_that_is_nowhere_is_one_line(project: Path) -> None:
+    absent = "own_code.absent:tasks"
+    recipe = load_recipe(project / "recipes" / "mine.yaml", [f"data.train.tasks={absent}"]).recipe
+    assert recipe.python_path == ()
+    with pytest.raises(ConfigError, match=f"data.train.tasks is {absent}, which cannot be imported"):
+        check_dataset(recipe.data.sets["data.train"])

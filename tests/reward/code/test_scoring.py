@@ -1,0 +1,304 @@
+"""Code is scored by its tests and by nothing that it does to be scored well; in a real sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from rlhf.config import build
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.scoring import CodeScorer, make_code_scorer
+from rlhf.reward.code.unit_tests import Asserts, InputOutput, TestsError, read_tests
+from rlhf.reward.config import RewardConfig
+from rlhf.reward.failure import CAUSED_BY_REPLIES, FailuresValued
+from rlhf.reward.reward import make_reward
+from rlhf.sandbox.levels import ChosenIsolation, choose
+from rlhf.sandbox.pool import Queue, Sandbox
+from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken
+from rlhf.types import Scored, Unscored
+
+CONFIG = CodeRewardConfig(timeout_seconds=4, memory_mb=256)
+TESTS = [
+    "assert add(1, 2) == 3",
+    "assert add(-1, 1) == 0",
+    "assert add(2, 2) in [4]",
+    "assert abs(add(1, 1) - 2) < 1e-9",
+]
+ADD = "def add(a, b):\n    return a + b"
+
+
+@pytest.fixture(scope="module")
+def chosen() -> ChosenIsolation:
+    return choose()
+
+
+@pytest.fixture
+async def scorer(chosen: ChosenIsolation) -> AsyncIterator[CodeScorer]:
+    scorer = CodeScorer(CONFIG, Sandbox(queue=Queue(runs=2), chosen=chosen))
+    yield scorer
+    await scorer.close()
+
+
+async def share(scorer: CodeScorer, code: str, tests: Any = TESTS) -> float:
+    scored = await scorer.score(f"Here it is:\n```python\n{code}\n```\n", {"tests": tests})
+    assert isinstance(scored, Scored), scored
+    return scored.value
+
+
+@pytest.mark.engine
+async def test_right_code_scores_1_and_half_right_code_the_share_of_its_tests(scorer: CodeScorer) -> None:
+    assert await share(scorer, ADD) == 1.0
+    assert await share(scorer, "def add(a, b):\n    return max(a, b) + 1") == 0.5
+    assert await share(scorer, "def add(a, b):\n    return a - b") == 0.0
+
+
+@pytest.mark.engine
+async def test_all_or_nothing() -> None:
+    scorer = make_code_scorer(CONFIG.model_copy(update={"score": "all"}))
+    await scorer.start()
+    assert await share(scorer, ADD) == 1.0
+    assert await share(scorer, "def add(a, b):\n    return max(a, b) + 1") == 0.0
+    await scorer.close()
+
+
+@pytest.mark.engine
+async def test_a_process_that_ends_passes_no_test_that_waits_for_exceptions(scorer: CodeScorer) -> None:
+    test = "try:\n    f()\n    assert False\nexcept Exception as error:\n    pass"
+    assert await share(scorer, "def f(): raise ValueError", [test]) == 1.0
+    assert await share(scorer, "import os\ndef f(): os._exit(0)", [test]) == 0.0
+
+
+SOLUTION = """
+import math
+from collections import Counter, deque, namedtuple
+from dataclasses import dataclass
+from fractions import Fraction
+LIMIT = 10
+class Refused(ValueError): pass
+class Stack:
+    def __init__(self, items=()): self.items = list(items)
+    def push(self, item): self.items.append(item); return self
+    def pop(self): return self.items.pop()
+    def __len__(self): return len(self.items)
+    def __getitem__(self, place): return self.items[place]
+    def __eq__(self, other): return self.items == other.items
+def sort(values): values.sort()
+def apply(function, values): return [function(value) for value in values]
+def smallest(values, key=None): return min(values, key=key)
+def count(text): return Counter(text)
+def numbers():
+    n = 0
+    while True:
+        yield (n := n + 1)
+def adder(n): return lambda x: x + n
+def queue(*items): return deque(items)
+def same(value): return value
+def zeros(n): return [[0] for _ in range(n)]
+notes = []
+def remember(x): notes.append(x)
+def keywords(**named): return named
+Pair = namedtuple('Pair', 'x y')
+@dataclass
+class Date:
+    day: int
+def dated(day): return Date(day).day
+def leave(): raise SystemExit
+def fail(text='no'): raise Refused(text)
+"""
+BY_VALUES = [
+    "stack = Stack([1])\nstack.push(2).push(5)\nassert len(stack) == 3 and stack.pop() == 5 and stack.items == [1, 2]",
+    "stack = Stack([4, 5])\nassert stack[0] == 4 and stack[-1] == 5 and list(stack) == [4, 5] and 5 in stack",
+    "values = [3, 1]\nsort(values)\nassert values == [1, 3]",
+    "assert apply(lambda value: value + 1, (1, 2)) == [2, 3]",
+    "seen = []\ndef note(x): seen.append(x)\napply(note, [1, 2])\nassert seen == [1, 2]",
+    "assert apply(len, ['a', 'bb']) == [1, 2] and apply(str.upper, ['a']) == ['A'] and apply(math.sqrt, [4]) == [2.0]",
+    "assert smallest([[1, 2], [3]], key=len) == [3] and smallest(values=['b', 'A'], key=str.lower) == 'A'",
+    "import operator\nassert apply(operator.neg, [1]) == [-1] and apply(int, ['7']) == [7]",
+    "assert count('aab') == {'a': 2, 'b': 1}",
+    "found = numbers()\nassert [next(found) for _ in range(3)] == [1, 2, 3] and next(found) == 4",
+    "assert adder(2)(3) == 5 and list(map(adder(1), [1, 2])) == [2, 3]",
+    "assert list(queue(1, 2)) == [1, 2] and sorted(queue(2, 1)) == [1, 2]",
+    "values = [3, 1]\nsort(values=values)\nassert values == [1, 3]",
+    "try:\n    fail()\n    assert False\nexcept ValueError as error:\n    assert str(error) == 'no'",
+    "try:\n    same(1)[0]\n    assert False\nexcept TypeError:\n    pass",
+    "assert math.isclose(math.pi, 3.14159, rel_tol=1e-3) and LIMIT == 10",
+    "import fractions\nassert same(fractions.Fraction(1, 3)) * 3 == 1 and same(10 ** 5000) == 10 ** 5000",
+    "for value in (None, True, -1, 2.5, 1j, 'é\\ud800', b'x', [1], (1,), {1}, frozenset({1}), {(1, 2): [3]}):\n"
+    "    assert same(value) == value and type(same(value)) is type(value)",
+    "assert same(float('nan')) != 0 and same(float('-inf')) == float('-inf')",
+    "def check(candidate):\n    assert candidate([1]) == [1]\ncheck(same)",
+    "assert count('aab').most_common(1) == [('a', 2)] and count('')['z'] == 0",
+    "row = [1]\nsort(values=row)\ngrid = [row, row]\nassert same(grid) is grid and same(grid)[0] is row",
+    "rows = zeros(2)\nrows[0][0] = 1\nassert rows == [[1], [0]]",
+    "stack = Stack()\nassert stack.push(1) is stack and list(reversed(stack)) == [1] and 2 not in stack",
+    "remember(1)\nremember(2)\nassert notes == [1, 2]",
+    "assert keywords(operation=1, function=2, self=3) == {'operation': 1, 'function': 2, 'self': 3}",
+    "assert Pair(1, 2) == (1, 2) and dated(day=3) == 3",
+    "nt = Stack([1])\nassert nt.pop() == 1",
+    "from solution import adder as made\nimport solution\nassert made(1)(2) == 3 and solution.LIMIT == 10",
+    "from threading import Thread\nfilled = Stack()\n"
+    "work = [Thread(target=lambda: list(map(filled.push, 'ab'))) for _ in '12']\n"
+    "[one.start() for one in work]\n[one.join() for one in work]\nassert len(filled) == 4",
+    "try:\n    fail()\n    assert False\nexcept ValueError:\n    pass",
+    "assert callable(fail)",
+    "try:\n    leave()\n    assert False\nexcept SystemExit:\n    pass",
+]
+"""Tests that need no trust, and pass with `SOLUTION`."""
+WITH_OBJECTS = {
+    "assert Stack([1]) == Stack([1])": "compares an object of the code",
+    "assert isinstance(Stack(), Stack)": "of an object of the code",
+    "assert Stack([1])": "converts an object of the code",
+    "assert str(Stack()) != ''": "converts an object of the code",
+    "class Two(Stack):\n    pass\nassert Two([1, 2]).pop() == 2": "of an object of the code",
+    "try:\n    fail()\nexcept Refused:\n    pass": "such tests need reward.code.tests: trusting",
+    "stack = Stack()\nstack.items = [1]\nassert stack.pop() == 1": "such tests need reward.code.tests: trusting",
+    "assert Pair(1, 2).x == 1": "a test asks a kind of tuple for 'x'",
+    "stack = Stack([1])\ntry:\n    stack + 1\nexcept TypeError:\n    pass": "computes with an object of the code",
+    "assert type(Stack()) is type(Stack())": "a test asks for the type of an object",
+    "def evaluated(text): return eval(text)\nassert apply(evaluated, ['1']) == [1]": "by eval",
+    "assert Stack([1, 2, 3])[0:2] == [1, 2]": "hands an object of type slice to the code",
+    "class Node:\n    value = 1\nassert same(Node()).value == 1": "hands an object of type Node to the code",
+    "assert apply(lambda x: same(x), [1]) == [1]": "a test hands over calls the code",
+}
+"""Tests that only pass in the code's own process, and what is said of them elsewhere."""
+
+
+@pytest.mark.engine
+async def test_tests_use_what_the_code_defines_by_values_and_only_the_rest_needs_trust(chosen: ChosenIsolation) -> None:
+    tests = [*BY_VALUES, *WITH_OBJECTS]
+    worth = {}
+    for kind in ("values", "trusting"):
+        scorer = CodeScorer(CONFIG.model_copy(update={"tests": kind}), Sandbox(queue=Queue(runs=2), chosen=chosen))
+        worth[kind] = [outcome.passed for outcome in await scorer._outcomes(SOLUTION, Asserts(texts=tuple(tests)))]
+        await scorer.close()
+    assert [test for test, passed in zip(tests, worth["values"], strict=True) if passed] == BY_VALUES
+    assert [test for test, passed in zip(tests, worth["trusting"], strict=True) if not passed] == []
+
+
+@pytest.mark.engine
+async def test_a_test_that_needs_an_object_says_so(scorer: CodeScorer) -> None:
+    outcomes = await scorer._outcomes(SOLUTION, Asserts(texts=tuple(WITH_OBJECTS)))
+    for outcome, (test, words) in zip(outcomes, WITH_OBJECTS.items(), strict=True):
+        assert words in outcome.why, (test, outcome.why)
+
+
+@pytest.mark.engine
+async def test_every_number_says_how_it_came_about_and_whom_it_trusts(chosen: ChosenIsolation) -> None:
+    told = []
+    for kind in ("values", "trusting"):
+        scorer = CodeScorer(CONFIG.model_copy(update={"tests": kind}), Sandbox(queue=Queue(runs=1), chosen=chosen))
+        scored = await scorer.score("def add(a, b): return 7", {"tests": TESTS})
+        assert isinstance(scored, Scored)
+        told.append(scored.detail)
+        await scorer.close()
+    assert told == [
+        "0 of 4 tests pass; from the code: add; test 1: AssertionError:",
+        "0 of 4 tests pass (trusting); test 1: AssertionError:",
+    ]
+
+
+@pytest.mark.engine
+async def test_code_that_breaks_the_sandbox_has_the_lowest_and_a_sandbox_that_breaks_has_none(
+    chosen: ChosenIsolation,
+) -> None:
+    runner = Fragile(Sandbox(queue=Queue(runs=1), chosen=chosen))
+    broken = make_reward(build(RewardConfig, {"kind": "code"}))
+    assert isinstance(broken, FailuresValued)
+    scorer = CodeScorer(CONFIG, runner)
+    caused = await scorer.score("def add(a, b): return 'break it'", {"tests": TESTS})
+    assert isinstance(caused, Unscored)
+    assert caused.kind in CAUSED_BY_REPLIES
+    runner.breaks_once = True
+    assert await share(scorer, ADD) == 1.0
+    await scorer.close()
+
+
+class Fragile:
+    """A sandbox that breaks over some code, or once."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox, self.breaks_once = sandbox, False
+
+    async def start(self) -> None: ...
+
+    async def run(self, program: Program) -> ProgramResult:
+        if b"break it" in program.stdin or self.breaks_once:
+            self.breaks_once = False
+            raise SandboxBroken("File name too long")
+        return await self._sandbox.run(program)
+
+    async def close(self) -> None:
+        await self._sandbox.close()
+
+
+@pytest.mark.engine
+async def test_programs_are_judged_by_what_they_print(scorer: CodeScorer) -> None:
+    pairs = {"inputs": ["1 2\n", "5 5\n"], "outputs": ["3\n", "10"]}
+    assert await share(scorer, "print(sum(map(int, input().split())), ' ')", pairs) == 1.0
+    assert await share(scorer, "print(3)", pairs) == 0.5
+    assert await share(scorer, "print(3)\nraise SystemExit(1)", pairs) == 0.0
+
+
+@pytest.mark.engine
+async def test_a_function_that_checks_a_candidate_is_called_with_the_entry_point() -> None:
+    config = CONFIG.model_copy(update={"tests_column": "test", "entry_point_column": "entry_point"})
+    scorer = make_code_scorer(config)
+    await scorer.start()
+    row = {"test": "def check(candidate):\n    assert candidate(1, 2) == 3\n", "entry_point": "add"}
+    assert await scorer.score(ADD, row) == Scored(value=1.0)
+    assert await scorer.score("def add(a, b): return 4", row) == Scored(value=0.0)
+    await scorer.close()
+
+
+class Broken:
+    """A sandbox that runs nothing."""
+
+    async def start(self) -> None: ...
+
+    async def run(self, program: Program) -> ProgramResult:
+        raise SandboxBroken("out of order")
+
+    async def close(self) -> None: ...
+
+
+async def test_a_sandbox_that_broke_gives_no_number() -> None:
+    assert await CodeScorer(CONFIG, Broken()).score(ADD, {"tests": TESTS}) == Unscored(
+        kind="sandbox", detail="out of order"
+    )
+
+
+@pytest.mark.parametrize(
+    "tests", [None, [], "", "assert (", ["assert ("], 3, {"inputs": ["1"], "outputs": []}, [{"input": "1"}]]
+)
+async def test_a_row_without_usable_tests_gives_no_number(tests: Any) -> None:
+    scored = await CodeScorer(CONFIG, Broken()).score(ADD, {"tests": tests})
+    assert isinstance(scored, Unscored)
+    assert scored.kind == "no tests"
+
+
+def test_text_is_split_into_one_test_an_assert_and_its_set_up_stays_with_it() -> None:
+    text = "import math\nx = f(1)\nassert x == 1\ny = f(2)\nassert y == 2\nprint('end')"
+    assert read_tests({"tests": text}, CONFIG) == Asserts(
+        texts=("import math\nx = f(1)\nassert x == 1", "y = f(2)\nassert y == 2\nprint('end')")
+    )
+
+
+def test_pairs_are_read_in_the_forms_of_common_datasets() -> None:
+    wanted = [InputOutput(stdin="1", stdout="2")]
+    for value in (
+        [{"input": "1", "output": "2"}],
+        '{"inputs": ["1"], "outputs": ["2"]}',
+        {"inputs": ["1"], "outputs": ["2"]},
+    ):
+        assert read_tests({"t": value}, CONFIG.model_copy(update={"tests_column": "t"})) == wanted
+    with pytest.raises(TestsError, match="no tests in column 't'"):
+        read_tests({}, CONFIG.model_copy(update={"tests_column": "t"}))
+
+
+async def test_an_output_that_the_sandbox_does_not_keep_whole_is_no_test() -> None:
+    tests = {"inputs": ["", ""], "outputs": ["x" * (1 << 20), "é" * (1 << 20)]}
+    scored = await CodeScorer(CONFIG, Broken()).score("print(1)", {"tests": tests})
+    assert isinstance(scored, Unscored)
+    assert scored.detail == "an output has more than the 1048576 bytes that the sandbox keeps"

@@ -1,0 +1,290 @@
+"""From played groups and the ranks' scores to advantages: every estimator, and every input that is not sound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf.errors import NotFinite
+from rlhf.trainer.algorithms.credit import forward_request_of, with_advantages
+from rlhf.trainer.algorithms.episodes import Episodes, episodes_of, overlong_penalty_of
+from rlhf.trainer.algorithms.registry import ESTIMATORS
+from rlhf.trainer.batching.batch import build_batch, build_minibatches
+from rlhf.trainer.batching.forward_outputs import ForwardOutputs
+from rlhf.trainer.config import OverlongConfig, TrainerConfig
+from rlhf.trainer.rewards import episode_rewards
+from rlhf.types import EpisodeStatus, Group, Sample, Scored, Segment, Task, Ticket, TokenKind, Trajectory, Turn
+from tests.trainer.made import without_score
+
+P, A, E = TokenKind.PROMPT, TokenKind.ACTION, TokenKind.ENV
+PRICED = {"coefficient": 0.1, "place": "reward", "estimator": "k1"}
+
+
+def segment(kinds: Sequence[TokenKind], *turns: Turn) -> Segment:
+    array = np.array(kinds, np.int8)
+    acted = array == A
+    return Segment(
+        token_ids=np.arange(5, 5 + len(array), dtype=np.int32),
+        kinds=array,
+        logprobs=np.where(acted, -1.0 - np.cumsum(acted) / 10, 0).astype(np.float32),
+        versions=np.where(acted, 0, -1).astype(np.int32),
+        turns=turns,
+    )
+
+
+def episode(value: float, *segments: Segment, status: EpisodeStatus = EpisodeStatus.TERMINATED) -> Sample:
+    task = Task(id="t", messages=())
+    return Sample(trajectory=Trajectory(task=task, segments=segments, status=status), score=Scored(value=value))
+
+
+def by_turns(sample: Sample) -> Sample:
+    """The sample, its score that of its turns alone."""
+    assert isinstance(sample.score, Scored)
+    return replace(sample, score=replace(sample.score, turn_weight=1.0, only_turns=True))
+
+
+def group_of(*samples: Sample, baseline: Sample | None = None) -> Group:
+    return Group(
+        ticket=Ticket(ordinal=0, version=0), task=Task(id="t", messages=()), samples=samples, baseline=baseline
+    )
+
+
+def config_of(estimator: str) -> TrainerConfig:
+    needs = ESTIMATORS[estimator].needs
+    config = {"advantage": {"estimator": estimator, "gamma": 0.9}}
+    if needs.values:
+        config["critic"] = {}
+    if estimator != "distillation":
+        config["kl"] = PRICED
+    return TrainerConfig(**config)
+
+
+def made_scores(groups: Sequence[Group]) -> ForwardOutputs:
+    """What ranks might say: numbers that depend on a token's place among the ACTION tokens alone."""
+    lengths = [trajectory.action_tokens for group in groups for _, trajectory, _ in group.trainable]
+    places = np.concatenate([np.arange(n) for n in lengths]).astype(np.float32)
+    return ForwardOutputs(
+        proximal=-1 - places / 7,
+        reference=-1.2 - places / 11,
+        values=np.sin(places),
+        last_values=np.full(len(lengths), 0.5, np.float32),
+    )
+
+
+def advantages_of(estimator: str, groups: Sequence[Group], scores: ForwardOutputs | None = None) -> list[np.ndarray]:
+    config = config_of(estimator)
+    scores = made_scores(groups) if scores is None else scores
+    batch, _ = with_advantages(build_batch(groups), scores, config, config.kl.coefficient, 16)
+    return batch.per_sample(batch.per_token.advantages)
+
+
+def episodes(groups: Sequence[Group], **named: Any) -> Episodes:
+    return episodes_of(build_batch(groups), made_scores(groups), overlong=OverlongConfig(), max_tokens=16, **named)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_what_an_environment_wrote_between_actions_changes_no_advantage(estimator: str) -> None:
+    turns = Turn(start=2, stop=4), Turn(start=4, stop=6)
+    plain = segment([P, P, A, A, A, A], *turns)
+    with_tool = segment([P, P, A, A, E, E, E, A, A, E], Turn(start=2, stop=4), Turn(start=7, stop=9))
+    others = episode(0.3, segment([P, P, A])), episode(-1.0, segment([P, P, A, A]))
+    alone = group_of(episode(1.0, plain), *others, baseline=episode(0.2, plain))
+    talking = group_of(episode(1.0, with_tool), *others, baseline=episode(0.2, plain))
+    for one, other in zip(advantages_of(estimator, [alone]), advantages_of(estimator, [talking]), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert any(values.any() for values in advantages_of(estimator, [alone]))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_reward_that_is_no_number_ends_the_update_by_name(estimator: str, value: float) -> None:
+    group = group_of(
+        episode(1.0, segment([P, A])), episode(value, segment([P, A])), baseline=episode(0, segment([P, A]))
+    )
+    with pytest.raises(NotFinite, match="reward of an episode of task t"):
+        advantages_of(estimator, [group])
+
+
+@pytest.mark.parametrize("estimator", [name for name, piece in ESTIMATORS.items() if piece.needs.siblings])
+def test_one_survivor_has_nothing_to_be_compared_with(estimator: str) -> None:
+    config = TrainerConfig(advantage={"estimator": estimator})
+    groups = [group_of(episode(3.0, segment([P, A, A])))]
+    batch, _ = with_advantages(build_batch(groups), ForwardOutputs(), config, 0.0, 16)
+    assert not batch.per_token.advantages.any()
+
+
+def test_a_group_without_survivors_is_no_part_of_the_batch() -> None:
+    groups = [
+        without_score(group_of(episode(0, segment([P, A]))), 0),
+        group_of(episode(1, segment([P, A])), episode(0, segment([P, A]))),
+    ]
+    batch, _ = with_advantages(build_batch(groups), ForwardOutputs(), TrainerConfig(), 0.0, 16)
+    assert batch.samples == ((0, 0), (0, 1))
+    (steps,) = build_minibatches(batch, minibatches=2, ranks=1, tokens_per_microbatch=64)
+    assert len(steps) == 1
+
+
+@pytest.mark.parametrize("kinds", [[P, P], [P, E, E, E]])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_an_episode_without_an_action_is_compared_with_and_trains_nothing(
+    estimator: str, kinds: list[TokenKind]
+) -> None:
+    silent = episode(-1.0, segment(kinds))
+    group = group_of(silent, episode(1.0, segment([P, A, A])), baseline=episode(0.5, segment([P, A])))
+    nothing, something = advantages_of(estimator, [group])
+    assert nothing.shape == (0,)
+    assert np.isfinite(something).all()
+    (steps,) = build_minibatches(build_batch([group]), minibatches=1, ranks=1, tokens_per_microbatch=64)
+    assert (steps[0].denominator, steps[0].samples) == (2.0, 1)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_batch_without_any_action_has_no_step(estimator: str) -> None:
+    groups = [group_of(episode(1.0, segment([P, E])), episode(0.0, segment([P, E])))]
+    config = config_of(estimator)
+    batch, _ = with_advantages(build_batch(groups), ForwardOutputs(), config, config.kl.coefficient, 16)
+    assert build_minibatches(batch, minibatches=1, ranks=1, tokens_per_microbatch=64) == [()]
+
+
+def test_only_episodes_cut_off_and_rewarded_by_their_turns_alone_bootstrap() -> None:
+    """The outcome of a reply that was cut off is paid at the cut: its value behind that would be paid twice."""
+    paid = segment([P, A, A], Turn(start=1, stop=3, reward=0.1))
+    ended, cut_off = episode(0.1, paid), episode(0.1, paid, status=EpisodeStatus.TRUNCATED)
+    judged = episode(0.0, segment([P, A, A]), status=EpisodeStatus.TRUNCATED)
+    both = replace(cut_off, score=Scored(value=1.1, turn_weight=1.0))
+    found = episodes([group_of(by_turns(ended), judged, both, by_turns(cut_off))])
+    assert found.bootstrap is not None
+    assert found.bootstrap.tolist() == [0.0, 0.0, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("nothing", [None, 0.0])
+def test_a_bootstrap_does_not_depend_on_how_an_environment_writes_that_it_gave_nothing(nothing: float | None) -> None:
+    silent = segment([P, A, E, A], Turn(start=1, stop=2, reward=nothing), Turn(start=3, stop=4, reward=nothing))
+    found = episodes([group_of(by_turns(episode(0.0, silent, status=EpisodeStatus.TRUNCATED)))])
+    assert found.bootstrap is not None
+    assert found.bootstrap.tolist() == [0.5]
+
+
+def test_rewards_of_turns_come_at_their_last_actions_and_the_rest_of_the_outcome_at_the_episode_s() -> None:
+    two = segment([P, A, A, E, A], Turn(start=1, stop=3, reward=0.25), Turn(start=4, stop=5, reward=0.5))
+    third = segment([P, A], Turn(start=1, stop=2))
+    score = Scored(value=2.75, turn_weight=1.0)
+    found = episodes([group_of(replace(episode(0, two, third), score=score))])
+    assert found.rewards.tolist() == [[0.0, 0.25, 0.5, 2.0]]
+    assert found.turns.tolist() == [[0, 0, 1, 2]]
+    assert found.turns.dtype == np.int64
+
+
+def test_turns_are_counted_over_as_many_contexts_as_an_episode_has() -> None:
+    parts = [segment([P, A, A], Turn(start=1, stop=3, reward=reward)) for reward in (1.0, 2.0, 3.0)]
+    one, silent = by_turns(episode(6.0, *parts)), by_turns(episode(0.0, segment([P, E])))
+    groups = [group_of(one, one, silent)]
+    found = episodes(groups)
+    assert found.turns.tolist() == [[0, 0, 1, 1, 2, 2]] * 2 + [[0] * 6]
+    assert found.rewards.tolist() == [[0.0, 1.0, 0.0, 2.0, 0.0, 3.0]] * 2 + [[0.0] * 6]
+    assert episode_rewards(groups).turns.dtype == np.int64
+
+
+def test_groups_without_an_episode_to_train_are_no_rows() -> None:
+    groups = [without_score(group_of(episode(0, segment([P, A]))), 0)]
+    found = episodes_of(build_batch(groups), ForwardOutputs(), overlong=OverlongConfig(), max_tokens=16)
+    assert found.mask.shape == found.rewards.shape == (0, 0)
+    assert (found.lengths.dtype, found.groups.dtype) == (np.int64, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("weight", "at_the_turns"), [(1.0, [0.0, 0.25, 0.5]), (-2.0, [0.0, -0.5, -1.0]), (0.0, [0.0, 0.0, 0.0])]
+)
+@pytest.mark.parametrize("rest", [0.0, 3.0])
+def test_what_turns_are_paid_has_its_weight_and_the_whole_is_the_outcome(
+    weight: float, at_the_turns: list[float], rest: float
+) -> None:
+    two = segment([P, A, A, E, A], Turn(start=1, stop=3, reward=0.25), Turn(start=4, stop=5, reward=0.5))
+    score = Scored(value=weight * 0.75 + rest, turn_weight=weight)
+    found = episodes([group_of(replace(episode(0, two), score=score))])
+    assert found.rewards.tolist() == [[*at_the_turns[:2], at_the_turns[2] + rest]]
+    assert found.rewards.sum() == found.outcomes[0] == score.value
+
+
+def test_what_a_turn_without_an_action_was_given_is_paid_at_the_end() -> None:
+    turns = Turn(start=1, stop=2, reward=0.25), Turn(start=3, stop=3, reward=0.5)
+    found = episodes([group_of(by_turns(episode(0.75, segment([P, A, E], *turns))))])
+    assert found.rewards.tolist() == [[0.75]]
+    between = Turn(start=1, stop=2), Turn(start=2, stop=3, reward=0.5), Turn(start=3, stop=4)
+    found = episodes([group_of(by_turns(episode(0.5, segment([P, A, E, A], *between))))])
+    assert found.rewards.tolist() == [[0.0, 0.5]]
+
+
+def test_kl_in_the_reward_is_taken_from_every_token_and_from_the_outcome() -> None:
+    groups = [group_of(episode(2.0, segment([P, A, A])), episode(1.0, segment([P, A])))]
+    scores = made_scores(groups)
+    kl = scores.proximal - scores.reference
+    found = episodes(groups, kl_in_reward=0.5)
+    np.testing.assert_allclose(found.rewards, [[-0.5 * kl[0], 2 - 0.5 * kl[1]], [1 - 0.5 * kl[2], 0]], rtol=1e-6)
+    np.testing.assert_allclose(found.outcomes, [2 - 0.5 * (kl[0] + kl[1]), 1 - 0.5 * kl[2]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [("k1", lambda d: d), ("k2", lambda d: d * d / 2), ("k3", lambda d: math.exp(-d) - 1 + d)],
+)
+def test_kl_in_the_reward_is_priced_by_the_recipe_s_estimator(
+    estimator: str, expected: Callable[[float], float]
+) -> None:
+    groups = [group_of(episode(2.0, segment([P, A, A])), episode(1.0, segment([P, A])))]
+    scores = made_scores(groups)
+    found = episodes(groups, kl_in_reward=0.5, estimator=estimator)
+    prices = [0.5 * expected(float(d)) for d in np.float64(scores.proximal) - np.float64(scores.reference)]
+    np.testing.assert_allclose(found.rewards[0], [-prices[0], 2 - prices[1]], rtol=1e-6)
+
+
+def test_long_replies_are_priced_and_truncated_ones_left_out_of_the_loss_where_the_recipe_says() -> None:
+    long = episode(1.0, segment([P, *[A] * 8]), status=EpisodeStatus.TRUNCATED)
+    groups = [group_of(episode(1.0, segment([P, A, A])), long)]
+    config = TrainerConfig(overlong=OverlongConfig(buffer_tokens=4, penalty_factor=0.5, mask_truncated=True))
+    batch = build_batch(groups, mask_truncated=True)
+    filled, _ = with_advantages(batch, ForwardOutputs(), config, 0.0, 8)
+    short, cut_off = filled.per_sample(filled.per_token.advantages)
+    assert short[0] == pytest.approx(-cut_off[0])
+    assert short[0] > 0
+    assert [weights.sum() for weights in filled.per_sample(filled.per_token.weights)] == [2.0, 0.0]
+    (steps,) = build_minibatches(filled, minibatches=1, ranks=1, tokens_per_microbatch=64)
+    assert steps[0].denominator == 2.0
+
+
+def test_a_reply_beyond_the_buffer_pays_the_recipe_s_factor() -> None:
+    overlong = OverlongConfig(buffer_tokens=4, penalty_factor=0.5)
+    assert overlong_penalty_of(np.array([2, 6, 8, 9]), overlong, 8).tolist() == [0.0, -0.25, -0.5, -0.5]
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "denominator"), [("token_mean", 5), ("sequence_mean", 2), ("sequence_sum", 2), ("constant", 20)]
+)
+def test_the_denominator_is_that_of_the_aggregation(aggregation: str, denominator: float) -> None:
+    groups = [group_of(episode(1.0, segment([P, A, A])), episode(0.0, segment([P, A, E, A, A])))]
+    batch = build_batch(groups, aggregation=aggregation)
+    (steps,) = build_minibatches(
+        batch, minibatches=1, ranks=1, tokens_per_microbatch=64, aggregation=aggregation, constant_tokens=10
+    )
+    assert steps[0].denominator == denominator
+    assert [w.sum() for w in batch.per_sample(batch.per_token.weights)] == pytest.approx(
+        [1, 1] if aggregation == "sequence_mean" else [2, 3]
+    )
+
+
+def test_the_ranks_are_asked_only_for_what_the_recipe_reads() -> None:
+    assert not forward_request_of(TrainerConfig()).anything
+    assert not forward_request_of(TrainerConfig(old_logprobs="recomputed")).anything
+    assert forward_request_of(TrainerConfig(old_logprobs="recomputed", epochs=2)).proximal
+    assert forward_request_of(TrainerConfig(kl={"coefficient": 0.1})).reference
+    assert not forward_request_of(TrainerConfig(kl={"coefficient": 0.1})).proximal
+    priced = forward_request_of(TrainerConfig(kl={"coefficient": 0.1, "place": "reward"}))
+    assert priced.proximal
+    assert priced.reference
+    assert not forward_request_of(TrainerConfig(kl={"coefficient": 0.0, "place": "reward"})).proximal
+    assert forward_request_of(TrainerConfig(advantage={"estimator": "gae"}, critic={})).values

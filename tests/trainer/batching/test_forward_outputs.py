@@ -1,0 +1,65 @@
+"""What ranks say of a batch finds its tokens and samples again, whoever computed them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlhf.trainer.batching.batch import Batch, Minibatch, microbatches_of, places_of, with_rank_columns
+from rlhf.trainer.batching.forward_outputs import ForwardOutputs, gather_forward_outputs
+from tests.trainer.test_microbatches import cut, made_batch, several_segments
+
+
+def firsts_of(batch: Batch, part: tuple[Minibatch, ...]) -> list[int]:
+    """The place of the first token of every sequence of a part, found by brute force."""
+    flat = np.arange(batch.tokens)
+    return [
+        int(flat[micro.places[micro.sequences == number]].min())
+        for micro in microbatches_of(part)
+        for number in range(len(micro.samples))
+    ]
+
+
+def test_numbers_come_to_their_places_and_a_sample_s_last_value_is_that_behind_its_last_sequence() -> None:
+    batch = made_batch(several_segments())
+    assert len(batch.sequences) > len(batch.samples), "some samples have several sequences"
+    parts = cut(batch, ranks=2)
+    answers = [
+        ForwardOutputs(
+            values=places_of(part).astype(np.float32),
+            last_values=np.array([1000 + first for first in firsts_of(batch, part)], np.float32),
+        )
+        for part in parts
+    ]
+    last = {sample: sequence.place for sample, sequence in zip(batch.sequence_samples, batch.sequences, strict=True)}
+    for order in (slice(None), slice(None, None, -1)):
+        gathered = gather_forward_outputs(batch, parts[order], answers[order])
+        assert gathered.values is not None
+        assert gathered.values.tolist() == list(range(batch.tokens))
+        assert gathered.last_values is not None
+        assert gathered.last_values.tolist() == [1000 + last[n] for n in range(len(batch.samples))]
+        assert (gathered.proximal, gathered.reference) == (None, None)
+
+
+def test_ranks_that_were_not_asked_for_values_have_none() -> None:
+    batch = made_batch(several_segments())
+    (part,) = cut(batch)
+    gathered = gather_forward_outputs(batch, [part], [ForwardOutputs(proximal=-places_of(part).astype(np.float32))])
+    assert gathered.proximal is not None
+    assert gathered.proximal.tolist() == [-float(n) for n in range(batch.tokens)]
+    assert (gathered.values, gathered.last_values) == (None, None)
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_columns_of_a_rank_come_to_the_tokens_of_its_micro_batches(minibatches: int) -> None:
+    batch = made_batch(several_segments())
+    for part in cut(batch, ranks=2, minibatches=minibatches):
+        places = places_of(part)
+        filled = with_rank_columns(part, {"returns": places.astype(np.float32)})
+        assert [one.denominator for one in filled] == [one.denominator for one in part]
+        for before, micro in zip(microbatches_of(part), microbatches_of(filled), strict=True):
+            assert micro.per_token.returns is not None
+            np.testing.assert_array_equal(micro.per_token.returns, micro.places)
+            assert before.per_token.returns is None
+            assert micro.per_token.behaviour is before.per_token.behaviour
+            assert micro.token_ids is before.token_ids

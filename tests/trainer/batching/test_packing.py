@@ -1,0 +1,65 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf.trainer.batching.packing import Row, cut_microbatches, deal, pack_rows
+
+lengths = st.lists(st.integers(1, 700), max_size=60)
+
+
+@given(lengths, st.integers(1, 600))
+def test_every_sequence_is_in_exactly_one_row_and_rows_keep_their_bound(sizes: list[int], row_tokens: int) -> None:
+    rows = pack_rows(sizes, row_tokens)
+    assert sorted(index for row in rows for index in row.members) == list(range(len(sizes)))
+    assert all(row.tokens == sum(sizes[index] for index in row.members) for row in rows)
+    assert all(row.tokens <= row_tokens or len(row.members) == 1 for row in rows)
+
+
+@given(lengths)
+def test_no_two_rows_could_have_been_one(sizes: list[int]) -> None:
+    rows = pack_rows(sizes, 512)
+    assert sum(row.tokens <= 256 for row in rows) <= 1
+
+
+@given(lengths, st.integers(1, 4))
+def test_ranks_differ_by_at_most_one_row_of_tokens(sizes: list[int], ranks: int) -> None:
+    rows = pack_rows(sizes, 128)
+    loads = [sum(row.tokens for row in share) for share in deal(rows, ranks)]
+    assert sum(loads) == sum(sizes)
+    assert max(loads) - min(loads) <= max((row.tokens for row in rows), default=0)
+
+
+@given(lengths, st.integers(1, 2000))
+def test_a_micro_batch_keeps_its_bound_counting_its_padding(sizes: list[int], tokens: int) -> None:
+    rows = pack_rows(sizes, 512)
+    parts = cut_microbatches(rows, tokens)
+    assert [row for part in parts for row in part] == rows
+    assert all(part[0].tokens * len(part) <= tokens or len(part) == 1 for part in parts)
+
+
+def row(tokens: int) -> Row:
+    return Row((0,), tokens)
+
+
+def test_sequences_go_longest_first_each_into_the_first_row_with_room_to_the_last_token() -> None:
+    assert pack_rows([3, 6, 4, 5, 2], 10) == [Row((1, 2), 10), Row((3, 0, 4), 10)]
+
+
+def test_sequences_of_one_length_keep_their_order() -> None:
+    assert pack_rows([5, 5, 5], 10) == [Row((0, 1), 10), Row((2,), 5)]
+
+
+def test_rows_come_longest_first() -> None:
+    assert pack_rows([5, 4, 4, 9], 8) == [Row((3,), 9), Row((1, 2), 8), Row((0,), 5)]
+
+
+def test_each_row_goes_to_the_first_rank_with_the_fewest_tokens() -> None:
+    rows = [row(9), row(6), row(5), row(3), row(1)]
+    assert deal(rows, 2) == [[rows[0], rows[3]], [rows[1], rows[2], rows[4]]]
+    assert deal(rows[:1], 2) == [[rows[0]], []]
+
+
+def test_a_micro_batch_is_filled_to_its_last_token_by_the_length_of_its_longest_row() -> None:
+    rows = [row(5), row(5), row(4), row(4), row(1)]
+    assert cut_microbatches(rows, 15) == [rows[:3], rows[3:]]
+    assert cut_microbatches(rows, 14) == [rows[:2], rows[2:]]
+    assert cut_microbatches(rows, 4) == [[one] for one in rows]

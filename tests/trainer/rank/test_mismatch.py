@@ -1,0 +1,148 @@
+"""The guard's verdict over made log-probs, and the line that a person reads of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed
+
+from rlhf.trainer.answers import Disagreement
+from rlhf.trainer.batching.batch import Batch, build_batch
+from rlhf.trainer.disagreement import ALL, LONG, SOME, explain_disagreement
+from rlhf.trainer.rank.mismatch import Columns, MismatchGuard
+from rlhf.trainer.weight_sync.agreement import EXACT, LogprobTolerance
+from rlhf.types import Group
+from tests.trainer.made import made_groups
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A process group of one."""
+    store = torch.distributed.FileStore(str(tmp_path_factory.mktemp("group") / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def tokens(gaps: torch.Tensor, current: torch.Tensor | None = None) -> list[Columns]:
+    """Tokens whose log-probs engine and learner give `gaps` apart."""
+    engine = torch.linspace(-3, -1, len(gaps))
+    return [(engine + gaps, engine, torch.ones(len(gaps), dtype=torch.bool) if current is None else current)]
+
+
+def verdict(
+    gaps: torch.Tensor, *, rounding: float = 0.0, dtype: str = "float32", current: torch.Tensor | None = None
+) -> Disagreement | None:
+    seen = tokens(gaps, current)
+    return MismatchGuard(dtype, CPU).verdict(seen, lambda: [own + rounding for own, _, _ in seen])
+
+
+def test_in_float32_a_single_token_that_is_off_is_enough() -> None:
+    gaps = torch.zeros(1000)
+    assert verdict(gaps) is None
+    gaps[17] = 2e-4
+    found = verdict(gaps)
+    assert found is not None
+    assert (found.tokens, found.share, found.limits) == (1000, 0.001, EXACT)
+
+
+def test_tokens_of_older_weights_are_not_judged() -> None:
+    gaps, current = torch.zeros(10), torch.ones(10, dtype=torch.bool)
+    gaps[3], current[3] = 2.0, False
+    assert verdict(gaps, current=current) is None
+    current[3] = True
+    assert verdict(gaps, current=current)
+    assert verdict(torch.ones(4), current=torch.zeros(4, dtype=torch.bool)) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_rounding_explains_is_no_fault_in_any_precision(dtype: str) -> None:
+    gaps = torch.full((1000,), 0.1)
+    assert verdict(gaps, rounding=0.05, dtype=dtype) is None
+    assert verdict(gaps, rounding=0.02, dtype=dtype)
+
+
+def test_limits_grow_with_the_rounding_of_later_weights_and_are_measured_again_only_on_alarm() -> None:
+    guard, asked = MismatchGuard("bfloat16", CPU), 0
+
+    def update(gap: float, rounding: float) -> Disagreement | None:
+        seen = tokens(torch.full((100,), gap))
+
+        def rounded() -> list[torch.Tensor]:
+            nonlocal asked
+            asked += 1
+            return [own + rounding for own, _, _ in seen]
+
+        return guard.verdict(seen, rounded)
+
+    assert update(0.01, 0.01) is None
+    assert asked == 1
+    assert update(0.03, 0.01) is None
+    assert asked == 1
+    assert update(0.08, 0.05) is None
+    assert asked == 2
+    assert update(0.3, 0.05)
+    assert asked == 3
+
+
+def test_what_is_no_number_is_left_to_the_gradient_s_norm() -> None:
+    assert verdict(torch.tensor([float("nan"), 0.0])) is None
+
+
+def batch_of(groups: list[Group]) -> Batch:
+    return build_batch(groups, version=0)
+
+
+def told(batch: Batch, wrong: np.ndarray, by: float = 2.0) -> str:
+    logprobs = batch.per_token.behaviour + np.where(wrong, by, 0).astype(np.float32)
+    found = Disagreement(tokens=batch.tokens, mean=by * wrong.mean(), share=float(wrong.mean()), limits=EXACT)
+    return explain_disagreement(batch, logprobs.astype(np.float32), found, 3)
+
+
+def test_the_line_names_the_worst_episode_its_positions_and_the_lengths() -> None:
+    batch = batch_of(made_groups())
+    sequence = batch.sequences[5]
+    wrong = np.zeros(batch.tokens, bool)
+    wrong[sequence.place : sequence.place + len(sequence.actions)] = True
+    line = told(batch, wrong)
+    ordinal, sample = batch.samples[batch.sequence_samples[5]]
+    first, last = sequence.actions[0], sequence.actions[-1]
+    assert "tokens that version 3 sampled" in line
+    assert f"most, 2, in sample {sample} of group {ordinal}, at positions {first}-{last} of its" in line
+    assert f"1 sequences of {len(sequence.token_ids)} to {len(sequence.token_ids)} tokens are off, 23 of" in line
+    assert "\n" not in line
+
+
+def test_the_line_says_what_the_pattern_looks_like() -> None:
+    batch = batch_of(made_groups())
+    length = np.zeros(batch.tokens)
+    for sequence in batch.sequences:
+        length[sequence.place : sequence.place + len(sequence.actions)] = len(sequence.token_ids)
+    assert ALL in told(batch, length > 0)
+    assert LONG in told(batch, length > 25)
+    assert SOME in told(batch, np.isin(length, [length.min(), length.max()]))
+
+
+def test_a_mean_that_is_too_large_without_large_differences_is_told_too() -> None:
+    batch = batch_of(made_groups())
+    found = Disagreement(tokens=batch.tokens, mean=0.2, share=0, limits=LogprobTolerance(mean=0.1, high=9, share=0.01))
+    assert ALL in explain_disagreement(batch, batch.per_token.behaviour + np.float32(0.2), found, 0)
+
+
+def test_a_batch_knows_which_of_its_tokens_the_current_version_sampled() -> None:
+    group = made_groups(1, 1)[0]
+    (sample,) = group.samples
+    (segment,) = sample.trajectory.segments
+    versions = np.where(np.arange(len(segment.versions)) % 2, 4, 3).astype(np.int32)
+    mixed = replace(sample.trajectory, segments=(replace(segment, versions=versions),))
+    group = replace(group, samples=(replace(sample, trajectory=mixed),))
+    assert build_batch([group]).per_token.current is None
+    current = build_batch([group], version=4).per_token.current
+    assert current is not None
+    np.testing.assert_array_equal(current, versions[segment.action_mask] == 4)
