@@ -15,12 +15,12 @@ from typing import Any
 
 from rlhf.errors import ConfigError
 from rlhf.http.binding import token_from
-from rlhf.reward.checking.judge import signature
-from rlhf.reward.checking.link import NEEDS_TRUST
-from rlhf.reward.code_block import code_of
-from rlhf.reward.code_config import CodeRewardConfig
-from rlhf.reward.code_names import evaluates, names_of_the_code
-from rlhf.reward.code_tests import Asserts, InputOutput, Tests, TestsError, read_tests
+from rlhf.reward.code.block import code_of
+from rlhf.reward.code.checking.judge import signature
+from rlhf.reward.code.checking.link import NEEDS_TRUST
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.names import evaluates, names_of_the_code
+from rlhf.reward.code.unit_tests import Asserts, InputOutput, Tests, TestsError, read_tests
 from rlhf.sandbox.client import RemoteSandbox
 from rlhf.sandbox.in_turn import InTurn
 from rlhf.sandbox.limits import MIB, SandboxLimits

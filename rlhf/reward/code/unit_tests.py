@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from rlhf.reward.code_config import CodeRewardConfig
-from rlhf.reward.code_names import unknown_names
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.names import unknown_names
 from rlhf.sandbox.limits import SandboxLimits
 
 Row = Mapping[str, Any]

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from rlhf.reward.checking.judge import signature
-from rlhf.reward.code import judging_program, make_code_scorer, signed_lines
-from rlhf.reward.code_config import CodeRewardConfig
-from rlhf.reward.code_names import evaluates, names_of_the_code
-from rlhf.reward.code_tests import Asserts, TestsError, read_tests
+from rlhf.reward.code.checking.judge import signature
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.names import evaluates, names_of_the_code
+from rlhf.reward.code.scoring import judging_program, make_code_scorer, signed_lines
+from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
 from rlhf.types import Scored
 
 CONFIG = CodeRewardConfig(timeout_seconds=8, memory_mb=256, entry_point_column="entry")

@@ -20,8 +20,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from rlhf.reward.checking.host import be_host
-from rlhf.reward.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode, matched, type_of
+from rlhf.reward.code.checking.host import be_host
+from rlhf.reward.code.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode, matched, type_of
 
 PR_SET_DUMPABLE = 4
 ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException")
