@@ -140,7 +140,7 @@ PATCHES = {
 PLANTS = {
     "plants modules": "for name in ('math', 'json', 'ast', 'typing', 'solution', 'tests'):\n"
     "    open(name + '.py', 'w').write('import os; os._exit(0)')",
-    "plants a package": "import os, types\nos.makedirs('rlhf/reward/checking', exist_ok=True)\n"
+    "plants a package": "import os, types\nos.makedirs('rlhf/reward/code/checking', exist_ok=True)\n"
     "for name in ('rlhf/evil.py', 'rlhf/__init__.py', 'rlhf/reward/code/checking/judge.py'):\n"
     "    open(name, 'w').write('import os; os._exit(0)')\nmodule = types.ModuleType('rlhf.evil')\n"
     "answer = module",
