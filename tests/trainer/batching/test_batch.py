@@ -51,18 +51,22 @@ def test_a_micro_batch_holds_each_token_with_what_precedes_it() -> None:
             assert positions[target - position] == 0
 
 
-def test_a_token_carries_the_experts_that_were_chosen_for_it() -> None:
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_token_carries_the_experts_that_were_chosen_for_it(order: int) -> None:
     """Where one segment's are known, those of the others are said to be unknown."""
     rng = np.random.default_rng(0)
     known, unknown = made_segment(rng, 5, 4), made_segment(rng, 7, 3)
     known = replace(known, token_ids=np.arange(1000, 1009, dtype=np.int32))
     known = replace(known, routing=known.token_ids.astype(np.int16)[:, None, None])
+    batch = build_batch([one_trajectory(known), one_trajectory(unknown)][::order])
     parts = build_minibatches(
-        build_batch([one_trajectory(known), one_trajectory(unknown)]),
+        batch,
         minibatches=1, ranks=1, tokens_per_microbatch=100, row_tokens=12,
     )  # fmt: skip
     (micro,) = parts[0][0].microbatches
     assert micro.routing is not None
+    assert micro.routing.dtype == np.int16
+    assert all(one.routing is not None and one.routing.dtype == np.int16 for one in batch.sequences)
     experts = np.where(np.isin(micro.token_ids, known.token_ids), micro.token_ids, -1)
     np.testing.assert_array_equal(micro.routing[:, :, 0, 0], experts)
     assert made_batch(made_groups()).sequences[0].routing is None
