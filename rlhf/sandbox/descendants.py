@@ -133,7 +133,7 @@ def _children(process: int) -> Iterator[int]:
 
 
 def _open_files(processes: list[int]) -> tuple[list[os.stat_result], set[int]]:
-    """The files that any thread of them has open, each once, and the processes that hide theirs."""
+    """The files that any thread of the processes has open, each once, and the processes that hide theirs."""
     found: dict[tuple[int, int], os.stat_result] = {}
     hiding: set[int] = set()
     for process in processes:
@@ -154,8 +154,8 @@ def _open_files(processes: list[int]) -> tuple[list[os.stat_result], set[int]]:
 
 
 def _descriptors(process: int) -> int:
-    """How many a process has that does not show them: the size of their folder since Linux 6.2, else that of its
-    table, which has room for all."""
+    """The number of open files of a process that hides them: the size of `/proc/PID/fd` since Linux 6.2, else that of
+    its descriptor table, an upper bound."""
     with contextlib.suppress(OSError):
         if size := os.stat(f"/proc/{process}/fd").st_size:
             return size
@@ -197,7 +197,7 @@ def _listing(folder: str) -> list[str]:
 
 
 def _read(path: str) -> str:
-    """A file of the kernel's; names in it are any bytes, and only "\\n" ends a line."""
+    """The lines of a file under `/proc`. Names in it are arbitrary bytes; only "\\n" ends a line."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             return file.read()

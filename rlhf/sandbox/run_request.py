@@ -37,9 +37,9 @@ class Jail(NamedTuple):
     end: int | None = None
     """File descriptor: writing "1" to it kills all processes of the group."""
     second_uid: int | None = None
-    """Another user id that no other process has: the code's real one at its start."""
+    """A second user id that no other process has: the program's real one at its start."""
     parts: bool = False
-    """The first process is none of the code's, and may hide from the others of the run."""
+    """The first process is trusted (the judge) and may hide from the run's other processes."""
     readable: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
 

@@ -149,8 +149,8 @@ def _watch(child: int, streams: Streams, request: RunRequest, deadline: float) -
 
 
 def _excess(request: RunRequest, child: int) -> str:
-    """What the run, whose first process is `child`, uses too much of, as the detail of its verdict; empty when there is
-    nothing."""
+    """The limit that the run exceeds, as the detail of its report; empty if there is none. `child` is its first
+    process."""
     grouped, sized = bool(request.jail.entrances), request.jail.sized
     running = [] if grouped and sized else own_descendants()
     try:
@@ -174,7 +174,7 @@ def _grown(limits: SandboxLimits, running: list[int]) -> str:
 
 
 def _stored(request: RunRequest, running: list[int], trusted: int | None) -> str:
-    """The same of files. Raises `Unmeasured`."""
+    """The same, for files. Raises `Unmeasured`."""
     limits, folder = request.limits, request.jail.folder
     if request.jail.sized:
         stored, entries = filled(folder)

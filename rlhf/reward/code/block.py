@@ -7,10 +7,10 @@ import re
 FENCES = ("```", "~~~")
 MOST_QUOTES = 9
 WITHIN = re.compile(r"[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]+|>)*")
-"""What stands before each line of a block that is quoted, in a list or indented."""
+"""The prefix of every line of a block that is quoted, in a list, or indented."""
 TOKEN = re.compile(r"\\.|`{3,}|~{3,}|\"\"\"|'''|[\"'#]")
-"""What matters to where a block of Python ends. A line is read from its start, so that no state of the lines before
-moves where a token begins."""
+"""Tokens that decide where a Python block ends. Each line is scanned from its start, so the state of earlier lines
+never shifts token boundaries."""
 
 
 def code_of(response: str) -> str:
@@ -27,7 +27,7 @@ def code_of(response: str) -> str:
 
 
 def _opened(line: str) -> str:
-    """The fence that a line ends with and that opens a block of Python; empty where there is none."""
+    """The fence at the line's end that opens a Python block; empty if there is none."""
     for kind in FENCES:
         before, fence, language = line.rpartition(kind)
         if fence and language.strip().lower().startswith("py") and "`" not in language:
@@ -51,7 +51,7 @@ def _without(line: str, quotes: int, blanks: int) -> str:
 
 
 def _end(lines: list[str], start: int, fence: str) -> tuple[int, list[str]]:
-    """The line of the fence that closes a block, and what stands before the fence there.
+    """The line of the fence that closes a block, and the text before the fence on that line.
 
     A fence within a string or comment closes nothing. Where all possible closing fences are within a string, that
     string is unterminated, and the first fence at the start of a line closes the block. There are two kinds of

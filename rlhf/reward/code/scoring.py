@@ -142,7 +142,7 @@ class CodeScorer:
         return await self._pairs(code, tests)
 
     async def _asserts(self, code: str, tests: Asserts) -> list[Outcome]:
-        """A test passes when a line that was signed with this run's key says so, and in no other way."""
+        """Run asserts. A test passes only by a result line that is signed with this run's key."""
         trusting = self.config.tests == "trusting"
         refused = [not trusting and evaluates(text, tests.entry_point) for text in tests.texts]
         asked = {
@@ -195,8 +195,8 @@ class CodeScorer:
 
 
 def signed_lines(stdout: str, key: str) -> dict[str, tuple[str, str]]:
-    """What the judge said of each test, by its index: passed or failed, and why. The code may have written to the same
-    stream; what is not signed is not the judge's."""
+    """The judge's result for each test, by index: passed or failed, and why. The code may write to the same stream;
+    lines without a valid signature are ignored."""
     found = {}
     for line in stdout.splitlines():
         signed, _, told = line.partition(" ")

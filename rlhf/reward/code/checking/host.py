@@ -44,8 +44,8 @@ FIRST_USER, USERS = 50_000, 15_000
 
 
 class ObjectServer:
-    """Answers each request, a number and a line of JSON, with one line under its number. Objects are known by their
-    number, and so are functions of the test."""
+    """Answers each request, a number and a line of JSON, with one line that has the same number. Numbers identify
+    objects and functions of the test."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "r"), os.fdopen(answers, "w")
@@ -61,7 +61,7 @@ class ObjectServer:
         self._names["__file__"] = os.path.join(os.getcwd(), "solution.py")
 
     def serve(self) -> None:
-        """Carry out requests until nobody asks."""
+        """Serve requests until the input ends."""
         while line := (self._waiting.pop(0) if self._waiting else self._requests.readline()):
             self._request, _, asked = line.partition(" ")
             answer = self._answer(json.loads(asked))
@@ -154,7 +154,8 @@ class ObjectServer:
         return result
 
     def _said(self) -> dict[str, Any]:
-        """What a function of the test said. The test may have left its request meanwhile, and asked for something."""
+        """The return value of a function of the test. Meanwhile the test may have abandoned its request and sent
+        another."""
         while line := self._requests.readline():
             said: dict[str, Any] = json.loads(line.partition(" ")[2])
             if "do" not in said:

@@ -1,7 +1,7 @@
 """The process of the tests: it forks the process of the code, runs each test here, and prints one result line for each.
 
-Read from standard input, as JSON: `key`, `code`, `tests`, `trusting`, `names` (those that come from the code) and
-`setup` (what is run before the tests). A line is `signature index passed|failed detail`: whoever reads the lines cannot
+Input on standard input, as JSON: `key`, `code`, `tests`, `trusting`, `names` (those that come from the code) and
+`setup` (run before the tests). A line is `signature index passed|failed detail`: whoever reads the lines cannot
 write others, since the key is in none of them.
 """
 
@@ -49,7 +49,7 @@ def judge_main() -> None:
 
 
 def signature(key: str, line: str) -> str:
-    """What only those who know the key can write before a verdict; its index is in it, so none is that of another."""
+    """The keyed hash of a result line. It includes the index, so a line cannot be reused for another test."""
     return hashlib.blake2b(line.encode(errors="replace"), key=bytes.fromhex(key), digest_size=16).hexdigest()
 
 
@@ -146,7 +146,7 @@ def _names(test: ast.Module) -> list[ast.Name]:
 
 
 class TypeOf(ast.NodeTransformer):
-    """`type` of a test, called, handed over or by another name, and `match`: Python answers for the stand-in."""
+    """Replaces `type` in a test, however it is named or passed, and `match`: Python would answer for the proxy."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)

@@ -118,14 +118,15 @@ class Link:
         return result
 
     def _become(self, changed: Any, met: Met, given: int) -> None:
-        """Let the first `given` of the mutable values hold what the code says that they hold."""
+        """Update the first `given` mutable values to the contents that the code reports."""
         try:
             apply_changes(changed, self._find, met, given)
         except NoValue as error:
             self._end(str(error))
 
     def _call_back(self, number: Any, packed: Any, packed_named: Any) -> dict[str, Any]:
-        """What a function of the test, which it handed over, says of the code's plain values, and does to them."""
+        """Call a function that the test passed to the code, with the code's plain values; returns its answer and its
+        changes."""
         if type(packed) is not list or type(packed_named) is not dict:
             self._end("it calls a function with nothing")
         function, met = self._own(number), Met()
@@ -150,7 +151,7 @@ class Link:
         return exception_value(error)
 
     def _own(self, number: Any) -> Any:
-        """The function that the test handed over."""
+        """The function that the test passed to the code."""
         if type(number) is not int or not 0 <= number < len(self._functions):
             self._end("it calls a function that it was not given")
         return self._functions[number]
@@ -332,7 +333,7 @@ def type_of(value: Any) -> Any:
 
 
 def matched(value: Any) -> Any:
-    """What `match value` looks at."""
+    """The attributes that `match` reads."""
     if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
         value._rlhf_link.refuse("a test matches an object of the code")
     return value

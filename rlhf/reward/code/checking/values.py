@@ -36,9 +36,9 @@ BUILT: dict[str, Callable[..., Any]] = {
     "range": lambda ends: range(*map(int, ends)),
     "Fraction": lambda parts: Fraction(*(int(part, 16) for part in parts)),
 }
-"""How a value that JSON does not have is made of what does arrive."""
+"""How a value without a JSON type is rebuilt from its encoded form."""
 UNFIT = (StopIteration, StopAsyncIteration)
-"""They would end the loops of whoever receives them."""
+"""Exceptions that are not sent: they would end the receiver's loops."""
 OF_THE_LIBRARY = (JSONDecodeError, Empty, Full, InvalidOperation, DivisionByZero)
 BASES: tuple[Any, ...] = (int, float, complex, str, bytes, dict, list, tuple, set, frozenset, bytearray)
 
@@ -59,7 +59,7 @@ EXCEPTIONS: dict[str, type[BaseException]] = {
     and not issubclass(kind, UNFIT)
     and name != "ExceptionGroup"
 } | {kind.__name__: kind for kind in (SystemExit, *OF_THE_LIBRARY)}
-"""The exceptions that travel."""
+"""The exceptions that are sent."""
 OTHERS = {kind.__name__: kind for kind in (OtherException, OtherBaseException)}
 
 
@@ -127,12 +127,12 @@ def named(value: Any) -> str:
 
 
 def items_of(value: Any) -> tuple[Any, ...]:
-    """What a mutable value holds, one by one."""
+    """The items of a mutable value."""
     return (*value, *value.values()) if isinstance(value, dict) else tuple(value)
 
 
 def changed_values(before: list[tuple[Any, ...]], keep: Callable[[Any], Any], met: Met) -> list[Any]:
-    """Which of the first mutable values that were met hold something else than before, and what."""
+    """The mutable values whose contents changed, with their new contents."""
     return [
         [number, content(value, keep, met)]
         for number, (items, value) in enumerate(zip(before, list(met.values), strict=False))
@@ -141,7 +141,7 @@ def changed_values(before: list[tuple[Any, ...]], keep: Callable[[Any], Any], me
 
 
 def apply_changes(changed: Any, find: Callable[[str, Any], Any], met: Met, given: int) -> None:
-    """Let the first `given` of the mutable values hold what the other side says that they hold. Raises `NoValue`."""
+    """Update the first `given` mutable values to the contents that the other side reports. Raises `NoValue`."""
     if type(changed) is not list or len(changed) > given:
         raise NoValue("it gave no changes")
     for one in changed:
