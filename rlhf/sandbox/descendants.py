@@ -70,9 +70,18 @@ def nameless_bytes(processes: list[int], folder: str, trusted: int | None = None
     for process in processes:
         for line in _read(f"/proc/{_alive(process)}/maps").split("\n")[:-1]:
             _, _, _, _, inode, *name = line.split(maxsplit=5)
-            if name and name[0].startswith(folder) and name[0].endswith(" (deleted)") and int(inode) not in held:
+            deleted = name and name[0].startswith(folder) and name[0].endswith(" (deleted)")
+            if deleted and int(inode) not in held and not _has_name(name[0], int(inode)):
                 raise Unmeasured("a file that only a mapping holds")
     return sum(held.values())
+
+
+def _has_name(path: str, inode: int) -> bool:
+    """Whether the file is there after all: names may end with what the kernel writes behind those of deleted files."""
+    try:
+        return os.stat(path).st_ino == inode
+    except OSError:
+        return False
 
 
 def end_all(jail: Jail) -> None:

@@ -14,7 +14,7 @@ import pytest
 from rlhf.sandbox import descendants
 from rlhf.sandbox.descendants import IN_A_SOCKET, Unmeasured, memory_bytes, nameless_bytes
 
-NAMES = (b"\xff\xfe", b"a\rb", b"\x0b \x85", b"\x1c", "\u2028 x".encode())
+NAMES = (b"\xff\xfe", b"a\rb", b"\x0b \x85", b"\x1c", "\u2028 x".encode(), b"x (deleted)")
 
 
 MAPS = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import os
 import symtable
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,17 +12,49 @@ from functools import lru_cache
 
 OF_PYTHON = frozenset(dir(builtins))
 KNOWN = OF_PYTHON | set(sys.stdlib_module_names)
-BY_FIRST = frozenset(("eval", "exec", "compile", "__import__", "import_module", "attrgetter", "methodcaller"))
+BY_FIRST = frozenset(
+    (
+        "eval",
+        "exec",
+        "compile",
+        "__import__",
+        "import_module",
+        "attrgetter",
+        "methodcaller",
+        "sympify",
+        "parse_expr",
+        "loadTestsFromName",
+        "loadTestsFromNames",
+    )
+)
 BY_SECOND = frozenset(("getattr", "setattr", "delattr"))
 LOADERS = frozenset(("load", "loads", "Unpickler", "safe_load", "unsafe_load"))
-LOADED = frozenset(("pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"))
+PICKLES = ("pickle", "_pickle", "cPickle", "multiprocessing.reduction", "dill", "cloudpickle", "joblib")
+LOADED = frozenset((*PICKLES, "marshal", "shelve", "yaml"))
 COMMANDS = frozenset(
-    [f"os.{name}" for name in ("system", "popen")]
+    [f"os.{name}" for name in dir(os) if name.startswith(("exec", "spawn", "posix_spawn", "system", "popen"))]
+    + [f"asyncio.create_subprocess_{name}" for name in ("exec", "shell")]
+    + ["pty.spawn"]
     + [
         f"subprocess.{name}"
         for name in ("run", "Popen", "call", "check_call", "check_output", "getoutput", "getstatusoutput")
     ]
 )
+EVALUATORS = frozenset(
+    [f"builtins.{name}" for name in ("eval", "exec", "compile", "__import__")]
+    + [f"timeit.{name}" for name in ("timeit", "repeat", "Timer")]
+    + [
+        f"{module}.{name}"
+        for module in ("cProfile", "profile", "pdb")
+        for name in ("run", "runctx", "runeval", "Profile", "Pdb")
+    ]
+    + ["bdb.Bdb", "trace.Trace", "pydoc.locate", "pydoc.importfile", "pkgutil.resolve_name"]
+    + [f"runpy.{name}" for name in ("run_path", "run_module")]
+    + [f"code.{name}" for name in ("interact", "InteractiveInterpreter", "InteractiveConsole")]
+    + [f"doctest.{name}" for name in ("testmod", "run_docstring_examples", "DocTestParser", "DocTestFinder")]
+    + ["typing.get_type_hints", "numpy.load", "pandas.eval", "pandas.read_pickle", "sympy.simplify", "sympy.S"]
+)
+"""Functions of libraries that execute a text or a file, and the built-in ones under their full names."""
 METHODS = frozenset(("eval", "exec", "compile"))
 """Python's own have no object before them, and methods of the code are run there."""
 MODULES = frozenset(sys.stdlib_module_names) | {"__builtins__"}
@@ -99,11 +132,17 @@ def evaluates(text: str, entry_point: str | None = None) -> str:
             (name in BY_FIRST and node not in first and of != "re" and not (own and name in METHODS))
             or (name in BY_SECOND and node not in second)
             or (name in LOADERS and loaded and of != "json")
-            or (whole in COMMANDS and node not in first)
+            or (whole in COMMANDS | EVALUATORS and node not in first)
+            or _loads(whole)
             or (name in ("format", "format_map") and isinstance(node, ast.Attribute) and not _constant(node.value))
         ):
             return f"they may run what the code answers, by {name}"
     return ""
+
+
+def _loads(whole: str) -> bool:
+    module, _, name = whole.rpartition(".")
+    return name in LOADERS and module.partition(".")[0] in LOADED
 
 
 def _name(node: ast.AST) -> tuple[str, str]:

@@ -144,7 +144,8 @@ class CodeScorer:
     async def _asserts(self, code: str, tests: Asserts) -> list[Outcome]:
         """Run asserts. A test passes only by a result line that is signed with this run's key."""
         trusting = self.config.tests == "trusting"
-        refused = [not trusting and evaluates(text, tests.entry_point) for text in tests.texts]
+        of_all = "" if trusting else evaluates(tests.setup, tests.entry_point)
+        refused = [of_all or (not trusting and evaluates(text, tests.entry_point)) for text in tests.texts]
         asked = {
             "key": (key := secrets.token_hex(16)),
             "code": code,

@@ -46,6 +46,36 @@ async def test_a_helper_of_the_set_up_is_not_the_code_s_and_what_is_tested_is() 
     assert [score.value for score in (right, wrong, missing) if isinstance(score, Scored)] == [1.0, 0.0, 0.0]
 
 
+SETUPS = {
+    "evaluates": ("def value(e): return eval(e)", ("assert value(solve(1)) == 24",), "def solve(x): return '24'", 0.0),
+    "unpickles": (
+        "import pickle\ndef back(b): return pickle.loads(b)",
+        ("assert back(dump(24)) == 24",),
+        "import pickle\ndef dump(x): return pickle.dumps(x)",
+        0.0,
+    ),
+    "compares types": (
+        "def alike(a, b): return type(a) is type(b)",
+        ("assert alike(make(0), make(1))",),
+        "class A: pass\nclass B: pass\ndef make(n): return B() if n else A()",
+        0.0,
+    ),
+    "helps": ("def twice(x): return 2 * x", ("assert twice(solve(1)) == 4",), "def solve(x): return 2 * x", 1.0),
+}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", SETUPS)
+async def test_what_holds_for_tests_holds_for_helpers_of_the_set_up(name: str) -> None:
+    setup, tests, code, earns = SETUPS[name]
+    scorer = make_code_scorer(CONFIG.model_copy(update={"setup_column": "setup", "entry_point_column": None}))
+    await scorer.start()
+    score = await scorer.score(code, {"tests": list(tests), "setup": setup})
+    await scorer.close()
+    assert isinstance(score, Scored)
+    assert score.value == earns
+
+
 @pytest.mark.parametrize(
     ("texts", "names"),
     [

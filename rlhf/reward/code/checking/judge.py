@@ -37,11 +37,12 @@ def judge_main() -> None:
     link = parted()
     asked = json.load(sys.stdin)
     verdicts = closed_in()
-    tests = [ast.parse(test) for test in asked["tests"]]
-    names, refusal = prepared(link, asked, [*tests, ast.parse(asked["setup"])])
+    tests, setup = [ast.parse(test) for test in asked["tests"]], ast.parse(asked["setup"])
+    rewrite = None if asked["trusting"] else TypeOf(own=binds_type([*tests, setup]))
+    names, refusal = prepared(link, asked, tests, setup, rewrite)
     reach = Reach(tests)
     for index, test in enumerate(tests):
-        complaint = refusal or why_test_fails(test, names, link, reach, trusting=asked["trusting"])
+        complaint = refusal or why_test_fails(test, names, link, reach, rewrite)
         told = " ".join(f"{index} {'failed' if complaint else 'passed'} {complaint}".split())
         line = told.encode("ascii", "backslashreplace").decode()
         verdicts.write(f"{signature(asked['key'], line)} {line}\n".encode())
@@ -146,18 +147,22 @@ def _names(test: ast.Module) -> list[ast.Name]:
 
 
 class TypeOf(ast.NodeTransformer):
-    """Replaces `type` in a test, however it is named or passed, and `match`: Python would answer for the proxy."""
+    """Replaces `type` in a test, however it is named or passed, and `match`: Python would answer for the proxy. Tests
+    with a variable `type` of their `own` keep it."""
+
+    def __init__(self, *, own: bool) -> None:
+        self._own = own
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         asks = isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass")
         used = [node.func] if len(node.args) == 1 else []
-        _rename([*used, *([] if asks else node.args), *([] if asks else (one.value for one in node.keywords))])
+        self._rename([*used, *([] if asks else node.args), *([] if asks else (one.value for one in node.keywords))])
         return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         self.generic_visit(node)
-        _rename([node.value])
+        self._rename([node.value])
         return node
 
     def visit_Match(self, node: ast.Match) -> ast.AST:
@@ -166,24 +171,32 @@ class TypeOf(ast.NodeTransformer):
         node.subject = ast.fix_missing_locations(ast.copy_location(call, node.subject))
         return node
 
+    def _rename(self, nodes: list[ast.expr]) -> None:
+        for node in nodes:
+            if isinstance(node, ast.Name) and node.id == "type" and not self._own:
+                node.id = TYPE
 
-def _rename(nodes: list[ast.expr]) -> None:
-    for node in nodes:
-        if isinstance(node, ast.Name) and node.id == "type":
-            node.id = TYPE
+
+def binds_type(texts: list[ast.Module]) -> bool:
+    """Whether a test or the set-up has a variable or a parameter called `type`."""
+    nodes = [node for text in texts for node in ast.walk(text)]
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return "type" in stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
 
 
-def prepared(link: Link, asked: dict[str, Any], texts: list[ast.Module]) -> tuple[Names, str]:
+def prepared(
+    link: Link, asked: dict[str, Any], tests: list[ast.Module], setup: ast.Module, rewrite: TypeOf | None
+) -> tuple[Names, str]:
     """The names that tests may use, or why there are none. The set-up runs before the code; tested names always come
     from the code, even where the set-up defines them too."""
-    real = modules(texts)
+    real = modules([*tests, setup])
     names = Names(link, asked["names"], real)
     sys.modules["solution"] = Solution(names)
     try:
-        if asked["trusting"]:
+        if rewrite is None:
             link.trust(asked["setup"])
         else:
-            exec(compile(asked["setup"], "setup.py", "exec", dont_inherit=True), names)
+            exec(compile(rewrite.visit(setup), "setup.py", "exec", dont_inherit=True), names)
     except BaseException as error:  # noqa: BLE001 - whatever the task's set-up raises
         return names, f"the set-up fails: {in_a_line(error)}"
     for name in set(asked["names"]) - set(real):
@@ -211,16 +224,16 @@ def modules(tests: list[ast.Module]) -> dict[str, Any]:
     return {name: module for name, module in found.items() if name in standard}
 
 
-def why_test_fails(test: ast.Module, names: Names, link: Link, reach: Reach, *, trusting: bool) -> str:
-    """Why the test fails; empty when it passes. When the code's process has ended, no test passes; a test that never
-    queries the code fails too, since it proves nothing about it."""
+def why_test_fails(test: ast.Module, names: Names, link: Link, reach: Reach, rewrite: TypeOf | None) -> str:
+    """Why the test fails; empty when it passes. Without `rewrite` it runs in the process of the code. When that has
+    ended, no test passes; a test that never queries the code fails too, since it proves nothing about it."""
     link.objection, before = "", link.asked
     names.ask_again()
     try:
-        if trusting:
+        if rewrite is None:
             link.trust(ast.unparse(test))
         else:
-            exec(compile(TypeOf().visit(test), "test.py", "exec", dont_inherit=True), names)
+            exec(compile(rewrite.visit(test), "test.py", "exec", dont_inherit=True), names)
         complaint = "" if reach.uses_the_code(test, asked=link.asked > before) else NEVER_ASKED
     except BaseException as error:  # noqa: BLE001 - whatever a test raises is a failure of the code
         reach.uses_the_code(test, asked=link.asked > before)
