@@ -32,6 +32,7 @@ FORMS = tuple(
         (r"(?<!\\)\\[,;:! ]|~", " "),
         (r"\\[dtc]?frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
         (r"\^(-?\d+)", r"^{\1}"),  # an exponent of several characters as LaTeX wants it
+        (r"(?<=[\d)\]])(?<!_\d)\s*(?=(?:\\left\s*)?\()|(?<=\))\s*(?=\\[dtc]?frac|\d)", r" \\cdot "),  # no mixed number
     )
 )
 """How the same formula is written for the parser."""
