@@ -110,7 +110,7 @@ def derived(recipe: Recipe) -> list[Row]:
             f"{count(trainer.samples_per_update, 'sample')} of at most {count(tokens, 'token')}",
         ),
         (
-            "it learns in",
+            "steps",
             f"{count(trainer.epochs, 'epoch')} x {count(trainer.minibatches, 'minibatch')} = "
             f"{count(trainer.epochs * trainer.minibatches, 'optimizer step')}, "
             f"micro-batches of at most {count(trainer.tokens_per_microbatch, 'token')} a rank",

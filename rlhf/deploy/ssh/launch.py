@@ -159,7 +159,7 @@ async def end(sessions: Sequence[SshSession]) -> None:
     ended = await asyncio.gather(*(session.end(END_SECONDS) for session in sessions), return_exceptions=True)
     for late in ended:
         if isinstance(late, DeadlinePassed):
-            complain(f"warning: {late}; it ends by itself when it misses this launcher")
+            complain(f"warning: {late}; it ends by itself after its heartbeat times out")
 
 
 def line_logger(host: SshHost, log: TextIO) -> Print:

@@ -43,11 +43,8 @@ COMMANDS = frozenset(
 EVALUATORS = frozenset(
     [f"builtins.{name}" for name in ("eval", "exec", "compile", "__import__")]
     + [f"timeit.{name}" for name in ("timeit", "repeat", "Timer")]
-    + [
-        f"{module}.{name}"
-        for module in ("cProfile", "profile", "pdb")
-        for name in ("run", "runctx", "runeval", "Profile", "Pdb")
-    ]
+    + [f"{module}.{name}" for module in ("cProfile", "profile") for name in ("run", "runctx", "Profile")]
+    + [f"pdb.{name}" for name in ("run", "runctx", "runeval", "Pdb")]
     + ["bdb.Bdb", "trace.Trace", "pydoc.locate", "pydoc.importfile", "pkgutil.resolve_name"]
     + [f"runpy.{name}" for name in ("run_path", "run_module")]
     + [f"code.{name}" for name in ("interact", "InteractiveInterpreter", "InteractiveConsole")]

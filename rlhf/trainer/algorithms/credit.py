@@ -31,7 +31,7 @@ def with_advantages(
 ) -> tuple[Batch, dict[str, float]]:
     """The batch with its advantages (and a critic's targets), and what there is to say of them. Raises `NotFinite` for
     an advantage that is NaN or infinity."""
-    if batch.tokens == 0:  # nobody said anything: there is nothing to credit
+    if batch.tokens == 0:  # no action tokens: there is nothing to credit
         return batch, {}
     episodes = episodes_of(
         batch,
