@@ -268,6 +268,8 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
         max_model_len=settings.max_context_tokens,  # type: ignore[arg-type]  # None is vLLM's default
         max_num_seqs=settings.max_sequences,
         tensor_parallel_size=settings.tensor_parallel_size,
+        # Left to itself vLLM takes Ray in a Ray worker, with a placement group that is not its own, and refuses.
+        distributed_executor_backend="mp" if settings.tensor_parallel_size > 1 else None,
         enforce_eager=on_cpu,
         gpu_memory_utilization=CPU_MEMORY_SHARE if on_cpu else settings.gpu_memory_utilization,
         kv_cache_memory_bytes=settings.kv_cache_megabytes * 2**20 if on_cpu else None,
