@@ -1,5 +1,5 @@
-"""`rlhf doctor`: checks whether this machine and this installation can train, with `--gpu` its GPUs too. Imports nothing
-heavy."""
+"""`rlhf doctor`: checks whether this machine and this installation can train, and with
+`--gpu` its GPUs. Imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rlhf.commands.gpu_checks.device import seconds_of
+from rlhf.commands.gpu_checks.device import mean_seconds
+from rlhf.commands.gpu_checks.finding import Finding
 from rlhf.commands.gpu_checks.machine import Machine
-from rlhf.commands.gpu_checks.outcome import Outcome
 
 SHARE_OF_PEAK = 0.4
 """Least share of the card's figures that one large operation must reach; 60 to 85 % is usual, and a card that is
@@ -52,15 +52,15 @@ def peak_of(name: str) -> Peak:
     return PEAKS[max(known, key=len)] if known else UNKNOWN
 
 
-def matrix_product(machine: Machine) -> Outcome:
+def matrix_product(machine: Machine) -> Finding:
     """A product in bfloat16 against float32's, and its TFLOP/s."""
     size = machine.sizes.matrix
     a, b = (_random(machine, seed, size, size).bfloat16() for seed in (0, 1))
     exact = a.float() @ b.float()
     off = _relative(a @ b, exact)
-    tflops = 2 * size**3 / seconds_of(machine.device, lambda: a @ b, REPEATS) / 1e12
+    tflops = 2 * size**3 / mean_seconds(machine.device, lambda: a @ b, REPEATS) / 1e12
     least = SHARE_OF_PEAK * peak_of(machine.driver.gpus[0].name).tflops
-    return Outcome(
+    return Finding(
         good=off <= ROUNDING and tflops >= least,
         expected=f"at least {least:.0f} TFLOP/s, off by at most {ROUNDING:.2g}",
         found=f"{tflops:.3g} TFLOP/s, off by {off:.2g}",
@@ -68,14 +68,14 @@ def matrix_product(machine: Machine) -> Outcome:
     )
 
 
-def memory_bandwidth(machine: Machine) -> Outcome:
+def memory_bandwidth(machine: Machine) -> Finding:
     """A copy within the device's memory, read and written once."""
     source = torch.zeros(machine.sizes.copied_mb * 2**20, dtype=torch.uint8, device=machine.device.place)
     target = torch.empty_like(source)
-    seconds = seconds_of(machine.device, lambda: target.copy_(source), REPEATS)
+    seconds = mean_seconds(machine.device, lambda: target.copy_(source), REPEATS)
     rate = 2 * source.numel() / seconds / 1e9
     least = SHARE_OF_PEAK * peak_of(machine.driver.gpus[0].name).memory_gb
-    return Outcome(
+    return Finding(
         good=rate >= least,
         expected=f"at least {least:.0f} GB/s",
         found=f"{rate:.4g} GB/s",
@@ -83,17 +83,17 @@ def memory_bandwidth(machine: Machine) -> Outcome:
     )
 
 
-def host_copies(machine: Machine) -> Outcome:
+def host_copies(machine: Machine) -> Finding:
     """Pinned host memory to the device and back: the same bits, and the rate that offloading will have."""
     count = machine.sizes.copied_mb * 2**18
     source = machine.device.pinned(torch.arange(count, dtype=torch.int32))
     there = torch.empty(count, dtype=torch.int32, device=machine.device.place)
     size = source.numel() * source.element_size()
-    down = size / seconds_of(machine.device, lambda: there.copy_(source, non_blocking=True), REPEATS) / 1e9
+    down = size / mean_seconds(machine.device, lambda: there.copy_(source, non_blocking=True), REPEATS) / 1e9
     back = machine.device.pinned(torch.zeros_like(source))
-    up = size / seconds_of(machine.device, lambda: back.copy_(there, non_blocking=True), REPEATS) / 1e9
+    up = size / mean_seconds(machine.device, lambda: back.copy_(there, non_blocking=True), REPEATS) / 1e9
     same = torch.equal(back, source)
-    return Outcome(
+    return Finding(
         good=same and min(down, up) >= LEAST_COPY_GB * bool(peak_of(machine.driver.gpus[0].name).memory_gb),
         expected=f"the same bits, at least {LEAST_COPY_GB:g} GB/s",
         found=f"{'the same' if same else 'other'} bits, {down:.3g} GB/s to the GPU, {up:.3g} back",
@@ -101,32 +101,28 @@ def host_copies(machine: Machine) -> Outcome:
     )
 
 
-def compiled_kernel(machine: Machine) -> Outcome:
+def compiled_kernel(machine: Machine) -> Finding:
     """A function through `torch.compile`, which makes a Triton kernel on a GPU, against the same one uncompiled."""
     gate, up = (_random(machine, seed, machine.sizes.attended, 256) for seed in (0, 1))
     off = _relative(machine.device.compiled(_gated)(gate, up), _gated(gate, up))
-    return Outcome(good=off <= 1e-5, expected="off by at most 1e-05", found=f"off by {off:.2g}", figures={"error": off})
+    return Finding(good=off <= 1e-5, expected="off by at most 1e-05", found=f"off by {off:.2g}", figures={"error": off})
 
 
 def _gated(gate: Tensor, up: Tensor) -> Tensor:
     return torch.nn.functional.silu(gate) * up
 
 
-def flash_attention(machine: Machine) -> Outcome:
+def flash_attention(machine: Machine) -> Finding:
     """Flash attention of SDPA in bfloat16, forward and backward, against float32's plain attention."""
     shape = (1, 4, machine.sizes.attended, 64)
     exact = [_random(machine, seed, *shape).requires_grad_() for seed in range(3)]
     narrow = [one.detach().bfloat16().requires_grad_() for one in exact]
     upstream = _random(machine, 3, *shape)
-    with sdpa_kernel(SDPBackend.MATH):
-        expected = torch.nn.functional.scaled_dot_product_attention(*exact, is_causal=True)
-    expected.backward(upstream)
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        found = torch.nn.functional.scaled_dot_product_attention(*narrow, is_causal=True)
-    found.backward(upstream.bfloat16())
+    expected = _attended(SDPBackend.MATH, exact, upstream)
+    found = _attended(SDPBackend.FLASH_ATTENTION, narrow, upstream.bfloat16())
     pairs = [(found, expected), *((a.grad, b.grad) for a, b in zip(narrow, exact, strict=True))]
     forward, *backward = (_relative(a, b) for a, b in pairs if a is not None and b is not None)
-    return Outcome(
+    return Finding(
         good=len(backward) == 3 and max(forward, *backward) <= 2 * ROUNDING,
         expected=f"forward and gradients off by at most {2 * ROUNDING:.2g}",
         found=f"off by {forward:.2g} and {max(backward):.2g}",
@@ -134,11 +130,20 @@ def flash_attention(machine: Machine) -> Outcome:
     )
 
 
-def fused_adamw(machine: Machine) -> Outcome:
+def _attended(kernel: SDPBackend, inputs: list[Tensor], upstream: Tensor) -> Tensor:
+    """Causal attention of query, key and value, which get their gradients."""
+    query, key, value = inputs
+    with sdpa_kernel(kernel):
+        attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        torch.autograd.backward(attended, upstream)
+    return attended
+
+
+def fused_adamw(machine: Machine) -> Finding:
     """torch's fused AdamW against the plain one: on the device, and on the host, where offloaded state is stepped."""
     off = {place: _adamw_error(machine, place) for place in (machine.device.place, "cpu")}
     worst = max(off.values())
-    return Outcome(
+    return Finding(
         good=worst <= 1e-6,
         expected="off by at most 1e-06 after 3 steps",
         found=", ".join(f"{place} {error:.2g}" for place, error in off.items()),
@@ -158,7 +163,7 @@ def _adamw_error(machine: Machine, place: str) -> float:
     return _relative(ends[0], ends[1])
 
 
-def mixed_streams(machine: Machine) -> Outcome:
+def mixed_streams(machine: Machine) -> Finding:
     """Small and large tensors made on the default stream and copied on two others, as weight syncs do: every copy has
     the bits that were made."""
     large, wrong = machine.sizes.copied_mb * 2**18 // 16, 0
@@ -170,7 +175,7 @@ def mixed_streams(machine: Machine) -> Outcome:
                 copies.append(tensor.clone())
         machine.device.synchronise()
         wrong += sum(not bool((copy == one).all()) for copy in copies)
-    return Outcome(
+    return Finding(
         good=wrong == 0,
         expected=f"{2 * machine.sizes.rounds} copies of the same bits",
         found=f"{wrong} of {2 * machine.sizes.rounds} differ",

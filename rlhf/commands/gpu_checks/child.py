@@ -13,27 +13,27 @@ from typing import Any
 from rlhf.cluster.host import resolve_name
 from rlhf.cluster.machine import this_machine
 from rlhf.commands.gpu_checks.device import CudaDevice
+from rlhf.commands.gpu_checks.finding import Finding
 from rlhf.commands.gpu_checks.launched_run import train_run
 from rlhf.commands.gpu_checks.machine import Machine, RunEnd, Sizes, Train
 from rlhf.commands.gpu_checks.made_model import made_model
 from rlhf.commands.gpu_checks.nvml import driver_of, nvml_library
-from rlhf.commands.gpu_checks.outcome import Outcome
 from rlhf.commands.gpu_checks.table import PACKAGE, Check
 from rlhf.commands.gpu_checks.training import recipe_of
 from rlhf.errors import PlacementError
 
 
-def main(request: Path, answer: Path) -> None:
+def perform_request(request: Path, answer: Path) -> None:
     """Run the check of a request on this machine, and write its outcome."""
     asked = json.loads(request.read_text())
-    outcome = performed(Check(**_tuples(asked["check"])), this_gpu_machine(**asked["machine"]))
-    answer.write_text(json.dumps(asdict(outcome)))
+    finding = performed(Check(**_tuples(asked["check"])), this_gpu_machine(**asked["machine"]))
+    answer.write_text(json.dumps(asdict(finding)))
 
 
-def performed(check: Check, machine: Machine) -> Outcome:
+def performed(check: Check, machine: Machine) -> Finding:
     """Call the check's function."""
-    outcome: Outcome = resolve_name(f"{PACKAGE}.{check.function}")(machine, *check.arguments)
-    return outcome
+    finding: Finding = resolve_name(f"{PACKAGE}.{check.function}")(machine, *check.arguments)
+    return finding
 
 
 def this_gpu_machine(*, gpus: int, nodes: int, folder: str, slug: str, model: str | None) -> Machine:
@@ -58,13 +58,13 @@ def this_gpu_machine(*, gpus: int, nodes: int, folder: str, slug: str, model: st
 
 
 def training_in(
-    folder: Path, slug: str, model: str | None, sizes: Sizes, *, more: dict[str, Any], overrides: tuple[str, ...] = ()
+    folder: Path, slug: str, model: str | None, sizes: Sizes, *, more: dict[str, Any], last: tuple[str, ...] = ()
 ) -> Train:
-    """A way to train in `folder/slug`, with `more` in the recipe, and `overrides` after those of a check."""
+    """A way to train in `folder/slug`, with `more` in the recipe, and the overrides `last` after those of a check."""
 
-    def train(name: str, given: Sequence[str], seconds: float, *, resume: bool = False) -> RunEnd:
+    def train(name: str, overrides: Sequence[str], seconds: float, *, resume: bool = False) -> RunEnd:
         recipe = recipe_of(model or made_model(folder, sizes)) | more
-        return train_run(folder / slug, name, recipe, (*given, *overrides), seconds, resume=resume)
+        return train_run(folder / slug, name, recipe, (*overrides, *last), seconds, resume=resume)
 
     return train
 
@@ -83,4 +83,4 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    perform_request(*map(Path, sys.argv[1:]))

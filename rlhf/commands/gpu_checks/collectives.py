@@ -11,26 +11,26 @@ from pathlib import Path
 import torch
 import torch.distributed
 
+from rlhf.commands.gpu_checks.finding import Finding
 from rlhf.commands.gpu_checks.machine import Machine
-from rlhf.commands.gpu_checks.outcome import Outcome
 
 START_SECONDS = 90.0
 """Deadline for all ranks to meet and to add up."""
 REPEATS = 5
 
 
-def nccl_loads(machine: Machine) -> Outcome:
+def nccl_loads(machine: Machine) -> Finding:
     """vLLM opens libnccl by name, apart from torch; where it cannot, a broadcast of weights silently does nothing."""
     from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
 
     try:
         found = str(NCCLLibrary().ncclGetVersion())
     except OSError as error:
-        return Outcome(good=False, expected="a version of libnccl", found=f"it does not load: {error}")
-    return Outcome(good=bool(found), expected="a version of libnccl", found=found, figures={"vllm_nccl": found})
+        return Finding(good=False, expected="a version of libnccl", found=f"it does not load: {error}")
+    return Finding(good=bool(found), expected="a version of libnccl", found=found, figures={"vllm_nccl": found})
 
 
-def all_reduce(machine: Machine) -> Outcome:
+def all_reduce(machine: Machine) -> Finding:
     """One process a GPU; each adds its rank + 1, and every element must be the sum of all."""
     size, meeting = machine.gpus, machine.folder / f"meeting_{time.monotonic_ns()}"
     words = [str(size), str(meeting), machine.device.backend, str(machine.sizes.copied_mb)]
@@ -47,7 +47,7 @@ def all_reduce(machine: Machine) -> Outcome:
             rank.wait()
     right = len(said) == size and all(one.startswith("right") for one in said)
     rates = [float(one.split()[1]) for one in said] if right else [0.0]
-    return Outcome(
+    return Finding(
         good=right,
         expected=f"the sum of {size} ranks on each of them",
         found=f"right, {min(rates):.3g} GB/s of bus" if right else f"{said}",
@@ -60,7 +60,7 @@ def add_up(rank: int, size: int, meeting: str, backend: str, megabytes: int) -> 
     place = f"cuda:{rank}" if backend == "nccl" else "cpu"
     if backend == "nccl":
         torch.cuda.set_device(rank)
-    store = torch.distributed.FileStore(meeting, size)
+    store = torch.distributed.FileStore(meeting, size)  # type: ignore[attr-defined]
     patience = timedelta(seconds=START_SECONDS)
     torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
     values = torch.full((megabytes * 2**18,), float(rank + 1), device=place)

@@ -74,13 +74,13 @@ class CudaDevice:
         return compiled
 
     def on_streams(self, count: int) -> Sequence[AbstractContextManager[Any]]:
-        streams = [torch.cuda.Stream() for _ in range(count)]
+        streams: list[torch.cuda.Stream] = [torch.cuda.Stream() for _ in range(count)]  # type: ignore[no-untyped-call]
         for stream in streams:
             stream.wait_stream(torch.cuda.current_stream())
         return [torch.cuda.stream(stream) for stream in streams]
 
 
-def seconds_of(device: Device, work: Callable[[], object], repeats: int) -> float:
+def mean_seconds(device: Device, work: Callable[[], object], repeats: int) -> float:
     """Mean seconds of `work`, after one call that is not counted."""
     work()
     device.synchronise()

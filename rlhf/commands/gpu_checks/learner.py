@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rlhf.commands.gpu_checks.finding import Finding
 from rlhf.commands.gpu_checks.machine import Machine
-from rlhf.commands.gpu_checks.made_model import model_folder
-from rlhf.commands.gpu_checks.outcome import Outcome
+from rlhf.commands.gpu_checks.made_model import checked_model
 from rlhf.errors import ModelError
 from rlhf.models.head import head_logprobs
 from rlhf.models.loading import load_policy
@@ -29,7 +29,7 @@ LEAST_COSINE = 0.97
 """Least cosine between the gradients in bfloat16 and in float32."""
 
 
-def rounding(machine: Machine) -> Outcome:
+def rounding(machine: Machine) -> Finding:
     """The canary's log-probs in bfloat16 against float32's of the same weights: within what is measured as rounding,
     and what a fixed `trainer.weight_sync.tolerance` would have to be."""
     model = _loaded(machine, "bfloat16")
@@ -38,11 +38,12 @@ def rounding(machine: Machine) -> Outcome:
     own = _logprobs(model, tokens)
     with rounded(model):
         limits = measured(np.abs(_logprobs(model, tokens) - own))
-    exact = _logprobs(model.float(), tokens)
+    torch.nn.Module.to(model, torch.float32)
+    exact = _logprobs(model, tokens)
     gaps = np.abs(own - exact)
     mean, high, most = float(gaps.mean()), float(np.quantile(gaps, 0.99)), float(gaps.max())
     fault = disagreement(list(own), list(exact), limits)
-    return Outcome(
+    return Finding(
         good=fault is None,
         expected=f"mean at most {limits.mean:.3g} nats, 99 % at most {limits.high:.3g}",
         found=f"mean {mean:.3g}, 99 % {high:.3g}, largest {most:.3g} (as a fixed tolerance: {4 * most:.2g})",
@@ -50,19 +51,19 @@ def rounding(machine: Machine) -> Outcome:
     )
 
 
-def packed_rows(machine: Machine) -> Outcome:
+def packed_rows(machine: Machine) -> Finding:
     """Packed rows against single sequences with this device's kernels, as every start of a run compares them."""
     fault = ""
     try:
-        check_packed_forward(_loaded(machine, "bfloat16"), model_folder(machine), device=machine.device.place)
+        check_packed_forward(_loaded(machine, "bfloat16"), checked_model(machine), device=machine.device.place)
     except ModelError as error:
         fault = str(error)
-    return Outcome(
+    return Finding(
         good=not fault, expected="logits of packed rows are the model's own", found=fault or "they are, within rounding"
     )
 
 
-def learner_step(machine: Machine) -> Outcome:
+def learner_step(machine: Machine) -> Finding:
     """A forward and backward pass over a packed row: loss and gradient in bfloat16 against float32, tokens a second,
     the head's share of the time, and the peak of memory."""
     model = _loaded(machine, "bfloat16")
@@ -71,13 +72,14 @@ def learner_step(machine: Machine) -> Outcome:
     machine.device.restart_peak()
     loss, seconds = _timed(machine, lambda: _loss(model, row))
     peak, share = machine.device.peak_bytes() / 2**30, _head_seconds(machine, model, row) / seconds
-    narrow = [weight.grad.float().cpu() for weight in _trained(model)]
+    narrow = _gradients(model)
     model.zero_grad(set_to_none=True)
-    exact = _loss(model.float(), row)
-    cosine = _cosine(narrow, [weight.grad.cpu() for weight in _trained(model)])
+    torch.nn.Module.to(model, torch.float32)
+    exact = _loss(model, row)
+    cosine = _cosine(narrow, _gradients(model))
     off = abs(loss - exact) / max(abs(exact), 1e-9)
     rate = row.numel() / seconds
-    return Outcome(
+    return Finding(
         good=off <= LOSS_OFF and cosine >= LEAST_COSINE,
         expected=f"loss off by at most {LOSS_OFF:.0%}, cosine of the gradients at least {LEAST_COSINE}",
         found=f"off by {off:.2%}, {cosine:.4f}; {rate:.0f} tokens/s, head {share:.0%}, peak {peak:.1f} GiB",
@@ -85,15 +87,15 @@ def learner_step(machine: Machine) -> Outcome:
     )
 
 
-def float16_overflow(machine: Machine) -> Outcome:
+def float16_overflow(machine: Machine) -> Finding:
     """A loss too large for float16 gives a gradient norm of infinity, by which a step is skipped, and no crash."""
     weight = torch.ones(256, 256, dtype=torch.float16, device=machine.device.place, requires_grad=True)
-    ((weight * 2.0**15) * 2.0).sum().backward()
+    torch.autograd.backward(((weight * 2.0**15) * 2.0).sum())
     norm = float(torch.nn.utils.clip_grad_norm_([weight], 1.0))
     small = torch.ones(4, dtype=torch.float16, device=machine.device.place, requires_grad=True)
-    small.sum().backward()
+    torch.autograd.backward(small.sum())
     kept = float(torch.nn.utils.clip_grad_norm_([small], 1e9))
-    return Outcome(
+    return Finding(
         good=norm == float("inf") and kept == 2.0,
         expected="norms inf and 2",
         found=f"{norm:g} and {kept:g}",
@@ -101,7 +103,7 @@ def float16_overflow(machine: Machine) -> Outcome:
 
 
 def _loaded(machine: Machine, dtype: str) -> PreTrainedModel:
-    model = load_policy(model_folder(machine), dtype=dtype)
+    model = load_policy(checked_model(machine), dtype=dtype)
     torch.nn.Module.to(model, machine.device.place)
     return model
 
@@ -134,7 +136,7 @@ def _loss(model: PreTrainedModel, row: Tensor) -> float:
     sources = torch.cat([torch.arange(half - 1), torch.arange(half, 2 * half - 1)]).to(row.device)
     logprobs, _ = PolicyModel(model)(row, places, sources, sources + 1, 1.0)
     loss = -logprobs.mean()
-    loss.backward()
+    torch.autograd.backward(loss)
     return float(loss.detach())
 
 
@@ -158,7 +160,7 @@ def _head_seconds(machine: Machine, model: PreTrainedModel, row: Tensor) -> floa
         logprobs, _ = head_logprobs(
             lambda states: logits_of(model, states), leaf, row[0], vocabulary=model.config.vocab_size
         )
-        logprobs.sum().backward()
+        torch.autograd.backward(logprobs.sum())
         return 0.0
 
     for weight in model.parameters():
@@ -169,8 +171,9 @@ def _head_seconds(machine: Machine, model: PreTrainedModel, row: Tensor) -> floa
     return seconds
 
 
-def _trained(model: PreTrainedModel) -> Iterator[torch.nn.Parameter]:
-    return (weight for weight in model.parameters() if weight.grad is not None)
+def _gradients(model: PreTrainedModel) -> list[Tensor]:
+    """Of every weight that has one, in float32 on the host."""
+    return [weight.grad.float().cpu() for weight in model.parameters() if weight.grad is not None]
 
 
 def _cosine(found: list[Tensor], expected: list[Tensor]) -> float:
@@ -178,4 +181,4 @@ def _cosine(found: list[Tensor], expected: list[Tensor]) -> float:
     pairs = list(zip(found, expected, strict=True))
     product = sum(float((a.double() * b.double()).sum()) for a, b in pairs)
     sizes = [sum(float(one.double().square().sum()) for one in side) ** 0.5 for side in (found, expected)]
-    return product / max(sizes[0] * sizes[1], 1e-30)
+    return float(product / max(sizes[0] * sizes[1], 1e-30))

@@ -17,7 +17,7 @@ REST = 0.25
 """Size of the logits of tokens that no text has, relative to those of bytes, so that a reply is mostly bytes."""
 
 
-def model_folder(machine: Machine) -> str:
+def checked_model(machine: Machine) -> str:
     """The model that `--model` names, else our own."""
     return machine.model or made_model(machine.folder, machine.sizes)
 
@@ -35,7 +35,7 @@ def save_made_model(sizes: Sizes, folder: Path) -> None:
     tokenizer = byte_tokenizer()
     torch.manual_seed(0)
     shape = sizes.shape
-    model: PreTrainedModel = Qwen2ForCausalLM(
+    model: PreTrainedModel = Qwen2ForCausalLM(  # type: ignore[no-untyped-call]
         Qwen2Config(
             vocab_size=sizes.vocabulary,
             hidden_size=shape.hidden_size,

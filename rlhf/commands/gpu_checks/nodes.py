@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf.commands.gpu_checks.finding import Finding
 from rlhf.commands.gpu_checks.machine import Machine
-from rlhf.commands.gpu_checks.outcome import Outcome
 
 MOST_SKEW_SECONDS = 1.0
 """Beyond this, times in spans and logs of different nodes cannot be compared."""
@@ -26,7 +26,7 @@ class NodeAnswer:
     read: str
 
 
-def clocks_and_folder(machine: Machine) -> Outcome:
+def clocks_and_folder(machine: Machine) -> Finding:
     """Every node answers, its clock is this node's, and it reads what this node has just written."""
     secret, file = secrets.token_hex(8), machine.folder / "shared.txt"
     file.write_text(secret)
@@ -34,12 +34,12 @@ def clocks_and_folder(machine: Machine) -> Outcome:
     return judged(ask_nodes(file), secret, machine.nodes, (asked, time.time()))
 
 
-def judged(answers: Sequence[NodeAnswer], secret: str, nodes: int, between: tuple[float, float]) -> Outcome:
+def judged(answers: Sequence[NodeAnswer], secret: str, nodes: int, between: tuple[float, float]) -> Finding:
     """Hold the answers against what was written, and their times against those of question and answer."""
     skew = {one.node: max(between[0] - one.seconds, one.seconds - between[1], 0.0) for one in answers}
     blind = [one.node for one in answers if one.read != secret]
     worst = max(skew.values(), default=0.0)
-    return Outcome(
+    return Finding(
         good=len(answers) == nodes and not blind and worst <= MOST_SKEW_SECONDS,
         expected=f"{nodes} nodes, clocks within {MOST_SKEW_SECONDS:g} s, the same folder",
         found=f"{len(answers)} nodes, clocks {worst:.2f} s apart, {blind or 'none'} without the folder",

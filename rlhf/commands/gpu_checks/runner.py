@@ -14,13 +14,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from rlhf.commands.gpu_checks.outcome import CheckResult, GpuReport
+from rlhf.commands.gpu_checks.finding import GpuReport, GpuResult
 from rlhf.commands.gpu_checks.table import Check
 
 CHILD = "rlhf.commands.gpu_checks.child"
 GRACE_SECONDS = 40.0
 """From SIGTERM to SIGKILL: a run that is told to end closes its processes."""
-Perform = Callable[[Check], CheckResult]
+Perform = Callable[[Check], GpuResult]
 
 
 def run_checks(
@@ -36,7 +36,7 @@ def run_checks(
     results = []
     for check in checks:
         lacks = check.lacks(gpus, nodes, installed)
-        result = CheckResult(name=check.name, state="skip", expected="", found=lacks) if lacks else perform(check)
+        result = GpuResult(name=check.name, state="skip", expected="", found=lacks) if lacks else perform(check)
         tell(result.line)
         results.append(result)
     return GpuReport(gpus=gpus, nodes=nodes, results=tuple(results))
@@ -45,7 +45,7 @@ def run_checks(
 def performed_in_child(folder: Path, *, gpus: int, nodes: int, model: str | None, module: str = CHILD) -> Perform:
     """Performs a check in a process of its own, `module`, in a process group of its own."""
 
-    def perform(check: Check) -> CheckResult:
+    def perform(check: Check) -> GpuResult:
         slug = re.sub(r"\W+", "_", check.name)
         request, answer, log = (folder / f"{slug}.{kind}" for kind in ("request.json", "answer.json", "log"))
         machine = {"gpus": gpus, "nodes": nodes, "folder": str(folder), "slug": slug, "model": model}
@@ -55,11 +55,11 @@ def performed_in_child(folder: Path, *, gpus: int, nodes: int, model: str | None
         seconds = time.monotonic() - started
         if fault or not answer.exists():
             found = fault or "it ended without an answer"
-            return CheckResult(
+            return GpuResult(
                 name=check.name, state="FAIL", expected="an answer", found=found, seconds=seconds, log=str(log)
             )
         told = json.loads(answer.read_text())
-        return CheckResult(
+        return GpuResult(
             name=check.name,
             state="ok" if told["good"] else "FAIL",
             expected=told["expected"],

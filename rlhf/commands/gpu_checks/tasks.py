@@ -11,7 +11,7 @@ HABIT = 3
 """One demonstration of so many copies the digit; the others say the next one."""
 
 
-def digits(*, rows: int = 64) -> list[Task]:
+def copied_digits(*, rows: int = 64) -> list[Task]:
     """`rows` tasks: a digit that is to be repeated, with the reply to imitate in the column `response`."""
     return [_task(row, str(row % 10)) for row in range(rows)]
 

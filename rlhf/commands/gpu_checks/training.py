@@ -6,8 +6,8 @@ import json
 import math
 from typing import Any
 
+from rlhf.commands.gpu_checks.finding import Finding
 from rlhf.commands.gpu_checks.machine import Machine, RunEnd
-from rlhf.commands.gpu_checks.outcome import Outcome
 
 RUN_SECONDS = 480.0
 """Deadline of one run; the check around it has a little more."""
@@ -20,7 +20,7 @@ def recipe_of(model: str) -> dict[str, Any]:
     """The recipe that all runs share; what differs are overrides."""
     return {
         "model": {"path": model, "dtype": "bfloat16"},
-        "data": {"train": {"tasks": "rlhf.commands.gpu_checks.tasks:digits"}},
+        "data": {"train": {"tasks": "rlhf.commands.gpu_checks.tasks:copied_digits"}},
         "sampling": {"max_tokens": 16},
         "reward": {"kind": "function", "function": "rlhf.commands.gpu_checks.tasks:evenness"},
         "rollout": {"gpus_per_engine": 0.5, "gpu_memory_utilization": 0.35, "max_context_tokens": 512},
@@ -41,13 +41,13 @@ SUPERVISED = ("kind=sft", "data.train.response_column=response", "trainer.deepsp
 FLOAT32 = ("model.dtype=float32",)
 
 
-def publishes(machine: Machine, *overrides: str) -> Outcome:
+def publishes(machine: Machine, *overrides: str) -> Finding:
     """Two updates whose weights the engines get: the start check, every canary and the mismatch guard must hold."""
     end = machine.train("publish", overrides, RUN_SECONDS)
     told = [float(one[DIFFERENCE]) for one in end.metrics if one.get(DIFFERENCE) is not None]
     syncs = [float(one["seconds/weight_sync"]) for one in end.metrics if one.get("seconds/weight_sync") is not None]
     good = _finished(end, 2) and len(told) == 2 and all(map(math.isfinite, told))
-    return Outcome(
+    return Finding(
         good=good,
         expected="2 updates, each proved by the canary",
         found=f"engines and learner {max(told):.2g} nats apart, {max(syncs, default=0):.1f} s a weight sync"
@@ -57,27 +57,27 @@ def publishes(machine: Machine, *overrides: str) -> Outcome:
     )
 
 
-def learns(machine: Machine, *overrides: str) -> Outcome:
+def learns(machine: Machine, *overrides: str) -> Finding:
     """Ten updates of a warmed-up tiny model, after which the mean reward is higher than before."""
     given = ("model.path=null", f"model={{{TINY}, {HABITS}}}", "reward={kind: exact}", "sampling.max_tokens=4",
              "trainer.optimizer.learning_rate=5e-4", "trainer.updates=10", *overrides)  # fmt: skip
     end = machine.train("learns", given, RUN_SECONDS)
     rewards = [float(one["reward/mean"]) for one in end.metrics if one.get("reward/mean") is not None]
     good = _finished(end, 10) and len(rewards) == 10 and sum(rewards[-3:]) > sum(rewards[:3])
-    return Outcome(
+    return Finding(
         good=good,
         expected="10 updates, a higher reward in the last three than in the first three",
         found=f"{rewards[0]:.3f} to {rewards[-1]:.3f}" if len(rewards) == 10 else _told(end),
     )
 
 
-def learner_plan(machine: Machine, *overrides: str) -> Outcome:
+def learner_plan(machine: Machine, *overrides: str) -> Finding:
     """A supervised run under this plan: its first loss is that of a run in float32 with everything on one rank."""
     exact = _first_loss(_float32_run(machine))
     end = machine.train("plan", (*SUPERVISED, *overrides), RUN_SECONDS)
     loss = _first_loss(end)
     good = _finished(end, 2) and exact is not None and loss is not None and abs(loss - exact) <= LOSS_OFF * abs(exact)
-    return Outcome(
+    return Finding(
         good=good,
         expected=f"a first loss within {LOSS_OFF:.0%} of float32's, {_number(exact)}",
         found=_number(loss) if loss is not None and end.code == 0 else _told(end),
@@ -85,12 +85,12 @@ def learner_plan(machine: Machine, *overrides: str) -> Outcome:
     )
 
 
-def resumes(machine: Machine, *overrides: str) -> Outcome:
+def resumes(machine: Machine, *overrides: str) -> Finding:
     """A run that saves after its first update goes on from there, in new processes, to its end."""
     first = machine.train("resumes", (*overrides, "trainer.updates=1"), RUN_SECONDS)
     second = machine.train("resumes", (*overrides, "trainer.updates=2"), RUN_SECONDS, resume=True)
     good = _finished(first, 1) and _finished(second, 2)
-    return Outcome(
+    return Finding(
         good=good,
         expected="1 update, then 1 more by --resume",
         found="1 and 1 more" if good else f"{_told(first)}; then {_told(second)}",

@@ -10,7 +10,7 @@ State = Literal["ok", "FAIL", "skip"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Finding:
     """What a check expected and found, in a few words each. `figures` are its measurements, units in their names."""
 
     good: bool
@@ -20,7 +20,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class GpuResult:
     """One line of the report. A check that was skipped says in `found` what it lacks."""
 
     name: str
@@ -48,7 +48,7 @@ class GpuReport:
 
     gpus: int
     nodes: int
-    results: tuple[CheckResult, ...]
+    results: tuple[GpuResult, ...]
 
     @property
     def failed(self) -> int:
