@@ -35,7 +35,9 @@ def recipe_of(model: str) -> dict[str, Any]:
     }
 
 
-TINY = "tiny: {hidden_size: 128, intermediate_size: 512, layers: 2, heads: 2, kv_heads: 1}"
+TINY = (
+    "tiny: {hidden_size: 128, intermediate_size: 512, layers: 2, heads: 2, kv_heads: 1, max_position_embeddings: 512}"
+)
 HABITS = "warmup: {demonstrations: rlhf.commands.gpu_checks.tasks:habits, updates: 60, batch_size: 32}"
 SUPERVISED = ("kind=sft", "data.train.response_column=response", "trainer.deepspeed.gpus_per_rank=1")
 FLOAT32 = ("model.dtype=float32",)

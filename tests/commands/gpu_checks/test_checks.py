@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import torch
 
 from rlhf.commands.gpu_checks import arithmetic, learner, nodes
 from rlhf.commands.gpu_checks.arithmetic import PEAKS, Peak, peak_of
-from rlhf.commands.gpu_checks.child import performed
+from rlhf.commands.gpu_checks.child import performed, training_in
 from rlhf.commands.gpu_checks.launched_run import train_run
 from rlhf.commands.gpu_checks.machine import RunEnd
 from rlhf.commands.gpu_checks.nodes import NodeAnswer
@@ -24,6 +26,7 @@ from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.preflight import preflight
 from tests.commands.gpu_checks.stand_in import (
     GIB,
+    SMALL,
     CpuDevice,
     FakeGpu,
     FakeNvml,
@@ -32,6 +35,10 @@ from tests.commands.gpu_checks.stand_in import (
     stand_in,
 )
 
+ON_CPUS = (
+    "trainer.deepspeed.gpus_per_rank=0", "rollout.gpus_per_engine=0", "trainer.weight_sync.backend=gloo",
+    "trainer.deepspeed.cpus_per_rank=0.2", "rollout.cpus_per_engine=0.2",
+)  # fmt: skip
 BY_NAME = {check.name: check for check in CHECKS}
 TRAINED = [check for check in CHECKS if check.function.startswith("training:")]
 HERE = [check for check in CHECKS if not check.function.startswith(("training:", "nodes:", "collectives:"))]
@@ -267,6 +274,42 @@ def test_every_run_is_a_recipe_that_starts(check: Check, folder: Path, monkeypat
     assert train.asked
     for _, overrides, _ in train.asked:
         preflight(load_recipe(file, overrides).recipe)
+
+
+def test_nccl_is_found_as_vllm_finds_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        def ncclGetVersion(self) -> str:
+            return "2.29.7"
+
+    def absent() -> None:
+        raise OSError("libnccl.so.2: cannot open shared object file")
+
+    name = "vllm.distributed.device_communicators.pynccl_wrapper"
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(NCCLLibrary=Library))
+    for parent in ("vllm", "vllm.distributed", "vllm.distributed.device_communicators"):
+        monkeypatch.setitem(sys.modules, parent, SimpleNamespace())
+    assert performed(BY_NAME["NCCL as vLLM loads it"], stand_in(folder)).found == "2.29.7"
+    sys.modules[name].NCCLLibrary = absent
+    assert not performed(BY_NAME["NCCL as vLLM loads it"], stand_in(folder)).good
+
+
+@pytest.mark.waits
+def test_all_ranks_add_up_and_a_rank_that_does_not_come_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = performed(BY_NAME["all-reduce"], stand_in(folder))
+    assert found.good, found
+    monkeypatch.setattr("rlhf.commands.gpu_checks.collectives.START_SECONDS", 0.1)
+    assert not performed(BY_NAME["all-reduce"], stand_in(folder)).good
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("check", TRAINED, ids=lambda check: check.name)
+def test_every_run_trains_on_cpus(check: Check, folder: Path) -> None:
+    """The same runs with workers that reserve no GPU, which are tried without one."""
+    train = training_in(folder, check.name.replace(" ", "_"), None, SMALL, more={}, last=ON_CPUS)
+    found = performed(check, stand_in(folder, train=train))
+    assert found.good, found
 
 
 ANSWERS = [NodeAnswer(node=name, seconds=100.5, read="secret") for name in ("n1", "n2")]
