@@ -9,7 +9,6 @@ import platform
 import resource
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -21,7 +20,8 @@ from pathlib import Path
 
 import psutil
 
-from rlhf.commands.gpu_checks.nvml import driver_of, nvml_library, visible_gpus
+from rlhf.cluster.gpus import present_gpus, this_machines_gpus
+from rlhf.commands.gpu_checks.nvml import driver_of, nvml_library, shown_gpus
 from rlhf.commands.gpu_checks.runner import performed_in_child, run_checks
 from rlhf.commands.gpu_checks.table import CHECKS
 from rlhf.sandbox.isolation import BEST_EFFORT
@@ -74,7 +74,7 @@ def run_doctor() -> int:
 def run_gpu_doctor(model: str | None, nodes: int, report_file: Path | None) -> int:
     """Perform every check of GPUs that this machine can, one line each; return 1 if one fails, 2 without a GPU."""
     library = nvml_library()
-    seen = visible_gpus(driver_of(library), os.environ.get("CUDA_VISIBLE_DEVICES")) if library else []
+    seen = shown_gpus(driver_of(library), os.environ.get("CUDA_VISIBLE_DEVICES")) if library else []
     if not seen:
         print("no GPU: NVIDIA's driver is not loaded, has none, or CUDA_VISIBLE_DEVICES hides all; nothing was checked")
         return NO_GPU
@@ -167,8 +167,10 @@ def memory() -> Iterable[Diagnosis]:
 
 def gpus() -> Iterable[Diagnosis]:
     """List the GPUs."""
-    lines = nvidia_smi()
-    yield Diagnosis("gpus", Level.OK, "; ".join(lines) if lines else "none: everything runs on the CPU")
+    lines = [f"{gpu.name}, {gpu.bytes / GIB:.0f} GiB" for gpu in present_gpus()]
+    shown = len(this_machines_gpus())
+    told = f"; CUDA_VISIBLE_DEVICES leaves {shown}" if shown < len(lines) else ""
+    yield Diagnosis("gpus", Level.OK, "; ".join(lines) + told if lines else "none: everything runs on the CPU")
 
 
 def ports() -> Iterable[Diagnosis]:
@@ -249,12 +251,3 @@ def cgroup_memory_left() -> float:
         return float("inf") if limit == "max" else int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text())
     except OSError:
         return float("inf")
-
-
-def nvidia_smi() -> list[str]:
-    """One line per GPU: name and memory."""
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return []

@@ -10,7 +10,7 @@ from importlib import metadata
 from rlhf.commands.doctor import GIB, VLLM_BUILDS, installed, required_torch
 from rlhf.commands.gpu_checks.finding import Finding
 from rlhf.commands.gpu_checks.machine import Machine
-from rlhf.commands.gpu_checks.nvml import visible_gpus
+from rlhf.commands.gpu_checks.nvml import shown_gpus
 
 FREE_SHARE = 0.9
 """Least share of a GPU's memory that must be free."""
@@ -19,7 +19,7 @@ SHARED_MEMORY_GIB = 1.0
 
 def gpus_agree(machine: Machine) -> Finding:
     """The driver, torch, this project's placement and Ray count the same GPUs, and torch sees the same cards."""
-    driver = [(gpu.uuid, gpu.capability) for gpu in visible_gpus(machine.driver, machine.visible)]
+    driver = [(gpu.uuid, gpu.capability) for gpu in shown_gpus(machine.driver, machine.visible)]
     torch = machine.device.seen()
     counts = {"driver": len(driver), "torch": len(torch), "placement": machine.planned}
     if machine.by_ray is not None:
@@ -48,7 +48,7 @@ def driver_serves_torch(machine: Machine) -> Finding:
 
 def gpus_are_free(machine: Machine) -> Finding:
     """Nothing else computes on the GPUs, their memory is free, and MIG is off (a part of a card has no NCCL peers)."""
-    seen = visible_gpus(machine.driver, machine.visible)
+    seen = shown_gpus(machine.driver, machine.visible)
     others = sorted({pid for gpu in seen for pid in gpu.processes if pid != os.getpid()})
     least = min((gpu.free_gib / gpu.total_gib for gpu in seen), default=0.0)
     parts = [gpu.name for gpu in seen if gpu.partitioned]

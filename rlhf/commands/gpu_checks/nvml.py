@@ -1,4 +1,4 @@
-"""NVIDIA's management library by ctypes: what the driver says of the GPUs, without CUDA, torch or a package.
+"""What NVIDIA's driver says of its GPUs beyond what a placement needs, by its management library and ctypes.
 
 NVML API reference: https://docs.nvidia.com/deploy/nvml-api/
 """
@@ -11,7 +11,8 @@ from ctypes import byref, c_char, c_int, c_uint, c_ulonglong, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
-LIBRARY = "libnvidia-ml.so.1"
+from rlhf.cluster.gpus import LIBRARY, Gpu, visible_gpus
+
 SUCCESS, TEXT_BYTES, MOST_PROCESSES = 0, 96, 64
 GIB = 2**30
 
@@ -73,21 +74,14 @@ def driver_of(library: Any) -> Driver:
     )
 
 
-def visible_gpus(driver: Driver, visible: str | None) -> list[NvmlGpu]:
-    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves, named in it by index or by the beginning of their UUID."""
-    if visible is None:
-        return list(driver.gpus)
-    found: list[NvmlGpu] = []
-    for name in (one.strip() for one in visible.split(",")):
-        named = [gpu for at, gpu in enumerate(driver.gpus) if name == str(at) or _is_named(gpu, name)]
-        if not named:  # CUDA hides everything that follows a name that it does not know
-            break
-        found += named[:1]
-    return found
-
-
-def _is_named(gpu: NvmlGpu, name: str) -> bool:
-    return name.startswith("GPU-") and gpu.uuid.startswith(name)
+def shown_gpus(driver: Driver, visible: str | None) -> list[NvmlGpu]:
+    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves."""
+    by_uuid = {gpu.uuid: gpu for gpu in driver.gpus}
+    present = [
+        Gpu(index=index, uuid=gpu.uuid, name=gpu.name, bytes=int(gpu.total_gib * GIB))
+        for index, gpu in enumerate(driver.gpus)
+    ]
+    return [by_uuid[gpu.uuid] for gpu in visible_gpus(present, visible) if gpu.uuid in by_uuid]
 
 
 def _gpus(library: Any) -> Iterator[NvmlGpu]:

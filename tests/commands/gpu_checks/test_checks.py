@@ -18,7 +18,7 @@ from rlhf.commands.gpu_checks.child import performed, training_in
 from rlhf.commands.gpu_checks.launched_run import train_run
 from rlhf.commands.gpu_checks.machine import RunEnd
 from rlhf.commands.gpu_checks.nodes import NodeAnswer
-from rlhf.commands.gpu_checks.nvml import driver_of, visible_gpus
+from rlhf.commands.gpu_checks.nvml import driver_of, shown_gpus
 from rlhf.commands.gpu_checks.table import CHECKS, Check
 from rlhf.commands.gpu_checks.training import recipe_of
 from rlhf.errors import ModelError
@@ -213,11 +213,11 @@ def test_limits_and_packages_that_do_not_fit_are_found(folder: Path, monkeypatch
 
 def test_gpus_that_are_hidden_are_not_counted() -> None:
     driver = driver_of(FakeNvml())
-    shown = {name: [gpu.uuid for gpu in visible_gpus(driver, name)] for name in ("1", "GPU-22", "0,-1,1", "", "1,0")}
+    shown = {name: [gpu.uuid for gpu in shown_gpus(driver, name)] for name in ("1", "GPU-22", "0,-1,1", "", "1,0")}
     assert shown == {
         "1": ["GPU-2222"], "GPU-22": ["GPU-2222"], "0,-1,1": ["GPU-1111"], "": [], "1,0": ["GPU-2222", "GPU-1111"],
     }  # fmt: skip
-    assert [gpu.capability for gpu in visible_gpus(driver, None)] == [(9, 0), (9, 0)]
+    assert [gpu.capability for gpu in shown_gpus(driver, None)] == [(9, 0), (9, 0)]
     assert (driver.cuda, driver.version) == ((13, 4), "610.12")
 
 
@@ -267,7 +267,7 @@ def test_every_run_is_a_recipe_that_starts(check: Check, folder: Path, monkeypat
     """On a machine with the GPUs that the check asks for."""
     train = Recorded()
     performed(check, stand_in(folder / "model", train=train))
-    monkeypatch.setattr("rlhf.cluster.machine._visible_gpus", lambda: check.gpus * check.nodes)
+    monkeypatch.setattr("rlhf.cluster.machine.this_machines_gpus", lambda: [None] * check.gpus * check.nodes)
     monkeypatch.setattr("rlhf.cluster.machine.os.sched_getaffinity", lambda pid: set(range(64)))
     file = folder / "recipe.yaml"
     file.write_text(str(recipe_of("owner/model")))
