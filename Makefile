@@ -5,7 +5,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Hundreds of processes import the same modules: what is compiled is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup pins quickstart lint test-fast heart test test-older-processor test-all test-ecosystem test-attacks test-slurm mutants benchmark clean
+.PHONY: setup pins quickstart lint test-fast heart test test-older-processor test-all test-ecosystem test-attacks test-slurm test-gpu mutants benchmark clean
 
 # `make setup GPU=1`, `GPU=0`, `PYTHON=python3.12`: scripts/setup.sh says what else can be chosen.
 setup:
@@ -59,6 +59,11 @@ test-ecosystem: setup
 	@scripts/ecosystem.sh
 	$(PY) -m pytest -q -m "ecosystem and not slow" tests/ecosystem
 	.venv-ecosystem/environments/bin/python -m pytest -q -m "ecosystem and not slow" tests/env tests/recipes
+
+# What needs a GPU: every check of `rlhf doctor --gpu` that fits this machine, and the tests that are marked so.
+test-gpu: setup
+	.venv/bin/rlhf doctor --gpu --json gpu-report.json
+	$(PY) -m pytest -q -m gpu
 
 # The recipes on a real SLURM: a private one, with two nodes on this machine. Needs root, which is checked first.
 test-slurm:

@@ -147,9 +147,16 @@ app.command()(kubernetes)
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    gpu: Annotated[bool, typer.Option("--gpu", help="Check the GPUs: minutes; exit code 2 without one.")] = False,
+    model: Annotated[str | None, typer.Option(help="With --gpu: a model to check with, instead of a made one.")] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="With --gpu: nodes of the Ray cluster that this one is in.")] = 1,
+    report: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="With --gpu: where the report goes.")
+    ] = None,
+) -> None:
     """Look at this machine; say what to put right."""
-    raise typer.Exit(commands.doctor.run_doctor())
+    raise typer.Exit(commands.doctor.run_gpu_doctor(model, nodes, report) if gpu else commands.doctor.run_doctor())
 
 
 @serve.command("reward")

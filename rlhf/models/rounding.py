@@ -18,14 +18,14 @@ SEED = 0
 
 
 @contextmanager
-def rounded(model: nn.Module) -> Iterator[None]:
+def rounded(model: nn.Module, seed: int = SEED) -> Iterator[None]:
     """Inside the block, every output of `model`'s linear layers is changed at random by up to half a unit in the last
     place, and rounded again."""
     generators: dict[torch.device, torch.Generator] = {}
 
     def off(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         if output.device not in generators:
-            generators[output.device] = torch.Generator(output.device).manual_seed(SEED)
+            generators[output.device] = torch.Generator(output.device).manual_seed(seed)
         draws = torch.rand(output.shape, generator=generators[output.device], device=output.device) - 0.5
         wide = torch.float64 if output.dtype == torch.float32 else torch.float32
         return (output.to(wide) * (1 + draws.to(wide) * torch.finfo(output.dtype).eps)).to(output.dtype)

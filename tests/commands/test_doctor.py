@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rlhf.cluster.gpus import Gpu
 from rlhf.commands import doctor
 from rlhf.commands.doctor import Diagnosis, Level, report
 from rlhf.sandbox.groups import Parents
@@ -59,3 +60,14 @@ def test_limits_that_hold_by_measuring_alone_are_named(monkeypatch: pytest.Monke
     assert found[0].advice == "not bubblewrap: bwrap is not installed"
     assert "memory best effort, measured every 0.04 s" in found[1].seen
     assert found[1].advice.startswith("memory, processes, disk can be exceeded for a moment")
+
+
+def test_gpus_are_those_of_the_driver_and_what_is_hidden_is_said(monkeypatch: pytest.MonkeyPatch):
+    cards = tuple(Gpu(index=at, uuid=f"GPU-{at}", name="NVIDIA X1", bytes=80 * 2**30) for at in range(2))
+    monkeypatch.setattr(doctor, "present_gpus", lambda: cards)
+    monkeypatch.setattr(doctor, "this_machines_gpus", lambda: cards[:1])
+    (found,) = doctor.gpus()
+    assert found.seen == "NVIDIA X1, 80 GiB; NVIDIA X1, 80 GiB; CUDA_VISIBLE_DEVICES leaves 1"
+    monkeypatch.setattr(doctor, "present_gpus", lambda: ())
+    monkeypatch.setattr(doctor, "this_machines_gpus", lambda: ())
+    assert [one.seen for one in doctor.gpus()] == ["none: everything runs on the CPU"]

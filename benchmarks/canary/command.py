@@ -1,0 +1,39 @@
+"""`python -m benchmarks canary`: limits of the canary in bfloat16, what healthy engines use of them, what is caught."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+LAYERS, LOGITS = (2, 8, 24, 48), (4.0, 12.0, 30.0, 60.0)
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks canary", description=__doc__)
+    parser.add_argument("--layers", type=int, nargs="+", default=LAYERS)
+    parser.add_argument("--logits", type=float, nargs="+", default=LOGITS)
+    options = parser.parse_args(arguments)
+    os.environ |= {"OMP_NUM_THREADS": "1"}
+    from benchmarks.canary.sweep import measure
+
+    print(f"{'weights':<10}{'layers':>7}{'logits':>7}{'mean':>9}{'high':>9}{'used':>7}  worst engine; missed")
+    cells = []
+    for start_check in (False, True):
+        for layers in options.layers:
+            for logits in options.logits:
+                cell = measure(layers, logits, start_check=start_check)
+                cells.append(cell)
+                told = f"{cell.worst}; {', '.join(cell.missed) or 'nothing'}"
+                stale = f"; stale after {cell.stale_after} steps" if cell.stale_after else ""
+                print(
+                    f"{'perturbed' if start_check else 'start':<10}{layers:>7}{logits:>7g}{cell.limits.mean:>9.3g}"
+                    f"{cell.limits.high:>9.3g}{cell.used:>7.2f}  {told}{stale}",
+                    flush=True,
+                )
+    print("RESULT", json.dumps([asdict(cell) for cell in cells]), flush=True)
+    if any(cell.refused for cell in cells) or any(cell.missed for cell in cells if cell.perturbed):
+        sys.exit("a healthy engine is refused, or the start check misses a fault")

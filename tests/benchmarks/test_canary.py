@@ -1,0 +1,26 @@
+"""The canary's limits in bfloat16, measured on the weights: no healthy engine is refused, and faults are caught."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.canary.sweep import ENGINES, FAULTS, measure
+
+
+@pytest.mark.parametrize("start_check", [False, True], ids=["at the start weights", "at perturbed weights"])
+@pytest.mark.parametrize(("layers", "logits"), [(2, 30.0), (12, 8.0)])
+def test_rounding_is_never_refused_and_every_planted_fault_is(layers: int, logits: float, start_check: bool) -> None:
+    cell = measure(layers, logits, start_check=start_check)
+    assert (cell.refused, cell.missed) == ((), ())
+    assert cell.used < 0.8, f"{cell.worst} needs {cell.used:.2f} of the limits"
+    assert len(ENGINES) == 7
+    assert len(FAULTS) == 6
+
+
+def test_the_fixed_tenth_of_a_nat_would_refuse_a_healthy_engine() -> None:
+    cell = measure(2, 30.0, start_check=False)
+    assert cell.limits.high * cell.used > 0.1
+
+
+def test_an_engine_that_keeps_the_start_weights_is_refused_within_a_few_steps() -> None:
+    assert 0 < measure(2, 12.0, start_check=False).stale_after <= 32
