@@ -229,7 +229,7 @@ class Recipe(Config):
                 f"rollout.routing is {self.rollout.routing}, but ranks that share rows "
                 f"(trainer.deepspeed.sequence_parallel: {size}) choose experts for their columns alone; use ignore"
             )
-        if self.rollout.tensor_parallel_size > 1 and not self.rollout.gpus_per_engine:
+        if max(self.rollout.tensor_parallel_sizes) > 1 and not self.rollout.gpus_per_engine:
             raise ValueError(
                 f"rollout.routing is {self.rollout.routing}, but on a CPU only an engine of one process says which "
                 "experts it chose; use rollout.tensor_parallel_size: 1, or ignore"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,9 @@ class EngineSettings:
 
     A reply ends at any of `stop_token_ids`, after any of the texts `stop`, or at its token budget. `max_context_tokens`
     None is the model's own limit. On a CPU `kv_cache_megabytes` is the KV cache; on a GPU it is what remains of
-    `gpu_memory_utilization`. With a `lora_rank`, a weight sync sends only adapters of that rank, for the layers named
-    `lora_targets`. With `routing`, replies report which experts were chosen for each token.
+    `gpu_memory_utilization`. `max_sequences` None is vLLM's own choice for the device. With a `lora_rank`, a weight
+    sync sends only adapters of that rank, for the layers named `lora_targets`. With `routing`, replies report which
+    experts were chosen for each token. `vllm` are further arguments of vLLM, by its own names.
     """
 
     model: str
@@ -30,7 +32,7 @@ class EngineSettings:
     stop_token_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
     max_context_tokens: int | None = None
-    max_sequences: int = 256
+    max_sequences: int | None = None
     tensor_parallel_size: int = 1
     kv_cache_megabytes: int = 256
     gpu_memory_utilization: float = 0.5
@@ -42,15 +44,18 @@ class EngineSettings:
     device: Literal["cpu", "cuda"] = "cpu"
     start_timeout_seconds: float = 300
     command_timeout_seconds: float = 120
+    vllm: Mapping[str, Any] = field(default_factory=dict)
 
 
 class EngineFacts(NamedTuple):
-    """What a started engine reports about itself; `seconds` is its start time, imports included."""
+    """What a started engine reports about itself; `seconds` is its start time, imports included, and
+    `max_sequences` how many sequences it runs at once."""
 
     max_context_tokens: int
     vocab_size: int
     vllm_version: str
     seconds: float
+    max_sequences: int = 256
 
 
 class GenerateRequest(NamedTuple):
