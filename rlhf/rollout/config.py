@@ -69,6 +69,10 @@ class RolloutConfig(Config):
     with 70 GB and more, 256 with less)."""
     max_context_tokens: int | None = Field(None, ge=8)
     """Maximum length of prompt plus reply in tokens; default: the model's own limit."""
+    repeatable: bool = False
+    """Draw every reply by a seed of its own also where that is slow: on GPUs with vLLM's model runner 1, which then
+    samples a request at a time. Elsewhere seeds cost nothing, and every reply has one. On a CPU a run repeats bit by
+    bit; on GPUs log-probs still depend on what runs beside a request."""
     routing: Literal["auto", "replay", "compare", "ignore"] = "auto"
     """Mixture of experts: the learner uses the experts that the engine chose for each token (`replay`); or it chooses
     itself, and the difference is measured (`compare`) or not (`ignore`). `auto` replays for model families whose
@@ -113,6 +117,14 @@ class RolloutConfig(Config):
                 f"{len(self.tensor_parallel_sizes)}; leave engines out, or list a size for every engine"
             )
         return self
+
+    @property
+    def quantised(self) -> str:
+        """The argument that makes engines coarser than the learner, or ""."""
+        for name in ("quantization", "kv_cache_dtype"):
+            if (value := self.vllm.get(name)) not in (None, "auto", "bfloat16", "float16"):
+                return f"rollout.vllm.{name} is {value}"
+        return ""
 
     @property
     def tensor_parallel_sizes(self) -> tuple[int, ...]:

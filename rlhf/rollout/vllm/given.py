@@ -36,9 +36,9 @@ _REASONS: Mapping[str, str] = {
     "the placement decides it: use rollout.tensor_parallel_size and rollout.gpus_per_engine": (
         "distributed_executor_backend device_ids ray_workers_use_nsight"
     ),
-    _ENGINES: (
-        "pipeline_parallel_size prefill_context_parallel_size decode_context_parallel_size master_addr master_port "
-        "nnodes node_rank enable_elastic_ep"
+    _ENGINES: "pipeline_parallel_size prefill_context_parallel_size decode_context_parallel_size enable_elastic_ep",
+    "an engine is on one node, since vLLM's processes on several would take pickles from whoever reaches their ports": (
+        "nnodes node_rank master_addr master_port"
     ),
     _STEPPED: (
         "worker_cls worker_extension_cls scheduler_cls scheduling_policy stream_interval max_num_queued_reqs "

@@ -24,7 +24,8 @@ class EngineSettings:
     None is the model's own limit. On a CPU `kv_cache_megabytes` is the KV cache; on a GPU it is what remains of
     `gpu_memory_utilization`. `max_sequences` None is vLLM's own choice for the device. With a `lora_rank`, a weight
     sync sends only adapters of that rank, for the layers named `lora_targets`. With `routing`, replies report which
-    experts were chosen for each token. `vllm` are further arguments of vLLM, by its own names.
+    experts were chosen for each token. `repeatable` gives requests their seeds also where that is slow. `vllm` are
+    further arguments of vLLM, by its own names.
     """
 
     model: str
@@ -41,10 +42,17 @@ class EngineSettings:
     lora_targets: tuple[str, ...] = ()
     trust_remote_code: bool = False
     routing: bool = False
+    repeatable: bool = False
     device: Literal["cpu", "cuda"] = "cpu"
     start_timeout_seconds: float = 300
     command_timeout_seconds: float = 120
     vllm: Mapping[str, Any] = field(default_factory=dict)
+
+
+def requests_have_seeds(settings: EngineSettings, *, model_runner: int) -> bool:
+    """Whether every request draws by its own seed: where that costs nothing, or the settings ask for it. vLLM's model
+    runner 2 draws by a counter; runner 1 keeps a generator for every seed, and on a GPU launches a kernel for each."""
+    return settings.device == "cpu" or model_runner == 2 or settings.repeatable
 
 
 class EngineFacts(NamedTuple):

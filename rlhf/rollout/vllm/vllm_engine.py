@@ -31,7 +31,14 @@ from rlhf.rollout.vllm.names import unknown_and_missing
 from rlhf.rollout.vllm.process import uncompiled_classes, without_collecting
 from rlhf.rollout.vllm.rehearsal import rehearse
 from rlhf.rollout.vllm.routing import RoutingRecord, expert_choices, record_routing
-from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, GenerateRequest
+from rlhf.rollout.vllm.settings import (
+    UNPUBLISHED,
+    EngineFacts,
+    EngineSettings,
+    Finished,
+    GenerateRequest,
+    requests_have_seeds,
+)
 from rlhf.transfer.types import Manifest
 from rlhf.types import FinishReason, PolicyVersion, Routing, TokenLogprobs
 
@@ -65,6 +72,8 @@ class VllmEngine:
         if settings.routing and settings.device == "cpu":
             (self._routing,) = self._engine.collective_rpc(record_routing)
         self._internal_ids: dict[str, str] = {}
+        runner = 2 if self._engine.vllm_config.use_v2_model_runner else 1
+        self._seeded = requests_have_seeds(settings, model_runner=runner)
 
     @property
     def facts(self) -> EngineFacts:
@@ -85,7 +94,7 @@ class VllmEngine:
         return bool(self._finished) or (not self._paused and working)
 
     def add(self, request: GenerateRequest) -> None:
-        self._add(request.id, request.token_ids, sampling_params(request, self._settings))
+        self._add(request.id, request.token_ids, sampling_params(request, self._settings, seeded=self._seeded))
 
     def abort(self, ids: list[str]) -> None:
         """Drop requests; ended ones are not affected."""
@@ -273,12 +282,12 @@ def _as_it_is() -> Iterator[None]:
     yield
 
 
-def sampling_params(request: GenerateRequest, settings: EngineSettings) -> SamplingParams:
+def sampling_params(request: GenerateRequest, settings: EngineSettings, *, seeded: bool = True) -> SamplingParams:
     """The full distribution at its temperature; only the settings' stop conditions and the token budget end a reply."""
     return SamplingParams(
         temperature=request.temperature,
         max_tokens=request.max_tokens,
-        seed=request.seed,
+        seed=request.seed if seeded else None,
         stop_token_ids=list(settings.stop_token_ids),
         stop=list(settings.stop),
         include_stop_str_in_output=True,

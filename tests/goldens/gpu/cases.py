@@ -88,6 +88,7 @@ def engine_config(recipe: Recipe, model: Path) -> dict[str, Any]:
     from rlhf.controller.build import engine_settings
     from rlhf.recipe.workers import engine_roles, engine_sizes
     from rlhf.rollout.vllm.arguments import engine_args, usage_context
+    from rlhf.rollout.vllm.settings import requests_have_seeds
 
     (role,) = engine_roles(recipe)
     os.environ.pop("VLLM_USE_V2_MODEL_RUNNER", None)
@@ -100,6 +101,7 @@ def engine_config(recipe: Recipe, model: Path) -> dict[str, Any]:
         "executor": Executor.get_class(made).__name__,
         "worker": parallel.worker_cls,
         "model_runner": 2 if made.use_v2_model_runner else 1,
+        "seeds": requests_have_seeds(settings, model_runner=2 if made.use_v2_model_runner else 1),
         "async_scheduling": scheduler.async_scheduling,
         "batches_at_once": made.max_concurrent_batches,
         "max_num_batched_tokens": scheduler.max_num_batched_tokens,

@@ -54,6 +54,7 @@ def test_what_differs_on_gpus_can_be_taken_back(made: Configs) -> None:
     engine = made["TP 2, four things taken back"]["engine"]
     assert (engine["async_scheduling"], engine["graphs"], engine["model_runner"]) == (False, "NONE", 1)
     assert engine["chunked_prefill"] is False
+    assert engine["seeds"] is False, "model runner 1 would sample request by request"
 
 
 def test_quantised_weights_and_cache_reach_vllm(made: Configs) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 
 from rlhf.errors import ConfigError
@@ -12,14 +15,15 @@ from rlhf.rollout.vllm.given import DECIDED, check_arguments, check_variables, v
 from tests.small_tasks import sorting
 
 
-def recipe(**rollout: object) -> Recipe:
-    return recipe_from({"model": {"path": "a/b"}, "data": {"train": sorting()}, "rollout": rollout}).recipe
+def recipe(trainer: Mapping[str, object] = MappingProxyType({}), **rollout: object) -> Recipe:
+    given = {"model": {"path": "a/b"}, "data": {"train": sorting()}, "rollout": rollout, "trainer": dict(trainer)}
+    return recipe_from(given).recipe
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        {"quantization": "fp8", "kv_cache_dtype": "fp8"},
+        {"moe_backend": "triton", "num_gpu_blocks_override": 100},
         {"enforce_eager": True, "async_scheduling": False, "compilation_config": {"cudagraph_mode": "NONE"}},
         {"max_num_batched_tokens": 32768, "attention_backend": "FLASH_ATTN", "speculative_config": {"method": "ngram"}},
     ],
@@ -40,6 +44,7 @@ def test_an_argument_that_vllm_does_not_have_is_refused_with_the_nearest_one() -
         ("logprobs_mode", "the whole distribution"),
         ("data_parallel_size_local", "rollout.engines"),
         ("enable_lora", "model.lora"),
+        ("nnodes", "on one node"),
     ],
 )
 def test_an_argument_that_the_system_decides_is_refused_with_the_reason(name: str, instead: str) -> None:
@@ -69,3 +74,14 @@ def test_a_prompt_in_parts_is_refused_on_a_cpu_alone() -> None:
     check_engines(recipe(vllm={"enable_chunked_prefill": True}, gpus_per_engine=1))
     with pytest.raises(ConfigError, match="a CPU's cannot; leave it out"):
         check_engines(recipe(vllm={"enable_chunked_prefill": True}))
+
+
+CORRECTED = {"mismatch": "ignore", "old_logprobs": "recomputed", "weight_sync": {"tolerance": 0.5}}
+
+
+@pytest.mark.parametrize("name", ["quantization", "kv_cache_dtype"])
+@pytest.mark.parametrize("missing", CORRECTED)
+def test_coarser_engines_need_their_mismatch_corrected(name: str, missing: str) -> None:
+    check_engines(recipe(trainer=CORRECTED, vllm={name: "fp8"}))
+    with pytest.raises(ConfigError, match=rf"rollout\.vllm\.{name} is fp8: .*mismatch: ignore"):
+        recipe(trainer={key: value for key, value in CORRECTED.items() if key != missing}, vllm={name: "fp8"})

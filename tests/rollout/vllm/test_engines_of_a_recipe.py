@@ -1,6 +1,8 @@
-"""Engines of several tensor-parallel sizes, as a recipe says it and as workers."""
+"""Engines as a recipe says them: their tensor-parallel sizes, their workers, the seeds of their requests."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +13,7 @@ from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_roles, engine_sizes
 from rlhf.rollout.config import RolloutConfig
+from rlhf.rollout.vllm.settings import EngineSettings, requests_have_seeds
 from tests.small_tasks import sorting
 
 
@@ -34,6 +37,14 @@ def test_engines_of_each_size_are_workers_of_a_role_with_their_gpus() -> None:
     assert [(at.worker, at.cpus, at.gpus) for at in placed.placements] == [
         ("engine-tp1-0", 2, 1), ("engine-tp1-1", 2, 1), ("engine-tp2-0", 4, 2),
     ]  # fmt: skip
+
+
+def test_requests_have_seeds_unless_a_gpu_would_sample_one_by_one() -> None:
+    settings = EngineSettings(model="a", device="cuda")
+    assert requests_have_seeds(settings, model_runner=2)
+    assert not requests_have_seeds(settings, model_runner=1)
+    assert requests_have_seeds(replace(settings, repeatable=True), model_runner=1)
+    assert requests_have_seeds(replace(settings, device="cpu"), model_runner=1)
 
 
 @pytest.mark.parametrize("given", [0, [], [1, 0], "two", [1, "2"], True])
