@@ -15,6 +15,7 @@ BENCHMARKS = {
     "floods": "benchmarks.floods.command",
     "learner": "benchmarks.learner.command",
     "placement": "benchmarks.placement.command",
+    "publish": "benchmarks.publish.command",
     "sandbox": "benchmarks.sandbox.command",
 }
 """Name to the module whose `main(arguments)` runs it; imported only when asked for."""

@@ -45,6 +45,7 @@ from rlhf.rollout.group import GroupRollout
 from rlhf.rollout.renderer import ChatRenderer
 from rlhf.rollout.router import Router
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings
+from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
 from rlhf.trainer.batching.batch import ROW_TOKENS
 from rlhf.trainer.learner import RemoteLearner
@@ -184,7 +185,7 @@ def make_engine(config: RolloutConfig, worker: Worker, tensor_parallel_size: int
     )
 
 
-async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Serving) -> Publisher:
+async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Serving, clock: Clock) -> Publisher:
     """Connect engines and learner for weight transfers; with the start check, also verify the path between them."""
     limits = tolerance_for(recipe.model.dtype, recipe.trainer.weight_sync.tolerance)
     publisher = Publisher(
@@ -192,6 +193,7 @@ async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Servin
         serving.engines,
         canary=canary(serving.facts.vocab_size, serving.facts.max_context_tokens, limits, seed=recipe.seed),
         phase_timeout_seconds=recipe.rollout.weight_sync_timeout_seconds,
+        clock=clock,
     )
     await publisher.connect()
     if recipe.trainer.weight_sync.verify_at_start:

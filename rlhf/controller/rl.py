@@ -83,7 +83,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         await starting
         if context.point is not None:
             await learner.load(context.point.path)
-        publisher = await make_publisher(recipe, learner, serving)
+        publisher = await make_publisher(recipe, learner, serving, context.clock)
         for words in serving.renderer.told:
             view.message(words)
         length = serving.renderer.prompt_tokens

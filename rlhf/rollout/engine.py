@@ -22,7 +22,7 @@ from rlhf.rollout.clock import RunningClock
 from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.rollout.vllm.settings import EngineFacts, Finished, GenerateRequest, RefusedRequest
 from rlhf.transfer.init_info import init_info, update_info
-from rlhf.transfer.types import Manifest, Rendezvous
+from rlhf.transfer.types import Manifest, Rendezvous, Seconds
 from rlhf.types import Completion, FinishReason, PolicyVersion, Prompt, Sampling, TokenLogprobs
 
 R = TypeVar("R")
@@ -140,10 +140,10 @@ class RemoteEngine:
         self._clock.pause()
         await self._phase(lambda engine: engine.prepare(manifest))
 
-    async def receive(self, manifest: Manifest) -> None:
+    async def receive(self, manifest: Manifest) -> Seconds:
         """Receive the tensors while the learner sends them."""
         info = update_info(manifest)
-        await self._phase(lambda engine: engine.receive(info))
+        return await self._phase(lambda engine: engine.receive(info))
 
     async def commit(self, version: PolicyVersion) -> None:
         """Stamp tokens sampled from here on with `version`."""
@@ -162,8 +162,8 @@ class RemoteEngine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._worker.call(lambda engine: engine.close(), timeout_seconds=CALL_SECONDS)
 
-    async def _phase(self, ask: Callable[[EngineWorker], None]) -> None:
-        await self._worker.call(ask, timeout_seconds=self._publish_seconds)
+    async def _phase(self, ask: Callable[[EngineWorker], R]) -> R:
+        return await self._worker.call(ask, timeout_seconds=self._publish_seconds)
 
     def _post(self, request: GenerateRequest) -> None:
         if not self._outbox:

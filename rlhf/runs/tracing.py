@@ -51,6 +51,11 @@ class Clock:
                 )
             )
 
+    def add(self, name: str, seconds: float, **attributes: Attribute) -> None:
+        """Record an activity that was timed elsewhere and has ended; its start is taken to be that long ago."""
+        start = self._began_wall + self.elapsed_seconds - seconds
+        self._spans.append(Span(name=name, start=start, seconds=seconds, attributes=attributes))
+
     @property
     def elapsed_seconds(self) -> float:
         """Seconds since the clock was made."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -237,18 +237,28 @@ class DeepSpeedConfig(Config):
         return self
 
 
+CPU_BUCKET, GPU_BUCKET = 32 * 2**20, 256 * 2**20
+"""Bytes of a bucket where the recipe leaves them open."""
+
+
 class WeightSyncConfig(Config):
     """How new weights are sent to the engines."""
 
     backend: Literal["auto", "gloo", "nccl", "ipc"] = "auto"
     """`auto`: gloo without GPUs, ipc where engine and rank share a GPU, nccl otherwise."""
-    bucket_megabytes: float = Field(4, gt=0)
-    """Tensors are sent in packed buckets of this size."""
+    bucket_megabytes: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
+    """Tensors are gathered and sent in packed buckets of this size, of which both sides hold two. `auto`: 32 on a CPU,
+    where larger ones leave its cache, and 256 on a GPU, where smaller ones cost latency."""
     verify_at_start: bool = True
     """At the start, verify the path of weight syncs: send perturbed weights, and check that the engines' log-probs
     change accordingly."""
     tolerance: float | None = Field(None, gt=0)
     """Largest allowed difference of canary log-probs; default: 1e-4 in float32, and measured in 16 bits."""
+
+    def bucket_bytes(self, *, on_gpu: bool) -> int:
+        """The size of a bucket that is in a GPU's memory, or in a CPU's."""
+        chosen = self.bucket_megabytes
+        return int((GPU_BUCKET if on_gpu else CPU_BUCKET) if chosen == "auto" else chosen * 2**20)
 
 
 class TrainerConfig(Config):

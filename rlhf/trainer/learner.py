@@ -34,7 +34,7 @@ from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.disagreement import explain_disagreement
 from rlhf.trainer.rank.learner_worker import LearnerWorker
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
-from rlhf.transfer.types import Manifest, Rendezvous
+from rlhf.transfer.types import Manifest, Rendezvous, Seconds
 from rlhf.types import Group, PolicyVersion, Routing, TrainedSample, Updated, Written
 
 A = TypeVar("A")
@@ -141,7 +141,8 @@ class RemoteLearner:
             secret=meeting.secret,
             world_size=world_size,
             timeout_seconds=self._publish_seconds,
-            bucket_bytes=int(self._config.weight_sync.bucket_megabytes * 2**20),
+            bucket_bytes=self._config.weight_sync.bucket_bytes(on_gpu=backend != "gloo"),
+            senders=len(self._ranks) if backend == "ipc" else 1,
         )
 
     async def connect(self, rendezvous: Rendezvous) -> None:
@@ -150,8 +151,8 @@ class RemoteLearner:
     async def manifest(self) -> Manifest:
         return await self._ranks[0].call(lambda worker: worker.policy.manifest(), timeout_seconds=self._publish_seconds)
 
-    async def send(self) -> None:
-        await self._all(lambda worker: worker.policy.send(), self._publish_seconds)
+    async def send(self) -> Seconds:
+        return (await self._all(lambda worker: worker.policy.send(), self._publish_seconds))[0]
 
     async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         told = await self._all(lambda worker: worker.policy.token_logprobs(token_ids, routing), self._publish_seconds)

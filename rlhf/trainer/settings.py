@@ -34,7 +34,7 @@ class LearnerSettings:
 
     @property
     def bucket_bytes(self) -> int:
-        return int(self.trainer.weight_sync.bucket_megabytes * 2**20)
+        return self.trainer.weight_sync.bucket_bytes(on_gpu=self.device != "cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

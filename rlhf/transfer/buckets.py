@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,9 +32,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Tensors that are sent together, in order. `bytes` is the size of the buffer's filled part."""
+    """Tensors that are sent together, in order; `alone` is a tensor that is larger than a bucket should be."""
 
     slots: tuple[Slot, ...]
+    alone: bool = False
 
     @property
     def bytes(self) -> int:
@@ -52,25 +53,50 @@ def cut_buckets(manifest: Manifest, bucket_bytes: int) -> tuple[Bucket, ...]:
             buckets.append(Bucket(slots=tuple(slots)))
             slots, slot = [], _slot(spec, 0)
         slots.append(slot)
-    return (*buckets, Bucket(slots=tuple(slots))) if slots else tuple(buckets)
+    if slots:
+        buckets.append(Bucket(slots=tuple(slots)))
+    return tuple(replace(bucket, alone=bucket.bytes > bucket_bytes) for bucket in buckets)
 
 
-def buffers_for(buckets: Iterable[Bucket], count: int) -> tuple[Tensor, ...]:
-    """`count` reusable byte buffers on the CPU, `uint8 [largest bucket]`."""
-    largest = max((bucket.bytes for bucket in buckets), default=0)
-    return tuple(torch.empty(largest, dtype=torch.uint8) for _ in range(count))
+class Buffers:
+    """Two byte buffers on `device` that packed buckets use in turn. A tensor that is larger than a bucket has memory of
+    its own. A GPU's memory is returned after each weight sync; the CPU's is kept, since new pages cost time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pair: tuple[Tensor, ...] = ()
+
+    def reserve(self, buckets: Iterable[Bucket]) -> None:
+        """Make room for these buckets."""
+        largest = max((bucket.bytes for bucket in buckets if not bucket.alone), default=0)
+        if not self._pair or self._pair[0].numel() < largest:
+            self._pair = tuple(torch.empty(largest, dtype=torch.uint8, device=self._device) for _ in range(2))
+
+    def turn(self, index: int, bucket: Bucket) -> Tensor:
+        """Memory for the bucket with this index, `uint8 [bucket.bytes]`; in use until that of the next but one."""
+        if bucket.alone:
+            return torch.empty(bucket.bytes, dtype=torch.uint8, device=self._device)
+        return self._pair[index % 2][: bucket.bytes]
+
+    def settle(self) -> None:
+        """The end of a weight sync."""
+        if self._device.type != "cpu":
+            self._pair = ()
 
 
 def pack_bucket(bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> Tensor:
     """Copy the next tensors into `buffer` and return its filled part. Raises `TransferError` if they do not match the
     manifest."""
     for slot in bucket.slots:
-        name, tensor = next(tensors, ("", None))
-        if tensor is None:
-            raise TransferError(f"the manifest lists {slot.spec.name}, but there is no tensor for it")
-        _check(slot.spec, name, tensor)
-        _view(slot, buffer).copy_(tensor)
+        _view(slot, buffer).copy_(_next(slot, tensors))
     return buffer[: bucket.bytes]
+
+
+def bytes_of(bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], device: torch.device) -> Tensor:
+    """The bytes of the next tensor, the only one of `bucket`, on `device`: its own memory where that is possible.
+    Raises `TransferError` if it does not match the manifest."""
+    (slot,) = bucket.slots
+    return _next(slot, tensors).detach().to(device).contiguous().view(-1).view(torch.uint8)
 
 
 def unpack_bucket(bucket: Bucket, buffer: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -81,6 +107,12 @@ def unpack_bucket(bucket: Bucket, buffer: Tensor) -> Iterator[tuple[str, Tensor]
 def digest(manifest: Manifest, bucket_bytes: int) -> bytes:
     """A 32-byte hash that is equal if sender and receiver cut the same tensors into the same buckets."""
     return hashlib.sha256(repr((manifest, bucket_bytes)).encode()).digest()
+
+
+def expect_digest(received: bytes, manifest: Manifest, bucket_bytes: int) -> None:
+    """Raises `TransferError` where the digest that the sender sent is another than that of this manifest."""
+    if received != digest(manifest, bucket_bytes):
+        raise TransferError("the learner sends another manifest than the one this engine acknowledged")
 
 
 def _slot(spec: TensorSpec, after: int) -> Slot:
@@ -97,6 +129,14 @@ def _dtype(spec: TensorSpec) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise TransferError(f"{spec.name}: torch has no dtype {spec.dtype!r}")
     return dtype
+
+
+def _next(slot: Slot, tensors: Iterator[tuple[str, Tensor]]) -> Tensor:
+    name, tensor = next(tensors, ("", None))
+    if tensor is None:
+        raise TransferError(f"the manifest lists {slot.spec.name}, but there is no tensor for it")
+    _check(slot.spec, name, tensor)
+    return tensor
 
 
 def _check(spec: TensorSpec, name: str, tensor: Tensor) -> None:

@@ -25,6 +25,7 @@ class GlooGroup:
     """Membership in the group as `rank`. Raises `TransferError` when the other members do not join in time."""
 
     def __init__(self, rank: int, rendezvous: Rendezvous) -> None:
+        self.device = torch.device("cpu")
         self._timeout_seconds = rendezvous.timeout_seconds
         meeting = f"{rendezvous.address}:{rendezvous.port} as rank {rank} of {rendezvous.world_size}"
         with self._named(f"joining the transfer group at {meeting}"):
@@ -40,15 +41,11 @@ class GlooGroup:
         with self._named("a broadcast"):
             self._started.append(self._group.broadcast(buffer, ROOT))
 
-    def finish_broadcast(self) -> None:
-        """Wait for the oldest broadcast that was started."""
-        with self._named("a broadcast"):
-            self._started.popleft().wait(timedelta(seconds=self._timeout_seconds))
-
-    def broadcast(self, buffer: Tensor) -> None:
-        """Send (rank 0) or receive `buffer` in place, and wait for the end."""
-        self.start_broadcast(buffer)
-        self.finish_broadcast()
+    def finish_broadcasts(self) -> None:
+        """Wait for all broadcasts that were started."""
+        while self._started:
+            with self._named("a broadcast"):
+                self._started.popleft().wait(timedelta(seconds=self._timeout_seconds))
 
     def meet(self) -> None:
         """Wait until every member has called this (a barrier)."""

@@ -6,7 +6,7 @@ Both ends are processes of one run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -39,20 +39,11 @@ class Handle(_Values):
     event_sync_required: bool
 
 
-class Chunk(_Values):
-    """The tensors that are currently in the buffer, and its handle by the GPU's UUID."""
+class Opening(_Values):
+    """The start of a weight sync for one reader: what will come, as a digest, and the memory that it comes in."""
 
-    names: list[str]
-    dtype_names: list[str]
-    shapes: list[list[Size]]
-    tensor_sizes: list[Size]
-    handles: dict[str, Handle]
-
-
-class Offer(_Values):
-    """One message of the learner; without a chunk it is the last one of a weight sync."""
-
-    chunk: Chunk | None
+    digest: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    handle: Handle
 
 
 def handle_of(arguments: tuple[Any, ...]) -> Handle:
@@ -93,51 +84,87 @@ def arguments_of(handle: Handle) -> tuple[Any, ...]:
     )
 
 
-class HandleExchange:
-    """One member's end of the exchange. The learner (rank 0) sends chunks with `offer` and waits until all others have
-    loaded each; an engine's worker receives them with `chunks`. Raises `TransferError` when the other side misses the
-    deadline, or a value in the exchange has no valid signature."""
+NONE = -1
+"""The number of no sender."""
 
-    def __init__(self, rank: int, rendezvous: Rendezvous) -> None:
-        self._rank, self._rendezvous, self._count = rank, rendezvous, 0
+
+class HandleExchange:
+    """One member's end of the exchange, for a sender (a rank of the learner) or a reader (an engine's worker).
+
+    At first the senders tell their GPUs, and each reader chooses the sender on its own. In a weight sync a sender opens
+    its memory to its readers, tells which buckets are filled, and waits until they are loaded. Raises `TransferError`
+    when the other side misses the deadline or has failed, or a value in the exchange has no valid signature.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, *, hosts: bool) -> None:
+        self._rendezvous, self._syncs = rendezvous, 0
+        self._readers = range(1, rendezvous.world_size)
+        rank = ROOT if hosts else 1
         self._store = open_store(
             rank, rendezvous.address, rendezvous.port, rendezvous.secret, rendezvous.timeout_seconds
         )
 
-    def offer(self, chunk: Chunk | None) -> None:
-        """Publish one chunk and wait until every worker has loaded it."""
-        self._store.set(f"{self._count}/offer", Offer(chunk=chunk).model_dump_json())
-        for rank in range(self._rendezvous.world_size):
-            if rank != ROOT:
-                self._heard(f"{self._count}/taken/{rank}")
-        self._count += 1
+    def tell_gpu(self, sender: int, uuid: str) -> None:
+        """Tell the readers which GPU this sender is on."""
+        self._store.set(f"gpu/{sender}", uuid)
 
-    def end(self) -> None:
-        """Tell the engines that this weight sync has no more chunks."""
-        self.offer(None)
+    def choose_sender(self, reader: int, uuid: str) -> int:
+        """The one sender on this reader's GPU; all are told. Raises `TransferError` where there is none, or several."""
+        found = [n for n in range(self._rendezvous.senders) if self._heard(f"gpu/{n}").decode() == uuid]
+        self._store.set(f"reads/{reader}", str(found[0] if len(found) == 1 else NONE))
+        if len(found) != 1:
+            raise TransferError(
+                f"{len(found)} ranks of the learner are on GPU {uuid}, where an engine is; ipc needs one: place "
+                "them so, or set trainer.weight_sync.backend to nccl"
+            )
+        return found[0]
 
-    def chunks(self) -> Iterator[Chunk]:
-        """The chunks of one weight sync; requesting the next one acknowledges the last."""
-        while True:
-            chunk = self._offered()
-            if chunk is not None:
-                yield chunk
-            self._store.set(f"{self._count}/taken/{self._rank}", "")
-            self._count += 1
-            if chunk is None:
-                return
+    def readers_of(self, sender: int) -> tuple[int, ...]:
+        """The readers on this sender's GPU."""
+        return tuple(reader for reader in self._readers if int(self._heard(f"reads/{reader}")) == sender)
 
-    def _offered(self) -> Chunk | None:
+    def open(self, reader: int, opening: Opening) -> None:
+        """Begin a weight sync for one reader."""
+        self._store.set(f"{self._syncs}/open/{reader}", opening.model_dump_json())
+
+    def opening(self, reader: int) -> Opening:
+        """The beginning of the next weight sync."""
         try:
-            return Offer.model_validate_json(self._heard(f"{self._count}/offer"), strict=True).chunk
+            return Opening.model_validate_json(self._heard(f"{self._syncs}/open/{reader}"), strict=True)
         except ValidationError as error:
             raise TransferError(f"an offer of handles makes no sense: {error.errors()[0]['msg']}") from None
+
+    def tell_filled(self, bucket: int, sender: int, failure: str = "") -> None:
+        """The bucket is in the memory; or it never will be, for this reason."""
+        self._store.set(f"{self._syncs}/{bucket}/filled/{sender}", failure)
+
+    def wait_filled(self, bucket: int, sender: int) -> None:
+        """Wait until the sender has filled the bucket."""
+        self._expect(f"{self._syncs}/{bucket}/filled/{sender}")
+
+    def tell_loaded(self, bucket: int, reader: int, failure: str = "") -> None:
+        """The reader has loaded the bucket and does not read it again; or it failed, for this reason."""
+        self._store.set(f"{self._syncs}/{bucket}/loaded/{reader}", failure)
+
+    def wait_loaded(self, bucket: int, readers: Iterable[int]) -> None:
+        """Wait until these readers have loaded the bucket; there is none before the first."""
+        for reader in readers if bucket >= 0 else ():
+            self._expect(f"{self._syncs}/{bucket}/loaded/{reader}")
+
+    def end(self) -> None:
+        """This end of a weight sync is over."""
+        self._syncs += 1
+
+    def _expect(self, key: str) -> None:
+        failure = self._heard(key).decode()
+        if failure:
+            raise TransferError(f"the other end of the weight sync failed: {failure}")
 
     def _heard(self, key: str) -> bytes:
         try:
             self._store.wait([key], timedelta(seconds=self._rendezvous.timeout_seconds))
         except RuntimeError as error:
             raise TransferError(
-                f"handle {key} did not come within {self._rendezvous.timeout_seconds:g} s: a peer is gone or hangs"
+                f"{key} did not come within {self._rendezvous.timeout_seconds:g} s: a peer is gone or hangs"
             ) from error
         return self._store.get(key)

@@ -22,6 +22,7 @@ class MeetingInfo(WeightTransferInitInfo):
     timeout_seconds: float
     secret: str = field(repr=False)
     bucket_bytes: int
+    senders: int
 
     @property
     def rendezvous(self) -> Rendezvous:
@@ -34,6 +35,7 @@ class MeetingInfo(WeightTransferInitInfo):
             timeout_seconds=self.timeout_seconds,
             secret=self.secret,
             bucket_bytes=self.bucket_bytes,
+            senders=self.senders,
         )
 
 

@@ -10,12 +10,8 @@ from typing import Any
 from rlhf.errors import TransferError
 from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
 
-NCCL_BUFFERS = 2
-"""Number of buckets in flight with vLLM's nccl backend."""
-
-
-ENGINE_BACKENDS = {"gloo": "gloo", "nccl": "nccl", "ipc": "ipc_desk"}
-"""Names of the backends in vLLM's factory: nccl is vLLM's own, `plugin` registers the others."""
+ENGINE_BACKENDS = {"gloo": "gloo", "nccl": "nccl_buckets", "ipc": "ipc_buckets"}
+"""Names of the backends in vLLM's factory, where `plugin` registers them. vLLM has `nccl` and `ipc` of its own."""
 
 
 def engine_backend(backend: str) -> str:
@@ -26,19 +22,7 @@ def engine_backend(backend: str) -> str:
 
 
 def init_info(rendezvous: Rendezvous, first_rank: int) -> dict[str, Any]:
-    """The argument of `init_weight_transfer_engine` for an engine whose workers have ranks from `first_rank` on.
-
-    nccl's members get its unique id. With an address they would use a store of vLLM's that reads pickles.
-    """
-    if rendezvous.backend == "nccl":
-        return {
-            "nccl_unique_id_b64": rendezvous.secret,
-            "rank_offset": first_rank,
-            "world_size": rendezvous.world_size,
-            "packed": True,
-            "packed_buffer_size_bytes": rendezvous.bucket_bytes,
-            "packed_num_buffers": NCCL_BUFFERS,
-        }
+    """The argument of `init_weight_transfer_engine` for an engine whose workers have ranks from `first_rank` on."""
     return {**asdict(rendezvous), "first_rank": first_rank}
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-RECEIVERS = {
-    "gloo": ("rlhf.transfer.gloo_receiver", "GlooReceiver"),
-    "ipc_desk": ("rlhf.transfer.ipc_receiver", "IpcReceiver"),
-}
+from rlhf.transfer.init_info import ENGINE_BACKENDS
 
 
 def register() -> None:
-    """Register the backends `gloo` and `ipc_desk` for vLLM's `WeightTransferConfig`. May be called again. A receiver is
-    imported only when an engine is created with its backend."""
+    """Register the backends of `ENGINE_BACKENDS` for vLLM's `WeightTransferConfig`. May be called again. The receiver
+    is imported only when an engine is created with one of them."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    for backend, (module, receiver) in RECEIVERS.items():
+    for backend in ENGINE_BACKENDS.values():
         if backend not in WeightTransferEngineFactory._registry:
-            WeightTransferEngineFactory.register_engine(backend, module, receiver)
+            WeightTransferEngineFactory.register_engine(backend, "rlhf.transfer.receiver", "Receiver")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+Seconds = Mapping[str, float]
+"""What a part of a weight sync spent on what, by name: `gather` and `send` of a rank; `receive`, `reload` and `repack`
+of an engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +37,11 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """Rendezvous of a weight-transfer group. Rank 0 is the learner's; the engines' ranks start at 1.
+    """Rendezvous of a weight-transfer group. Rank 0 is the learner's; the engines' ranks are 1 to `world_size` - 1.
 
-    All members must agree on `bucket_bytes`: tensors are sent in packed buckets of about this size. `secret` is known
-    to the members only. With nccl it is nccl's unique id, in base64, which also contains the address.
+    With ipc there are `senders`, one for each rank of the learner, numbered on their own. All members must agree on
+    `bucket_bytes`: tensors are sent in packed buckets of about this size. `secret` is known to the members only. With
+    nccl it is nccl's unique id, in base64, which also contains the address.
     """
 
     backend: str
@@ -44,4 +50,5 @@ class Rendezvous:
     world_size: int
     timeout_seconds: float
     secret: str = field(repr=False)
-    bucket_bytes: int = 4 * 2**20
+    bucket_bytes: int = 32 * 2**20
+    senders: int = 1

@@ -21,8 +21,8 @@ from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.transfer.perturbation import perturbed
-from rlhf.transfer.sender import GlooSender
+from rlhf.transfer.broadcast import BroadcastSender
+from rlhf.transfer.perturbation import perturb
 from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
 from rlhf.types import Completion, Prompt, Sampling
 
@@ -38,7 +38,7 @@ class Learner:
     """A plain torch model that sends its weights."""
 
     model: PreTrainedModel
-    sender: GlooSender
+    sender: BroadcastSender
 
     @property
     def manifest(self) -> Manifest:
@@ -52,7 +52,7 @@ class Learner:
     def change(self, seed: int) -> None:
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
-                parameter.copy_(perturbed(name, parameter, seed))
+                perturb(name, parameter, seed=seed)
 
     def send(self) -> None:
         self.sender.send(((name, p.detach()) for name, p in self.model.named_parameters()), self.manifest)
@@ -83,7 +83,7 @@ async def joined(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     await worker.construct({"name": "engine-0", "settings": settings}, 60)
     engine = RemoteEngine(worker)
     await engine.start()
-    learner = Learner(AutoModelForCausalLM.from_pretrained(tmp_path), GlooSender())
+    learner = Learner(AutoModelForCausalLM.from_pretrained(tmp_path), BroadcastSender())
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     meeting = Rendezvous(backend="gloo", address="127.0.0.1", port=port, world_size=2, timeout_seconds=20, secret="s")

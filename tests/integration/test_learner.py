@@ -25,8 +25,8 @@ from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.trainer.sft import fine_tune
 from rlhf.trainer.warmup import warm_up
-from rlhf.transfer.buckets import cut_buckets, digest, unpack_bucket
-from rlhf.transfer.gloo_group import GlooGroup
+from rlhf.transfer.broadcast import BroadcastInlet
+from rlhf.transfer.buckets import unpack_bucket
 from rlhf.transfer.types import Manifest, Rendezvous
 from rlhf.types import Message
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
@@ -332,15 +332,9 @@ def test_what_a_publish_sends_is_what_the_manifest_says(
 
 def received(rendezvous: Rendezvous, manifest: Manifest) -> dict[str, torch.Tensor]:
     """What an engine gets: joins the transfer group as its second member and takes one publish."""
-    group = GlooGroup(1, rendezvous)
-    digested = torch.empty(len(digest(manifest, rendezvous.bucket_bytes)), dtype=torch.uint8)
-    group.broadcast(digested)
     found: dict[str, torch.Tensor] = {}
-    for bucket in cut_buckets(manifest, rendezvous.bucket_bytes):
-        buffer = torch.empty(bucket.bytes, dtype=torch.uint8)
-        group.broadcast(buffer)
+    for bucket, buffer in BroadcastInlet(1, rendezvous).arrivals(manifest):
         found |= {name: tensor.clone() for name, tensor in unpack_bucket(bucket, buffer)}
-    group.meet()
     return found
 
 

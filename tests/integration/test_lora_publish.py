@@ -155,18 +155,18 @@ def assert_sampled_by(reply: Finished, scores: dict[int, NDArray[np.float32]]) -
 async def test_the_start_check_catches_a_part_of_the_adapters_that_stays_behind(
     frozen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rlhf.transfer.gloo_receiver import GlooReceiver
+    from rlhf.transfer.receiver import Receiver
 
-    load = GlooReceiver.load
+    load = Receiver.load
     first: dict[str, Tensor] = {}
 
-    def load_frozen(receiver: GlooReceiver, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> None:
+    def load_frozen(receiver: Receiver, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> None:
         arrived = {
             name: first.setdefault(name, tensor.clone()) if frozen in name else tensor for name, tensor in tensors
         }
         load(receiver, iter(arrived.items()), buffer)
 
-    monkeypatch.setattr(GlooReceiver, "load", load_frozen)
+    monkeypatch.setattr(Receiver, "load", load_frozen)
     with started(ADAPTER, tmp_path) as (learner, engine):
         publisher = await joined(learner, engine)
         await publisher.publish()

@@ -23,7 +23,7 @@ from rlhf.trainer.pairs import PreferenceLearner
 from rlhf.trainer.rank import weights, zero
 from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.transfer.perturbation import perturbation
+from rlhf.transfer.perturbation import perturb
 from rlhf.types import Group
 from tests.integration import plain
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
@@ -121,7 +121,9 @@ def stir(rank: Rank) -> None:
 
 
 def stirred(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    return tensor + 0.05 * perturbation(name, tuple(tensor.shape))
+    noise = torch.zeros_like(tensor)
+    perturb(name, noise)
+    return tensor + 0.05 * noise
 
 
 def adapters(rank: Rank) -> dict[str, torch.Tensor]:

@@ -102,18 +102,18 @@ def pair(request: pytest.FixtureRequest, pairs: Callable[[str, str], Pair]) -> P
 
 def spoil(monkeypatch: pytest.MonkeyPatch, spoiled: Callable[[Loaded, dict[str, Tensor]], Loaded]) -> None:
     """Let the receiver load `spoiled(tensors that arrived, the engine's first tensors)`."""
-    from rlhf.transfer.gloo_receiver import GlooReceiver
+    from rlhf.transfer.receiver import Receiver
 
-    load = GlooReceiver.load
+    load = Receiver.load
     first: dict[str, Tensor] = {}
 
-    def load_spoiled(receiver: GlooReceiver, tensors: Loaded, buffer: Tensor) -> None:
+    def load_spoiled(receiver: Receiver, tensors: Loaded, buffer: Tensor) -> None:
         arrived = [(name, tensor) for name, tensor in tensors]
         for name, tensor in arrived:
             first.setdefault(name, tensor.clone())
         load(receiver, spoiled(iter(arrived), first), buffer)
 
-    monkeypatch.setattr(GlooReceiver, "load", load_spoiled)
+    monkeypatch.setattr(Receiver, "load", load_spoiled)
 
 
 async def test_after_every_publish_the_engine_computes_what_the_learner_does(pair: Pair) -> None:

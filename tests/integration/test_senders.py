@@ -44,7 +44,9 @@ class Wire:
     def connect(self) -> None:
         # Buckets of 4 kB: the embedding alone is larger.
         meeting = rendezvous(2, backend=self.backend, bucket_bytes=4000, timeout_seconds=scaled(20))
-        self.sender: WeightSender = sender_for(self.backend)
+        sender = sender_for(self.backend)
+        assert sender is not None
+        self.sender: WeightSender = sender
         self.pipe.send(("connect", meeting))
         self.sender.connect(meeting)
         self.answer()

@@ -16,10 +16,9 @@ from rlhf.models.rounding import rounded
 from rlhf.rollout.engine import completion_of
 from rlhf.rollout.vllm.engine_worker import EngineWorker
 from rlhf.trainer.rank import weights
+from rlhf.transfer.broadcast import BroadcastSender
 from rlhf.transfer.init_info import init_info, update_info
-from rlhf.transfer.perturbation import perturbed
-from rlhf.transfer.sender import GlooSender
-from rlhf.transfer.types import Manifest, Rendezvous
+from rlhf.transfer.types import Manifest, Rendezvous, Seconds
 from rlhf.types import Completion, PolicyVersion, Routing, TokenLogprobs
 from tests.transfer.meeting import rendezvous
 
@@ -38,7 +37,7 @@ class TorchLearner:
     def __init__(self, folder: Path, dtype: str) -> None:
         self.model = self.loaded(folder, dtype)
         self.dtype, self._version = dtype, 0
-        self.sender = GlooSender()
+        self.sender = BroadcastSender()
         self._saved: list[torch.Tensor] = []
 
     def loaded(self, folder: Path, dtype: str) -> PreTrainedModel:
@@ -59,10 +58,11 @@ class TorchLearner:
     async def manifest(self) -> Manifest:
         return weights.publish_manifest(self, self.form)
 
-    async def send(self) -> None:
+    async def send(self) -> Seconds:
         await asyncio.to_thread(
             self.sender.send, weights.published_tensors(self, BUCKET_BYTES, self.form), await self.manifest()
         )
+        return {}
 
     async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         ids = torch.tensor(token_ids, dtype=torch.long)[None]
@@ -77,7 +77,7 @@ class TorchLearner:
 
     async def perturb(self) -> None:
         self._saved = weights.snapshot(self)
-        weights.change(self, BUCKET_BYTES, perturbed, self.form)
+        weights.perturb(self, self.form)
 
     async def restore(self) -> None:
         weights.put_back(self, self._saved)
@@ -119,8 +119,8 @@ class ThreadedEngine:
     async def prepare(self, manifest: Manifest) -> None:
         await asyncio.to_thread(self.worker.prepare, manifest)
 
-    async def receive(self, manifest: Manifest) -> None:
-        await asyncio.to_thread(self.worker.receive, update_info(manifest))
+    async def receive(self, manifest: Manifest) -> Seconds:
+        return await asyncio.to_thread(self.worker.receive, update_info(manifest))
 
     async def commit(self, version: PolicyVersion) -> None:
         await asyncio.to_thread(self.worker.commit, version)

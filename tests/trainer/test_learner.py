@@ -109,4 +109,4 @@ async def test_a_rank_that_fails_does_not_wait_for_one_that_hangs(monkeypatch: p
 async def test_the_transfer_group_meets_at_rank_0_with_the_recipe_s_buckets() -> None:
     rendezvous = await remote(EchoWorker("learner-0"), EchoWorker("learner-1")).rendezvous(3)
     assert (rendezvous.address, rendezvous.port, rendezvous.world_size) == ("127.0.0.1", 5000, 3)
-    assert rendezvous.bucket_bytes == 4 * 2**20
+    assert rendezvous.bucket_bytes == 32 * 2**20

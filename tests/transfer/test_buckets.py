@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf.errors import TransferError
-from rlhf.transfer.buckets import ALIGNMENT, buffers_for, cut_buckets, digest, pack_bucket, unpack_bucket
+from rlhf.transfer.buckets import ALIGNMENT, Buffers, bytes_of, cut_buckets, digest, pack_bucket, unpack_bucket
 from rlhf.transfer.init_info import manifest_of, update_info
 from rlhf.transfer.types import Manifest, TensorSpec
 
+CPU = torch.device("cpu")
 DTYPES = ("float32", "bfloat16", "float16", "int8", "int64")
 SHAPES = st.lists(st.integers(0, 7), max_size=3).map(tuple)
 MANIFESTS = st.lists(st.tuples(st.sampled_from(DTYPES), SHAPES), max_size=20).map(
@@ -34,11 +35,14 @@ def test_every_tensor_comes_out_as_it_went_in(manifest: Manifest, bucket_bytes: 
     sent = tensors_of(manifest)
     source = iter(sent.items())
     buckets = cut_buckets(manifest, bucket_bytes)
-    (buffer,) = buffers_for(buckets, 1)
+    buffers = Buffers(CPU)
+    buffers.reserve(buckets)
     received = {}
-    for bucket in buckets:
-        packed = pack_bucket(bucket, source, buffer)
-        assert packed.numel() == bucket.bytes
+    for index, bucket in enumerate(buckets):
+        buffer = buffers.turn(index, bucket)
+        packed = bytes_of(bucket, source, CPU) if bucket.alone else pack_bucket(bucket, source, buffer)
+        assert packed.numel() == buffer.numel() == bucket.bytes
+        buffer.copy_(packed)
         received |= {name: tensor.clone() for name, tensor in unpack_bucket(bucket, buffer)}
     assert list(received) == list(sent)
     assert all(
@@ -51,6 +55,7 @@ def test_every_tensor_comes_out_as_it_went_in(manifest: Manifest, bucket_bytes: 
 def test_a_bucket_is_within_its_bound_or_one_tensor(manifest: Manifest, bucket_bytes: int) -> None:
     for bucket in cut_buckets(manifest, bucket_bytes):
         assert bucket.bytes <= bucket_bytes or len(bucket.slots) == 1
+        assert bucket.alone == (bucket.bytes > bucket_bytes)
         assert all(slot.start % ALIGNMENT == 0 for slot in bucket.slots)
         assert all(before.stop <= after.start for before, after in zip(bucket.slots, bucket.slots[1:], strict=False))
 
@@ -65,7 +70,7 @@ def test_the_number_of_buckets_follows_bytes_and_not_tensors() -> None:
 def test_a_transposed_tensor_is_packed_by_its_values() -> None:
     manifest = Manifest(tensors=(TensorSpec(name="w", dtype="float32", shape=(3, 2)),))
     (bucket,) = cut_buckets(manifest, 100)
-    (buffer,) = buffers_for([bucket], 1)
+    buffer = torch.empty(bucket.bytes, dtype=torch.uint8)
     weight = torch.arange(6.0).view(2, 3).T
     pack_bucket(bucket, iter([("w", weight)]), buffer)
     assert torch.equal(dict(unpack_bucket(bucket, buffer))["w"], weight)
@@ -85,7 +90,7 @@ def test_tensors_that_are_not_the_manifests_are_refused(tensors: list, complaint
     manifest = Manifest(tensors=(TensorSpec(name="w", dtype="float32", shape=(2,)),))
     (bucket,) = cut_buckets(manifest, 100)
     with pytest.raises(TransferError, match=complaint):
-        pack_bucket(bucket, iter(tensors), *buffers_for([bucket], 1))
+        pack_bucket(bucket, iter(tensors), torch.empty(bucket.bytes, dtype=torch.uint8))
 
 
 def test_an_unknown_dtype_is_refused_by_name() -> None:

@@ -1,4 +1,4 @@
-"""The gloo sender against members made of its own parts: whole tensors arrive, and no one waits for ever."""
+"""Both ends of a broadcast over gloo: whole tensors arrive, and no one waits for ever."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rlhf.errors import TransferError
-from rlhf.transfer.buckets import buffers_for, cut_buckets, unpack_bucket
-from rlhf.transfer.gloo_group import GlooGroup
-from rlhf.transfer.sender import GlooSender, gather_only, sender_for
+from rlhf.transfer.broadcast import BroadcastInlet, BroadcastSender
+from rlhf.transfer.buckets import unpack_bucket
+from rlhf.transfer.sender import gather_only, sender_for
 from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
 from tests.pace import scaled
 from tests.transfer.meeting import at_once, rendezvous, results
@@ -31,37 +31,32 @@ def tensors(seed: int) -> dict[str, torch.Tensor]:
     return {name: torch.rand(shape, generator=generator) for name, shape in SHAPES.items()}
 
 
-def receive(group: GlooGroup, meeting: Rendezvous) -> dict[str, torch.Tensor]:
-    group.broadcast(torch.empty(32, dtype=torch.uint8))
+def receive(inlet: BroadcastInlet, told: Manifest | None = None) -> dict[str, torch.Tensor]:
     received = {}
-    buckets = cut_buckets(manifest(), meeting.bucket_bytes)
-    (buffer,) = buffers_for(buckets, 1)
-    for bucket in buckets:
-        group.broadcast(buffer[: bucket.bytes])
+    for bucket, buffer in inlet.arrivals(told or manifest()):
         received |= {name: tensor.clone() for name, tensor in unpack_bucket(bucket, buffer)}
-    group.meet()
     return received
 
 
-def connected(meeting: Rendezvous) -> tuple[GlooSender, list[GlooGroup]]:
-    sender = GlooSender()
+def connected(meeting: Rendezvous) -> tuple[BroadcastSender, list[BroadcastInlet]]:
+    sender = BroadcastSender()
     members = range(1, meeting.world_size)
-    _, *groups = results(
-        at_once(lambda: sender.connect(meeting), *[lambda r=r: GlooGroup(r, meeting) for r in members])
+    _, *inlets = results(
+        at_once(lambda: sender.connect(meeting), *[lambda r=r: BroadcastInlet(r, meeting) for r in members])
     )
-    return sender, groups
+    return sender, inlets
 
 
-@pytest.mark.parametrize("bucket_bytes", [1, 500, 2**20])
+@pytest.mark.parametrize("bucket_bytes", [1, 500, 2**20], ids=["each alone", "some alone", "all together"])
 def test_every_member_receives_every_publish(bucket_bytes: int) -> None:
     meeting = rendezvous(3, bucket_bytes=bucket_bytes)
-    sender, groups = connected(meeting)
+    sender, inlets = connected(meeting)
     for seed in range(3):
         sent = tensors(seed)
         _, *copies = results(
             at_once(
                 partial(sender.send, iter(sent.items()), manifest()),
-                *[lambda g=g: receive(g, meeting) for g in groups],
+                *[lambda one=one: receive(one) for one in inlets],
             )
         )
         assert all(torch.equal(copy[name], sent[name]) for copy in copies for name in SHAPES)
@@ -69,14 +64,14 @@ def test_every_member_receives_every_publish(bucket_bytes: int) -> None:
 
 def test_a_tensor_may_be_overwritten_when_the_next_is_asked_for() -> None:
     meeting = rendezvous(2, bucket_bytes=2**20)
-    sender, (group,) = connected(meeting)
+    sender, (inlet,) = connected(meeting)
 
     def gathered() -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in tensors(0).items():
             yield name, tensor
             tensor.fill_(float("nan"))
 
-    _, copy = results(at_once(lambda: sender.send(gathered(), manifest()), lambda: receive(group, meeting)))
+    _, copy = results(at_once(lambda: sender.send(gathered(), manifest()), lambda: receive(inlet)))
     assert all(torch.equal(copy[name], tensor) for name, tensor in tensors(0).items())
 
 
@@ -90,23 +85,23 @@ def test_ranks_without_a_sender_take_the_same_steps() -> None:
 def test_a_member_that_never_comes_ends_the_meeting_in_time() -> None:
     started = time.monotonic()
     with pytest.raises(TransferError, match="rank 0 of 2"):
-        GlooSender().connect(rendezvous(2, timeout_seconds=1))
+        BroadcastSender().connect(rendezvous(2, timeout_seconds=1))
     assert time.monotonic() - started < scaled(5)
 
 
 @pytest.mark.waits
 def test_a_member_that_hangs_ends_the_send_in_time() -> None:
-    sender, groups = connected(rendezvous(2, timeout_seconds=1))
+    sender, inlets = connected(rendezvous(2, timeout_seconds=1))
     started = time.monotonic()
     with pytest.raises(TransferError, match="a peer is gone, or hangs"):
         sender.send(iter(tensors(0).items()), manifest())
     assert time.monotonic() - started < scaled(5)
-    assert groups
+    assert inlets
 
 
 def test_a_member_that_is_gone_ends_the_send_at_once() -> None:
-    sender, groups = connected(rendezvous(2, timeout_seconds=30))
-    groups.clear()
+    sender, inlets = connected(rendezvous(2, timeout_seconds=30))
+    inlets[0].close()
     started = time.monotonic()
     with pytest.raises(TransferError, match="a peer is gone, or hangs"):
         sender.send(iter(tensors(0).items()), manifest())
@@ -114,9 +109,9 @@ def test_a_member_that_is_gone_ends_the_send_at_once() -> None:
 
 
 def test_after_a_send_that_failed_the_next_one_is_refused() -> None:
-    sender, groups = connected(rendezvous(2))
+    sender, inlets = connected(rendezvous(2))
     wrong = [("other", torch.zeros(1))]
-    sent, received = at_once(lambda: sender.send(iter(wrong), manifest()), lambda: receive(groups[0], rendezvous(2)))
+    sent, received = at_once(lambda: sender.send(iter(wrong), manifest()), lambda: receive(inlets[0]))
     assert "the next tensor is other" in str(sent.exception())
     assert "a peer is gone" in str(received.exception())
     with pytest.raises(TransferError, match="after a publish that failed"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import byte_tokenizer, tiny_model
 from rlhf.trainer.weight_sync.canary import VERIFY_FACTOR
-from rlhf.transfer.perturbation import perturbation, perturbed
+from rlhf.transfer.perturbation import BLOCK, perturb
 
 TOLERANCE = 0.1
 """Of the canary in 16 bits; in float32 it is a thousand times smaller."""
@@ -45,7 +46,7 @@ def moved(name: str, frozen: str | None = None, dtype: torch.dtype = torch.bfloa
     assert frozen is None or len(touched) < len(list(model.named_parameters()))
     with torch.no_grad():
         for parameter, weight in touched:
-            weight.copy_(perturbed(parameter, weight))
+            perturb(parameter, weight)
         logprobs = model(ids).logits.float().log_softmax(-1)
     return logprobs[:, :-1].gather(-1, ids[:, 1:, None])
 
@@ -62,15 +63,40 @@ def test_rounding_alone_is_half_of_what_the_start_check_allows(model: str) -> No
     assert (moved(model) - moved(model, dtype=torch.float32)).abs().max() <= VERIFY_FACTOR * TOLERANCE / 2
 
 
+def noise(name: str, *shape: int, seed: int = 0) -> torch.Tensor:
+    tensor = torch.zeros(shape)
+    perturb(name, tensor, seed=seed)
+    return tensor
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_however_a_tensor_is_divided_its_elements_get_the_same_noise(ranks: int) -> None:
+    shape = (3, BLOCK)  # longer than the block of noise
+    whole = noise("w", *shape)
+    parts = torch.zeros(shape).view(-1).tensor_split(ranks)
+    for rank, part in enumerate(parts):
+        perturb("w", part, shape, start=sum(len(one) for one in parts[:rank]))
+    assert torch.equal(torch.cat(parts), whole.view(-1))
+
+
+def test_no_two_rows_of_a_large_matrix_get_the_same_noise() -> None:
+    rows = noise("w", 4096, 1024)
+    assert len(torch.unique(rows, dim=0)) == len(rows)
+    assert rows.mean().abs() < 1e-4
+    assert abs(rows.std() * math.sqrt(1024) - 1) < 1e-3
+
+
 def test_noise_depends_on_name_and_seed_only() -> None:
-    one = perturbation("layers.0.mlp.weight", (4, 4))
-    assert torch.equal(one, perturbation("layers.0.mlp.weight", (4, 4)))
-    assert not torch.equal(one, perturbation("layers.1.mlp.weight", (4, 4)))
-    assert not torch.equal(one, perturbation("layers.0.mlp.weight", (4, 4), seed=1))
+    one = noise("layers.0.mlp.weight", 4, 4)
+    assert torch.equal(one, noise("layers.0.mlp.weight", 4, 4))
+    assert not torch.equal(one, noise("layers.1.mlp.weight", 4, 4))
+    assert not torch.equal(one, noise("layers.0.mlp.weight", 4, 4, seed=1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_tensor_keeps_its_dtype_and_stays_itself(dtype: torch.dtype) -> None:
+def test_a_tensor_keeps_its_dtype(dtype: torch.dtype) -> None:
     weight = torch.ones(8, 8, dtype=dtype)
-    assert perturbed("w", weight).dtype == dtype
-    assert torch.equal(weight, torch.ones(8, 8, dtype=dtype))
+    perturb("w", weight)
+    expected = (1 + noise("w", 8, 8)).to(dtype)
+    assert weight.dtype == dtype
+    torch.testing.assert_close(weight, expected)

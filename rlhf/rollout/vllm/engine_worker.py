@@ -16,7 +16,7 @@ from rlhf.errors import ConfigError, DeadlinePassed, EngineBroken
 from rlhf.rollout.vllm.refusal import why_refused
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings, Finished, GenerateRequest, RefusedRequest
 from rlhf.rollout.vllm.thread import EngineThread
-from rlhf.transfer.types import Manifest
+from rlhf.transfer.types import Manifest, Seconds
 from rlhf.types import PolicyVersion, TokenLogprobs
 
 if TYPE_CHECKING:
@@ -96,16 +96,16 @@ class EngineWorker:
         return self._phase("extend", lambda engine: engine.extend(request, timeout_seconds=self._seconds))
 
     def connect(self, init_info: Mapping[str, Any]) -> None:
-        """Join the transfer group; `init_info` is specific to the backend (`rlhf.transfer.init_info`)."""
+        """Join the transfer group; `init_info` is that of `rlhf.transfer.init_info`."""
         self._phase("connect", lambda engine: engine.connect(init_info))
 
     def prepare(self, manifest: Manifest) -> None:
         """Stop sampling, keep the requests, and check that these tensors will fill the whole model."""
         self._phase("prepare", lambda engine: engine.prepare(manifest))
 
-    def receive(self, update_info: Mapping[str, Any]) -> None:
-        """Receive the tensors while the learner sends them; `update_info` is specific to the backend."""
-        self._phase("receive", lambda engine: engine.receive(update_info))
+    def receive(self, update_info: Mapping[str, Any]) -> Seconds:
+        """Receive the tensors while the learner sends them; returns what took how long."""
+        return self._phase("receive", lambda engine: engine.receive(update_info))
 
     def commit(self, version: PolicyVersion) -> None:
         """Stamp tokens sampled from here on with `version`."""

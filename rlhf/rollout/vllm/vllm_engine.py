@@ -39,7 +39,7 @@ from rlhf.rollout.vllm.settings import (
     GenerateRequest,
     requests_have_seeds,
 )
-from rlhf.transfer.types import Manifest
+from rlhf.transfer.types import Manifest, Seconds
 from rlhf.types import FinishReason, PolicyVersion, Routing, TokenLogprobs
 
 NAMED = 3
@@ -174,13 +174,16 @@ class VllmEngine:
         """Join the transfer group."""
         self._engine.collective_rpc("init_weight_transfer_engine", args=(dict(init_info),))
 
-    def receive(self, update_info: Mapping[str, Any]) -> None:
-        """Receive all tensors of one weight sync, in vLLM's three calls; adapters are activated after them."""
+    def receive(self, update_info: Mapping[str, Any]) -> Seconds:
+        """Receive all tensors of one weight sync, in vLLM's three calls; adapters are activated after them. Returns
+        what the slowest worker spent on what."""
         self._engine.collective_rpc("start_weight_update")
         self._engine.collective_rpc("update_weights", args=(dict(update_info),))
         self._engine.collective_rpc("finish_weight_update")
         if self._adapter:
             self._engine.collective_rpc(install_received)
+        spent: list[Seconds] = self._engine.collective_rpc(seconds_of_receive)
+        return {name: max(one.get(name, 0.0) for one in spent) for name in spent[0]}
 
     def commit(self, version: PolicyVersion) -> None:
         """Stamp tokens from here on with `version`; nothing computed with older weights is reused."""
@@ -275,6 +278,12 @@ class VllmEngine:
         finally:
             self._pause()
             scheduler.waiting = held
+
+
+def seconds_of_receive(worker: Any) -> Seconds:
+    """What a worker spent on what in its last weight sync. vLLM calls this in each worker."""
+    spent: Seconds = worker.weight_transfer_engine.seconds
+    return spent
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class LearnerWorker:
         secret; with nccl the secret is its unique id, by which the members find each other."""
         host = LOOPBACK if self._loopback else own_address()
         if backend == "nccl":
-            from rlhf.transfer.gpu_senders import nccl_unique_id
+            from rlhf.transfer.nccl_group import nccl_unique_id
 
             secret = nccl_unique_id()
         else:

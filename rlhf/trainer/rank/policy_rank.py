@@ -43,9 +43,9 @@ from rlhf.trainer.rank.mismatch import MismatchGuard
 from rlhf.trainer.rank.model_rank import ModelRank
 from rlhf.trainer.rank.sequence_parallel import as_policy
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
-from rlhf.transfer.perturbation import perturbed
 from rlhf.transfer.sender import WeightSender, gather_only, sender_for
-from rlhf.transfer.types import Manifest, Rendezvous
+from rlhf.transfer.stopwatch import Stopwatch
+from rlhf.transfer.types import Manifest, Rendezvous, Seconds
 from rlhf.types import PolicyVersion, Routing
 
 
@@ -125,23 +125,30 @@ class Rank(ModelRank):
         return weights.publish_manifest(self.policy, self._form)
 
     def connect(self, rendezvous: Rendezvous) -> None:
-        """Rank 0 joins the transfer group with the engines; the others have nothing to join."""
-        if self.rank == 0:
-            self._sender = sender_for(rendezvous.backend)
+        """The ranks that send (`sender_for`) join the transfer with the engines; the others have nothing to join."""
+        self._sender = sender_for(rendezvous.backend, self.rank)
+        if self._sender is not None:
             self._sender.connect(rendezvous)
 
-    def send(self) -> None:
-        """Send every weight to the engines: rank 0 sends, the others help to gather."""
+    def send(self) -> Seconds:
+        """Send every weight to the engines, or help to gather them. Returns what took how long."""
+        watch = Stopwatch()
         tensors = weights.published_tensors(self.policy, self.settings.bucket_bytes, self._form)
-        if self._sender is None:
-            gather_only(tensors)
-        else:
-            self._sender.send(tensors, self.manifest())
+        gathered = watch.drawn("gather", tensors)
+        with watch.timing("gather and send"):
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # an optimizer step may have run on another stream
+            if self._sender is None:
+                gather_only(gathered)
+            else:
+                self._sender.send(gathered, self.manifest())
+        spent = watch.taken()
+        return {"gather": spent.get("gather", 0.0), "send": spent["gather and send"] - spent.get("gather", 0.0)}
 
     def perturb(self) -> None:
         """Move every weight far above tolerance, for the start check."""
         self._held = weights.snapshot(self.policy)
-        weights.change(self.policy, self.settings.bucket_bytes, perturbed, self._form)
+        weights.perturb(self.policy, self._form)
 
     def restore(self) -> None:
         """Undo `perturb`, bit for bit."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
 from rlhf.models.saved_names import as_saved
 from rlhf.trainer.rank.accelerator import deepspeed_module
+from rlhf.transfer import perturbation
 from rlhf.transfer.types import Manifest, TensorSpec
 
 T = TypeVar("T")
@@ -113,6 +114,16 @@ def change(
                 weight.copy_(changed(name, weight.detach()))
 
 
+def perturb(policy: HasModel, form: Form = "merged") -> None:
+    """Add noise to every weight that a weight sync in this form depends on. Every rank changes its own part, without
+    gathering. Float32 master weights are unchanged, as in `change`."""
+    with torch.no_grad():
+        for name, weight in held_weights(policy):
+            if form == "merged" or not hugging_face_name(name):
+                part = local_part(weight)
+                perturbation.perturb(name, part, _shape(weight), start=_shard(weight) * part.numel())
+
+
 def snapshot(policy: HasModel) -> list[Tensor]:
     """A bitwise copy of this rank's part of every weight."""
     return [local_part(weight).detach().clone() for _, weight in held_weights(policy)]
@@ -179,6 +190,11 @@ def _copy(found: Sequence[Source], bucket_bytes: int, *, keep: bool) -> dict[str
 
 def _shape(weight: Any) -> tuple[int, ...]:
     return tuple(weight.ds_shape) if partitioned(weight) else tuple(weight.shape)
+
+
+def _shard(weight: Any) -> int:
+    """Which of a weight's shards, all of one size, this rank has."""
+    return int(weight.ds_zero_partition_rank) if partitioned(weight) else 0
 
 
 def _bytes(weight: Any) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import WeightSyncError, WorkerDied
+from rlhf.runs.tracing import Clock
 from rlhf.trainer.weight_sync.agreement import LogprobTolerance, measured
 from rlhf.trainer.weight_sync.canary import VERIFY_FACTOR, Canary, Scores, Start, difference, disagreement, staleness
 from rlhf.transfer.protocols import PublishTarget, WeightSource
@@ -42,10 +43,18 @@ class Publisher:
     """
 
     def __init__(
-        self, source: WeightSource, targets: Sequence[PublishTarget], *, canary: Canary, phase_timeout_seconds: float
+        self,
+        source: WeightSource,
+        targets: Sequence[PublishTarget],
+        *,
+        canary: Canary,
+        phase_timeout_seconds: float,
+        clock: Clock | None = None,
     ) -> None:
+        """`clock` records how long each phase takes, and in `receive` what learner and engines spend on what."""
         self._source, self._targets = source, tuple(targets)
         self._canary, self._seconds = canary, phase_timeout_seconds
+        self._clock = clock or Clock()
         self._start: Start | None = None
         self.logprob_difference = 0.0
 
@@ -78,7 +87,9 @@ class Publisher:
         manifest = await self._ask_learner("prepare", self._source.manifest())
         await self._all("prepare", lambda target: target.prepare(manifest))
         moving = {target.name: target.receive(manifest) for target in self._targets}
-        await self._phase("receive", {**moving, LEARNER: self._source.send()})
+        spent = await self._phase("receive", {**moving, LEARNER: self._source.send()})
+        for name, seconds in ((name, each) for member in spent.values() for name, each in member.items()):
+            self._clock.add(f"weight_sync/{name}", seconds)
         version = self._source.version
         await self._all("commit", lambda target: target.commit(version))
         engines = await self._all("canary", self._asked)
@@ -154,6 +165,10 @@ class Publisher:
         return await self._phase(phase, {target.name: call(target) for target in self._targets})
 
     async def _phase(self, phase: str, calls: Mapping[str, Coroutine[Any, Any, Any]]) -> dict[str, Any]:
+        with self._clock.span(f"weight_sync/{phase}"):
+            return await self._together(phase, calls)
+
+    async def _together(self, phase: str, calls: Mapping[str, Coroutine[Any, Any, Any]]) -> dict[str, Any]:
         """Run the calls at once; their answers by name. The first failure or the deadline ends the phase: whoever still
         works is cancelled and not waited for, because it may be blocked on the one that failed."""
         tasks = {name: asyncio.ensure_future(call) for name, call in calls.items()}

@@ -22,7 +22,7 @@ ALLOWED = {("rlhf/trainer/rank/states.py", "pickle.UnpicklingError")}
 LOADERS = frozenset(("load", "loads", "Unpickler", "read_pickle"))
 OBJECTS = frozenset(("recv_obj", "broadcast_obj", "broadcast_object_list", "all_gather_object", "gather_object"))
 """Collectives of torch and vLLM that send pickles."""
-HEAVY = ("rlhf.rollout.vllm", "rlhf.transfer.gloo_receiver", "rlhf.transfer.gpu_senders", "rlhf.transfer.ipc_receiver",
+HEAVY = ("rlhf.rollout.vllm", "rlhf.transfer.receiver", "rlhf.transfer.nccl_group",
          "rlhf.transfer.infos", "rlhf.transfer.adapter", "rlhf.transfer.reload", "rlhf.env.adapters", "rlhf.__main__",
          "rlhf.cluster.forking.ray_worker", "rlhf.reward.code.checking", "rlhf.sandbox")  # fmt: skip
 """What needs packages that a machine may not have, or is a program; their sources are read all the same."""

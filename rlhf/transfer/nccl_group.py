@@ -1,0 +1,87 @@
+"""A private nccl group of one learner rank and the engines' workers. No GPU has run it; `tests/transfer/test_nccl.py`
+runs it over gloo, with streams that log."""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode, b64encode
+from collections import deque
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
+from vllm.distributed.weight_transfer.nccl_common import uid_init_process_group
+
+from rlhf.errors import TransferError
+from rlhf.transfer.store import ROOT
+from rlhf.transfer.types import Rendezvous
+
+POLL_SECONDS = 0.0005
+
+
+def nccl_unique_id() -> str:
+    """The unique id of a new nccl group, in base64: the address at which this process listens for members, and a number
+    that they must know."""
+    return b64encode(bytes(NCCLLibrary().ncclGetUniqueId().internal)).decode()
+
+
+class NcclGroup:
+    """Membership in the group as `rank`, over vLLM's binding of nccl.
+
+    Broadcasts run on a stream of their own, which first waits for the caller's. nccl waits for ever: here the process
+    waits for the end of each broadcast with the group's deadline, and leaves the group when that passes. Joining has no
+    deadline but the caller's.
+    """
+
+    def __init__(self, rank: int, rendezvous: Rendezvous, device: torch.device) -> None:
+        self.device = device
+        self._seconds = rendezvous.timeout_seconds
+        # vLLM replaces the current stream of the thread that joins.
+        before = torch.cuda.current_stream(device)
+        self._group: Any = uid_init_process_group(
+            b64decode(rendezvous.secret), rank, rendezvous.world_size, device.index or 0
+        )
+        torch.cuda.set_stream(before)
+        if not self._group.available:
+            raise TransferError(
+                "nccl moves nothing in this process: libnccl is missing, or VLLM_DISABLE_PYNCCL is set; mend that, or "
+                "set trainer.weight_sync.backend to gloo"
+            )
+        self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._started: deque[Any] = deque()
+
+    def start_broadcast(self, buffer: Tensor) -> None:
+        self._begin(lambda stream: self._group.broadcast(buffer, ROOT, stream=stream))
+        # Its memory is not given to others before the broadcast has ended, even if the caller frees it.
+        buffer.record_stream(self._stream)
+
+    def finish_broadcasts(self) -> None:
+        while self._started:
+            self._wait("a broadcast")
+
+    def meet(self) -> None:
+        self._begin(lambda stream: self._group.all_reduce(torch.zeros(1, device=self.device), stream=stream))
+        self._wait("the barrier at the end")
+
+    def close(self) -> None:
+        self._started.clear()
+        if self._group is not None:
+            self._group.destroy()
+            self._group = None
+
+    def _begin(self, collective: Any) -> None:
+        if self._group is None:
+            raise TransferError("the transfer group was left")
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        collective(self._stream)
+        self._started.append(self._stream.record_event())
+
+    def _wait(self, what: str) -> None:
+        ended, deadline = self._started.popleft(), time.monotonic() + self._seconds
+        while not ended.query():
+            if time.monotonic() > deadline:
+                self.close()
+                raise TransferError(f"{what} failed: a peer is gone, or hangs for {self._seconds:g} s")
+            time.sleep(POLL_SECONDS)
+        torch.cuda.current_stream(self.device).wait_event(ended)
