@@ -56,13 +56,14 @@ def attention(
     if blocks is None:
         mask = _causal(query, sliding_window) if attention_mask is None else added(attention_mask, query.dtype)
         return masked_attention(query, key, value, mask, scores).transpose(1, 2), None
-    flat = [x.transpose(1, 2).flatten(0, 1) for x in (query, key, value)]
+    flat_query, flat_key, flat_value = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
     if flash_takes(query) and not needs_masks(query, value, blocks.every, scores, sliding_window):
-        attended = long_attention(*flat, blocks.every, scores, sliding_window)
+        attended = long_attention(flat_query, flat_key, flat_value, blocks.every, scores, sliding_window)
     else:
-        parts = [_attend(block, *flat, scores) for block in blocks.within(sliding_window)]
+        seen = blocks.within(sliding_window)
+        parts = [_attend(block, flat_query, flat_key, flat_value, scores) for block in seen]
         if blocks.long:
-            parts.append(long_attention(*flat, blocks.long, scores, sliding_window))
+            parts.append(long_attention(flat_query, flat_key, flat_value, blocks.long, scores, sliding_window))
         attended = torch.cat(parts).index_select(0, blocks.order)
     return attended.view(*query.transpose(1, 2).shape[:3], -1), None
 

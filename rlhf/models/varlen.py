@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 import torch
@@ -22,7 +23,7 @@ FLASH_WIDTH = 256
 """Largest width of a head that flash attention takes; widths are multiples of 8."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Stretches:
     """Tokens by their flat positions `queries` `int64 [T]` and `keys` `int64 [K]`, cut at `query_ends` and `key_ends`,
     which begin with 0: stretch i of the queries sees stretch i of the keys, which is itself if `causal`."""
@@ -37,6 +38,14 @@ class Stretches:
         """The slices of the queries and keys of each stretch."""
         for (a, b), (c, d) in zip(pairwise(self.query_ends), pairwise(self.key_ends), strict=True):
             yield slice(a, b), slice(c, d)
+
+    @cached_property
+    def for_flash(self) -> tuple[Tensor, Tensor, int, int]:
+        """Where stretches end, `int32` on the device, and the longest of each kind; once for all layers."""
+        ends, device = (self.query_ends, self.key_ends), self.queries.device
+        most_queries, most_keys = (max(b - a for a, b in pairwise(one)) for one in ends)
+        query_ends, key_ends = (torch.tensor(one, dtype=torch.int32, device=device) for one in ends)
+        return query_ends, key_ends, most_queries, most_keys
 
 
 def stretches(queries: Sequence[Parts], keys: Sequence[Parts], device: torch.device, *, causal: bool) -> Stretches:
@@ -75,7 +84,7 @@ def varlen_forward(
     log-sum-exp of the scores, `float32 [T, heads]`. A `window`, of the tokens that a causal query sees, is for GPUs."""
     if _on_gpu(query):
         out, total, _ = _varlen_attn(
-            query, key, value, *_flash_arguments(cut, query.device), cut.causal and window is None, scale,
+            query, key, value, *cut.for_flash, cut.causal and window is None, scale,
             _flash_window(cut, window), True,
         )  # fmt: skip
         return out, total.T
@@ -101,13 +110,12 @@ def varlen_backward(
     scale: float,
     window: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `query`, `key` and `value`, for the `gradient` of the outputs `out` `[T, heads, d]` whose scores have
-    the log-sum-exp `total` `[T, heads]`: over these keys, and whatever others these queries see."""
+    """Gradients of `query`, `key` and `value`, for the `gradient` of the outputs `out` `[T, heads, d]` whose scores
+    have the log-sum-exp `total` `[T, heads]`: over these keys, and whatever others these queries see."""
     if _on_gpu(query):
-        lengths = _flash_arguments(cut, query.device)
         state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of dropout, which there is none
         of_query, of_key, of_value = _varlen_attn_backward(
-            gradient, query, key, value, out, total.T.contiguous(), *lengths, cut.causal and window is None, state,
+            gradient, query, key, value, out, total.T.contiguous(), *cut.for_flash, cut.causal and window is None, state,
             scale, _flash_window(cut, window),
         )  # fmt: skip
         return of_query, of_key, of_value
@@ -131,7 +139,8 @@ def varlen_backward(
 def _positions(stretches: Sequence[Parts], device: torch.device) -> Tensor:
     firsts, lengths = torch.tensor([part for parts in stretches for part in parts]).T
     before = firsts - (lengths.cumsum(0) - lengths)
-    return (torch.arange(int(lengths.sum())) + before.repeat_interleave(lengths)).to(device)
+    positions: Tensor = torch.arange(int(lengths.sum())) + before.repeat_interleave(lengths)
+    return positions.to(device)
 
 
 def _ends(stretches: Sequence[Parts]) -> tuple[int, ...]:
@@ -148,15 +157,7 @@ def _heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, T
 
 def _by_key_head(tensor: Tensor, heads: int) -> Tensor:
     """A view `[groups, heads, T, …]` of `[T, heads * groups, …]`."""
-    return tensor.unflatten(1, (heads, -1)).movedim((2, 1, 0), (0, 1, 2))
-
-
-def _flash_arguments(cut: Stretches, device: torch.device) -> tuple[Tensor, Tensor, int, int]:
-    """Where stretches end, as `int32`, and the longest of each kind."""
-    ends = (cut.query_ends, cut.key_ends)
-    longest = [max(b - a for a, b in pairwise(one)) for one in ends]
-    query_ends, key_ends = (torch.tensor(one, dtype=torch.int32, device=device) for one in ends)
-    return query_ends, key_ends, *longest
+    return tensor.view(len(tensor), heads, -1, *tensor.shape[2:]).movedim((2, 1, 0), (0, 1, 2))
 
 
 def _flash_window(cut: Stretches, window: int | None) -> list[int]:

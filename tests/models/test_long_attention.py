@@ -215,9 +215,7 @@ def dense_backward(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window", [None, 4])
-def test_a_gpu_is_called_for_all_runs_at_once(
-    layout: str, window: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_is_called_for_all_runs_at_once(layout: str, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the kernel's place taken by dense attention that has its arguments, its results and their shapes."""
     monkeypatch.setattr(varlen, "_on_gpu", lambda query: True)
     monkeypatch.setattr(varlen, "FLASH_TYPES", (torch.float32,))
