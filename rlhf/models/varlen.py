@@ -115,8 +115,8 @@ def varlen_backward(
     if _on_gpu(query):
         state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of dropout, which there is none
         of_query, of_key, of_value = _varlen_attn_backward(
-            gradient, query, key, value, out, total.T.contiguous(), *cut.for_flash, cut.causal and window is None, state,
-            scale, _flash_window(cut, window),
+            gradient, query, key, value, out, total.T.contiguous(), *cut.for_flash, cut.causal and window is None,
+            state, scale, _flash_window(cut, window),
         )  # fmt: skip
         return of_query, of_key, of_value
     heads = key.shape[1]
