@@ -47,7 +47,6 @@ from rlhf.rollout.router import Router
 from rlhf.rollout.vllm.settings import EngineFacts, EngineSettings
 from rlhf.runs.tracing import Clock
 from rlhf.runs.view import View
-from rlhf.trainer.batching.batch import ROW_TOKENS
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings, Trained
 from rlhf.trainer.weight_sync.canary import canary, tolerance_for
@@ -143,8 +142,6 @@ def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
         shuffle_seed=recipe.seed,
         transfer_backend=transfer_backend(recipe),
         publish_timeout_seconds=recipe.rollout.weight_sync_timeout_seconds,
-        # Flash attention takes no mask: there a sequence has a row alone. Untested.
-        row_tokens=1 if recipe.model.attention == "flash_attention_2" else ROW_TOKENS,
         plays=recipe.plays,
     )
 

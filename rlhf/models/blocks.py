@@ -9,23 +9,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-SMALL_KEYS = 256
-"""With at most this many keys, a block's scores are small enough to be stored."""
+from rlhf.models.long_attention import LongRuns, long_runs
+from rlhf.models.masked_attention import SMALL_KEYS
+from rlhf.models.spans import TokenSpan, runs_of
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenSpan:
-    """Tokens at flat positions `start` to `start + length`; they follow the first `shared` tokens of the sequence at
-    `root`."""
-
-    start: int
-    length: int
-    root: int
-    shared: int
+LONG_KEYS = 1024
+"""A run that sees more tokens than this is attended without a mask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,58 +44,71 @@ class Block:
         return replace(self, mask=mask if self.mask is None else torch.minimum(self.mask, mask))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Blocks:
-    """The blocks of a forward pass. `order` `int64 [N]` maps each token to its index in the concatenated queries of all
-    blocks. `longest` is the largest number of tokens that one token sees without a window."""
+    """How the tokens of a forward pass are attended: `runs` in `dtype` on `device`. What depends on them is computed
+    once for all layers, when one first asks."""
 
-    blocks: tuple[Block, ...]
-    order: Tensor
-    longest: int
+    runs: tuple[TokenSpan, ...]
+    dtype: torch.dtype
+    device: torch.device
     _windowed: dict[int, tuple[Block, ...]] = field(default_factory=dict)
 
-    def within(self, window: int | None, dtype: torch.dtype) -> tuple[Block, ...]:
-        """The blocks for a layer with this `window`, computed once per forward pass for all layers."""
+    @cached_property
+    def longest(self) -> int:
+        """The largest number of tokens that one token sees without a window."""
+        return max(run.shared + run.length for run in self.runs)
+
+    @cached_property
+    def every(self) -> LongRuns:
+        """All runs, for a kernel that takes sequences of any length; its outputs are in the tokens' order."""
+        return long_runs(self.runs, self.device)
+
+    @cached_property
+    def long(self) -> LongRuns | None:
+        """The runs that are in no block."""
+        long = [run for run in self.runs if _is_long(run)]
+        return long_runs(long, self.device) if long else None
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """Runs of similar length, with shared prefixes of similar length, are in one block."""
+        return tuple(_block(runs, self.dtype, self.device) for runs in self._alike)
+
+    @cached_property
+    def order(self) -> Tensor:
+        """`int64 [N]`: the index of each token in the concatenated queries of all blocks and of `long`."""
+        order = torch.empty(sum(run.length for run in self.runs), dtype=torch.long, device=self.device)
+        offset = 0
+        for runs, block in zip(self._alike, self.blocks, strict=True):
+            real = _real(runs, block.queries)
+            where = torch.arange(block.queries.numel(), device=order.device).view(block.queries.shape)
+            order[block.queries[real]] = offset + where[real]
+            offset += block.queries.numel()
+        if self.long:
+            order[self.long.own.queries] = offset + torch.arange(len(self.long.own.queries), device=order.device)
+        return order
+
+    @cached_property
+    def _alike(self) -> list[list[TokenSpan]]:
+        alike: dict[tuple[int, int], list[TokenSpan]] = defaultdict(list)
+        for run in self.runs:
+            if not _is_long(run):
+                alike[_rounded(run.length), _rounded(run.shared)].append(run)
+        return list(alike.values())
+
+    def within(self, window: int | None) -> tuple[Block, ...]:
+        """The blocks for a layer with this `window`."""
         if window is None or self.longest <= window:
             return self.blocks
         if window not in self._windowed:
-            self._windowed[window] = tuple(block.within(window, dtype) for block in self.blocks)
+            self._windowed[window] = tuple(block.within(window, self.dtype) for block in self.blocks)
         return self._windowed[window]
 
 
-def runs_of(position_ids: Tensor) -> list[TokenSpan]:
-    """The runs of `position_ids` `[R, L]`: stretches of consecutive positions. A run that starts at 0 begins a
-    sequence. A run that starts at p > 0 is another branch of the same sequence, and sees that sequence's first p tokens
-    and itself."""
-    breaks = torch.ones_like(position_ids, dtype=torch.bool)
-    breaks[:, 1:] = position_ids[:, 1:] != position_ids[:, :-1] + 1
-    starts = breaks.flatten().nonzero()[:, 0]
-    lengths = torch.diff(starts, append=starts.new_tensor([position_ids.numel()]))
-    runs: list[TokenSpan] = []
-    root = 0
-    shares = position_ids.flatten()[starts]
-    for start, length, shared in zip(starts.tolist(), lengths.tolist(), shares.tolist(), strict=True):
-        root = start if shared == 0 else root
-        runs.append(TokenSpan(start=start, length=length, root=root, shared=shared))
-    return runs
-
-
 def blocks_of(position_ids: Tensor, dtype: torch.dtype) -> Blocks:
-    """The blocks for `position_ids` `[R, L]` in `dtype`: runs of similar length, with shared prefixes of similar
-    length, are in one block."""
-    alike: dict[tuple[int, int], list[TokenSpan]] = defaultdict(list)
-    for run in runs_of(position_ids):
-        alike[_rounded(run.length), _rounded(run.shared)].append(run)
-    made = [_block(runs, dtype, position_ids.device) for runs in alike.values()]
-    order = torch.empty(position_ids.numel(), dtype=torch.long, device=position_ids.device)
-    offset = 0
-    for runs, block in zip(alike.values(), made, strict=True):
-        real = _real(runs, block.queries)
-        where = torch.arange(block.queries.numel(), device=order.device).view(block.queries.shape)
-        order[block.queries[real]] = offset + where[real]
-        offset += block.queries.numel()
-    longest = max(run.shared + run.length for runs in alike.values() for run in runs)
-    return Blocks(blocks=tuple(made), order=order, longest=longest)
+    """The blocks for `position_ids` `[R, L]` in `dtype`."""
+    return Blocks(runs=tuple(runs_of(position_ids)), dtype=dtype, device=position_ids.device)
 
 
 def _block(runs: list[TokenSpan], dtype: torch.dtype, device: torch.device) -> Block:
@@ -120,6 +127,10 @@ def _block(runs: list[TokenSpan], dtype: torch.dtype, device: torch.device) -> B
     places = shares + own
     seen_places = torch.cat([shared.expand(len(runs), -1), places], 1)
     return Block(queries=queries, keys=keys, mask=mask[:, None], query_places=places, key_places=seen_places)
+
+
+def _is_long(run: TokenSpan) -> bool:
+    return run.shared + run.length > LONG_KEYS
 
 
 def _real(runs: list[TokenSpan], queries: Tensor) -> Tensor:

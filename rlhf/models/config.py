@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlhf.config import Config, is_piece
 
@@ -102,8 +102,9 @@ class ModelConfig(Config):
     """Train adapters instead of all weights."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the learner's forward pass and of the engine (master weights are float32)."""
-    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
-    """Attention implementation of the learner; `auto` means `sdpa`, or `eager` for a model that has nothing else."""
+    attention: Literal["auto", "sdpa", "eager"] = "auto"
+    """Attention implementation of the learner; `auto` means `sdpa`, or `eager` for a model that has nothing else. On a
+    GPU in 16 bits `sdpa` is flash attention with variable lengths, shared prefixes included."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass to save memory."""
     trust_remote_code: bool = False
@@ -113,6 +114,16 @@ class ModelConfig(Config):
     arguments. The engines load `path` on their own: register a new architecture with vLLM too."""
     cache_dir: str = "~/.cache/rlhf/models"
     """Cache for made models, in folders named by a hash of what determines their weights."""
+
+    @field_validator("attention", mode="before")
+    @classmethod
+    def _packs_rows(cls, attention: Any) -> Any:
+        if str(attention).startswith("flash"):
+            raise ValueError(
+                f"attention is {attention}, which packs no rows; use sdpa: on a GPU that is flash attention with "
+                "variable lengths"
+            )
+        return attention
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelConfig:

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 LOGITS_AT_ONCE = 2**22
-"""Largest number of logits in a chunk (16 MiB in float32). With more logits than this, tokens are processed in chunks
-that are recomputed in the backward pass."""
+"""Largest number of logits in a chunk on a CPU (16 MiB in float32). With more logits than this, tokens are processed in
+chunks that are recomputed in the backward pass."""
+MEMORY_SHARE = 128
+"""On a GPU the logits of a chunk, in float32, take one part in so many of its memory: 640 MiB of 80 GiB, which is 1,100
+tokens of a vocabulary of 152,064. A chunk's backward pass holds about three times as much."""
 MIN_CHUNK_TOKENS = 64
 """Smallest chunk in tokens: smaller chunks would mostly add up gradients of the head, each as large as the head."""
 
@@ -40,6 +43,25 @@ def behind_head(config: Any) -> BehindHead:
     )
 
 
+class HeadPass(nn.Module):
+    """`head_logprobs` as a module without parameters of its own. ZeRO-3 gathers and releases weights around a module: a
+    head whose weights belong to this one (`zero.build_engine`) is gathered once for all chunks of a pass."""
+
+    def forward(self, hidden: Tensor, *, head: Callable[[Tensor], Tensor], **options: Any) -> tuple[Tensor, Tensor]:
+        return head_logprobs(head, hidden, **options)
+
+
+def memory_of(device: torch.device) -> int | None:
+    """Bytes of a GPU; None for the machine's memory."""
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+
+
+def tokens_at_once(vocabulary: int, memory: int | None) -> int:
+    """Tokens of a chunk, on a device with `memory` bytes."""
+    logits = LOGITS_AT_ONCE if memory is None else memory // MEMORY_SHARE // 4
+    return max(MIN_CHUNK_TOKENS, logits // vocabulary)
+
+
 def head_logprobs(
     head: Callable[[Tensor], Tensor],
     hidden: Tensor,
@@ -53,11 +75,10 @@ def head_logprobs(
     """`chosen_logprobs` of `head(hidden)` for hidden states `[A, H]`, without storing the logits `[A, V]` of all
     tokens.
 
-    The head is called as a module in the forward pass and in the recomputation, so that the hooks of a wrapper (ZeRO-3,
-    LoRA) run. Under ZeRO-3 each call is a collective: `most`, the largest A of all ranks, makes all ranks call it
-    equally often.
+    `head` is called for every chunk, in the forward pass and again in the backward pass. Where a call is a collective,
+    `most`, the largest A of all ranks, makes all ranks call it equally often.
     """
-    size = max(MIN_CHUNK_TOKENS, LOGITS_AT_ONCE // vocabulary)
+    size = tokens_at_once(vocabulary, memory_of(hidden.device))
     chunks = -(-max(most, len(hidden)) // size)
     if chunks <= 1:
         return chosen_logprobs(head(hidden), ids, temperature, entropy_gradient=entropy_gradient)

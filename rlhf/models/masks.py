@@ -17,10 +17,8 @@ def packed_masks(model: PreTrainedModel, position_ids: Tensor) -> Any:
     """The attention mask of rows whose sequences begin where `position_ids` `[R, L]` do: one mask, or one for each
     layer type by name, with the window of that type.
 
-    Flash attention takes no mask: its rows hold one sequence each. Raises `ModelError` for unknown layer types.
+    Raises `ModelError` for unknown layer types.
     """
-    if model.config._attn_implementation == "flash_attention_2":
-        return None
     config = model.config.get_text_config()
     settings = config.to_dict()
     window, kinds = settings.get("sliding_window"), set(settings.get("layer_types") or ())

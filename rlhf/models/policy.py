@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from rlhf.models.attention import attends_in_blocks, decoder_of
 from rlhf.models.blocks import blocks_of
-from rlhf.models.head import behind_head, chosen_logprobs, head_logprobs
+from rlhf.models.head import HeadPass, behind_head, chosen_logprobs
 from rlhf.models.masks import packed_masks
 
 __all__ = ["PolicyModel", "RowForward", "WholeRows", "chosen_logprobs", "hidden_states"]
@@ -44,12 +44,13 @@ class WholeRows:
 class PolicyModel(nn.Module):
     """A causal LM, wrapped so that the head is computed only for tokens whose log-prob is needed.
 
-    The hidden states are selected before the head, inside `forward`, so that ZeRO-3 gathers the head's weights for it.
+    The hidden states are selected before the head, inside `forward`. `head_pass` computes what needs the head's
+    weights.
     """
 
     def __init__(self, model: PreTrainedModel, rows: RowForward | None = None) -> None:
         super().__init__()
-        self.model, self.rows = model, rows or WholeRows()
+        self.model, self.rows, self.head_pass = model, rows or WholeRows(), HeadPass()
 
     def forward(
         self,
@@ -68,16 +69,22 @@ class PolicyModel(nn.Module):
         held, hidden = self.rows.hidden(self.model, token_ids, position_ids, sources)
         # Without targets the result is empty but depends on every weight: a padding micro-batch runs the same backward
         # pass as any other, because all ranks must take part in every collective.
-        logprobs, entropies = head_logprobs(
-            lambda hidden: logits_of(self.model, hidden),
+        logprobs, entropies = self.head_pass(
             hidden,
-            token_ids.flatten()[targets[held]],
-            temperature,
+            head=self._logits,
+            ids=token_ids.flatten()[targets[held]],
+            temperature=temperature,
             vocabulary=self.model.config.vocab_size,
             entropy_gradient=entropy_gradient,
             most=most,
         )
         return self.rows.joined(logprobs, held), self.rows.joined(entropies, held)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """`logits_of` within `head_pass`, which has the weights of a linear head: it is called without its own hooks,
+        in which ZeRO-3 would gather it chunk by chunk. Another head, with adapters for instance, needs them."""
+        head = self.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        return behind_head(self.model.config)(head.forward(hidden) if type(head) is nn.Linear else head(hidden))
 
 
 def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:

@@ -37,12 +37,8 @@ def check_packed_forward(
     """Move the model to `device`, where it will run, and compare packed rows with single sequences: short ones, and
     some that are longer than any window in the configuration. `setting` is the recipe key that named its `path`. Raises
     `ModelError` naming what differs.
-
-    Flash attention takes no mask: its rows hold one sequence each, so there is nothing to compare.
     """
     nn.Module.to(model, device)
-    if model.config._attn_implementation == "flash_attention_2":
-        return
     named = f"{setting}={path}"
     try:
         _check(model, named)

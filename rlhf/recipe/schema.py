@@ -196,11 +196,6 @@ class Recipe(Config):
                 )
         if self.model.lora and self.kind == "reward_model":
             raise ValueError("model.lora is for policies; kind: reward_model trains all weights")
-        if self.model.attention == "flash_attention_2":
-            raise ValueError(
-                "model.attention is flash_attention_2, but the replies of a pair share their prompt by a mask, which "
-                "it does not take; use sdpa"
-            )
 
     def _pairs_fit_the_loss(self) -> None:
         for key, dataset in self.data.sets.items():

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from rlhf.models.attention import attention
-from rlhf.models.blocks import blocks_of, runs_of
+from rlhf.models.blocks import blocks_of
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.masks import row_mask
 from rlhf.models.policy import hidden_states
+from rlhf.models.spans import runs_of
 from rlhf.models.tiny import byte_tokenizer, tiny_model
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlhf.models import head as head_module
-from rlhf.models.head import BehindHead, chosen_logprobs, head_logprobs
+from rlhf.models.head import BehindHead, chosen_logprobs, head_logprobs, tokens_at_once
 from rlhf.models.policy import logits_of
 
 TOKENS, HIDDEN, VOCABULARY = 23, 16, 50
@@ -160,6 +160,16 @@ def test_a_head_is_called_as_a_module_in_both_passes() -> None:
     assert calls == [5, 5, 5, 4, 4]
     logprobs.sum().backward()
     assert sorted(calls) == [*[4] * 4, *[5] * 6]
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "gigabytes", "tokens"), [(152_064, 80, 1103), (152_064, 24, 330), (32_000, 80, 5242)]
+)
+def test_chunks_on_a_gpu_are_sized_by_its_memory_and_the_vocabulary(
+    vocabulary: int, gigabytes: int, tokens: int
+) -> None:
+    assert tokens_at_once(vocabulary, gigabytes * 2**30) == tokens
+    assert 4 * tokens * vocabulary <= gigabytes * 2**30 / 128
 
 
 @pytest.mark.parametrize("tokens", [0, 3, 23])

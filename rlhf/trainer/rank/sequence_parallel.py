@@ -23,8 +23,12 @@ from rlhf.trainer.settings import LearnerSettings
 
 def as_policy(model: PreTrainedModel, settings: LearnerSettings) -> PolicyModel:
     """The model as a rank computes it: whole rows, or its columns of rows shared with a team. Raises `ModelError` for a
-    model whose heads cannot be split."""
-    return PolicyModel(model, _team(model, settings.trainer.deepspeed))
+    model whose heads cannot be split. ZeRO-3 gathers the output head around `head_pass`, once for all its chunks."""
+    policy = PolicyModel(model, _team(model, settings.trainer.deepspeed))
+    if settings.trainer.deepspeed.zero_stage == 3:
+        for parameter in model.get_output_embeddings().parameters():  # type: ignore[no-untyped-call]
+            deepspeed_module().zero.register_external_parameter(policy.head_pass, parameter)
+    return policy
 
 
 def as_scalar_head(model: PreTrainedModel, settings: LearnerSettings) -> ScalarHead:

@@ -1,0 +1,245 @@
+"""Attention of long sequences without masks: against every sequence alone, its memory, and the calls of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlhf.models import blocks, long_attention, varlen
+from rlhf.models.attention import attention
+from rlhf.models.blocks import blocks_of
+from rlhf.models.config import TinyModelConfig
+from rlhf.models.policy import PolicyModel, chosen_logprobs
+from rlhf.models.tiny import byte_tokenizer, tiny_model
+from tests.models.test_attention import HEADS, LAYOUTS, WIDTH, dense, dense_and_odd, in_blocks, made, positions
+
+ODD = {"softcap": 0.7, "s_aux": torch.tensor([-1.0, 0.0, 1.0, 2.0])}
+
+
+@pytest.fixture
+def everything_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "LONG_KEYS", 3)
+    monkeypatch.setattr(long_attention, "TILE_QUERIES", (2, 7))
+
+
+def close(found: Tensor, exact: Tensor, inputs: list[Tensor], tolerance: float) -> None:
+    direction = torch.randn(exact.shape)
+    gradients = [torch.autograd.grad((y * direction).sum(), inputs) for y in (found, exact)]
+    for one, other in zip((found.detach(), *gradients[0]), (exact.detach(), *gradients[1]), strict=True):
+        assert float((one.double() - other.double()).norm() / other.double().norm()) <= tolerance
+
+
+@pytest.mark.usefixtures("everything_is_long")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("window", [None, 4, 12])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)])
+def test_long_runs_give_what_a_dense_mask_gives(
+    layout: str, rows: int, window: int | None, dtype: torch.dtype, tolerance: float
+) -> None:
+    where = positions(layout, rows)
+    inputs = made(where, dtype)
+    close(in_blocks(*inputs, where, window), dense(*inputs, where, window), inputs, tolerance)
+
+
+@pytest.mark.usefixtures("everything_is_long")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_capped_scores_and_sinks_of_long_runs_are_kept(layout: str) -> None:
+    where = positions(layout)
+    inputs = [*made(where), ODD["s_aux"].clone().requires_grad_()]
+    options = {"scaling": WIDTH**-0.5, "blocks": blocks_of(where, torch.float32), "softcap": 0.7, "s_aux": inputs[3]}
+    found = attention(nn.Module(), *inputs[:3], None, **options)[0]
+    close(found, dense_and_odd(*inputs[:3], where, inputs[3], 0.7), inputs, 2e-6)
+
+
+def test_a_value_of_another_width_than_its_key_is_attended_with_a_mask() -> None:
+    """DeepSeek's keys are wider than its values: no kernel without a mask takes them."""
+    where = positions("longer than a small block")
+    query, key, value = made(where)
+    narrow = value[..., :6]
+    options = {"scaling": WIDTH**-0.5, "blocks": blocks_of(where, query.dtype)}
+    blocks_of(where, query.dtype)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(blocks, "LONG_KEYS", 3)
+        found = attention(nn.Module(), query, key, narrow, None, **options)[0]
+    close(found, dense(query, key, value, where)[..., :6], [query, key, value], 2e-6)
+
+
+TOKENS = 16_384
+PREFIX = TOKENS // 4
+
+
+def branches(tokens: int) -> Tensor:
+    """A sequence and two branches of it: a quarter of the tokens is a prefix that all share."""
+    quarter = tokens // 4
+    runs = [torch.arange(2 * quarter), torch.arange(quarter, 2 * quarter), torch.arange(quarter, 2 * quarter)]
+    return torch.cat(runs)[None]
+
+
+def alone(query: Tensor, key: Tensor, value: Tensor, weights: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Outputs of every sequence computed alone with all its scores, in float64, and the gradient of their sum with
+    `weights`: the sequences of `branches(TOKENS)`, a thousand queries at a time."""
+    leaves = [x[0, 0].detach().double().requires_grad_() for x in (query, key, value)]
+    out = torch.zeros(TOKENS, WIDTH, dtype=torch.float64)
+    prefix = torch.arange(PREFIX)
+    for first in range(0, TOKENS, 1024):
+        run = max(first, PREFIX) // PREFIX * PREFIX
+        queries = torch.arange(first, first + 1024)
+        keys = queries if first < PREFIX else torch.cat([prefix, torch.arange(run, first + 1024)])
+        keys = torch.arange(first + 1024) if first < PREFIX else keys
+        scores = leaves[0][queries] @ leaves[1][keys].T / WIDTH**0.5
+        later = (queries[:, None] < keys) & (keys >= min(first, run))
+        attended = torch.softmax(scores.masked_fill(later, -torch.inf), -1) @ leaves[2][keys]
+        (attended * weights[queries]).sum().backward()
+        out[queries] = attended.detach()
+    return out, [leaf.grad for leaf in leaves if leaf.grad is not None]
+
+
+def test_16384_tokens_with_branches_equal_dense_attention_of_each_sequence() -> None:
+    where = branches(TOKENS)
+    torch.manual_seed(0)
+    inputs = [torch.randn(1, 1, TOKENS, WIDTH).requires_grad_() for _ in range(3)]
+    weights = torch.randn(TOKENS, WIDTH)
+    exact, gradients = alone(*inputs, weights.double())
+    found = in_blocks(*inputs, where)[0, :, 0]
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-5)
+    for one, other in zip(torch.autograd.grad((found * weights).sum(), inputs), gradients, strict=True):
+        torch.testing.assert_close(one[0, 0].double(), other, rtol=0, atol=1e-5)
+
+
+def allocations(work: Callable[[], object]) -> tuple[int, int]:
+    """The most bytes that were held at once, and the largest tensor's."""
+    with torch.profiler.profile(profile_memory=True) as profile:
+        work()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = torch.tensor([event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())])
+    return int(changes.cumsum(0).max()), int(changes.max())
+
+
+def both_passes(tokens: int, window: int | None = None, **odd: Any) -> Callable[[], object]:
+    where = branches(tokens)
+    inputs = made(where)
+    options = {"scaling": WIDTH**-0.5, "sliding_window": window, **odd}
+
+    def work() -> object:
+        seen = blocks_of(where, torch.float32)
+        out = attention(nn.Module(), *inputs, None, **options, blocks=seen)[0]
+        return torch.autograd.grad(out.sum(), inputs)
+
+    return work
+
+
+def test_memory_grows_with_the_tokens() -> None:
+    held = [allocations(both_passes(tokens))[0] for tokens in (4096, 8192, 16_384)]
+    for short, long in pairwise(held):
+        assert long <= 2.05 * short
+    bytes_a_token = held[-1] / 16_384
+    assert bytes_a_token <= 40 * HEADS * WIDTH * 4
+
+
+@pytest.mark.parametrize("odd", [{"window": 100}, ODD], ids=["window", "capped, with sinks"])
+def test_nothing_is_as_large_as_a_mask_of_long_rows(odd: dict[str, Any]) -> None:
+    _, largest = allocations(both_passes(8192, **odd))
+    assert largest <= 4 * long_attention.TILE_SCORES < 8192 * 8192 * 4 / 2
+
+
+def test_log_probs_and_gradients_of_a_model_are_those_of_sequences_alone() -> None:
+    """A pair of replies, of 1,500 tokens together with their prompt, as preference losses train them."""
+    shape = TinyModelConfig(hidden_size=64, intermediate_size=32, layers=1, heads=2, max_position_embeddings=2048)
+    policy = PolicyModel(tiny_model(shape, byte_tokenizer(), 0))
+    torch.manual_seed(0)
+    prompt, replies = torch.randint(3, 200, (1000,)), torch.randint(3, 200, (2, 500))
+    ids = torch.cat([prompt, *replies])[None]
+    where = torch.cat([torch.arange(1500), torch.arange(1000, 1500)])[None]
+    targets = torch.arange(1000, 2000)
+    sources = torch.cat([torch.tensor([999]), targets[:499], torch.tensor([999]), targets[500:-1]])
+    packed, _ = policy(ids, where, sources, targets, 1.0)
+    of_packed = torch.autograd.grad(packed.sum(), list(policy.parameters()))
+    each = [policy.model(torch.cat([prompt, reply])[None]).logits[0, 999:-1] for reply in replies]
+    single = torch.cat([chosen_logprobs(logits, reply)[0] for logits, reply in zip(each, replies, strict=True)])
+    torch.testing.assert_close(packed, single, rtol=0, atol=1e-5)
+    for one, other in zip(of_packed, torch.autograd.grad(single.sum(), list(policy.parameters())), strict=True):
+        assert float((one - other).norm() / other.norm()) <= 1e-5
+
+
+def dense_forward(
+    query: Tensor, key: Tensor, value: Tensor, query_ends: Tensor, key_ends: Tensor, longest: int, most: int,
+    causal: bool, scale: float, window: list[int], shared_heads: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """What flash attention with variable lengths returns, stretch by stretch: `[T, heads, d]` and `[heads, T]`."""
+    assert shared_heads
+    assert causal == (window == [-1, 0]), "as torch's public varlen_attn calls it"
+    assert query_ends.dtype == key_ends.dtype == torch.int32
+    assert (longest, most) == (int(query_ends.diff().max()), int(key_ends.diff().max()))
+    key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], 1).double() for x in (key, value))
+    outs, sums = [], []
+    for (a, b), (c, d) in zip(pairwise(query_ends.tolist()), pairwise(key_ends.tolist()), strict=True):
+        scores = torch.einsum("qhd,khd->hqk", query[a:b].double(), key[c:d]) * scale
+        back = torch.arange(b - a)[:, None] + (d - c) - (b - a) - torch.arange(d - c)
+        hidden = (back < -window[1] if window[1] >= 0 else back < -(10**9)) | ((back > window[0]) & (window[0] >= 0))
+        scores = scores.masked_fill(hidden, -torch.inf)
+        outs.append(torch.einsum("hqk,khd->qhd", torch.softmax(scores, -1), value[c:d]))
+        sums.append(torch.logsumexp(scores, -1))
+    return torch.cat(outs).to(query.dtype), torch.cat(sums, 1).float(), torch.zeros(2, dtype=torch.uint64)
+
+
+def dense_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, total: Tensor, query_ends: Tensor,
+    key_ends: Tensor, longest: int, most: int, causal: bool, state: Tensor, scale: float, window: list[int],
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Its gradients, by the probabilities that `total` `[heads, T]` gives."""
+    assert total.is_contiguous()
+    assert total.shape == (query.shape[1], len(query))
+    assert causal == (window == [-1, 0])
+    groups = query.shape[1] // key.shape[1]
+    sums = [torch.zeros(x.shape, dtype=torch.float64) for x in (query, key, value)]
+    for (a, b), (c, d) in zip(pairwise(query_ends.tolist()), pairwise(key_ends.tolist()), strict=True):
+        keys, values = (x[c:d].repeat_interleave(groups, 1).double() for x in (key, value))
+        scores = torch.einsum("qhd,khd->hqk", query[a:b].double(), keys) * scale
+        back = torch.arange(b - a)[:, None] + (d - c) - (b - a) - torch.arange(d - c)
+        hidden = (back < -window[1] if window[1] >= 0 else back < -(10**9)) | ((back > window[0]) & (window[0] >= 0))
+        chances = torch.exp(scores - total[:, a:b, None].double()).masked_fill(hidden, 0.0)
+        upstream = gradient[a:b].double()
+        of_chances = torch.einsum("qhd,khd->hqk", upstream, values)
+        of_scores = chances * (of_chances - (upstream * out[a:b].double()).sum(-1).T[..., None]) * scale
+        sums[0][a:b] = torch.einsum("hqk,khd->qhd", of_scores, keys)
+        sums[1][c:d] = torch.einsum("hqk,qhd->khd", of_scores, query[a:b].double()).unflatten(1, (-1, groups)).sum(2)
+        sums[2][c:d] = torch.einsum("hqk,qhd->khd", chances, upstream).unflatten(1, (-1, groups)).sum(2)
+    return tuple(total.to(query.dtype) for total in sums)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("window", [None, 4])
+def test_a_gpu_is_called_for_all_runs_at_once(layout: str, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the kernel's place taken by dense attention that has its arguments, its results and their shapes."""
+    monkeypatch.setattr(varlen, "_on_gpu", lambda query: True)
+    monkeypatch.setattr(varlen, "FLASH_TYPES", (torch.float32,))
+    calls: list[int] = []
+    monkeypatch.setattr(varlen, "_varlen_attn", lambda *given: (calls.append(1), dense_forward(*given))[1])
+    monkeypatch.setattr(varlen, "_varlen_attn_backward", dense_backward)
+    where = positions(layout, 2)
+    inputs = made(where)
+    close(in_blocks(*inputs, where, window), dense(*inputs, where, window), inputs, 2e-6)
+    branching = any(first for first, _ in LAYOUTS[layout])
+    assert len(calls) == ((2 if window is None else 0) if branching else 1)
+
+
+def test_the_kernel_of_a_gpu_takes_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own operators, with tensors that have shapes and no content."""
+    monkeypatch.setattr(varlen, "_on_gpu", lambda query: True)
+    runs = blocks_of(positions("branches of two sequences"), torch.bfloat16).every
+    assert runs.shared is not None
+    for cut, window in ((runs.own, None), (runs.own, 4), (runs.shared, None)):
+        query, key, value = (
+            torch.empty(len(at), heads, WIDTH, dtype=torch.bfloat16, device="meta")
+            for at, heads in ((cut.queries, 4), (cut.keys, 2), (cut.keys, 2))
+        )
+        out, total = varlen.varlen_forward(query, key, value, cut, 1.0, window)
+        assert (out.shape, total.shape) == (query.shape, query.shape[:2])
+        gradients = varlen.varlen_backward(out, query, key, value, out, total, cut, 1.0, window)
+        assert [x.shape for x in gradients] == [query.shape, key.shape, value.shape]
