@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from rlhf.errors import CheckpointError
 from rlhf.models.lora import HasModel
-from rlhf.trainer.rank.weights import held_weights, local_part, partitioned
+from rlhf.models.streamed import local_part, partitioned
+from rlhf.trainer.rank.weights import held_weights
 
 
 class Average:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
 from rlhf.models.saved_names import as_saved
+from rlhf.models.streamed import local_part, partitioned
 from rlhf.trainer.rank.accelerator import deepspeed_module
 from rlhf.transfer.types import Manifest, TensorSpec
 
@@ -123,17 +124,6 @@ def put_back(policy: HasModel, saved: Sequence[Tensor]) -> None:
     with torch.no_grad():
         for (_, weight), kept in zip(held_weights(policy), saved, strict=True):
             local_part(weight).copy_(kept)
-
-
-def local_part(weight: Any) -> Tensor:
-    """This rank's part of a weight: its shard under ZeRO-3, else the whole."""
-    part: Tensor = weight.ds_tensor if partitioned(weight) else weight
-    return part
-
-
-def partitioned(weight: Any) -> bool:
-    """Whether ZeRO-3 holds this weight in shards."""
-    return hasattr(weight, "ds_tensor")
 
 
 def gathered(weights: Sequence[Tensor], modify: bool = False) -> AbstractContextManager[Any]:

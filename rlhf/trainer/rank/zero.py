@@ -20,9 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
+from rlhf.models.streamed import partitioned
 from rlhf.trainer.config import OptimizerConfig
 from rlhf.trainer.rank.accelerator import deepspeed_module
 from rlhf.trainer.rank.schedule import learning_rate_factor
+from rlhf.trainer.rank.sharding import ZeroSharding
 from rlhf.trainer.rank.states import as_data
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.transfer.interfaces import LOOPBACK, interface_environment, interface_toward
@@ -91,7 +93,7 @@ def build_engine(
                 total_steps=total_steps,
             ),
         ),
-        config=deepspeed_config(settings, config, world_size, sum(p.numel() for p in module.parameters())),
+        config=deepspeed_config(settings, config, world_size, sum(map(elements, module.parameters()))),
         dist_init_required=False,
     )
     return engine
@@ -133,6 +135,28 @@ def _offload(settings: LearnerSettings) -> dict[str, Any]:
     deepspeed, place = settings.trainer.deepspeed, {"device": "cpu", "pin_memory": settings.device == "cuda"}
     chosen = {"offload_optimizer": deepspeed.offload_optimizer, "offload_param": deepspeed.offload_parameters}
     return {name: place for name, kept in chosen.items() if kept == "cpu"}
+
+
+def build_reference(module: nn.Module, settings: LearnerSettings, world_size: int) -> nn.Module:
+    """The module for forward passes alone: where weights are sharded, an engine that gathers them layer by layer."""
+    if settings.trainer.deepspeed.zero_stage != 3:
+        return module
+    config = deepspeed_config(settings, settings.trainer.optimizer, world_size, sum(map(elements, module.parameters())))
+    engine: nn.Module
+    engine, *_ = deepspeed_module().initialize(model=module, config=config, dist_init_required=False)
+    return engine
+
+
+def sharding(settings: LearnerSettings, world_size: int) -> ZeroSharding | None:
+    """How a model is loaded in shards; `None` where every rank holds whole weights."""
+    if settings.trainer.deepspeed.zero_stage != 3:
+        return None
+    return ZeroSharding(deepspeed_config(settings, settings.trainer.optimizer, world_size, 1))
+
+
+def elements(weight: Tensor) -> int:
+    """The number of elements of a whole weight."""
+    return int(weight.ds_numel) if partitioned(weight) else weight.numel()  # type: ignore[attr-defined]
 
 
 def accumulate(engine: Any, losses: Iterator[Tensor], count: int, world_size: int) -> Tensor:
@@ -206,13 +230,13 @@ def adamw(engine: Any) -> torch.optim.Optimizer:
 
 
 @contextmanager
-def forward_only(engine: Any) -> Iterator[None]:
-    """Forward passes without gradients. ZeRO-3 would keep weights gathered for a backward pass that never comes, and
-    later changes of their shards would have no effect."""
+def forward_only(module: Any) -> Iterator[None]:
+    """Forward passes of an engine, or a plain module, without gradients. ZeRO-3 would keep weights gathered for a
+    backward pass that never comes, and later changes of their shards would have no effect."""
     with torch.no_grad():
         yield
-    if engine.zero_optimization_partition_weights():
-        engine.optimizer.empty_partition_cache()
+    if isinstance(module, deepspeed_module().DeepSpeedEngine) and module.zero_optimization_partition_weights():
+        module.optimizer.empty_partition_cache()
 
 
 def _norm(parameters: Iterator[torch.nn.Parameter]) -> float:
