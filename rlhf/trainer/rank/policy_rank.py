@@ -47,7 +47,7 @@ from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.transfer.perturbation import perturbed
 from rlhf.transfer.sender import WeightSender, gather_only, sender_for
 from rlhf.transfer.types import Manifest, Rendezvous
-from rlhf.types import PolicyVersion, Routing
+from rlhf.types import Routing
 
 
 class Rank(ModelRank):
@@ -150,19 +150,15 @@ class Rank(ModelRank):
             self._held = None
 
     def _save_state(self, path: Path) -> list[Path]:
-        critics = zero.save(self.critic.engine, path / "critic" / "deepspeed") if self.critic else []
-        return critics + super()._save_state(path)
+        own = super()._save_state(path)
+        return own + zero.save(self.critic.engine, path / "critic", self.rank) if self.critic else own
 
-    def load(self, path: Path) -> PolicyVersion:
+    def _load_state(self, path: Path) -> None:
         if self.critic and not (path / "critic").is_dir():
             raise CheckpointError(f"{path} holds no critic; this run has one (trainer.critic)")
-        version = super().load(path)
+        super()._load_state(path)
         if self.critic:
-            zero.load(self.critic.engine, path / "critic" / "deepspeed", self.critic.config.optimizer)
-        return version
-
-    def _movable(self, plan: str) -> bool:
-        return super()._movable(plan) and self.critic is None
+            zero.load(self.critic.engine, path / "critic", self.critic.config.optimizer, self.rank)
 
     def stop(self) -> None:
         if self._sender is not None:

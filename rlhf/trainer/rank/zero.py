@@ -7,6 +7,7 @@ at start.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import warnings
@@ -20,19 +21,30 @@ import torch
 from torch import Tensor, nn
 
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
-from rlhf.models.streamed import partitioned
+from rlhf.models.streamed import local_part, partitioned
 from rlhf.trainer.config import OptimizerConfig
 from rlhf.trainer.rank.accelerator import deepspeed_module
+from rlhf.trainer.rank.pieces import (
+    MASTER,
+    PieceIndex,
+    adamw,
+    engine_pieces,
+    prepare_states,
+    put_scalars,
+    scalars,
+    weight_piece,
+    write_pieces,
+)
 from rlhf.trainer.rank.schedule import learning_rate_factor
 from rlhf.trainer.rank.sharding import ZeroSharding
-from rlhf.trainer.rank.states import as_data
+from rlhf.trainer.rank.weights import release
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.transfer.interfaces import LOOPBACK, interface_environment, interface_toward
 from rlhf.transfer.store import SignedStore, open_store
 from rlhf.transfer.types import Meeting
 
-TAG = "state"
-"""DeepSpeed's tag of the only state in a checkpoint's folder."""
+SCALARS = "scalars.json"
+"""The file of the numbers in a folder of state."""
 
 _kept: list[SignedStore] = []
 """The process group's store, kept for the lifetime of the process: torch keeps only its C++ part alive."""
@@ -183,30 +195,35 @@ def step(engine: Any, setting: str = "trainer.optimizer") -> float:
     return norm
 
 
-def save(engine: Any, folder: Path) -> list[Path]:
-    """Write weights, moments and the schedule's position; returns the tensor files that this rank wrote. Collective."""
-    writer, written = engine.checkpoint_engine, []
-    write = writer.save
+def save(engine: Any, folder: Path, rank: int) -> list[Path]:
+    """Write what this rank holds of weights and moments, and on rank 0 the schedule's position; returns its files."""
+    own = write_pieces(folder / f"rank-{rank:05d}.safetensors", engine_pieces(engine, rank))
+    if rank == 0:
+        (folder / SCALARS).write_text(json.dumps(scalars(engine)))
+        own.append(folder / SCALARS)
+    return own
 
-    def noted(state: Any, path: str) -> None:  # its names and who writes which are DeepSpeed's to know
-        write(state, path)
-        written.append(Path(path))
 
-    writer.save = lambda state_dict, path: noted(state_dict, path)
+def load(engine: Any, folder: Path, config: OptimizerConfig, rank: int) -> None:
+    """Continue from `save`, by whatever ranks and stage it was written, with the optimizer's settings from `config`.
+    Raises `CheckpointError`. Collective."""
+    index = PieceIndex(folder)
     try:
-        engine.save_checkpoint(str(folder), tag=TAG)
-    finally:
-        del writer.save
-    return written
-
-
-def load(engine: Any, folder: Path, config: OptimizerConfig) -> None:
-    """Continue from `save`, with the optimizer's settings from `config`. Raises `CheckpointError`. Collective."""
-    with as_data(folder):
-        path, _ = engine.load_checkpoint(str(folder), tag=TAG)
-    if path is None:
-        raise CheckpointError(f"{folder}: DeepSpeed finds no state to go on from; use another checkpoint")
+        saved = json.loads((folder / SCALARS).read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / SCALARS} cannot be read ({error}); use another checkpoint") from None
+    prepare_states(engine, index, rank)
+    weights = dict(engine.module.named_parameters())
+    release(weights.values())
+    with torch.no_grad():
+        for piece in engine_pieces(engine, rank):
+            index.fill(piece)
+        for name, weight in weights.items():
+            if weight.requires_grad:  # in the model's precision, as the optimizer writes it after a step
+                index.fill(weight_piece(name, weight, MASTER, local_part(weight), rank))
+    put_scalars(engine, saved)
     put_settings(engine, config)
+    torch.distributed.barrier()
 
 
 def put_settings(engine: Any, config: OptimizerConfig) -> None:
@@ -221,12 +238,6 @@ def put_settings(engine: Any, config: OptimizerConfig) -> None:
         group["betas"], group["eps"], group["weight_decay"] = config.betas, config.eps, config.weight_decay
     if engine.zero_optimization():
         engine.optimizer.clip_grad = config.max_grad_norm
-
-
-def adamw(engine: Any) -> torch.optim.Optimizer:
-    """The AdamW optimizer inside DeepSpeed's wrappers."""
-    inner: torch.optim.Optimizer = engine.optimizer.optimizer if engine.zero_optimization() else engine.optimizer
-    return inner
 
 
 @contextmanager
