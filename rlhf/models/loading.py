@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from rlhf.config import load_piece
 from rlhf.errors import ModelError
+from rlhf.models.streamed import Sharding
 from rlhf.models.whole import load_whole
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -51,13 +53,15 @@ def load_policy(
     gradient_checkpointing: bool = False,
     trust_remote_code: bool = False,
     loader: str | None = None,
+    sharding: Sharding | None = None,
 ) -> PreTrainedModel:
     """A causal LM ready for training: without dropout, so that its log-probs are those of the policy that sampled.
 
-    `loader` is the user's own `module:function`, called instead of `from_pretrained` with the same arguments.
+    `loader` is the user's own `module:function`, called instead of `from_pretrained` with the same arguments: it loads
+    the whole model. Otherwise a `sharding` loads it in shards.
     """
     config = load_config(path, trust_remote_code=trust_remote_code)
-    load = load_piece(loader, "model.loader") if loader else load_whole
+    load = load_piece(loader, "model.loader") if loader else partial(load_whole, sharding=sharding)
     try:
         model: PreTrainedModel = load(
             path,

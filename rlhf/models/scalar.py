@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
@@ -21,6 +22,7 @@ from rlhf.models.loading import (
     without_dropout,
 )
 from rlhf.models.policy import RowForward, WholeRows
+from rlhf.models.streamed import Sharding, local_part, pretrained
 from rlhf.models.whole import check_none_missing, quiet
 
 CLASSIFIER = "ForSequenceClassification"
@@ -57,12 +59,14 @@ def load_scalar(
     trust_remote_code: bool = False,
     fresh_head: bool = False,
     setting: str = "model.path",
+    sharding: Sharding | None = None,
 ) -> PreTrainedModel:
     """A sequence-classification model with one label, ready for training and without dropout.
 
     With `fresh_head` any language model's folder can be used: its head is left out, and the new head is exactly zero,
     so every value starts at 0 for any seed. Otherwise the folder's own head is used, and `ModelError` says what the
-    folder holds if it is not such a model. `setting` is the recipe key that named it.
+    folder holds if it is not such a model. `setting` is the recipe key that named it. With a
+    `sharding` it is loaded in shards.
     """
     config = load_config(path, trust_remote_code=trust_remote_code, setting=setting)
     if fresh_head:
@@ -71,22 +75,23 @@ def load_scalar(
         _check_is_scalar(path, config, setting)
     with quiet():
         try:
-            model: PreTrainedModel
-            model, found = AutoModelForSequenceClassification.from_pretrained(
+            model, found = pretrained(
+                AutoModelForSequenceClassification,
                 path,
+                sharding,
                 config=without_dropout(config),
                 dtype=DTYPES[dtype],
                 attn_implementation=attention_named(attention),
                 trust_remote_code=trust_remote_code,
                 ignore_mismatched_sizes=fresh_head,  # also leaves out a head of several labels
-                output_loading_info=True,
             )
         except (OSError, ValueError, ImportError, RuntimeError) as error:
             raise ModelError(f"{setting}={path}: {first_line(error)}") from None
     head = _head(path, model, setting)
     check_none_missing(path, set(found["missing_keys"]) - ({f"{HEAD}.weight"} if fresh_head else set()), setting)
     if fresh_head:
-        nn.init.zeros_(head.weight)
+        with torch.no_grad():
+            local_part(head.weight).zero_()
         tokenizer = bare_tokenizer(path, trust_remote_code=trust_remote_code, setting=setting)
         model.config.get_text_config().pad_token_id = padding_id(tokenizer)
     ready_to_train(model, gradient_checkpointing=gradient_checkpointing)

@@ -10,17 +10,14 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 from rlhf.errors import ModelError
+from rlhf.models.streamed import Sharding, pretrained
 
 
-def load_whole(path: str, **settings: Any) -> PreTrainedModel:
-    """A causal LM, loaded with the `settings` of `from_pretrained`. Raises `ModelError` naming a weight that the folder
-    lacks, or has in another shape than its `config.json` says."""
+def load_whole(path: str, *, sharding: Sharding | None = None, **settings: Any) -> PreTrainedModel:
+    """A causal LM, loaded with the `settings` of `from_pretrained`, whole or in the shards of a `sharding`. Raises
+    `ModelError` naming a weight that the folder lacks, or has in another shape than its `config.json` says."""
     with quiet():
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, output_loading_info=True, ignore_mismatched_sizes=True, **settings
-        )
-    model: PreTrainedModel
-    model, found = loaded
+        model, found = pretrained(AutoModelForCausalLM, path, sharding, ignore_mismatched_sizes=True, **settings)
     for name, there, needed in sorted(found["mismatched_keys"])[:1]:
         raise ModelError(
             f"model.path={path}: its weights do not fit its config.json: {name} is {by(there)}, and {by(needed)} by "

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.errors import ConfigError, EngineBroken, ModelError, TransferError, WeightSyncError
@@ -22,13 +23,13 @@ from rlhf.models.policy import PolicyModel, hidden_states, logits_of
 from rlhf.models.probe import check_packed_forward
 from rlhf.models.scalar import HEAD, ScalarHead, load_scalar
 from rlhf.rollout.vllm.environment import engine_environment
-from rlhf.trainer.rank import weights
 from rlhf.trainer.weight_sync.canary import canary, tolerance_for
 from rlhf.trainer.weight_sync.publish import Publisher
 from tests.architectures.cells import Cell
 from tests.architectures.families import SHAPE, Family, save
 from tests.architectures.learner import FamilyLearner
 from tests.integration.torch_learner import BUCKET_BYTES, ThreadedEngine
+from tests.whole import whole_state
 
 LENGTHS = (60, 52, 31)
 SHARED = 20
@@ -177,7 +178,8 @@ def exported(family: Family, folder: Path) -> float:
     """The largest difference of logits after an export as a checkpoint writes it, and a reload."""
     policy = learner_of(family, folder).policy
     out = folder.with_name("exported")
-    policy.model.save_pretrained(out, state_dict=weights.whole_state(policy, BUCKET_BYTES, keep=True))
+    policy.model.save_pretrained(out, state_dict={})
+    save_file(whole_state(policy, BUCKET_BYTES), out / "model.safetensors", metadata={"format": "pt"})
     first, *_ = sequences()
     with torch.no_grad():
         before, after = (plain_model(one)(input_ids=first[None], use_cache=False).logits for one in (folder, out))

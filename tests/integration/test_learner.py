@@ -21,7 +21,7 @@ from rlhf.trainer.batching.batch import build_minibatches
 from rlhf.trainer.batching.forward_outputs import ForwardRequest, gather_forward_outputs
 from rlhf.trainer.config import DeepSpeedConfig, KLConfig, OptimizerConfig, TrainerConfig, WeightSyncConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.rank import weights, zero
+from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.trainer.sft import fine_tune
@@ -33,6 +33,7 @@ from rlhf.types import Message
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.pace import scaled
 from tests.trainer.made import made_batch, made_groups, made_segment
+from tests.whole import whole_state
 
 pytestmark = pytest.mark.engine
 
@@ -70,7 +71,7 @@ def look(workers: list[ProcessWorker], what: Any, *per_rank: Any) -> Any:
 
 
 def whole_weights(rank: Rank) -> dict[str, torch.Tensor]:
-    return weights.whole_state(rank.policy, 1 << 20, keep=True)
+    return whole_state(rank.policy)
 
 
 def gradient_of(rank: Rank, minibatches: Any) -> np.ndarray:

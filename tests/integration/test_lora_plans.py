@@ -33,6 +33,7 @@ from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.integration.torch_learner import LINEAR, ThreadedEngine
 from tests.pace import scaled
 from tests.trainer.made import made_groups
+from tests.whole import whole_state
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -135,7 +136,7 @@ async def test_engine_and_folder_compute_what_the_learner_does_after_every_publi
 
 def held(rank: Rank) -> dict[str, torch.Tensor]:
     """Base and adapters, whole, unmerged."""
-    return weights.whole_adapter(rank.policy, 1 << 20, keep=True) | weights.whole_state(rank.policy, 1 << 20, keep=True)
+    return weights.whole_adapter(rank.policy, 1 << 20, keep=True) | whole_state(rank.policy)
 
 
 def look(workers: list[ProcessWorker], what: object) -> dict[str, torch.Tensor]:

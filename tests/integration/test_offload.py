@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from rlhf.trainer.config import CriticConfig, TrainerConfig
-from rlhf.trainer.rank import weights
 from rlhf.trainer.rank.policy_rank import Rank
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.integration.test_learner import (
@@ -23,6 +22,7 @@ from tests.integration.test_learner import (
     trainer,
     whole_weights,
 )
+from tests.whole import whole_state
 
 pytestmark = pytest.mark.engine
 
@@ -80,7 +80,7 @@ def test_offloaded_state_is_trained_published_and_saved_like_any_other(
 def both_weights(rank: Rank) -> list[torch.Tensor]:
     """All weights of the policy, and all of the critic."""
     modules = (rank.policy, rank.critic.module)
-    return [torch.cat([w.flatten() for w in weights.whole_state(one, 1 << 20, keep=True).values()]) for one in modules]
+    return [torch.cat([w.flatten() for w in whole_state(one).values()]) for one in modules]
 
 
 def test_a_critic_keeps_its_state_where_the_policy_does(single: list[ProcessWorker], folder: str) -> None:

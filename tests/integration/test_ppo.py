@@ -18,13 +18,13 @@ from rlhf.models.scalar import load_scalar
 from rlhf.runs.durable import sizes
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
-from rlhf.trainer.rank import weights
 from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.types import Group, Scored
 from tests.integration.learner_ranks import ProcessWorker, rank_processes
 from tests.pace import scaled
 from tests.trainer.made import made_groups, with_one_prompt
+from tests.whole import whole_state
 
 pytestmark = pytest.mark.engine
 
@@ -57,7 +57,7 @@ def groups_worth_explaining() -> list[Group]:
 
 
 def whole(rank: Rank) -> np.ndarray:
-    state = weights.whole_state(rank.policy, 1 << 20, keep=True)
+    state = whole_state(rank.policy)
     return np.concatenate([tensor.flatten().numpy() for tensor in state.values()])
 
 

@@ -17,6 +17,7 @@ from rlhf.models.policy import PolicyModel
 from rlhf.models.tiny import save_tiny
 from rlhf.trainer.rank import weights
 from tests.architectures.families import FAMILIES, save
+from tests.whole import whole_state
 
 LORA = LoraConfig(rank=4, alpha=6)
 MODELS = [("qwen2", True), ("llama", False), ("qwen3", True)]
@@ -66,7 +67,7 @@ def test_a_start_does_not_depend_on_draws_before_it_and_leaves_no_trace_in_them(
 
 def test_the_merged_folder_has_the_same_logits(folder: str, tmp_path: Path) -> None:
     policy = adapted(folder)
-    policy.model.save_pretrained(tmp_path / "merged", state_dict=weights.whole_state(policy, 1 << 14, keep=True))
+    policy.model.save_pretrained(tmp_path / "merged", state_dict=whole_state(policy, 1 << 14))
     reloaded = logits(load_policy(str(tmp_path / "merged")))
     torch.testing.assert_close(reloaded, logits(policy.model), rtol=0, atol=1e-6)
     assert (reloaded - logits(load_policy(folder))).abs().max() > 0.1

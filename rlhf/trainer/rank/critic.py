@@ -17,6 +17,7 @@ from rlhf.trainer.losses import Metrics, value_loss
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.sequence_parallel import as_scalar_head
+from rlhf.trainer.rank.sharding import layer_by_layer
 from rlhf.trainer.settings import LearnerSettings
 
 
@@ -27,7 +28,7 @@ class Critic:
         self.config, self.world_size = config, world_size
         self.sequence_parallel = settings.trainer.deepspeed.sequence_parallel
         self.device = torch.device(settings.device)
-        self.module = as_scalar_head(_load(config, settings), settings)
+        self.module = as_scalar_head(_load(config, settings, world_size), settings)
         steps = settings.trainer.optimizer_steps
         self.engine = zero.build_engine(self.module, config.optimizer, settings, world_size, total_steps=steps)
 
@@ -72,7 +73,7 @@ class Critic:
         return torch.tensor(array, device=self.device)
 
 
-def _load(config: CriticConfig, settings: LearnerSettings) -> Any:
+def _load(config: CriticConfig, settings: LearnerSettings, world_size: int) -> Any:
     if config.path is not None:
         check_same_vocabulary(
             settings.model_path,
@@ -89,6 +90,8 @@ def _load(config: CriticConfig, settings: LearnerSettings) -> Any:
         trust_remote_code=settings.model.trust_remote_code,
         fresh_head=config.path is None,
         setting="trainer.critic.path",
+        sharding=zero.sharding(settings, world_size),
     )
-    check_packed_forward(model, path, device=settings.device, setting="trainer.critic.path")
+    with layer_by_layer(model):
+        check_packed_forward(model, path, device=settings.device, setting="trainer.critic.path")
     return model

@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rlhf.errors import CheckpointError
 from rlhf.models.lora import HasModel
-from rlhf.trainer.rank.weights import held_weights, local_part, partitioned
+from rlhf.models.streamed import local_part
+from rlhf.trainer.rank.pieces import Piece, PieceIndex, weight_piece, write_pieces
+from rlhf.trainer.rank.weights import held_weights, release
 
 
 class Average:
@@ -25,8 +26,7 @@ class Average:
     def __init__(self, policy: HasModel, decay: float, rank: int) -> None:
         self._decay = decay
         self._weights = {name: weight for name, weight in held_weights(policy) if weight.requires_grad}
-        sharded = any(partitioned(weight) for weight in self._weights.values())
-        self._writes, self._file = sharded or rank == 0, f"rank-{rank if sharded else 0}.safetensors"
+        self._rank = rank
         self._averages = {name: local_part(weight).detach().float().clone() for name, weight in self._weights.items()}
 
     def update(self) -> None:
@@ -46,25 +46,26 @@ class Average:
 
     def save(self, folder: Path) -> list[Path]:
         """Write this rank's part: its shards, or on rank 0 the whole. Returns the file, if there is one."""
-        if not self._writes:
-            return []
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(self._averages, folder / self._file)
-        return [folder / self._file]
+        return write_pieces(folder / f"rank-{self._rank:05d}.safetensors", self._pieces())
 
     def load(self, folder: Path) -> None:
-        """Continue exactly from `save`. Raises `CheckpointError` for a checkpoint without these averages."""
-        path = folder / self._file
-        if not path.is_file():
+        """Continue exactly from `save`, by whatever ranks it was written. Raises `CheckpointError` for a checkpoint
+        without these averages."""
+        if not any(folder.glob("*.safetensors")):
             raise CheckpointError(
-                f"{path} is missing: that run kept no average of its weights; set trainer.ema_decay=null"
+                f"{folder} is missing: that run kept no average of its weights; set trainer.ema_decay=null"
             )
-        saved = load_file(path)
-        for name, average in self._averages.items():
-            average.copy_(saved[name])
+        index = PieceIndex(folder)
+        for piece in self._pieces():
+            index.fill(piece)
+
+    def _pieces(self) -> Iterator[Piece]:
+        for name, weight in self._weights.items():
+            yield weight_piece(name, weight, "average", self._averages[name], self._rank)
 
 
 def _set(weights: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
+    release(weights.values())
     with torch.no_grad():
         for name, weight in weights.items():
             local_part(weight).copy_(values[name])

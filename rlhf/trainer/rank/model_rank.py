@@ -22,8 +22,8 @@ from rlhf.runs.durable import files_below, synced
 from rlhf.trainer.answers import Disagreement
 from rlhf.trainer.rank import weights, zero
 from rlhf.trainer.rank.ema import Average
+from rlhf.trainer.rank.export import export_weights
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
-from rlhf.trainer.rank.portable import load_from_other_plan
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.types import PolicyVersion, Written
 
@@ -54,70 +54,69 @@ class ModelRank:
         """Write this rank's part of the state, and on rank 0 ready model folders; returns what it wrote, once on disk.
         Collective."""
         own = self._save_state(path)
-        self.export(path / "huggingface")
-        self._export_adapter(path / "adapter")
+        own += self._export(path / "huggingface")
+        own += self._export_adapter(path / "adapter")
         if self.average:
             own += self.average.save(path / "ema")
             with self.average.in_place():
-                self.export(path / "huggingface_ema")
+                own += self._export(path / "huggingface_ema")
         torch.save(random_state(self.device), path / f"random-{self.rank}.pt")
         own.append(path / f"random-{self.rank}.pt")
         if self.rank == 0:
             (path / "learner.json").write_text(json.dumps({"version": version, "plan": self._plan}))
-            own += [file for file in files_below(path) if file.suffix != ".pt" and file.parent != path / "ema"]
+            own.append(path / "learner.json")
         return synced(path, own)
 
     def _save_state(self, path: Path) -> list[Path]:
         """The ranks' state; the files of tensors that this one wrote."""
-        return zero.save(self.engine, path / "deepspeed")
+        return zero.save(self.engine, path / "state", self.rank)
 
     def load(self, path: Path) -> PolicyVersion:
         try:
             saved = json.loads((path / "learner.json").read_text())
         except FileNotFoundError:
             raise CheckpointError(f"{path} holds no learner's state: it has no learner.json") from None
-        if saved["plan"] == self._plan:
-            self._load_exactly(path)
-        elif self._movable(saved["plan"]):
-            load_from_other_plan(
-                self.module, self.engine, path / "deepspeed" / zero.TAG, self.rank, self.settings.bucket_bytes
-            )
-            zero.put_settings(self.engine, self.settings.trainer.optimizer)
-        else:
+        if _precision(saved["plan"]) != _precision(self._plan):
             raise CheckpointError(f"{path} was written by {saved['plan']}; this run has {self._plan}")
-        return int(saved["version"])
-
-    def _load_exactly(self, path: Path) -> None:
-        zero.load(self.engine, path / "deepspeed", self.settings.trainer.optimizer)
+        self._load_state(path)
         if self.average:
             self.average.load(path / "ema")
-        set_random_state(torch.load(path / f"random-{self.rank}.pt", weights_only=True))
+        if saved["plan"] == self._plan:
+            set_random_state(torch.load(path / f"random-{self.rank}.pt", weights_only=True))
+        return int(saved["version"])
 
-    def _movable(self, plan: str) -> bool:
-        """Whether state of another plan can be had: of other ranks and stages, but not of an average or adapters."""
-        same_precision = plan.partition(" in ")[2] == self._plan.partition(" in ")[2]
-        return same_precision and self.average is None and self.settings.model.lora is None
+    def _load_state(self, path: Path) -> None:
+        zero.load(self.engine, path / "state", self.settings.trainer.optimizer, self.rank)
 
     def export(self, path: Path) -> None:
-        """Export a model folder. Collective: all ranks gather, rank 0 writes weights, configuration, tokenizer and chat
-        template."""
-        state = weights.whole_state(self.module, self.settings.bucket_bytes, keep=self.rank == 0)
-        if self.rank == 0:
-            self.module.model.save_pretrained(path, state_dict=state)
-            tokenizer = bare_tokenizer(
-                self.settings.model_path, trust_remote_code=self.settings.model.trust_remote_code
-            )
-            tokenizer.save_pretrained(path)
-        torch.distributed.barrier()
+        """Export a model folder: weights by all ranks, configuration, tokenizer and chat template by rank 0. The folder
+        is whole on return. Collective."""
+        self._export(path)
 
-    def _export_adapter(self, path: Path) -> None:
+    def _export(self, path: Path) -> list[Path]:
+        """`export`; the files that this rank wrote."""
+        own: list[Path] = []
+        if self.rank == 0:
+            path.mkdir(parents=True, exist_ok=True)
+            self.module.model.save_pretrained(path, state_dict={})  # all but the weights
+            bare_tokenizer(
+                self.settings.model_path, trust_remote_code=self.settings.model.trust_remote_code
+            ).save_pretrained(path)
+            own = files_below(path)
+        torch.distributed.barrier()
+        own += export_weights(self.module, path, self.settings.bucket_bytes)
+        torch.distributed.barrier()
+        return own
+
+    def _export_adapter(self, path: Path) -> list[Path]:
         """Collective like `export`: what LoRA has learnt, as `peft` reads it."""
         lora = self.settings.model.lora
         if lora is None:
-            return
+            return []
         tensors = weights.whole_adapter(self.module, self.settings.bucket_bytes, keep=self.rank == 0)
         if self.rank == 0:
             save_adapter(path, tensors, lora, self.settings.model_path)
+        return files_below(path) if self.rank == 0 else []
 
     def stop(self) -> None:
         """Leave everything that was joined except the process group."""
@@ -156,6 +155,11 @@ class ModelRank:
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.tensor(array, device=self.device)
+
+
+def _precision(plan: str) -> str:
+    """What a plan says of precision and adapters: ranks and stages may differ."""
+    return plan.partition(" in ")[2]
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

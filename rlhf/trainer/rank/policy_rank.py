@@ -42,21 +42,21 @@ from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.mismatch import MismatchGuard
 from rlhf.trainer.rank.model_rank import ModelRank
 from rlhf.trainer.rank.sequence_parallel import as_policy
+from rlhf.trainer.rank.sharding import layer_by_layer
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.transfer.sender import WeightSender, gather_only, sender_for
 from rlhf.transfer.stopwatch import Stopwatch
 from rlhf.transfer.types import Manifest, Rendezvous, Seconds
-from rlhf.types import PolicyVersion, Routing
+from rlhf.types import Routing
 
 
 class Rank(ModelRank):
     """One rank's policy, with its reference and its critic where the recipe needs them."""
 
     def __init__(self, rank: int, world_size: int, settings: LearnerSettings) -> None:
-        self.policy = _load(
-            settings, gradient_checkpointing=settings.model.gradient_checkpointing, lora=settings.model.lora
-        )
-        self.reference = _reference(settings)
+        checkpointing, lora = settings.model.gradient_checkpointing, settings.model.lora
+        self.policy = _load(settings, world_size, gradient_checkpointing=checkpointing, lora=lora)
+        self.reference = _reference(settings, world_size)
         super().__init__(self.policy, rank, world_size, settings)
         self.critic = Critic(settings.trainer.critic, settings, world_size) if settings.trainer.critic else None
         self.objective = _objective(settings)
@@ -157,19 +157,15 @@ class Rank(ModelRank):
             self._held = None
 
     def _save_state(self, path: Path) -> list[Path]:
-        critics = zero.save(self.critic.engine, path / "critic" / "deepspeed") if self.critic else []
-        return critics + super()._save_state(path)
+        own = super()._save_state(path)
+        return own + zero.save(self.critic.engine, path / "critic", self.rank) if self.critic else own
 
-    def load(self, path: Path) -> PolicyVersion:
+    def _load_state(self, path: Path) -> None:
         if self.critic and not (path / "critic").is_dir():
             raise CheckpointError(f"{path} holds no critic; this run has one (trainer.critic)")
-        version = super().load(path)
+        super()._load_state(path)
         if self.critic:
-            zero.load(self.critic.engine, path / "critic" / "deepspeed", self.critic.config.optimizer)
-        return version
-
-    def _movable(self, plan: str) -> bool:
-        return super()._movable(plan) and self.critic is None
+            zero.load(self.critic.engine, path / "critic", self.critic.config.optimizer, self.rank)
 
     def stop(self) -> None:
         if self._sender is not None:
@@ -329,7 +325,7 @@ class Rank(ModelRank):
             return self._scored(self.engine, replace(microbatch, routing=None))
 
     def _scored(self, module: nn.Module, microbatch: MicroBatch) -> Tensor:
-        with zero.forward_only(self.engine):
+        with zero.forward_only(module):
             return self._forward(module, microbatch)[0]
 
     def _forward(self, module: nn.Module, microbatch: MicroBatch) -> tuple[Tensor, Tensor]:
@@ -351,7 +347,9 @@ class Rank(ModelRank):
             self.routing.take(routing)
 
 
-def _load(settings: LearnerSettings, *, gradient_checkpointing: bool, lora: LoraConfig | None = None) -> PolicyModel:
+def _load(
+    settings: LearnerSettings, world_size: int, *, gradient_checkpointing: bool, lora: LoraConfig | None = None
+) -> PolicyModel:
     model = load_policy(
         settings.model_path,
         dtype=settings.model.dtype,
@@ -359,13 +357,15 @@ def _load(settings: LearnerSettings, *, gradient_checkpointing: bool, lora: Lora
         gradient_checkpointing=gradient_checkpointing,
         trust_remote_code=settings.model.trust_remote_code,
         loader=settings.model.loader,
+        sharding=zero.sharding(settings, world_size),
     )
-    check_packed_forward(model, settings.model_path, device=settings.device)
+    with layer_by_layer(model):
+        check_packed_forward(model, settings.model_path, device=settings.device)
     return as_policy(add_lora(model, lora), settings).to(settings.device)
 
 
-def _reference(settings: LearnerSettings) -> PolicyModel | None:
-    """A frozen policy, held whole on every rank, only when the recipe has a use for it. The start of a policy with LoRA
+def _reference(settings: LearnerSettings, world_size: int) -> nn.Module | None:
+    """A frozen policy, sharded like the policy, only when the recipe has a use for it. The start of a policy with LoRA
     needs no copy: it is the policy without its adapter."""
     free = settings.model.lora is not None and settings.trainer.reference_path is None
     if free or not (needs_reference(settings.trainer) or settings.trains == "preference"):
@@ -378,7 +378,8 @@ def _reference(settings: LearnerSettings) -> PolicyModel | None:
             setting="trainer.reference_path",
         )
         settings = replace(settings, model_path=settings.trainer.reference_path)
-    return _load(settings, gradient_checkpointing=False).requires_grad_(False).eval()
+    frozen = _load(settings, world_size, gradient_checkpointing=False).requires_grad_(False).eval()
+    return zero.build_reference(frozen, settings, world_size)
 
 
 def _balance(policy: PolicyModel, settings: LearnerSettings) -> RouterBalance | None:

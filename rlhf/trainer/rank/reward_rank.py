@@ -13,9 +13,11 @@ from rlhf.trainer.batching.batch import MicroBatch, Minibatch
 from rlhf.trainer.losses import Metrics
 from rlhf.trainer.losses.preference import bradley_terry
 from rlhf.trainer.pairs import sides
+from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.pair_rank import PairRank
 from rlhf.trainer.rank.sequence_parallel import as_scalar_head
+from rlhf.trainer.rank.sharding import layer_by_layer
 from rlhf.trainer.settings import LearnerSettings, PairTerms
 
 
@@ -31,8 +33,10 @@ class RewardRank(PairRank):
             gradient_checkpointing=model.gradient_checkpointing,
             trust_remote_code=model.trust_remote_code,
             fresh_head=not is_scalar(settings.model_path, trust_remote_code=model.trust_remote_code),
+            sharding=zero.sharding(settings, world_size),
         )
-        check_packed_forward(loaded, settings.model_path, device=settings.device)
+        with layer_by_layer(loaded):
+            check_packed_forward(loaded, settings.model_path, device=settings.device)
         super().__init__(as_scalar_head(loaded, settings), rank, world_size, settings)
 
     def _pair_losses(self, minibatch: Minibatch, terms: PairTerms, accumulator: MetricAccumulator) -> Iterator[Tensor]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
 from rlhf.models.saved_names import as_saved
+from rlhf.models.streamed import local_part, partitioned
 from rlhf.trainer.rank.accelerator import deepspeed_module
 from rlhf.transfer import perturbation
 from rlhf.transfer.types import Manifest, TensorSpec
@@ -73,16 +74,7 @@ def sources(policy: HasModel, form: Form = "merged") -> list[Source]:
 
 def publish_manifest(policy: HasModel, form: Form = "merged") -> Manifest:
     """The manifest of a weight sync, in order, by the names of the model's folder. Needs no communication."""
-    shapes = (
-        (source.name, torch.empty(_shape(source.weight), dtype=source.weight.dtype, device="meta"))
-        for source in sources(policy, form)
-    )
-    return Manifest(
-        tensors=tuple(
-            TensorSpec(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
-            for name, tensor in _saved(policy, shapes, form)
-        )
-    )
+    return _manifest(policy, sources(policy, form), form)
 
 
 def published_tensors(policy: HasModel, bucket_bytes: int, form: Form = "merged") -> Iterator[tuple[str, Tensor]]:
@@ -90,16 +82,20 @@ def published_tensors(policy: HasModel, bucket_bytes: int, form: Form = "merged"
     return _saved(policy, _walk(sources(policy, form), bucket_bytes), form)
 
 
-def whole_state(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
-    """A copy on the CPU of everything in the model's folder, with adapters merged; ranks without `keep` only take part
-    in gathering."""
-    constants = [Source(name=name, weight=constant) for name, constant in held_constants(policy)]
-    return _copy([*_merged(policy), *constants], bucket_bytes, keep=keep)
+def folder_manifest(policy: HasModel) -> Manifest:
+    """The tensors of `folder_tensors`, in order. Needs no communication."""
+    return _manifest(policy, _folder(policy), "merged")
+
+
+def folder_tensors(policy: HasModel, bucket_bytes: int) -> Iterator[tuple[str, Tensor]]:
+    """Everything in the model's folder, with adapters merged, gathered like `published_tensors`."""
+    return _saved(policy, _walk(_folder(policy), bucket_bytes), "merged")
 
 
 def whole_adapter(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
     """A copy of the adapters on the CPU, with `B` unscaled as in `peft`. Empty without LoRA."""
-    return _copy(_adapters(policy, scaled=False), bucket_bytes, keep=keep)
+    found = _walk(_adapters(policy, scaled=False), bucket_bytes)
+    return {name: tensor.to("cpu", copy=True) for name, tensor in found if keep}
 
 
 def change(
@@ -131,20 +127,10 @@ def snapshot(policy: HasModel) -> list[Tensor]:
 
 def put_back(policy: HasModel, saved: Sequence[Tensor]) -> None:
     """Undo every change since `snapshot`, bit for bit."""
+    release(weight for _, weight in held_weights(policy))
     with torch.no_grad():
         for (_, weight), kept in zip(held_weights(policy), saved, strict=True):
             local_part(weight).copy_(kept)
-
-
-def local_part(weight: Any) -> Tensor:
-    """This rank's part of a weight: its shard under ZeRO-3, else the whole."""
-    part: Tensor = weight.ds_tensor if partitioned(weight) else weight
-    return part
-
-
-def partitioned(weight: Any) -> bool:
-    """Whether ZeRO-3 holds this weight in shards."""
-    return hasattr(weight, "ds_tensor")
 
 
 def gathered(weights: Sequence[Tensor], modify: bool = False) -> AbstractContextManager[Any]:
@@ -157,10 +143,36 @@ def gathered(weights: Sequence[Tensor], modify: bool = False) -> AbstractContext
     return gather
 
 
+def release(weights: Iterable[Any]) -> None:
+    """Free what ZeRO-3 holds gathered of these weights, and its copies within nodes, before shards are written: both
+    would go on as they were."""
+    for weight in weights:
+        if partitioned(weight):
+            if weight.ds_status.name == "AVAILABLE":
+                weight.partition()
+            weight.ds_secondary_tensor = None
+
+
 def _saved(policy: HasModel, named: Iterable[tuple[str, Tensor]], form: Form) -> Iterator[tuple[str, Tensor]]:
     """Tensors of the model as its folder has them; adapters are called by the layers that they are beside."""
     for name, tensor in named:
         yield from as_saved(policy.model, name, tensor).items() if form == "merged" else [(name, tensor)]
+
+
+def _manifest(policy: HasModel, found: Sequence[Source], form: Form) -> Manifest:
+    shapes = (
+        (source.name, torch.empty(_shape(source.weight), dtype=source.weight.dtype, device="meta")) for source in found
+    )
+    return Manifest(
+        tensors=tuple(
+            TensorSpec(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
+            for name, tensor in _saved(policy, shapes, form)
+        )
+    )
+
+
+def _folder(policy: HasModel) -> list[Source]:
+    return [*_merged(policy), *(Source(name=name, weight=constant) for name, constant in held_constants(policy))]
 
 
 def _merged(policy: HasModel) -> list[Source]:
@@ -182,10 +194,6 @@ def _walk(found: Sequence[Source], bucket_bytes: int) -> Iterator[tuple[str, Ten
     for bucket in _buckets(found, bucket_bytes, lambda source: source.parameters):
         with gathered([weight for source in bucket for weight in source.parameters]):
             yield from ((source.name, source.whole()) for source in bucket)
-
-
-def _copy(found: Sequence[Source], bucket_bytes: int, *, keep: bool) -> dict[str, Tensor]:
-    return {name: tensor.to("cpu", copy=True) for name, tensor in _walk(found, bucket_bytes) if keep}
 
 
 def _shape(weight: Any) -> tuple[int, ...]:

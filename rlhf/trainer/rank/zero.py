@@ -7,6 +7,7 @@ at start.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import warnings
@@ -20,17 +21,30 @@ import torch
 from torch import Tensor, nn
 
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
+from rlhf.models.streamed import local_part, partitioned
 from rlhf.trainer.config import OptimizerConfig
 from rlhf.trainer.rank.accelerator import deepspeed_module
+from rlhf.trainer.rank.pieces import (
+    MASTER,
+    PieceIndex,
+    adamw,
+    engine_pieces,
+    prepare_states,
+    put_scalars,
+    scalars,
+    weight_piece,
+    write_pieces,
+)
 from rlhf.trainer.rank.schedule import learning_rate_factor
-from rlhf.trainer.rank.states import as_data
+from rlhf.trainer.rank.sharding import ZeroSharding
+from rlhf.trainer.rank.weights import release
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.transfer.interfaces import LOOPBACK, interface_environment, interface_toward
 from rlhf.transfer.store import SignedStore, open_store
 from rlhf.transfer.types import Meeting
 
-TAG = "state"
-"""DeepSpeed's tag of the only state in a checkpoint's folder."""
+SCALARS = "scalars.json"
+"""The file of the numbers in a folder of state."""
 
 _kept: list[SignedStore] = []
 """The process group's store, kept for the lifetime of the process: torch keeps only its C++ part alive."""
@@ -91,7 +105,7 @@ def build_engine(
                 total_steps=total_steps,
             ),
         ),
-        config=deepspeed_config(settings, config, world_size, sum(p.numel() for p in module.parameters())),
+        config=deepspeed_config(settings, config, world_size, sum(map(elements, module.parameters()))),
         dist_init_required=False,
     )
     return engine
@@ -135,6 +149,28 @@ def _offload(settings: LearnerSettings) -> dict[str, Any]:
     return {name: place for name, kept in chosen.items() if kept == "cpu"}
 
 
+def build_reference(module: nn.Module, settings: LearnerSettings, world_size: int) -> nn.Module:
+    """The module for forward passes alone: where weights are sharded, an engine that gathers them layer by layer."""
+    if settings.trainer.deepspeed.zero_stage != 3:
+        return module
+    config = deepspeed_config(settings, settings.trainer.optimizer, world_size, sum(map(elements, module.parameters())))
+    engine: nn.Module
+    engine, *_ = deepspeed_module().initialize(model=module, config=config, dist_init_required=False)
+    return engine
+
+
+def sharding(settings: LearnerSettings, world_size: int) -> ZeroSharding | None:
+    """How a model is loaded in shards; `None` where every rank holds whole weights."""
+    if settings.trainer.deepspeed.zero_stage != 3:
+        return None
+    return ZeroSharding(deepspeed_config(settings, settings.trainer.optimizer, world_size, 1))
+
+
+def elements(weight: Tensor) -> int:
+    """The number of elements of a whole weight."""
+    return int(weight.ds_numel) if partitioned(weight) else weight.numel()  # type: ignore[attr-defined]
+
+
 def accumulate(engine: Any, losses: Iterator[Tensor], count: int, world_size: int) -> Tensor:
     """Run backward through `count` micro-batch losses, drawn one by one; gradients are summed over ranks after the
     last. Returns this rank's part of the loss."""
@@ -159,30 +195,35 @@ def step(engine: Any, setting: str = "trainer.optimizer") -> float:
     return norm
 
 
-def save(engine: Any, folder: Path) -> list[Path]:
-    """Write weights, moments and the schedule's position; returns the tensor files that this rank wrote. Collective."""
-    writer, written = engine.checkpoint_engine, []
-    write = writer.save
+def save(engine: Any, folder: Path, rank: int) -> list[Path]:
+    """Write what this rank holds of weights and moments, and on rank 0 the schedule's position; returns its files."""
+    own = write_pieces(folder / f"rank-{rank:05d}.safetensors", engine_pieces(engine, rank))
+    if rank == 0:
+        (folder / SCALARS).write_text(json.dumps(scalars(engine)))
+        own.append(folder / SCALARS)
+    return own
 
-    def noted(state: Any, path: str) -> None:  # its names and who writes which are DeepSpeed's to know
-        write(state, path)
-        written.append(Path(path))
 
-    writer.save = lambda state_dict, path: noted(state_dict, path)
+def load(engine: Any, folder: Path, config: OptimizerConfig, rank: int) -> None:
+    """Continue from `save`, by whatever ranks and stage it was written, with the optimizer's settings from `config`.
+    Raises `CheckpointError`. Collective."""
+    index = PieceIndex(folder)
     try:
-        engine.save_checkpoint(str(folder), tag=TAG)
-    finally:
-        del writer.save
-    return written
-
-
-def load(engine: Any, folder: Path, config: OptimizerConfig) -> None:
-    """Continue from `save`, with the optimizer's settings from `config`. Raises `CheckpointError`. Collective."""
-    with as_data(folder):
-        path, _ = engine.load_checkpoint(str(folder), tag=TAG)
-    if path is None:
-        raise CheckpointError(f"{folder}: DeepSpeed finds no state to go on from; use another checkpoint")
+        saved = json.loads((folder / SCALARS).read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / SCALARS} cannot be read ({error}); use another checkpoint") from None
+    prepare_states(engine, index, rank)
+    weights = dict(engine.module.named_parameters())
+    release(weights.values())
+    with torch.no_grad():
+        for piece in engine_pieces(engine, rank):
+            index.fill(piece)
+        for name, weight in weights.items():
+            if weight.requires_grad:  # in the model's precision, as the optimizer writes it after a step
+                index.fill(weight_piece(name, weight, MASTER, local_part(weight), rank))
+    put_scalars(engine, saved)
     put_settings(engine, config)
+    torch.distributed.barrier()
 
 
 def put_settings(engine: Any, config: OptimizerConfig) -> None:
@@ -199,20 +240,14 @@ def put_settings(engine: Any, config: OptimizerConfig) -> None:
         engine.optimizer.clip_grad = config.max_grad_norm
 
 
-def adamw(engine: Any) -> torch.optim.Optimizer:
-    """The AdamW optimizer inside DeepSpeed's wrappers."""
-    inner: torch.optim.Optimizer = engine.optimizer.optimizer if engine.zero_optimization() else engine.optimizer
-    return inner
-
-
 @contextmanager
-def forward_only(engine: Any) -> Iterator[None]:
-    """Forward passes without gradients. ZeRO-3 would keep weights gathered for a backward pass that never comes, and
-    later changes of their shards would have no effect."""
+def forward_only(module: Any) -> Iterator[None]:
+    """Forward passes of an engine, or a plain module, without gradients. ZeRO-3 would keep weights gathered for a
+    backward pass that never comes, and later changes of their shards would have no effect."""
     with torch.no_grad():
         yield
-    if engine.zero_optimization_partition_weights():
-        engine.optimizer.empty_partition_cache()
+    if isinstance(module, deepspeed_module().DeepSpeedEngine) and module.zero_optimization_partition_weights():
+        module.optimizer.empty_partition_cache()
 
 
 def _norm(parameters: Iterator[torch.nn.Parameter]) -> float:

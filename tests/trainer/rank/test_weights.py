@@ -12,6 +12,7 @@ from rlhf.models.loading import load_policy
 from rlhf.models.policy import PolicyModel
 from rlhf.trainer.rank import weights
 from tests.architectures.families import FAMILIES, save
+from tests.whole import whole_state
 
 BY_NAME = {family.name: family for family in FAMILIES}
 BUCKET_BYTES = 1 << 14
@@ -37,7 +38,7 @@ def test_a_publish_sends_the_tensors_of_the_folder_by_its_names(tmp_path: Path, 
 def test_an_export_has_what_training_leaves_as_it_is(tmp_path: Path, name: str) -> None:
     """A constant of an activation, the correction of a router."""
     policy = policy_of(name, tmp_path / "before")
-    state = weights.whole_state(policy, BUCKET_BYTES, keep=True)
+    state = whole_state(policy, BUCKET_BYTES)
     policy.model.save_pretrained(tmp_path / "after", state_dict=state)
     before, after = (load_file(tmp_path / place / "model.safetensors") for place in ("before", "after"))
     assert before.keys() == after.keys()

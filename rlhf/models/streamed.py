@@ -1,0 +1,166 @@
+"""Loads a model tensor by tensor into the shards of several ranks, so that no process ever holds the whole.
+
+The model is built on the meta device. Then transformers' own loader goes through the folder's tensors, converts names,
+shapes and precision as always, and sets one parameter at a time. Only one rank reads files; the moment a parameter is
+set, a `Sharding` hands it out to all ranks and frees it. The others load blanks of the same shapes: memory that is
+never touched, and so never there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.modeling_utils import _get_resolved_checkpoint_files
+
+ONE_BY_ONE = "HF_DEACTIVATE_ASYNC_LOAD"
+"""transformers' switch: tensors are read when they are set, instead of in threads that read ahead without a bound."""
+Described = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+class Sharding(Protocol):
+    """How the ranks share a model. Every method is a collective."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether this rank reads the files."""
+
+    def told(self, message: Any) -> Any:
+        """The reading rank's `message`, on every rank."""
+
+    def take(self, parameter: nn.Parameter) -> None:
+        """Keep this rank's shard of the reading rank's parameter, and free the parameter's own memory."""
+
+    def copied(self, buffer: Tensor) -> None:
+        """Give every rank the reading rank's content of a buffer, in place."""
+
+
+def pretrained(auto: Any, path: str, sharding: Sharding | None, **settings: Any) -> tuple[PreTrainedModel, Any]:
+    """`auto.from_pretrained(path, **settings)` and its report of missing and mismatched weights: whole, or with a
+    `sharding` in shards."""
+    if sharding is None:
+        model, found = auto.from_pretrained(path, output_loading_info=True, **settings)
+        return model, found
+    trust = settings.pop("trust_remote_code", False)
+    with torch.device("meta"):
+        built = auto.from_config(settings["config"], trust_remote_code=trust)
+    with ExitStack() as stack:
+        tensors = _tensors(built, path, sharding, stack)
+        stack.enter_context(_one_by_one())
+        stack.enter_context(_taken(sharding))
+        model, found = type(built).from_pretrained(None, state_dict=tensors, output_loading_info=True, **settings)
+    for buffer in model.buffers():
+        sharding.copied(buffer)
+    model.config._name_or_path = model.name_or_path = path
+    if model.can_generate():
+        model.generation_config = _generation(path, model.generation_config)
+    return model, found
+
+
+def partitioned(weight: Any) -> bool:
+    """Whether ZeRO-3 holds this weight in shards."""
+    return hasattr(weight, "ds_tensor")
+
+
+def local_part(weight: Any) -> Tensor:
+    """This rank's part of a weight: its shard under ZeRO-3, else the whole."""
+    part: Tensor = weight.ds_tensor if partitioned(weight) else weight
+    return part
+
+
+class _Blank:
+    """Stands for a tensor of a file on a rank that does not read it."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self._shape, self._dtype = shape, dtype
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return torch.empty(self._shape, dtype=self._dtype)[index]
+
+
+def _tensors(model: PreTrainedModel, path: str, sharding: Sharding, stack: ExitStack) -> dict[str, Any]:
+    """The folder's tensors by name: to be read on the reading rank, blank on the others. Raises `OSError` on every rank
+    where the reading one cannot open them."""
+    opened: dict[str, Any] = {}
+    described: Described | str = {}
+    if sharding.reads:
+        try:
+            opened = _opened(model, path, stack)
+            described = {name: _described(tensor) for name, tensor in opened.items()}
+        except (OSError, ValueError, SafetensorError) as error:
+            described = str(error)
+    described = sharding.told(described)
+    if isinstance(described, str):
+        raise OSError(described)
+    return opened or {name: _Blank(shape, dtype) for name, (shape, dtype) in described.items()}
+
+
+def _opened(model: PreTrainedModel, path: str, stack: ExitStack) -> dict[str, Any]:
+    """Tensors that are read when they are indexed. Files are read and not mapped, since pages of a mapped file count as
+    this process's memory for as long as it is open."""
+    files, _ = _get_resolved_checkpoint_files(
+        pretrained_model_name_or_path=path,
+        variant=None,
+        gguf_file=None,
+        use_safetensors=None,
+        user_agent=None,
+        is_remote_code=type(model).is_remote_code(),
+        transformers_explicit_filename=vars(model.config).get("transformers_weights"),
+    )
+    tensors: dict[str, Any] = {}
+    for file in files or []:
+        if file.endswith(".safetensors"):
+            content = stack.enter_context(safe_open(file, framework="pt", backend="pread"))
+            tensors |= {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118  # not a mapping
+        else:
+            tensors |= torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+    return tensors
+
+
+def _described(tensor: Any) -> tuple[tuple[int, ...], torch.dtype]:
+    if isinstance(tensor, Tensor):
+        return tuple(tensor.shape), tensor.dtype
+    return tuple(tensor.get_shape()), tensor[..., :0].dtype if tensor.get_shape() else tensor[...].dtype
+
+
+@contextmanager
+def _one_by_one() -> Iterator[None]:
+    before = os.environ.get(ONE_BY_ONE)
+    os.environ[ONE_BY_ONE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ONE_BY_ONE]
+        else:
+            os.environ[ONE_BY_ONE] = before
+
+
+@contextmanager
+def _taken(sharding: Sharding) -> Iterator[None]:
+    """Inside, every parameter that a module is given is shared out at once; those on the meta device are only
+    promised."""
+
+    def take(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:
+            sharding.take(parameter)
+
+    hook = register_module_parameter_registration_hook(take)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _generation(path: str, own: GenerationConfig) -> GenerationConfig:
+    try:
+        return GenerationConfig.from_pretrained(path)
+    except OSError:
+        return own

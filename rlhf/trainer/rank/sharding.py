@@ -1,0 +1,82 @@
+"""Models in the shards of ZeRO-3 from the start: rank 0 reads, every rank keeps its part, nobody holds the whole.
+
+The parts are DeepSpeed's own (`deepspeed.zero.Init`), which its engines take over as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor, nn
+
+from rlhf.trainer.rank.accelerator import deepspeed_module
+from rlhf.trainer.rank.weights import gathered
+
+
+class ZeroSharding:
+    """`rlhf.models.streamed.Sharding` by DeepSpeed, as its `config` says."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        between_nodes = deepspeed_module("utils.groups")._get_zero_param_intra_parallel_group()
+        self._init = deepspeed_module().zero.Init(
+            module=nn.Module(), config_dict_or_path=dict(config), zero_param_parallel_group=between_nodes
+        )
+        self.reads = torch.distributed.get_rank() == 0
+
+    def told(self, message: Any) -> Any:
+        messages = [message]
+        torch.distributed.broadcast_object_list(messages, 0)
+        return messages[0]
+
+    def take(self, parameter: nn.Parameter) -> None:
+        if hasattr(parameter, "ds_id"):  # tied to one that is shared out already
+            return
+        parameter.data = parameter.data.contiguous()
+        loaded = parameter.data.untyped_storage()
+        self._init._convert_to_zero_parameters([parameter])
+        if loaded.resizable():  # its loader may hold on to it until the next one is there
+            loaded.resize_(0)
+
+    def copied(self, buffer: Tensor) -> None:
+        here = buffer.to(self._init.local_device)
+        torch.distributed.broadcast(here, 0)
+        buffer.copy_(here)
+
+
+@contextmanager
+def layer_by_layer(model: nn.Module) -> Iterator[None]:
+    """Inside, `model` can compute without an engine: the weights of a layer are gathered while it runs, and no longer.
+    Without shards nothing changes. Collective."""
+    running: dict[nn.Module, AbstractContextManager[Any]] = {}
+
+    def gather(layer: nn.Module, inputs: Any, own: list[nn.Parameter]) -> None:
+        running[layer] = gathered(own)
+        running[layer].__enter__()
+
+    def release(layer: nn.Module, inputs: Any, output: Any) -> None:
+        running.pop(layer).__exit__(None, None, None)
+
+    with ExitStack() as stack:
+        for layer, own in _layers(model):
+            before = layer.register_forward_pre_hook(lambda layer, inputs, own=own: gather(layer, inputs, own))
+            after = layer.register_forward_hook(release, always_call=True)
+            stack.callback(before.remove)
+            stack.callback(after.remove)
+        yield
+
+
+def _layers(module: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
+    """Modules whose weights are gathered together: each layer of a list of layers with all that it holds, and every
+    other module with its own."""
+    own = list(module.parameters(recurse=False))
+    if own:
+        yield module, own
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield from ((layer, list(layer.parameters())) for layer in child)
+        else:
+            yield from _layers(child)
