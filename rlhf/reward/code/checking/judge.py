@@ -20,6 +20,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from rlhf.reward.code.checking.guard import guard
 from rlhf.reward.code.checking.host import be_host
 from rlhf.reward.code.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode, matched, type_of
 
@@ -39,10 +40,11 @@ def judge_main() -> None:
     verdicts = closed_in()
     tests, setup = [ast.parse(test) for test in asked["tests"]], ast.parse(asked["setup"])
     rewrite = None if asked["trusting"] else TypeOf(own=binds_type([*tests, setup]))
+    codes = [compiled(test, rewrite) for test in tests]  # before nothing may be compiled any more
     names, refusal = prepared(link, asked, tests, setup, rewrite)
     reach = Reach(tests)
-    for index, test in enumerate(tests):
-        complaint = refusal or why_test_fails(test, names, link, reach, rewrite)
+    for index, (test, code) in enumerate(zip(tests, codes, strict=True)):
+        complaint = refusal or why_test_fails(test, code, names, link, reach)
         told = " ".join(f"{index} {'failed' if complaint else 'passed'} {complaint}".split())
         line = told.encode("ascii", "backslashreplace").decode()
         verdicts.write(f"{signature(asked['key'], line)} {line}\n".encode())
@@ -201,6 +203,8 @@ def prepared(
         return names, f"the set-up fails: {in_a_line(error)}"
     for name in set(asked["names"]) - set(real):
         names.pop(name, None)
+    if rewrite is not None:
+        guard(link, [*tests, setup])
     try:
         link.run(asked["code"])
     except BaseException as error:  # noqa: BLE001 - whatever the code raises
@@ -224,16 +228,24 @@ def modules(tests: list[ast.Module]) -> dict[str, Any]:
     return {name: module for name, module in found.items() if name in standard}
 
 
-def why_test_fails(test: ast.Module, names: Names, link: Link, reach: Reach, rewrite: TypeOf | None) -> str:
-    """Why the test fails; empty when it passes. Without `rewrite` it runs in the process of the code. When that has
-    ended, no test passes; a test that never queries the code fails too, since it proves nothing about it."""
+def compiled(test: ast.Module, rewrite: TypeOf | None) -> Any:
+    """The test as code, or what Python has against it; without `rewrite` the text, which the process of the code
+    runs."""
+    try:
+        return compile(rewrite.visit(test), "test.py", "exec", dont_inherit=True) if rewrite else ast.unparse(test)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return error
+
+
+def why_test_fails(test: ast.Module, code: Any, names: Names, link: Link, reach: Reach) -> str:
+    """Why the test fails; empty when it passes. When the process of the code has ended, no test passes; a test that
+    never queries the code fails too, since it proves nothing about it."""
     link.objection, before = "", link.asked
     names.ask_again()
     try:
-        if rewrite is None:
-            link.trust(ast.unparse(test))
-        else:
-            exec(compile(rewrite.visit(test), "test.py", "exec", dont_inherit=True), names)
+        if isinstance(code, Exception):
+            raise code
+        link.trust(code) if isinstance(code, str) else exec(code, names)
         complaint = "" if reach.uses_the_code(test, asked=link.asked > before) else NEVER_ASKED
     except BaseException as error:  # noqa: BLE001 - whatever a test raises is a failure of the code
         reach.uses_the_code(test, asked=link.asked > before)

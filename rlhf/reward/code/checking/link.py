@@ -50,6 +50,7 @@ class Link:
         self._objects: dict[tuple[str, int], ObjectOfTheCode] = {}
         self._kin = {base: _kin_of(base, self) for base in BASES}
         self._calling_back = False
+        KindOfStandIn.link = self
         self.ended = self.objection = ""
         self.asked = self._number = 0
 
@@ -91,6 +92,11 @@ class Link:
         fails."""
         self.objection = self.objection or f"{what}; {advice}"
         raise NeedsTrusting(self.objection)
+
+    def stop(self, what: str) -> NoReturn:
+        """Fail the test, and every test after it, whatever they do about it."""
+        self.ended = self.ended or f"{what}; {NEEDS_TRUST}"
+        raise NeedsTrusting(self.ended)
 
     def _asked(self, request: dict[str, Any], met: Met) -> dict[str, Any]:
         if self._calling_back:
@@ -262,15 +268,30 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "changes": ("setattr", "delattr", "setitem", "delitem"),
     "computes with": tuple(f"{form}{name}" for name in ARITHMETIC for form in ("", "r", "i")),
     "enters": ("enter", "exit", "aenter", "aexit", "await", "aiter", "anext"),
+    "measures": ("sizeof",),
     "copies": ("copy", "deepcopy", "reduce", "reduce_ex", "getstate"),
 }
 """Without these methods, Python would answer for the proxy instead of the code's object."""
 
 
 ABOUT = ("__name__", "__qualname__", "__doc__")
+OPEN = ("__name__", "__slots__")
+"""What Python reads of the proxies' classes where it prints their name, and this module."""
 
 
-class ObjectOfTheCode:
+class KindOfStandIn(type):
+    """The type of the proxies' classes: what has the class of a proxy at hand (`typing`, an abstract base class) learns
+    from it no more than from the proxy."""
+
+    link: Link
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name not in OPEN:
+            KindOfStandIn.link.refuse(f"a test asks for the {name.strip('_')} of a class of the code's objects")
+        return super().__getattribute__(name)
+
+
+class ObjectOfTheCode(metaclass=KindOfStandIn):
     """A proxy for an object of the code. It gives plain values, or further proxies, for an attribute, an item, its
     length, containment of a value, or iteration. Nothing else is supported: neither equality nor truth value."""
 

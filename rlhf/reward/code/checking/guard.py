@@ -1,0 +1,94 @@
+"""Refuse, in the process of the tests, whatever would run what the code answers: text, bytes, commands.
+
+Python reports such operations to audit hooks (PEP 578), by whatever name or library they are reached, and a hook cannot
+be removed. The code's own text runs in another process.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import dataclasses
+import os
+import sys
+from collections.abc import Iterable
+from importlib.machinery import SourceFileLoader
+from timeit import template  # type: ignore[attr-defined]
+from types import FrameType
+from typing import Any
+
+from rlhf.reward.code.checking.link import Link
+
+RUN = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.startfile", "pty.spawn", "subprocess.Popen")
+"""The events that start a process."""
+MAKE = (
+    *("ctypes.", "code.__new__", "pickle.find_class", "marshal.load", "cpython.", "sys.setprofile", "sys.settrace"),
+    *("sqlite3.enable_load_extension", "sqlite3.load_extension"),
+)
+"""The events, or their beginnings, that make code or call what has a name. Loading a library does so too."""
+EXEC_MODULE = SourceFileLoader.exec_module.__code__
+PROCESS_CLASS = dataclasses._process_class.__code__  # type: ignore[attr-defined]
+TIMED = {
+    "pass",
+    template.format(stmt="_stmt()", setup="pass", init=", _stmt=_stmt"),
+    template.format(stmt="_stmt()", setup="_setup()", init=", _setup=_setup, _stmt=_stmt"),
+}
+"""What `timeit` compiles in order to call functions."""
+
+
+def guard(link: Link, texts: Iterable[ast.Module]) -> None:
+    """From here on, what runs text, bytes or a command ends the conversation with the code: the test that does it and
+    all after it fail. Allowed are constants of `texts` (the tests and the set-up), modules in the folders that modules
+    come from at this moment, and functions of the library that build on names which they have checked."""
+    written = TIMED.union(*map(_constants, texts))
+    folders = tuple(os.path.join(os.path.realpath(path), "") for path in sys.path)
+
+    def hook(event: str, given: tuple[Any, ...]) -> None:
+        if event == "compile":
+            refused = _text(given[0]) not in written and not _builds(sys._getframe(1))
+        elif event == "import":
+            refused = given[1] is not None and not _within(given[1], folders)
+        else:
+            refused = event.startswith(MAKE)
+        if event.startswith(RUN) or (refused and not _loads_a_library(sys._getframe(1), folders)):
+            link.stop(f"the tests run what the code answers ({event})")
+
+    sys.addaudithook(hook)
+
+
+def _constants(module: ast.Module) -> set[str | None]:
+    constants = {node.value for node in ast.walk(module) if isinstance(node, ast.Constant)}
+    texts = {text for constant in constants if (text := _text(constant)) is not None}
+    return {*texts, *(text.lstrip(" \t") for text in texts)}  # as `eval` reads them
+
+
+def _text(source: Any) -> str | None:
+    """The text that is compiled; None for a syntax tree."""
+    if type(source) is bytes:
+        return source.decode(errors="surrogateescape")
+    return source if type(source) is str else None
+
+
+def _builds(frame: FrameType) -> bool:
+    """Whether the library compiles without running the text, or compiles only names that it has checked."""
+    if frame.f_code is ast.parse.__code__ or frame.f_code is collections.namedtuple.__code__:
+        return True
+    if frame.f_globals is not vars(dataclasses):
+        return False
+    of_class: FrameType | None = frame
+    while of_class and of_class.f_code is not PROCESS_CLASS:
+        of_class = of_class.f_back
+    return of_class is not None and all(str.isidentifier(name) for name in of_class.f_locals["fields"])
+
+
+def _loads_a_library(frame: FrameType | None, folders: tuple[str, ...]) -> bool:
+    """Whether the interpreter is loading a module of one of the folders, and the tests only wait for it."""
+    while frame and frame.f_globals.get("__name__") != "tests":
+        if frame.f_code is EXEC_MODULE:
+            return _within(frame.f_locals["module"].__spec__.origin, folders)
+        frame = frame.f_back
+    return False
+
+
+def _within(file: str, folders: tuple[str, ...]) -> bool:
+    return os.path.realpath(file).startswith(folders)
