@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from rlhf.reward.code.names import KNOWN, evaluates
+from rlhf.reward.code.library import not_apart
+from rlhf.reward.code.names import KNOWN
 from rlhf.reward.code.unit_tests import Asserts
 
 INTO_THE_PROCESS = frozenset(("redirect_stdout", "redirect_stderr", "patch", "mock_open", "run_until_complete"))
@@ -27,9 +28,9 @@ def needs_trust(tests: Asserts) -> str:
     objects = {target for node in nodes for target in _made_of(node, of_code)}
     answers, given = _answers(nodes, of_code), _given(nodes, of_code)
     reasons = (_reason(node, of_code, objects) or _aliasing(node, answers, given) for node in nodes)
-    evaluated = next(filter(None, (evaluates(text, tests.entry_point) for text in tests.texts)), "")
+    used = next(filter(None, not_apart(tests.texts, tests.setup, tests.entry_point)), "")
     own = next((node.name for node in nodes if isinstance(node, ast.ClassDef) and of_code), "")
-    return evaluated or next(filter(None, reasons), f"they define the class {own}" if own else "")
+    return used or next(filter(None, reasons), f"they define the class {own}" if own else "")
 
 
 def _bound(nodes: list[ast.AST]) -> Iterator[str]:

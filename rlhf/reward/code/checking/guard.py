@@ -17,7 +17,7 @@ from timeit import template  # type: ignore[attr-defined]
 from types import FrameType
 from typing import Any
 
-from rlhf.reward.code.checking.link import Link
+from rlhf.reward.code.checking.link import STAND_INS, Link
 
 RUN = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.startfile", "pty.spawn", "subprocess.Popen")
 """The events that start a process."""
@@ -26,6 +26,7 @@ MAKE = (
     *("sqlite3.enable_load_extension", "sqlite3.load_extension"),
 )
 """The events, or their beginnings, that make code or call what has a name. Loading a library does so too."""
+FORMATS = "_rlhf_formatting"
 EXEC_MODULE = SourceFileLoader.exec_module.__code__
 PROCESS_CLASS = dataclasses._process_class.__code__  # type: ignore[attr-defined]
 TIMED = {
@@ -36,16 +37,16 @@ TIMED = {
 """What `timeit` compiles in order to call functions."""
 
 
-def guard(link: Link, texts: Iterable[ast.Module]) -> None:
+def guard(link: Link, written: frozenset[str | None]) -> None:
     """From here on, what runs text, bytes or a command ends the conversation with the code: the test that does it and
-    all after it fail. Allowed are constants of `texts` (the tests and the set-up), modules in the folders that modules
-    come from at this moment, and functions of the library that build on names which they have checked."""
-    written = TIMED.union(*map(_constants, texts))
+    all after it fail. Allowed are texts that are `written` in the tests and the set-up, modules in the folders that
+    modules come from at this moment, and functions of the library that build on names which they have checked."""
+    allowed = written | TIMED
     folders = tuple(os.path.join(os.path.realpath(path), "") for path in sys.path)
 
     def hook(event: str, given: tuple[Any, ...]) -> None:
         if event == "compile":
-            refused = _text(given[0]) not in written and not _builds(sys._getframe(1))
+            refused = _text(given[0]) not in allowed and not _builds(sys._getframe(1))
         elif event == "import":
             refused = given[1] is not None and not _within(given[1], folders)
         else:
@@ -56,10 +57,31 @@ def guard(link: Link, texts: Iterable[ast.Module]) -> None:
     sys.addaudithook(hook)
 
 
-def _constants(module: ast.Module) -> set[str | None]:
-    constants = {node.value for node in ast.walk(module) if isinstance(node, ast.Constant)}
-    texts = {text for constant in constants if (text := _text(constant)) is not None}
-    return {*texts, *(text.lstrip(" \t") for text in texts)}  # as `eval` reads them
+def written_in(texts: Iterable[ast.Module]) -> frozenset[str | None]:
+    """The constants of the tests and the set-up that are texts."""
+    constants = {node.value for text in texts for node in ast.walk(text) if isinstance(node, ast.Constant)}
+    found = {text for constant in constants if (text := _text(constant)) is not None}
+    return frozenset(found | {text.lstrip(" \t") for text in found})  # as `eval` reads them
+
+
+def reaching(link: Link, written: frozenset[str | None]) -> dict[str, Any]:
+    """What tests get for Python's functions that reach what is named, under their names, and as `FORMATS` for methods
+    of texts that do. An answer names nothing: the names are `written`, or those of an object of the code."""
+
+    def checked(function: Any) -> Any:
+        def reach(of: Any, name: Any, *value: Any) -> Any:
+            if type(of) not in STAND_INS and name not in written:
+                link.refuse("a test reaches what it does not name itself")
+            return function(of, name, *value)
+
+        return reach
+
+    def formatting(of: Any, name: str) -> Any:
+        if of is str or (issubclass(type(of), str) and (type(of) is not str or of not in written)):
+            link.refuse("a test formats with a text that it does not write itself")
+        return getattr(of, name)
+
+    return {function.__name__: checked(function) for function in (getattr, setattr, delattr)} | {FORMATS: formatting}
 
 
 def _text(source: Any) -> str | None:

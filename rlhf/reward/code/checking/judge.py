@@ -20,7 +20,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from rlhf.reward.code.checking.guard import guard
+from rlhf.reward.code.checking.guard import FORMATS, guard, reaching, written_in
 from rlhf.reward.code.checking.host import be_host
 from rlhf.reward.code.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode, matched, type_of
 
@@ -29,6 +29,7 @@ ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not i
 """Python's error messages for unsupported operations, and for `except` with a class of the code."""
 NEVER_ASKED = "the test never asks the code for anything"
 TYPE, MATCHED = "_rlhf_type_of", "_rlhf_matched"
+FORMAT = ("format", "format_map")
 UNWANTED = {"this", "antigravity"}
 """Modules with side effects when imported."""
 
@@ -94,8 +95,8 @@ class Names(dict[str, Any]):
     """The names available to tests. Names of the code are looked up at each use, so tests see their current values;
     names that the tests bind themselves take precedence."""
 
-    def __init__(self, link: Link, of_code: list[str], real: dict[str, Any]) -> None:
-        super().__init__(real, __name__="tests", __builtins__=builtins, **{TYPE: type_of, MATCHED: matched})
+    def __init__(self, link: Link, of_code: list[str], given: dict[str, Any]) -> None:
+        super().__init__(given, __name__="tests", __builtins__=builtins, **{TYPE: type_of, MATCHED: matched})
         self._link, self._of_code = link, frozenset(of_code)
         self._functions: dict[str, Any] = {}
 
@@ -149,34 +150,53 @@ def _names(test: ast.Module) -> list[ast.Name]:
 
 
 class TypeOf(ast.NodeTransformer):
-    """Replaces `type` in a test, however it is named or passed, and `match`: Python would answer for the proxy. Tests
-    with a variable `type` of their `own` keep it."""
+    """Replaces `type` in a test, wherever it is called or handed on, and what `match` matches: Python would answer for
+    the proxy. Also methods of texts that reach what the text names. Tests with a variable `type` of their `own` keep
+    it."""
 
     def __init__(self, *, own: bool) -> None:
         self._own = own
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        asks = isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass")
-        used = [node.func] if len(node.args) == 1 else []
-        self._rename([*used, *([] if asks else node.args), *([] if asks else (one.value for one in node.keywords))])
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id == "type" and not self._own:
+            node.id = TYPE
         return node
 
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        self.generic_visit(node)
-        self._rename([node.value])
-        return node
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        of_kinds = isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass")
+        makes = isinstance(node.func, ast.Name) and len(node.args) == 3
+        return self._keeping(node, [*(node.args if of_kinds else []), *([node.func] if makes else [])])
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        return self._keeping(node, [node.left, *node.comparators])
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return self._keeping(node, node.bases)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self._keeping(node, [node.value])
+        asks = isinstance(node.ctx, ast.Load)
+        if asks and node.attr == "__class__":
+            return _called(TYPE, node.value)
+        return _called(FORMATS, node.value, ast.Constant(node.attr)) if asks and node.attr in FORMAT else node
 
     def visit_Match(self, node: ast.Match) -> ast.AST:
         self.generic_visit(node)
-        call = ast.Call(func=ast.Name(id=MATCHED, ctx=ast.Load()), args=[node.subject], keywords=[])
-        node.subject = ast.fix_missing_locations(ast.copy_location(call, node.subject))
+        node.subject = _called(MATCHED, node.subject)
         return node
 
-    def _rename(self, nodes: list[ast.expr]) -> None:
-        for node in nodes:
-            if isinstance(node, ast.Name) and node.id == "type" and not self._own:
-                node.id = TYPE
+    def _keeping(self, node: ast.AST, kinds: list[ast.expr]) -> ast.AST:
+        """The node with its parts replaced, but for those that mean the class `type` itself."""
+        kept = [kind for kind in kinds if isinstance(kind, ast.Name) and kind.id == "type"]
+        self.generic_visit(node)
+        for kind in kept:
+            kind.id = "type"
+        return node
+
+
+def _called(name: str, value: ast.expr, *more: ast.expr) -> ast.Call:
+    call = ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=[value, *more], keywords=[])
+    return ast.fix_missing_locations(ast.copy_location(call, value))
 
 
 def binds_type(texts: list[ast.Module]) -> bool:
@@ -191,8 +211,8 @@ def prepared(
 ) -> tuple[Names, str]:
     """The names that tests may use, or why there are none. The set-up runs before the code; tested names always come
     from the code, even where the set-up defines them too."""
-    real = modules([*tests, setup])
-    names = Names(link, asked["names"], real)
+    real, written = modules([*tests, setup]), written_in([*tests, setup])
+    names = Names(link, asked["names"], reaching(link, written) | real)
     sys.modules["solution"] = Solution(names)
     try:
         if rewrite is None:
@@ -204,7 +224,7 @@ def prepared(
     for name in set(asked["names"]) - set(real):
         names.pop(name, None)
     if rewrite is not None:
-        guard(link, [*tests, setup])
+        guard(link, written)
     try:
         link.run(asked["code"])
     except BaseException as error:  # noqa: BLE001 - whatever the code raises

@@ -17,6 +17,7 @@ from rlhf.reward.code.checking.values import (
     Met,
     NoValue,
     apply_changes,
+    array,
     changed_values,
     exception,
     exception_value,
@@ -48,7 +49,7 @@ class Link:
         self._one_at_a_time = threading.RLock()
         self._functions: list[Any] = []
         self._objects: dict[tuple[str, int], ObjectOfTheCode] = {}
-        self._kin = {base: _kin_of(base, self) for base in BASES}
+        self.kin = {base: _kin_of(base, self) for base in BASES}
         self._calling_back = False
         KindOfStandIn.link = self
         self.ended = self.objection = ""
@@ -199,8 +200,11 @@ class Link:
             self._end(str(error))
 
     def _find(self, kind: str, known_by: Any) -> Any:
-        if kind == "kin" and type(known_by) in self._kin:
-            return self._kin[type(known_by)](known_by)
+        if kind == "kin" and type(known_by) in self.kin:
+            return self.kin[type(known_by)](known_by)
+        if kind == "array":
+            value, is_numpys = array(known_by, sys.modules.get("numpy"))
+            return value if is_numpys or type(value) is bool else self.kin[type(value)](value)
         if kind == "own":
             return self._own(known_by)
         if kind not in ("object", "function") or type(known_by) is not int:
@@ -213,10 +217,10 @@ class Link:
     def _keep(self, value: Any) -> Any:
         """How a value of the test that is not plain is sent to the code: the code's own objects as references, built-in
         functions by name, the test's functions as callbacks."""
-        if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
+        if type(value) in STAND_INS:
             return {"object": value._rlhf_number}
         base: Any = type(value).__base__
-        if type(value) is self._kin.get(base):
+        if type(value) is self.kin.get(base):
             return {"kin": pack_value(base(value), self._keep, Met())}
         named = _named(value)
         if not named and type(value) is not FunctionType:
@@ -346,15 +350,18 @@ class FunctionOfTheCode(ObjectOfTheCode):
         return self._rlhf_link.ask("call", (self, *arguments), named)
 
 
+STAND_INS = (ObjectOfTheCode, FunctionOfTheCode)
+
+
 def type_of(value: Any) -> Any:
     """What `type(value)` returns in a test."""
-    if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
-        value._rlhf_link.refuse("a test asks for the type of an object of the code")
+    if type(value) in STAND_INS or type(value) in KindOfStandIn.link.kin.values():
+        KindOfStandIn.link.refuse("a test asks for the type of an object of the code")
     return type(value)
 
 
 def matched(value: Any) -> Any:
     """The attributes that `match` reads."""
-    if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
-        value._rlhf_link.refuse("a test matches an object of the code")
+    if type(value) in STAND_INS:
+        KindOfStandIn.link.refuse("a test matches an object of the code")
     return value
