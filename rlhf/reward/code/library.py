@@ -48,7 +48,7 @@ OBSERVES = frozenset(("assertLogs", "assertNoLogs", "assertWarns", "assertWarnsR
 BY_NAME = ("operator.attrgetter", "operator.methodcaller")
 """Functions that reach what is named. Tests write the names themselves."""
 NOT_LISTED = ("string.Formatter",)
-OF_THE_PROCESS = ("open", "__import__", "breakpoint", "input")
+OF_THE_PROCESS = ("open", "__import__", "breakpoint", "input", "globals", "locals")
 """Python's own functions that are not the same apart from the code."""
 
 

@@ -37,11 +37,11 @@ TIMED = {
 """What `timeit` compiles in order to call functions."""
 
 
-def guard(link: Link, written: frozenset[str | None]) -> None:
+def guard(link: Link, run: frozenset[str | None]) -> None:
     """From here on, what runs text, bytes or a command ends the conversation with the code: the test that does it and
-    all after it fail. Allowed are texts that are `written` in the tests and the set-up, modules in the folders that
+    all after it fail. Allowed are texts that tests `run` themselves, modules in the folders that
     modules come from at this moment, and functions of the library that build on names which they have checked."""
-    allowed = written | TIMED
+    allowed = run | TIMED
     folders = tuple(os.path.join(os.path.realpath(path), "") for path in sys.path)
 
     def hook(event: str, given: tuple[Any, ...]) -> None:
@@ -57,9 +57,24 @@ def guard(link: Link, written: frozenset[str | None]) -> None:
     sys.addaudithook(hook)
 
 
-def written_in(texts: Iterable[ast.Module]) -> frozenset[str | None]:
-    """The constants of the tests and the set-up that are texts."""
-    constants = {node.value for text in texts for node in ast.walk(text) if isinstance(node, ast.Constant)}
+def run_in(texts: Iterable[ast.Module]) -> frozenset[str | None]:
+    """The constants that the tests and the set-up run themselves, and those of annotations. Not all constants: an
+    answer could be one that names what is expected."""
+    found: list[ast.AST | None] = []
+    for node in (node for text in texts for node in ast.walk(text)):
+        match node:
+            case ast.Call(func=ast.Name(id="eval" | "exec" | "compile"), args=[ast.Constant() as constant, *_]):
+                found.append(constant)
+            case ast.arg(annotation=annotation) | ast.AnnAssign(annotation=annotation):
+                found.append(annotation)
+            case ast.FunctionDef(returns=annotation) | ast.AsyncFunctionDef(returns=annotation):
+                found.append(annotation)
+    return texts_in(node for node in found if node)
+
+
+def texts_in(nodes: Iterable[ast.AST]) -> frozenset[str | None]:
+    """The constants of syntax trees that are texts."""
+    constants = {inner.value for node in nodes for inner in ast.walk(node) if isinstance(inner, ast.Constant)}
     found = {text for constant in constants if (text := _text(constant)) is not None}
     return frozenset(found | {text.lstrip(" \t") for text in found})  # as `eval` reads them
 

@@ -20,7 +20,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from rlhf.reward.code.checking.guard import FORMATS, guard, reaching, written_in
+from rlhf.reward.code.checking.guard import FORMATS, guard, reaching, run_in, texts_in
 from rlhf.reward.code.checking.host import be_host
 from rlhf.reward.code.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode, matched, type_of
 
@@ -211,8 +211,9 @@ def prepared(
 ) -> tuple[Names, str]:
     """The names that tests may use, or why there are none. The set-up runs before the code; tested names always come
     from the code, even where the set-up defines them too."""
-    real, written = modules([*tests, setup]), written_in([*tests, setup])
-    names = Names(link, asked["names"], reaching(link, written) | real)
+    texts = [*tests, setup]
+    real, run = modules(texts), run_in(texts)
+    names = Names(link, asked["names"], reaching(link, texts_in(texts)) | real)
     sys.modules["solution"] = Solution(names)
     try:
         if rewrite is None:
@@ -224,7 +225,7 @@ def prepared(
     for name in set(asked["names"]) - set(real):
         names.pop(name, None)
     if rewrite is not None:
-        guard(link, written)
+        guard(link, run)
     try:
         link.run(asked["code"])
     except BaseException as error:  # noqa: BLE001 - whatever the code raises
