@@ -28,7 +28,7 @@ SEQUENCES: dict[str, Any] = {
     "dict_values": lambda values: dict(enumerate(values)).values(),
     "dict_items": lambda items: dict(items).items(),
 }
-ITERATED = (tuple, frozenset, type({}.keys()), type({}.values()), type({}.items()))
+ITERATED: tuple[type, ...] = (tuple, frozenset, type({}.keys()), type({}.values()), type({}.items()))
 DEFAULTS: dict[Any, str] = {
     kind: f"defaultdict of {kind.__name__}" for kind in (int, float, str, list, tuple, set, dict, bool)
 }
@@ -62,7 +62,7 @@ BUILT: dict[str, Callable[..., Any]] = {
     "Decimal": Decimal,
     "date": lambda parts: date(*_numbers(parts)),
     "timedelta": lambda parts: timedelta(*_numbers(parts)),
-    "datetime": lambda parts: datetime(*_numbers(parts)),  # type: ignore[arg-type]
+    "datetime": lambda parts: datetime(*_numbers(parts)),
     "ellipsis": lambda _: Ellipsis,
 }
 """How a value without a JSON type is rebuilt from its encoded form."""
