@@ -50,6 +50,9 @@ RUN_TEXT = {
 RUN_TEXT["an answer that the tests hold names what they expect"] = Hack(
     code="def f(): return 'want'", tests=("want = 24\nassert eval(f()) == want, 'want'",)
 )
+RUN_TEXT["an annotation of the tests that names what they expect"] = Hack(
+    code="def f(): return 'want'", tests=("want = 24\ndef g(x: 'want'): ...\nassert eval(f()) == want",)
+)
 UNPICKLE = {
     f"an answer is unpickled, by {name}": Hack(code=PICKLES, tests=(f"{test}\nassert f()",))
     for name, test in {

@@ -161,7 +161,7 @@ WITH_OBJECTS = {
     "assert same(iter([1])) is not None": "hands an object of type list_iterator to the code",
     "class Node:\n    value = 1\nassert same(Node()).value == 1": "hands an object of type Node to the code",
     "assert apply(lambda x: same(x), [1]) == [1]": "a test hands over calls the code",
-    "def evaluated(text): return eval(text)\nassert apply(evaluated, ['1']) == [1]": "run what the code answers (compile)",
+    "def evaluated(text): return eval(text)\nassert apply(evaluated, ['1']) == [1]": "what the code answers (compile)",
 }
 """Tests that only pass in the code's own process, and what is said of them elsewhere."""
 

@@ -11,11 +11,12 @@ import collections
 import dataclasses
 import os
 import sys
+import typing
 from collections.abc import Iterable
 from importlib.machinery import SourceFileLoader
 from timeit import template  # type: ignore[attr-defined]
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlhf.reward.code.checking.link import STAND_INS, Link
 
@@ -37,16 +38,24 @@ TIMED = {
 """What `timeit` compiles in order to call functions."""
 
 
-def guard(link: Link, run: frozenset[str | None]) -> None:
+class Run(NamedTuple):
+    """The texts that tests run themselves, and those that `typing` may run for them."""
+
+    texts: frozenset[str | None]
+    annotations: frozenset[str | None]
+
+
+def guard(link: Link, run: Run) -> None:
     """From here on, what runs text, bytes or a command ends the conversation with the code: the test that does it and
     all after it fail. Allowed are texts that tests `run` themselves, modules in the folders that
     modules come from at this moment, and functions of the library that build on names which they have checked."""
-    allowed = run | TIMED
     folders = tuple(os.path.join(os.path.realpath(path), "") for path in sys.path)
 
     def hook(event: str, given: tuple[Any, ...]) -> None:
         if event == "compile":
-            refused = _text(given[0]) not in allowed and not _builds(sys._getframe(1))
+            by_typing = sys._getframe(1).f_globals is vars(typing)
+            text, allowed = _text(given[0]), run.annotations if by_typing else run.texts
+            refused = text not in allowed and not _builds(sys._getframe(1))
         elif event == "import":
             refused = given[1] is not None and not _within(given[1], folders)
         else:
@@ -57,19 +66,20 @@ def guard(link: Link, run: frozenset[str | None]) -> None:
     sys.addaudithook(hook)
 
 
-def run_in(texts: Iterable[ast.Module]) -> frozenset[str | None]:
-    """The constants that the tests and the set-up run themselves, and those of annotations. Not all constants: an
+def run_in(texts: Iterable[ast.Module]) -> Run:
+    """The constants that the tests and the set-up run themselves, and those of their annotations. Not all constants: an
     answer could be one that names what is expected."""
-    found: list[ast.AST | None] = []
+    run: list[ast.AST] = []
+    annotations: list[ast.AST | None] = []
     for node in (node for text in texts for node in ast.walk(text)):
         match node:
             case ast.Call(func=ast.Name(id="eval" | "exec" | "compile"), args=[ast.Constant() as constant, *_]):
-                found.append(constant)
+                run.append(constant)
             case ast.arg(annotation=annotation) | ast.AnnAssign(annotation=annotation):
-                found.append(annotation)
+                annotations.append(annotation)
             case ast.FunctionDef(returns=annotation) | ast.AsyncFunctionDef(returns=annotation):
-                found.append(annotation)
-    return texts_in(node for node in found if node)
+                annotations.append(annotation)
+    return Run(texts_in(run) | TIMED, texts_in(annotation for annotation in annotations if annotation))
 
 
 def texts_in(nodes: Iterable[ast.AST]) -> frozenset[str | None]:
