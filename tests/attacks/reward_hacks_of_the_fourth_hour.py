@@ -44,7 +44,6 @@ RUN_TEXT = {
         "a dataclass": "from dataclasses import dataclass\nclass T: pass\nT.__annotations__ = {'x=exec(want)': int}\n"
         "want = f()\ndataclass(T)",
         "code.replace": "import types\ng = lambda: f()\ng.__code__ = g.__code__.replace(co_consts=(f(),))\ng()",
-        "a method of sympy": "import sympy\nsympy.sympify(f())",
     }.items()
 }
 RUN_TEXT["an answer that the tests hold names what they expect"] = Hack(
