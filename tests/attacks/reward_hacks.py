@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.attacks.hack import Hack
+from tests.attacks.reward_hacks_of_the_fourth_hour import HACKS_OF_THE_FOURTH_HOUR
 from tests.attacks.reward_hacks_of_the_hour import HACKS_OF_THE_HOUR
 from tests.attacks.reward_hacks_of_the_second_hour import HACKS_OF_THE_SECOND_HOUR
 from tests.attacks.reward_hacks_of_the_third_hour import HACKS_OF_THE_THIRD_HOUR
@@ -216,4 +217,5 @@ def hacks() -> dict[str, Hack]:
     """All of them, by what they do."""
     values = {f"forges {name}": always(answer) for name, answer in FORGED_VALUES.items()}
     lines = {f"sends {name}": Hack(code=HOST + line) for name, line in FORGED_LINES.items()}
-    return {**values, **lines, **OWN_TESTS, **HACKS_OF_THE_HOUR, **HACKS_OF_THE_SECOND_HOUR, **HACKS_OF_THE_THIRD_HOUR}
+    hours = {**HACKS_OF_THE_HOUR, **HACKS_OF_THE_SECOND_HOUR, **HACKS_OF_THE_THIRD_HOUR, **HACKS_OF_THE_FOURTH_HOUR}
+    return {**values, **lines, **OWN_TESTS, **hours}

@@ -177,8 +177,8 @@ EVALUATED = {
         "exec('answer = ' + evil())\nassert answer == 5",
         "assert pickle.loads(pickle.dumps(evil())) == evil()",
         "assert importlib.import_module('ma' + evil()[:0] + 'th') is math",
-        "assert getattr(math, 'pi' + evil()[:0]) == math.pi",
-        "assert ('{0.pi}' + evil()[:0]).format(math) == str(math.pi)",
+        "assert getattr(math, 'p' + 'i' + evil()[:0]) == math.pi",
+        "assert ('{0.' + 'pi}' + evil()[:0]).format(math) == str(math.pi)",
     )
 }
 HACKS_OF_THE_HOUR = {

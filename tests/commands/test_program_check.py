@@ -70,7 +70,10 @@ def test_the_kind_code_is_attacked_with_programs(
         ("class Two(Stack):\n    pass\nassert Two().pop() == 1", "the class Two is one of the code's kind"),
         ("class Node:\n    pass\nassert f(Node()) == 1", "they define the class Node"),
         ("with Lock() as lock:\n    assert lock.held() == 1", "they enter Lock()"),
-        ("assert count_lines(open('x')) == 1", "they open files"),
+        (
+            "assert count_lines(open('x')) == 1",
+            "they use builtins.open, which acts on or observes the process that it runs in",
+        ),
         ("assert eval(expression()) == 5", "they may run what the code answers, by eval"),
         ("a = make()\nb = make()\nassert a is not b", "they ask whether a is not b"),
         ("assert make() is make()", "they ask whether make() is make()"),
@@ -85,7 +88,7 @@ def test_the_kind_code_is_attacked_with_programs(
         (
             "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as said:\n    greet()\n"
             "assert said.getvalue() == 'hello'",
-            "they reach into the code's process with redirect_stdout",
+            "they use contextlib.redirect_stdout, which acts on or observes the process that it runs in",
         ),
     ],
 )

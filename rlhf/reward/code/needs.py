@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from rlhf.reward.code.names import KNOWN, evaluates
+from rlhf.reward.code.library import not_apart
+from rlhf.reward.code.names import KNOWN
 from rlhf.reward.code.unit_tests import Asserts
 
-INTO_THE_PROCESS = frozenset(("redirect_stdout", "redirect_stderr", "patch", "mock_open", "run_until_complete"))
+RUN = ("eval", "exec", "compile")
 CHANGE = frozenset(
     ["append", "extend", "insert", "clear", "sort", "reverse", "update", "setdefault", "discard", "popitem"]
 )
@@ -27,9 +28,9 @@ def needs_trust(tests: Asserts) -> str:
     objects = {target for node in nodes for target in _made_of(node, of_code)}
     answers, given = _answers(nodes, of_code), _given(nodes, of_code)
     reasons = (_reason(node, of_code, objects) or _aliasing(node, answers, given) for node in nodes)
-    evaluated = next(filter(None, (evaluates(text, tests.entry_point) for text in tests.texts)), "")
+    used = next(filter(None, not_apart(tests.texts, tests.setup, tests.entry_point)), "")
     own = next((node.name for node in nodes if isinstance(node, ast.ClassDef) and of_code), "")
-    return evaluated or next(filter(None, reasons), f"they define the class {own}" if own else "")
+    return used or next(filter(None, reasons), f"they define the class {own}" if own else "")
 
 
 def _bound(nodes: list[ast.AST]) -> Iterator[str]:
@@ -120,10 +121,8 @@ def _reason(node: ast.AST, of_code: set[str], objects: set[str]) -> str:
             of, of_code, objects
         ):
             return f"they convert {ast.unparse(of)}"
-        case ast.Call(func=ast.Name(id="open")):
-            return "they open files"
-        case ast.Name(id=name) | ast.Attribute(attr=name) if name in INTO_THE_PROCESS:
-            return f"they reach into the code's process with {name}"
+        case ast.Call(func=ast.Name(id=name), args=[text, *_]) if name in RUN and not isinstance(text, ast.Constant):
+            return f"they may run what the code answers, by {name}"
         case ast.Compare(left=left, comparators=others, ops=ops) if not isinstance(ops[0], ast.In | ast.NotIn):
             compared = [one for one in (left, *others) if _is_object(one, of_code, objects)]
             return f"they compare {ast.unparse(compared[0])}" if compared else ""

@@ -19,7 +19,8 @@ from rlhf.reward.code.block import code_of
 from rlhf.reward.code.checking.judge import signature
 from rlhf.reward.code.checking.link import NEEDS_TRUST
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.names import evaluates, names_of_the_code
+from rlhf.reward.code.library import not_apart
+from rlhf.reward.code.names import names_of_the_code
 from rlhf.reward.code.unit_tests import Asserts, InputOutput, Tests, TestsError, read_tests
 from rlhf.sandbox.client import RemoteSandbox
 from rlhf.sandbox.in_turn import InTurn
@@ -28,7 +29,7 @@ from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner, SandboxBroken, SandboxBusy, TerminationReason
 from rlhf.types import Scored, Unscored
 
-MODULES = ("values", "host", "link", "judge")
+MODULES = ("values", "host", "link", "guard", "judge")
 """Modules of `checking/`, in the order of their imports."""
 LOAD = """import sys, types
 for name, source in {sources!r}.items():
@@ -144,8 +145,7 @@ class CodeScorer:
     async def _asserts(self, code: str, tests: Asserts) -> list[Outcome]:
         """Run asserts. A test passes only by a result line that is signed with this run's key."""
         trusting = self.config.tests == "trusting"
-        of_all = "" if trusting else evaluates(tests.setup, tests.entry_point)
-        refused = [of_all or (not trusting and evaluates(text, tests.entry_point)) for text in tests.texts]
+        refused = [""] * len(tests.texts) if trusting else not_apart(tests.texts, tests.setup, tests.entry_point)
         asked = {
             "key": (key := secrets.token_hex(16)),
             "code": code,

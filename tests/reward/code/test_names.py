@@ -13,7 +13,8 @@ import pytest
 
 from rlhf.reward.code.checking.judge import signature
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.names import evaluates, names_of_the_code
+from rlhf.reward.code.library import not_apart
+from rlhf.reward.code.names import names_of_the_code
 from rlhf.reward.code.scoring import judging_program, make_code_scorer, signed_lines
 from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
 from rlhf.types import Scored
@@ -120,12 +121,38 @@ def test_a_text_that_only_prepares_goes_with_the_next_test() -> None:
         "import json\nassert json.loads(f()) == [1]",
         "import re\nassert re.compile(f()).match('a')",
         "assert getattr(f, 'x', 1) == 1 and '{}'.format(f()) == '1'",
-        "import subprocess\nsubprocess.run(['true'])\nassert f()",
+        "import subprocess, threading as t\nassert f()",
+        "assert trace(f()) == 2 and profile.run(f()) == 1\nprofile = 1",
+        "import time, random\nrandom.seed(time.time())\nassert f()",
+        "from typing import *\nimport os.path\nassert f() == os.path.join('a', 'b')",
         "assert compile(f()) == 1",
     ],
 )
 def test_tests_that_run_nothing_of_the_answer_need_no_trust(test: str) -> None:
-    assert evaluates(test, "compile") == ""
+    assert not_apart((test,), entry_point="compile") == ("",)
+
+
+@pytest.mark.parametrize(
+    ("test", "used"),
+    [
+        ("import time\nassert time.process_time() - f() < 1", "time.process_time"),
+        ("from time import process_time as t\nassert t() - f() < 1", "time.process_time"),
+        ("import time\nclock = time\nassert clock.process_time() - f() < 1", "use time,"),
+        ("import tracemalloc as m\nm.start()\nassert f()", "tracemalloc.start"),
+        ("assert threading.active_count() == f()", "threading.active_count"),
+        ("import os\nassert not os.path.exists(f())", "os.path.exists"),
+        ("from os import *\nassert f() == getcwd()", "import all of os"),
+        ("with unittest.TestCase().assertNoLogs(): f()", "assertNoLogs"),
+        ("from unittest.mock import patch\nwith patch('time.sleep') as s: f()", "unittest.mock.patch"),
+        ("import operator\nassert operator.attrgetter(f())(3)", "operator.attrgetter"),
+        ("import yaml\nassert yaml.unsafe_load(f())", "yaml.unsafe_load"),
+        ("assert open(f()).read()", "builtins.open"),
+        ("import builtins\nassert builtins.eval(f())", "builtins.eval"),
+    ],
+)
+def test_what_is_not_listed_of_a_library_cannot_run_apart_from_the_code(test: str, used: str) -> None:
+    assert used in not_apart((test,))[0]
+    assert used in not_apart(("assert f()",), test)[0], "what the set-up does, every test does"
 
 
 READS_THE_JUDGE = """

@@ -143,6 +143,7 @@ BY_VALUES = [
     "[one.start() for one in work]\n[one.join() for one in work]\nassert len(filled) == 4",
     "try:\n    fail()\n    assert False\nexcept ValueError:\n    pass",
     "assert callable(fail)",
+    "assert Stack([1, 2, 3])[0:2] == [1, 2]",
     "try:\n    leave()\n    assert False\nexcept SystemExit:\n    pass",
 ]
 """Tests that need no trust, and pass with `SOLUTION`."""
@@ -157,10 +158,10 @@ WITH_OBJECTS = {
     "assert Pair(1, 2).x == 1": "a test asks a kind of tuple for 'x'",
     "stack = Stack([1])\ntry:\n    stack + 1\nexcept TypeError:\n    pass": "computes with an object of the code",
     "assert type(Stack()) is type(Stack())": "a test asks for the type of an object",
-    "def evaluated(text): return eval(text)\nassert apply(evaluated, ['1']) == [1]": "by eval",
-    "assert Stack([1, 2, 3])[0:2] == [1, 2]": "hands an object of type slice to the code",
+    "assert same(iter([1])) is not None": "hands an object of type list_iterator to the code",
     "class Node:\n    value = 1\nassert same(Node()).value == 1": "hands an object of type Node to the code",
     "assert apply(lambda x: same(x), [1]) == [1]": "a test hands over calls the code",
+    "def evaluated(text): return eval(text)\nassert apply(evaluated, ['1']) == [1]": "what the code answers (compile)",
 }
 """Tests that only pass in the code's own process, and what is said of them elsewhere."""
 

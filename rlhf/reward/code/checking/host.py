@@ -18,6 +18,7 @@ from rlhf.reward.code.checking.values import (
     MOST_BYTES,
     Met,
     apply_changes,
+    array_parts,
     changed_values,
     exception,
     exception_value,
@@ -110,6 +111,8 @@ class ObjectServer:
     def _keep(self, value: Any) -> Any:
         if (number := self._numbers_of_test.get(id(value))) is not None:
             return {"own": number}
+        if (packed := array_parts(value, self._keep)) is not None:
+            return packed
         if (simple := plain_value(value)) is not value:
             return {"kin": self._pack(simple, Met())}
         if (number := self._numbers.get(id(value))) is None:

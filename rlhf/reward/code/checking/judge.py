@@ -20,6 +20,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from rlhf.reward.code.checking.guard import FORMATS, guard, reaching, run_in, texts_in
 from rlhf.reward.code.checking.host import be_host
 from rlhf.reward.code.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode, matched, type_of
 
@@ -28,6 +29,7 @@ ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not i
 """Python's error messages for unsupported operations, and for `except` with a class of the code."""
 NEVER_ASKED = "the test never asks the code for anything"
 TYPE, MATCHED = "_rlhf_type_of", "_rlhf_matched"
+FORMAT = ("format", "format_map")
 UNWANTED = {"this", "antigravity"}
 """Modules with side effects when imported."""
 
@@ -39,10 +41,11 @@ def judge_main() -> None:
     verdicts = closed_in()
     tests, setup = [ast.parse(test) for test in asked["tests"]], ast.parse(asked["setup"])
     rewrite = None if asked["trusting"] else TypeOf(own=binds_type([*tests, setup]))
+    codes = [compiled(test, rewrite) for test in tests]  # before nothing may be compiled any more
     names, refusal = prepared(link, asked, tests, setup, rewrite)
     reach = Reach(tests)
-    for index, test in enumerate(tests):
-        complaint = refusal or why_test_fails(test, names, link, reach, rewrite)
+    for index, (test, code) in enumerate(zip(tests, codes, strict=True)):
+        complaint = refusal or why_test_fails(test, code, names, link, reach)
         told = " ".join(f"{index} {'failed' if complaint else 'passed'} {complaint}".split())
         line = told.encode("ascii", "backslashreplace").decode()
         verdicts.write(f"{signature(asked['key'], line)} {line}\n".encode())
@@ -92,8 +95,8 @@ class Names(dict[str, Any]):
     """The names available to tests. Names of the code are looked up at each use, so tests see their current values;
     names that the tests bind themselves take precedence."""
 
-    def __init__(self, link: Link, of_code: list[str], real: dict[str, Any]) -> None:
-        super().__init__(real, __name__="tests", __builtins__=builtins, **{TYPE: type_of, MATCHED: matched})
+    def __init__(self, link: Link, of_code: list[str], given: dict[str, Any]) -> None:
+        super().__init__(given, __name__="tests", __builtins__=builtins, **{TYPE: type_of, MATCHED: matched})
         self._link, self._of_code = link, frozenset(of_code)
         self._functions: dict[str, Any] = {}
 
@@ -147,34 +150,53 @@ def _names(test: ast.Module) -> list[ast.Name]:
 
 
 class TypeOf(ast.NodeTransformer):
-    """Replaces `type` in a test, however it is named or passed, and `match`: Python would answer for the proxy. Tests
-    with a variable `type` of their `own` keep it."""
+    """Replaces `type` in a test, wherever it is called or handed on, and what `match` matches: Python would answer for
+    the proxy. Also methods of texts that reach what the text names. Tests with a variable `type` of their `own` keep
+    it."""
 
     def __init__(self, *, own: bool) -> None:
         self._own = own
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        asks = isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass")
-        used = [node.func] if len(node.args) == 1 else []
-        self._rename([*used, *([] if asks else node.args), *([] if asks else (one.value for one in node.keywords))])
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id == "type" and not self._own:
+            node.id = TYPE
         return node
 
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        self.generic_visit(node)
-        self._rename([node.value])
-        return node
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        of_kinds = isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass")
+        makes = isinstance(node.func, ast.Name) and len(node.args) == 3
+        return self._keeping(node, [*(node.args if of_kinds else []), *([node.func] if makes else [])])
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        return self._keeping(node, [node.left, *node.comparators])
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return self._keeping(node, node.bases)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self._keeping(node, [node.value])
+        asks = isinstance(node.ctx, ast.Load)
+        if asks and node.attr == "__class__":
+            return _called(TYPE, node.value)
+        return _called(FORMATS, node.value, ast.Constant(node.attr)) if asks and node.attr in FORMAT else node
 
     def visit_Match(self, node: ast.Match) -> ast.AST:
         self.generic_visit(node)
-        call = ast.Call(func=ast.Name(id=MATCHED, ctx=ast.Load()), args=[node.subject], keywords=[])
-        node.subject = ast.fix_missing_locations(ast.copy_location(call, node.subject))
+        node.subject = _called(MATCHED, node.subject)
         return node
 
-    def _rename(self, nodes: list[ast.expr]) -> None:
-        for node in nodes:
-            if isinstance(node, ast.Name) and node.id == "type" and not self._own:
-                node.id = TYPE
+    def _keeping(self, node: ast.AST, kinds: list[ast.expr]) -> ast.AST:
+        """The node with its parts replaced, but for those that mean the class `type` itself."""
+        kept = [kind for kind in kinds if isinstance(kind, ast.Name) and kind.id == "type"]
+        self.generic_visit(node)
+        for kind in kept:
+            kind.id = "type"
+        return node
+
+
+def _called(name: str, value: ast.expr, *more: ast.expr) -> ast.Call:
+    call = ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=[value, *more], keywords=[])
+    return ast.fix_missing_locations(ast.copy_location(call, value))
 
 
 def binds_type(texts: list[ast.Module]) -> bool:
@@ -189,8 +211,9 @@ def prepared(
 ) -> tuple[Names, str]:
     """The names that tests may use, or why there are none. The set-up runs before the code; tested names always come
     from the code, even where the set-up defines them too."""
-    real = modules([*tests, setup])
-    names = Names(link, asked["names"], real)
+    texts = [*tests, setup]
+    real, run = modules(texts), run_in(texts)
+    names = Names(link, asked["names"], reaching(link, texts_in(texts)) | real)
     sys.modules["solution"] = Solution(names)
     try:
         if rewrite is None:
@@ -201,6 +224,8 @@ def prepared(
         return names, f"the set-up fails: {in_a_line(error)}"
     for name in set(asked["names"]) - set(real):
         names.pop(name, None)
+    if rewrite is not None:
+        guard(link, run)
     try:
         link.run(asked["code"])
     except BaseException as error:  # noqa: BLE001 - whatever the code raises
@@ -224,16 +249,24 @@ def modules(tests: list[ast.Module]) -> dict[str, Any]:
     return {name: module for name, module in found.items() if name in standard}
 
 
-def why_test_fails(test: ast.Module, names: Names, link: Link, reach: Reach, rewrite: TypeOf | None) -> str:
-    """Why the test fails; empty when it passes. Without `rewrite` it runs in the process of the code. When that has
-    ended, no test passes; a test that never queries the code fails too, since it proves nothing about it."""
+def compiled(test: ast.Module, rewrite: TypeOf | None) -> Any:
+    """The test as code, or what Python has against it; without `rewrite` the text, which the process of the code
+    runs."""
+    try:
+        return compile(rewrite.visit(test), "test.py", "exec", dont_inherit=True) if rewrite else ast.unparse(test)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return error
+
+
+def why_test_fails(test: ast.Module, code: Any, names: Names, link: Link, reach: Reach) -> str:
+    """Why the test fails; empty when it passes. When the process of the code has ended, no test passes; a test that
+    never queries the code fails too, since it proves nothing about it."""
     link.objection, before = "", link.asked
     names.ask_again()
     try:
-        if rewrite is None:
-            link.trust(ast.unparse(test))
-        else:
-            exec(compile(rewrite.visit(test), "test.py", "exec", dont_inherit=True), names)
+        if isinstance(code, Exception):
+            raise code
+        link.trust(code) if isinstance(code, str) else exec(code, names)
         complaint = "" if reach.uses_the_code(test, asked=link.asked > before) else NEVER_ASKED
     except BaseException as error:  # noqa: BLE001 - whatever a test raises is a failure of the code
         reach.uses_the_code(test, asked=link.asked > before)

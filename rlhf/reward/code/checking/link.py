@@ -17,6 +17,7 @@ from rlhf.reward.code.checking.values import (
     Met,
     NoValue,
     apply_changes,
+    array,
     changed_values,
     exception,
     exception_value,
@@ -48,8 +49,9 @@ class Link:
         self._one_at_a_time = threading.RLock()
         self._functions: list[Any] = []
         self._objects: dict[tuple[str, int], ObjectOfTheCode] = {}
-        self._kin = {base: _kin_of(base, self) for base in BASES}
+        self.kin = {base: _kin_of(base, self) for base in BASES}
         self._calling_back = False
+        KindOfStandIn.link = self
         self.ended = self.objection = ""
         self.asked = self._number = 0
 
@@ -91,6 +93,11 @@ class Link:
         fails."""
         self.objection = self.objection or f"{what}; {advice}"
         raise NeedsTrusting(self.objection)
+
+    def stop(self, what: str) -> NoReturn:
+        """Fail the test, and every test after it, whatever they do about it."""
+        self.ended = self.ended or f"{what}; {NEEDS_TRUST}"
+        raise NeedsTrusting(self.ended)
 
     def _asked(self, request: dict[str, Any], met: Met) -> dict[str, Any]:
         if self._calling_back:
@@ -193,8 +200,11 @@ class Link:
             self._end(str(error))
 
     def _find(self, kind: str, known_by: Any) -> Any:
-        if kind == "kin" and type(known_by) in self._kin:
-            return self._kin[type(known_by)](known_by)
+        if kind == "kin" and type(known_by) in self.kin:
+            return self.kin[type(known_by)](known_by)
+        if kind == "array":
+            value, is_numpys = array(known_by, sys.modules.get("numpy"))
+            return value if is_numpys or type(value) is bool else self.kin[type(value)](value)
         if kind == "own":
             return self._own(known_by)
         if kind not in ("object", "function") or type(known_by) is not int:
@@ -207,10 +217,10 @@ class Link:
     def _keep(self, value: Any) -> Any:
         """How a value of the test that is not plain is sent to the code: the code's own objects as references, built-in
         functions by name, the test's functions as callbacks."""
-        if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
+        if type(value) in STAND_INS:
             return {"object": value._rlhf_number}
         base: Any = type(value).__base__
-        if type(value) is self._kin.get(base):
+        if type(value) is self.kin.get(base):
             return {"kin": pack_value(base(value), self._keep, Met())}
         named = _named(value)
         if not named and type(value) is not FunctionType:
@@ -262,15 +272,30 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "changes": ("setattr", "delattr", "setitem", "delitem"),
     "computes with": tuple(f"{form}{name}" for name in ARITHMETIC for form in ("", "r", "i")),
     "enters": ("enter", "exit", "aenter", "aexit", "await", "aiter", "anext"),
+    "measures": ("sizeof",),
     "copies": ("copy", "deepcopy", "reduce", "reduce_ex", "getstate"),
 }
 """Without these methods, Python would answer for the proxy instead of the code's object."""
 
 
 ABOUT = ("__name__", "__qualname__", "__doc__")
+OPEN = ("__name__", "__slots__")
+"""What Python reads of the proxies' classes where it prints their name, and this module."""
 
 
-class ObjectOfTheCode:
+class KindOfStandIn(type):
+    """The type of the proxies' classes: what has the class of a proxy at hand (`typing`, an abstract base class) learns
+    from it no more than from the proxy."""
+
+    link: Link
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name not in OPEN:
+            KindOfStandIn.link.refuse(f"a test asks for the {name.strip('_')} of a class of the code's objects")
+        return super().__getattribute__(name)
+
+
+class ObjectOfTheCode(metaclass=KindOfStandIn):
     """A proxy for an object of the code. It gives plain values, or further proxies, for an attribute, an item, its
     length, containment of a value, or iteration. Nothing else is supported: neither equality nor truth value."""
 
@@ -325,15 +350,18 @@ class FunctionOfTheCode(ObjectOfTheCode):
         return self._rlhf_link.ask("call", (self, *arguments), named)
 
 
+STAND_INS = (ObjectOfTheCode, FunctionOfTheCode)
+
+
 def type_of(value: Any) -> Any:
     """What `type(value)` returns in a test."""
-    if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
-        value._rlhf_link.refuse("a test asks for the type of an object of the code")
+    if type(value) in STAND_INS or type(value) in KindOfStandIn.link.kin.values():
+        KindOfStandIn.link.refuse("a test asks for the type of an object of the code")
     return type(value)
 
 
 def matched(value: Any) -> Any:
     """The attributes that `match` reads."""
-    if type(value) in (ObjectOfTheCode, FunctionOfTheCode):
-        value._rlhf_link.refuse("a test matches an object of the code")
+    if type(value) in STAND_INS:
+        KindOfStandIn.link.refuse("a test matches an object of the code")
     return value

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import math
 import operator
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
+from datetime import date, datetime, timedelta
 from decimal import Decimal, DivisionByZero, InvalidOperation
 from fractions import Fraction
 from functools import partial
@@ -19,7 +21,14 @@ MOST_BYTES = 4 << 20
 """Maximum size of an answer."""
 DEEPEST = 100
 SAFE_INTEGER = 1 << 63
-SEQUENCES: dict[str, Any] = {"tuple": tuple, "frozenset": frozenset}
+SEQUENCES: dict[str, Any] = {
+    "tuple": tuple,
+    "frozenset": frozenset,
+    "dict_keys": lambda keys: dict.fromkeys(keys).keys(),
+    "dict_values": lambda values: dict(enumerate(values)).values(),
+    "dict_items": lambda items: dict(items).items(),
+}
+ITERATED: tuple[type, ...] = (tuple, frozenset, type({}.keys()), type({}.values()), type({}.items()))
 DEFAULTS: dict[Any, str] = {
     kind: f"defaultdict of {kind.__name__}" for kind in (int, float, str, list, tuple, set, dict, bool)
 }
@@ -27,16 +36,44 @@ MUTABLE: dict[str, Callable[[], Any]] = {
     **{kind.__name__: kind for kind in (list, dict, set, bytearray, deque, Counter, OrderedDict)},
     **{name: partial(defaultdict, kind) for kind, name in DEFAULTS.items()},
 }
+BOUNDED, LONGEST_NAME = "deque of ", 25
+"""How a `deque` with a `maxlen` is named."""
 NAMES: dict[Any, str] = {kind: name for name, kind in MUTABLE.items() if isinstance(kind, type)}
+PARTS: dict[type, Callable[[Any], Any]] = {
+    bytes: lambda value: value.decode("latin-1"),
+    complex: lambda value: [value.real, value.imag],
+    range: lambda value: [str(end) for end in (value.start, value.stop, value.step)],
+    slice: lambda value: _numbers([value.start, value.stop, value.step], optional=True),
+    Fraction: lambda value: [hex(value.numerator), hex(value.denominator)],
+    Decimal: str,
+    date: lambda value: [value.year, value.month, value.day],
+    timedelta: lambda value: [value.days, value.seconds, value.microseconds],
+    datetime: lambda value: [*value.timetuple()[:6], value.microsecond],
+    type(Ellipsis): str,
+}
+"""How a value without a JSON type is encoded, under the name of its type."""
 BUILT: dict[str, Callable[..., Any]] = {
     "int": lambda text: int(text, 16),
     "bytes": lambda text: text.encode("latin-1"),
-    "Decimal": Decimal,
     "complex": lambda parts: complex(*parts),
     "range": lambda ends: range(*map(int, ends)),
+    "slice": lambda ends: slice(*_numbers(ends, optional=True)),
     "Fraction": lambda parts: Fraction(*(int(part, 16) for part in parts)),
+    "Decimal": Decimal,
+    "date": lambda parts: date(*_numbers(parts)),
+    "timedelta": lambda parts: timedelta(*_numbers(parts)),
+    "datetime": lambda parts: datetime(*_numbers(parts)),
+    "ellipsis": lambda _: Ellipsis,
 }
 """How a value without a JSON type is rebuilt from its encoded form."""
+ARRAY_KINDS = "biufcU"
+ARRAY_TYPES = frozenset(
+    (
+        *("bool", "str", "float16", "float32", "float64", "complex64", "complex128"),
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    )
+)
+MOST_DIMENSIONS = 32
 UNFIT = (StopIteration, StopAsyncIteration)
 """Exceptions that are not sent: they would end the receiver's loops."""
 OF_THE_LIBRARY = (JSONDecodeError, Empty, Full, InvalidOperation, DivisionByZero)
@@ -104,17 +141,18 @@ def pack_value(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0)
             return {"met": number}
         met.add(value)
         return {name: content(value, keep, met, depth + 1)}
-    if kind is tuple or kind is frozenset:
+    if kind in ITERATED:
         return {kind.__name__: [pack_value(inner, keep, met, depth + 1) for inner in value]}
-    if kind is bytes:
-        return {"bytes": value.decode("latin-1")}
-    if kind is complex:
-        return {"complex": [value.real, value.imag]}
-    if kind is range:
-        return {"range": [str(end) for end in (value.start, value.stop, value.step)]}
-    if kind is Fraction:
-        return {"Fraction": [hex(value.numerator), hex(value.denominator)]}
-    return {"Decimal": str(value)} if kind is Decimal else keep(value)
+    if kind in PARTS and not (kind is datetime and (value.tzinfo or value.fold)):
+        return {kind.__name__: PARTS[kind](value)}
+    return keep(value)
+
+
+def _numbers(parts: Any, *, optional: bool = False) -> list[Any]:
+    """The parts, which are whole numbers, or None where they are optional. Raises `NoValue`."""
+    if type(parts) is not list or not all(type(part) is int or (optional and part is None) for part in parts):
+        raise NoValue("a part of a value is no whole number")
+    return parts
 
 
 def named(value: Any) -> str:
@@ -123,7 +161,14 @@ def named(value: Any) -> str:
     if kind is defaultdict:
         factory = value.default_factory
         return DEFAULTS.get(factory, "") if type(factory) is type else ""
-    return "" if kind is deque and value.maxlen is not None else NAMES.get(kind, "")
+    return f"{BOUNDED}{value.maxlen}" if kind is deque and value.maxlen is not None else NAMES.get(kind, "")
+
+
+def _empty(name: str) -> Any:
+    """An empty mutable value of the type of that name; None where there is none."""
+    if name.startswith(BOUNDED) and name[len(BOUNDED) :].isdecimal() and len(name) < LONGEST_NAME:
+        return deque(maxlen=int(name[len(BOUNDED) :]))
+    return MUTABLE[name]() if name in MUTABLE else None
 
 
 def items_of(value: Any) -> tuple[Any, ...]:
@@ -195,8 +240,7 @@ def unpack_value(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: 
     [(name, within)] = packed.items()
     if name == "met":
         return met.numbered(within)
-    if name in MUTABLE:
-        value = MUTABLE[name]()
+    if (value := _empty(name)) is not None:
         met.add(value)
         fill(value, within, find, met, depth + 1)
         return value
@@ -211,15 +255,46 @@ def unpack_value(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: 
 
 
 def plain_value(value: Any) -> Any:
-    """`value` converted to a plain value: the number of an enumeration, a named tuple, a number or array of numpy's.
-    For the code's side."""
+    """`value` converted to a plain value: the number of an enumeration, a named tuple. For the code's side."""
     for kind in BASES:
         if isinstance(value, kind):
             return kind(value)
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        simple = value.tolist()
-        return int(simple) if type(simple) is bool else simple
     return value
+
+
+def array_parts(value: Any, keep: Callable[[Any], Any]) -> dict[str, Any] | None:
+    """A number or an array of numpy's: its type, its shape (None for a number) and its items. None for another value,
+    and where the items are no numbers, truth values or texts."""
+    kind = type(value)
+    if kind.__module__ != "numpy" or getattr(getattr(value, "dtype", None), "kind", "O") not in ARRAY_KINDS:
+        return None
+    is_array = kind.__name__ == "ndarray"
+    name = "str" if value.dtype.kind == "U" else value.dtype.name
+    items = value.ravel().tolist() if is_array else [value.item()]
+    shape = list(value.shape) if is_array else None
+    return {"array": [name, shape, [pack_value(item, keep, Met()) for item in items]]}
+
+
+def array(packed: Any, numpy: Any) -> tuple[Any, bool]:
+    """The number or array that was sent, and whether it is one of numpy's, if that is at hand: else a plain number, or
+    nested lists. Raises `NoValue`."""
+    if type(packed) is not list or len(packed) != 3 or packed[0] not in ARRAY_TYPES or type(packed[2]) is not list:
+        raise NoValue("what arrived is no array")
+    name, shape, items = packed[0], packed[1], [unpack_value(item, _nothing_else, Met()) for item in packed[2]]
+    lengths = _numbers([] if shape is None else shape)
+    if min(lengths, default=0) < 0 or math.prod(lengths) != len(items) or len(lengths) > MOST_DIMENSIONS:
+        raise NoValue("an array has another shape")
+    if not all(type(item) in (bool, int, float, complex, str) for item in items):
+        raise NoValue("an array has other items")
+    if numpy is not None:
+        try:
+            made = numpy.array(items, dtype=name).reshape(lengths)
+        except MemoryError:
+            raise NoValue("an array is too large") from None
+        return made if shape is not None else made[()], True
+    for length in reversed(lengths[1:]):
+        items = [items[start : start + length] for start in range(0, len(items), length)] if length else items
+    return (items if lengths else items[0]), False
 
 
 def exception_value(error: BaseException) -> dict[str, Any]:

@@ -1,0 +1,129 @@
+"""Static analysis: what tests use of Python's library, and whether it is the same apart from the code.
+
+A member of a library is used apart from the code only if it is listed here: it computes, and neither observes nor
+changes the process that it runs in, which the code does not share. What runs text is refused when it runs
+(`checking/guard.py`).
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+PURE = """
+    abc array ast base64 binascii bisect calendar cmath collections colorsys copy csv datetime decimal difflib
+    dataclasses enum errno fnmatch fractions functools graphlib hashlib heapq hmac html inspect ipaddress itertools
+    json keyword math numbers operator platform pprint queue re secrets shlex solution statistics string struct
+    textwrap timeit traceback types typing typing_extensions unicodedata uuid weakref xml zlib zoneinfo
+    concurrent.futures urllib.parse numpy scipy sympy sqlite3 __future__
+"""
+"""Modules all of whose members are used."""
+MEMBERS = {
+    "builtins": "sum min max abs len sorted range map filter zip enumerate list dict set frozenset tuple int float str",
+    "bz2": "compress decompress",
+    "codecs": "encode decode",
+    "contextlib": "ExitStack closing contextmanager nullcontext suppress",
+    "gzip": "compress decompress",
+    "io": "BytesIO StringIO",
+    "lzma": "compress decompress",
+    "os": "linesep sep path.basename path.commonprefix path.dirname path.isabs path.join path.normpath path.split "
+    "path.splitext",
+    "pytest": "approx fail mark param raises skip",
+    "random": "Random betavariate choice choices expovariate gauss getrandbits normalvariate randbytes randint random "
+    "randrange sample seed shuffle triangular uniform",
+    "signal": "ITIMER_REAL SIGALRM alarm setitimer signal",
+    "sys": "byteorder exit float_info hash_info int_info maxsize maxunicode set_int_max_str_digits "
+    "setrecursionlimit version version_info",
+    "threading": "Barrier Condition Event Lock RLock Semaphore Thread Timer",
+    "time": "asctime ctime gmtime localtime mktime monotonic monotonic_ns perf_counter perf_counter_ns sleep strftime "
+    "strptime struct_time time time_ns",
+    "unittest": "IsolatedAsyncioTestCase TestCase expectedFailure main skip",
+}
+"""Members that are used of other modules."""
+LISTED = frozenset((*PURE.split(), *(f"{name}.{member}" for name, them in MEMBERS.items() for member in them.split())))
+OBSERVES = frozenset(("assertLogs", "assertNoLogs", "assertWarns", "assertWarnsRegex"))
+"""Methods of a listed class that observe the process."""
+BY_NAME = ("operator.attrgetter", "operator.methodcaller")
+"""Functions that reach what is named. Tests write the names themselves."""
+NOT_LISTED = ("string.Formatter",)
+OF_THE_PROCESS = ("open", "__import__", "breakpoint", "input", "globals", "locals")
+"""Python's own functions that are not the same apart from the code."""
+
+
+@lru_cache(maxsize=1024)
+def not_apart(texts: Sequence[str], setup: str = "", entry_point: str | None = None) -> tuple[str, ...]:
+    """For each test why it cannot run apart from the code, empty where it can. What the set-up does, every test
+    does."""
+    trees = [ast.parse(text) for text in (*texts, setup)]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    library = _Library(nodes, entry_point)
+    *found, of_all = ["".join([*library.refused(tree)][:1]) for tree in trees]
+    return tuple(of_all or one for one in found)
+
+
+class _Library:
+    """The library as the tests and their set-up name it, together."""
+
+    def __init__(self, nodes: list[ast.AST], entry_point: str | None) -> None:
+        self._own = {name for node in nodes for name in _binds(node)}
+        self._imported = dict(imported_names(nodes))
+        self._modules = sys.stdlib_module_names - self._own - {entry_point}
+
+    def refused(self, tree: ast.Module) -> Iterator[str]:
+        """What in a test cannot run apart from the code."""
+        inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        for node in ast.walk(tree):
+            outer = isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner
+            if outer and (path := self._path(node)) and not _is_listed(path):  # type: ignore[arg-type]
+                yield f"they use {path}, which acts on or observes the process that it runs in"
+            if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and not _is_listed(node.module or ""):
+                yield f"they import all of {node.module}"
+            if isinstance(node, ast.Attribute) and node.attr in OBSERVES:
+                yield f"they use {node.attr}, which observes the process that it runs in"
+            if isinstance(node, ast.Call) and self._reaches(node):
+                yield f"they may reach what the code names, by {ast.unparse(node.func)}"
+
+    def _path(self, node: ast.expr) -> str:
+        """The full name of what a test uses of a library; empty for anything else."""
+        members: list[str] = []
+        while isinstance(node, ast.Attribute):
+            members.insert(0, node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
+            return ""
+        if node.id in OF_THE_PROCESS and node.id not in self._own:
+            return f"builtins.{node.id}"
+        path = self._imported.get(node.id, node.id if members and node.id in self._modules else "")
+        return ".".join([path, *members]) if path else ""
+
+    def _reaches(self, call: ast.Call) -> bool:
+        """Whether a call makes a function that reaches what is named, and the test does not write the name."""
+        makes = isinstance(call.func, ast.Name | ast.Attribute) and self._path(call.func) in BY_NAME
+        return makes and not all(isinstance(name, ast.Constant) for name in call.args)
+
+
+def imported_names(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
+    """The names that imports bind, and what each is."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                yield alias.asname or whole, whole
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _binds(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.arg):
+        yield node.arg
+
+
+def _is_listed(path: str) -> bool:
+    parts = path.split(".")
+    return path not in NOT_LISTED and any(".".join(parts[:end]) in LISTED for end in range(1, len(parts) + 1))
