@@ -243,3 +243,22 @@ def test_the_kernel_of_a_gpu_takes_what_it_is_given(monkeypatch: pytest.MonkeyPa
         assert (out.shape, total.shape) == (query.shape, query.shape[:2])
         gradients = varlen.varlen_backward(out, query, key, value, out, total, cut, 1.0, window)
         assert [x.shape for x in gradients] == [query.shape, key.shape, value.shape]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 3e-3), (torch.float32, 1e-5)])
+def test_on_a_gpu_attention_gives_what_a_dense_mask_gives(
+    layout: str, window: int | None, dtype: torch.dtype, tolerance: float
+) -> None:
+    where = positions(layout, 2)
+    inputs = made(where, dtype)
+    there = [x.detach().cuda().requires_grad_() for x in inputs]
+    assert varlen.flash_takes(there[0]) == (dtype != torch.float32)
+    found, exact = in_blocks(*there, where.cuda(), window), dense(*inputs, where, window)
+    direction = torch.randn(exact.shape)
+    gradients = torch.autograd.grad((found * direction.to(found)).sum(), there)
+    wanted = torch.autograd.grad((exact * direction).sum(), inputs)
+    for one, other in zip((found.detach(), *gradients), (exact.detach(), *wanted), strict=True):
+        assert float((one.cpu().double() - other.double()).norm() / other.double().norm()) <= tolerance
