@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-PARTS = ("packing", "head", "rate")
+PARTS = ("packing", "head", "attention", "rate")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -16,11 +16,16 @@ def main(arguments: Sequence[str]) -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}  # read when torch and DeepSpeed are imported
     import torch
 
-    from benchmarks.learner import head, packing, rate
+    from benchmarks.learner import attention, head, packing, rate
     from benchmarks.learner.figures import missed, result, table
 
     torch.set_num_threads(1)
-    parts = {"packing": packing.figures, "head": head.figures, "rate": rate.figures}
+    parts = {
+        "packing": packing.figures,
+        "head": head.figures,
+        "attention": attention.figures,
+        "rate": rate.figures,
+    }
     figures = [figure for part in options.only for figure in parts[part](options.rounds)]
     print(f"\nProcessor seconds of one thread, the least of {options.rounds} rounds in turns.\n\n{table(figures)}\n")
     print("RESULT", json.dumps(result(figures)), flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from rlhf.config import Config, is_piece
 
@@ -114,16 +114,6 @@ class ModelConfig(Config):
     arguments. The engines load `path` on their own: register a new architecture with vLLM too."""
     cache_dir: str = "~/.cache/rlhf/models"
     """Cache for made models, in folders named by a hash of what determines their weights."""
-
-    @field_validator("attention", mode="before")
-    @classmethod
-    def _packs_rows(cls, attention: Any) -> Any:
-        if str(attention).startswith("flash"):
-            raise ValueError(
-                f"attention is {attention}, which packs no rows; use sdpa: on a GPU that is flash attention with "
-                "variable lengths"
-            )
-        return attention
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelConfig:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, pairwise
 
 import torch
@@ -19,8 +19,6 @@ from torch.nn.attention.varlen import _varlen_attn, _varlen_attn_backward
 
 Parts = Sequence[tuple[int, int]]
 FLASH_TYPES = (torch.float16, torch.bfloat16)
-FLASH_WIDTH = 256
-"""Largest width of a head that flash attention takes; widths are multiples of 8."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,14 +65,29 @@ def runs_without_masks(query: Tensor, value: Tensor) -> bool:
     return query.device.type == "cpu" or flash_takes(query)
 
 
+def flash_takes(query: Tensor) -> bool:
+    """Whether flash attention with variable lengths takes these heads: on GPUs, in 16 bits."""
+    width = query.shape[-1]
+    if not _on_gpu(query) or query.dtype not in FLASH_TYPES or width % 8 != 0:
+        return False
+    return width <= widest_head(_capability(query.device))
+
+
+def widest_head(capability: tuple[int, int]) -> int:
+    """The largest width of a head whose gradients flash attention computes on a GPU of this CUDA capability: none
+    before Ampere; where a multiprocessor has little shared memory (8.6 to 8.9, 12) less than on others."""
+    if capability < (8, 0):
+        return 0
+    return 192 if (8, 6) <= capability <= (8, 9) or capability >= (12, 0) else 256
+
+
 def _on_gpu(query: Tensor) -> bool:
     return query.is_cuda
 
 
-def flash_takes(query: Tensor) -> bool:
-    """Whether flash attention with variable lengths takes these heads: on GPUs, in 16 bits."""
-    width = query.shape[-1]
-    return _on_gpu(query) and query.dtype in FLASH_TYPES and width <= FLASH_WIDTH and width % 8 == 0
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def varlen_forward(

@@ -41,7 +41,10 @@ RENAMED_KEYS: Mapping[str, str] = {
 }
 """New names by old key. Keys of `reward` also apply to its `parts`, and keys of `data.train` and `data.eval` to their
 sets."""
-RENAMED_VALUES: Mapping[str, Mapping[str, str]] = {"environment.isolation": {"own": "self_managed"}}
+RENAMED_VALUES: Mapping[str, Mapping[str, str]] = {
+    "environment.isolation": {"own": "self_managed"},
+    "model.attention": {"flash_attention_2": "sdpa"},
+}
 """New values by key and old value."""
 RENAMED_PIECES: Mapping[str, str] = {
     "rlhf.env.adding:chain_sum": "recipes.tasks.adding:chain_sum",

@@ -218,6 +218,7 @@ def dense_backward(
 def test_a_gpu_is_called_for_all_runs_at_once(layout: str, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the kernel's place taken by dense attention that has its arguments, its results and their shapes."""
     monkeypatch.setattr(varlen, "_on_gpu", lambda query: True)
+    monkeypatch.setattr(varlen, "_capability", lambda device: (9, 0))
     monkeypatch.setattr(varlen, "FLASH_TYPES", (torch.float32,))
     calls: list[int] = []
     monkeypatch.setattr(varlen, "_varlen_attn", lambda *given: (calls.append(1), dense_forward(*given))[1])
@@ -227,6 +228,12 @@ def test_a_gpu_is_called_for_all_runs_at_once(layout: str, window: int | None, m
     close(in_blocks(*inputs, where, window), dense(*inputs, where, window), inputs, 2e-6)
     branching = any(first for first, _ in LAYOUTS[layout])
     assert len(calls) == ((2 if window is None else 0) if branching else 1)
+
+
+def test_flash_attention_is_for_gpus_that_have_it() -> None:
+    """By the names of cards: V100, T4, A100, A10, L40S, H100, B200, RTX 5090."""
+    capabilities = [(7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
+    assert [varlen.widest_head(one) for one in capabilities] == [0, 0, 256, 192, 192, 256, 256, 192]
 
 
 def test_the_kernel_of_a_gpu_takes_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,3 +250,22 @@ def test_the_kernel_of_a_gpu_takes_what_it_is_given(monkeypatch: pytest.MonkeyPa
         assert (out.shape, total.shape) == (query.shape, query.shape[:2])
         gradients = varlen.varlen_backward(out, query, key, value, out, total, cut, 1.0, window)
         assert [x.shape for x in gradients] == [query.shape, key.shape, value.shape]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 3e-3), (torch.float32, 1e-5)])
+def test_on_a_gpu_attention_gives_what_a_dense_mask_gives(
+    layout: str, window: int | None, dtype: torch.dtype, tolerance: float
+) -> None:
+    where = positions(layout, 2)
+    inputs = made(where, dtype)
+    there = [x.detach().cuda().requires_grad_() for x in inputs]
+    assert varlen.flash_takes(there[0]) == (dtype != torch.float32)
+    found, exact = in_blocks(*there, where.cuda(), window), dense(*inputs, where, window)
+    direction = torch.randn(exact.shape)
+    gradients = torch.autograd.grad((found * direction.to(found)).sum(), there)
+    wanted = torch.autograd.grad((exact * direction).sum(), inputs)
+    for one, other in zip((found.detach(), *gradients), (exact.detach(), *wanted), strict=True):
+        assert float((one.cpu().double() - other.double()).norm() / other.double().norm()) <= tolerance

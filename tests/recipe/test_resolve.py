@@ -95,7 +95,6 @@ def test_the_steps_of_preference_ppo_are_recipes(name: str) -> None:
             "data.train.chosen_column and rejected_column are",
         ),
         (("model.lora={rank: 4}",), "model.lora is for policies"),
-        (("model.attention=flash_attention_2",), "which packs no rows; use sdpa"),
     ],
 )
 def test_what_a_reward_model_cannot_be_trained_with_is_refused(overrides: tuple[str, ...], message: str) -> None:
