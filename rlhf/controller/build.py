@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -16,7 +16,7 @@ from rlhf.cluster.config import ClusterConfig
 from rlhf.cluster.described import describe
 from rlhf.cluster.local import LocalCluster
 from rlhf.cluster.ray_cluster import RayCluster
-from rlhf.cluster.resources import Role
+from rlhf.cluster.resources import Role, worker_name
 from rlhf.cluster.worker import Cluster, Worker
 from rlhf.controller.environments import Surroundings, started_surroundings
 from rlhf.data.config import DataConfig
@@ -24,10 +24,10 @@ from rlhf.errors import ConfigError, ModelError, RlhfError
 from rlhf.models.config import LoraConfig, RoutingMode
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import (
-    ENGINE,
     LEARNER,
     REWARD,
     engine_device,
+    engine_sizes,
     learner_device,
     reward_device,
     transfer_backend,
@@ -115,7 +115,7 @@ def routing_of(recipe: Recipe, model: str) -> RoutingMode:
     """How the engines' expert choices are used; `auto` is resolved for this model."""
     if recipe.rollout.routing != "auto":
         return recipe.rollout.routing
-    shared = recipe.rollout.tensor_parallel_size > 1 or recipe.trainer.deepspeed.sequence_parallel > 1
+    shared = max(recipe.rollout.tensor_parallel_sizes) > 1 or recipe.trainer.deepspeed.sequence_parallel > 1
     if shared or engine_device(recipe) != "cpu":
         return "ignore"
     from rlhf.models.routing import is_replayed
@@ -149,7 +149,7 @@ def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
 
 
 def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...], *, publishes: bool) -> EngineSettings:
-    """The settings of an engine for `model`; `publishes` is whether it receives weight syncs."""
+    """The settings of an engine of one GPU for `model`; `publishes` is whether it receives weight syncs."""
     rollout = recipe.rollout
     adapters = adapters_of(recipe, model) if publishes and recipe.model.publishes_adapters else None
     return EngineSettings(
@@ -159,7 +159,6 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
         stop=recipe.sampling.stop,
         max_context_tokens=rollout.max_context_tokens,
         max_sequences=rollout.max_sequences,
-        tensor_parallel_size=rollout.tensor_parallel_size,
         kv_cache_megabytes=rollout.kv_cache_megabytes,
         gpu_memory_utilization=rollout.gpu_memory_utilization,
         weight_transfer=engine_backend(transfer_backend(recipe)) if publishes else None,
@@ -167,17 +166,18 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
         lora_targets=adapters.target_modules if adapters else (),
         trust_remote_code=recipe.model.trust_remote_code,
         routing=publishes and routing_of(recipe, model) != "ignore",
+        repeatable=rollout.repeatable,
         device=engine_device(recipe),
         start_timeout_seconds=rollout.start_timeout_seconds,
         command_timeout_seconds=rollout.weight_sync_timeout_seconds,
+        vllm=rollout.vllm,
     )
 
 
-def make_engine(config: RolloutConfig, worker: Worker) -> RemoteEngine:
+def make_engine(config: RolloutConfig, worker: Worker, tensor_parallel_size: int) -> RemoteEngine:
     return RemoteEngine(
         worker,
-        transfer_ranks=config.tensor_parallel_size,
-        max_sequences=config.max_sequences,
+        transfer_ranks=tensor_parallel_size,
         start_timeout_seconds=config.start_timeout_seconds,
         generate_timeout_seconds=config.generate_timeout_seconds,
         publish_timeout_seconds=config.weight_sync_timeout_seconds,
@@ -303,8 +303,7 @@ async def started_serving(
         if recipe.environment is None and recipe.agent is None:  # their later messages are not known yet
             check_asked(model, renderer, asked)
         settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
-        workers = await cluster.spawn(ENGINE, lambda index: {"name": f"{ENGINE}-{index}", "settings": asdict(settings)})
-        engines = tuple(make_engine(recipe.rollout, worker) for worker in workers)
+        engines = await spawn_engines(recipe, cluster, settings)
         trust = recipe.model.trust_remote_code
         reward = await spawn_reward(recipe.reward, cluster, model, logs, trust_remote_code=trust)
         stack.push_async_callback(reward.close)
@@ -312,6 +311,18 @@ async def started_serving(
         await asyncio.gather(starting, reward.start())
         stack.push_async_callback(stop_engines, engines)
         yield Serving(engines, Router(engines), renderer, reward, starting.result()[0], surroundings)
+
+
+async def spawn_engines(recipe: Recipe, cluster: Cluster, settings: EngineSettings) -> tuple[RemoteEngine, ...]:
+    """The engines of all sizes, not started yet; `settings` are theirs but for the size."""
+
+    async def of_size(role: str, size: int) -> list[RemoteEngine]:
+        sized = asdict(replace(settings, tensor_parallel_size=size))
+        workers = await cluster.spawn(role, lambda index: {"name": worker_name(role, index), "settings": sized})
+        return [make_engine(recipe.rollout, worker, size) for worker in workers]
+
+    spawned = await asyncio.gather(*(of_size(role, size) for role, size in engine_sizes(recipe).items()))
+    return tuple(engine for engines in spawned for engine in engines)
 
 
 async def spawn_reward(

@@ -125,7 +125,8 @@ def plan_of(recipe: Recipe) -> str:
     learner, rollout = recipe.trainer.deepspeed, recipe.rollout
     ranks = f"{learner.ranks} rank(s) of {_share(learner.cpus_per_rank, learner.gpus_per_rank)}"
     engines = f"{rollout.engines} engine(s) of {_share(rollout.cpus_per_engine, rollout.gpus_per_engine)}"
-    parallel = f" x {rollout.tensor_parallel_size}" if rollout.tensor_parallel_size > 1 else ""
+    sizes = rollout.tensor_parallel_sizes
+    parallel = f" x {', '.join(map(str, dict.fromkeys(sizes)))}" if max(sizes) > 1 else ""
     return f"{ranks}, ZeRO stage {learner.zero_stage}, {recipe.model.dtype}; {engines}{parallel}"
 
 

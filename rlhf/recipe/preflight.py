@@ -30,6 +30,7 @@ from rlhf.recipe.kinds import start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of
 from rlhf.rollout.tool_calls import tool_format
+from rlhf.rollout.vllm.given import check_arguments, check_variables
 from rlhf.runs.recorded import episodes_file
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -38,6 +39,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 def preflight(recipe: Recipe) -> Plan | None:
     """Check what `recipe` names on this machine, and return its `placement`. Raises a `UserError` of one line."""
     check_devices(recipe)
+    check_engines(recipe)
     check_pieces(recipe)
     check_loggers(recipe)
     check_model_folder(recipe)
@@ -78,6 +80,19 @@ def check_devices(recipe: Recipe) -> None:
         )
     if recipe.model.dtype == "float16" and learner_device(recipe) == "cpu":
         raise ConfigError("model.dtype is float16, which trains on GPUs only; on a CPU use float32 or bfloat16")
+
+
+def check_engines(recipe: Recipe) -> None:
+    """Check the names of what the recipe passes to vLLM, and that engines on a CPU can do it. Raises `ConfigError`."""
+    if not recipe.plays:
+        return
+    check_arguments(recipe.rollout.vllm, "rollout.vllm")
+    check_variables(recipe.rollout.env_vars, "rollout.env_vars")
+    if recipe.rollout.vllm.get("enable_chunked_prefill") and engine_device(recipe) == "cpu":
+        raise ConfigError(
+            "rollout.vllm.enable_chunked_prefill is true, but vLLM rewinds a request's random generator for a prompt "
+            "in parts, which a CPU's cannot; leave it out"
+        )
 
 
 def check_pieces(recipe: Recipe) -> None:

@@ -104,6 +104,7 @@ class Recipe(Config):
         self._adapters_can_travel()
         self._routing_is_heard()
         self._attention_can_be_shared()
+        self._coarse_engines_are_corrected()
         self._source_is_that_of_the_kind()
         self._environment_is_played()
         for key, one in self.data.train_sets.items():
@@ -229,10 +230,21 @@ class Recipe(Config):
                 f"rollout.routing is {self.rollout.routing}, but ranks that share rows "
                 f"(trainer.deepspeed.sequence_parallel: {size}) choose experts for their columns alone; use ignore"
             )
-        if self.rollout.tensor_parallel_size > 1 and not self.rollout.gpus_per_engine:
+        if max(self.rollout.tensor_parallel_sizes) > 1 and not self.rollout.gpus_per_engine:
             raise ValueError(
                 f"rollout.routing is {self.rollout.routing}, but on a CPU only an engine of one process says which "
                 "experts it chose; use rollout.tensor_parallel_size: 1, or ignore"
+            )
+
+    def _coarse_engines_are_corrected(self) -> None:
+        """Engines with quantised weights or KV cache sample from another policy than the learner's."""
+        coarse = self.rollout.quantised
+        corrected = self.trainer.mismatch == "ignore" and is_corrected(self.trainer)
+        if coarse and self.plays and not (corrected and self.trainer.weight_sync.tolerance):
+            raise ValueError(
+                f"{coarse}: engines then sample from coarser weights than the learner's; set trainer.mismatch: ignore, "
+                "trainer.old_logprobs: recomputed (which weighs tokens by learner over engine) and "
+                "trainer.weight_sync.tolerance: the difference in nats that a weight sync may leave, for instance 0.5"
             )
 
     def _attention_can_be_shared(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Literal
 
@@ -41,21 +42,32 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
 
 def playing_roles(recipe: Recipe) -> tuple[Role, ...]:
     """The workers that episodes need, also in an evaluation."""
-    roles = (engine_role(recipe), *reward_roles(recipe), *environment_roles(recipe))
+    roles = (*engine_roles(recipe), *reward_roles(recipe), *environment_roles(recipe))
     return tuple(replace(role, python_path=recipe.python_path) for role in roles)
 
 
-def engine_role(recipe: Recipe) -> Role:
-    """The engines only: what an evaluation needs."""
+def engine_roles(recipe: Recipe) -> tuple[Role, ...]:
+    """The engines only: what an evaluation needs. Engines of one size are one role."""
+    counts = Counter(recipe.rollout.tensor_parallel_sizes)
+    return tuple(_engine_role(recipe, name, size, counts[size]) for name, size in engine_sizes(recipe).items())
+
+
+def engine_sizes(recipe: Recipe) -> dict[str, int]:
+    """The tensor-parallel size of the engines of each role, by the role's name."""
+    sizes = dict.fromkeys(recipe.rollout.tensor_parallel_sizes)
+    return {f"{ENGINE}-tp{size}" if len(sizes) > 1 else ENGINE: size for size in sizes}
+
+
+def _engine_role(recipe: Recipe, name: str, tensor_parallel_size: int, count: int) -> Role:
     rollout = recipe.rollout
     return Role(
-        name=ENGINE,
-        count=rollout.engines,
+        name=name,
+        count=count,
         factory="rlhf.rollout.vllm.engine_worker:EngineWorker",
         imports="rlhf.rollout.vllm.engine_worker:import_engine",
-        cpus=rollout.cpus_per_engine * rollout.tensor_parallel_size,
-        gpus=rollout.gpus_per_engine * rollout.tensor_parallel_size,
-        env=engine_environment(engine_device(recipe)),
+        cpus=rollout.cpus_per_engine * tensor_parallel_size,
+        gpus=rollout.gpus_per_engine * tensor_parallel_size,
+        env=engine_environment(engine_device(recipe)) | {name: str(value) for name, value in rollout.env_vars.items()},
         concurrency=8,
         start_timeout_seconds=rollout.start_timeout_seconds,
         hint="rollout.engines, rollout.tensor_parallel_size, rollout.cpus_per_engine or rollout.gpus_per_engine",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlhf.config import Config
 from rlhf.types import Sampling
@@ -52,8 +52,9 @@ class RolloutConfig(Config):
 
     engines: int = Field(1, ge=1)
     """Number of vLLM engines."""
-    tensor_parallel_size: int = Field(1, ge=1)
-    """GPUs (or CPU processes) that one engine is split over."""
+    tensor_parallel_size: int | tuple[int, ...] = 1
+    """GPUs (or CPU processes) of one node that an engine is split over. A list has one for every engine, for instance
+    `[1, 1, 2]`, and its length is then the default of `engines`."""
     cpus_per_engine: float = Field(0.5, gt=0)
     """CPU cores reserved for an engine; the number of threads is this rounded down, at least 1. With values below 1,
     engines and ranks share cores."""
@@ -63,10 +64,15 @@ class RolloutConfig(Config):
     """Size of an engine's KV cache on a CPU."""
     gpu_memory_utilization: float = Field(0.5, gt=0, le=1)
     """Share of a GPU's memory that an engine reserves."""
-    max_sequences: int = Field(256, ge=1)
-    """Maximum number of sequences that an engine runs at once."""
+    max_sequences: int | None = Field(None, ge=1)
+    """Maximum number of sequences that an engine runs at once; default: 256 on a CPU, vLLM's own choice on a GPU (1024
+    with 70 GB and more, 256 with less)."""
     max_context_tokens: int | None = Field(None, ge=8)
     """Maximum length of prompt plus reply in tokens; default: the model's own limit."""
+    repeatable: bool = False
+    """Draw every reply by a seed of its own also where that is slow: on GPUs with vLLM's model runner 1, which then
+    samples a request at a time. Elsewhere seeds cost nothing, and every reply has one. On a CPU a run repeats bit by
+    bit; on GPUs log-probs still depend on what runs beside a request."""
     routing: Literal["auto", "replay", "compare", "ignore"] = "auto"
     """Mixture of experts: the learner uses the experts that the engine chose for each token (`replay`); or it chooses
     itself, and the difference is measured (`compare`) or not (`ignore`). `auto` replays for model families whose
@@ -81,3 +87,47 @@ class RolloutConfig(Config):
     reply that exceeds it is truncated there, and keeps the tokens sampled so far."""
     weight_sync_timeout_seconds: float = Field(120, gt=0)
     """Deadline for each phase of a weight sync."""
+    vllm: dict[str, Any] = Field({})
+    """Further arguments of vLLM's engine, by its own names (`EngineArgs`, those of `vllm serve` with underscores), for
+    instance `{enforce_eager: true, max_num_batched_tokens: 32768}`. What the system decides itself is refused, with the
+    key to use instead."""
+    env_vars: dict[str, str | int] = Field({})
+    """Further environment variables of the engines' processes, for instance `{VLLM_USE_V2_MODEL_RUNNER: 0}`."""
+
+    @field_validator("tensor_parallel_size", mode="before")
+    @classmethod
+    def _are_sizes(cls, given: Any) -> Any:
+        sizes = given if isinstance(given, list | tuple) else (given,)
+        if not sizes or not all(type(size) is int and size >= 1 for size in sizes):
+            raise ValueError("give a whole number above 0, or a list with one for every engine")
+        return given
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_listed_engines(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(sizes := values.get("tensor_parallel_size"), list | tuple):
+            return {"engines": max(len(sizes), 1)} | values
+        return values
+
+    @model_validator(mode="after")
+    def _every_engine_has_a_size(self) -> RolloutConfig:
+        if len(self.tensor_parallel_sizes) != self.engines:
+            raise ValueError(
+                f"engines is {self.engines}, but tensor_parallel_size lists "
+                f"{len(self.tensor_parallel_sizes)}; leave engines out, or list a size for every engine"
+            )
+        return self
+
+    @property
+    def quantised(self) -> str:
+        """The argument that makes engines coarser than the learner, or ""."""
+        for name in ("quantization", "kv_cache_dtype"):
+            if (value := self.vllm.get(name)) not in (None, "auto", "bfloat16", "float16"):
+                return f"rollout.vllm.{name} is {value}"
+        return ""
+
+    @property
+    def tensor_parallel_sizes(self) -> tuple[int, ...]:
+        """The tensor-parallel size of every engine."""
+        size = self.tensor_parallel_size
+        return (size,) * self.engines if isinstance(size, int) else size

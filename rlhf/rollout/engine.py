@@ -91,7 +91,9 @@ class RemoteEngine:
 
     async def start(self) -> EngineFacts:
         """Load the model; returns the facts that the engine reports."""
-        return await self._worker.call(lambda engine: engine.start(), timeout_seconds=self._start_seconds)
+        facts = await self._worker.call(lambda engine: engine.start(), timeout_seconds=self._start_seconds)
+        self._places = asyncio.Semaphore(facts.max_sequences)
+        return facts
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
         """One reply; `seed` determines all its draws."""

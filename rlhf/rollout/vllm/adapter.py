@@ -12,24 +12,8 @@ from torch import nn
 from vllm.lora.lora_model import LoRAModel
 from vllm.lora.request import LoRARequest
 
-from rlhf.rollout.vllm.settings import EngineSettings
-
 POLICY = LoRARequest(lora_name="policy", lora_int_id=1, lora_path="comes by publishes alone")
 """The path in requests. vLLM would open it, and fail, if the adapter were not loaded."""
-SLOT_RANKS = (1, 8, 16, 32, 64, 128, 256, 512)
-"""The adapter ranks that vLLM supports."""
-
-
-def lora_arguments(settings: EngineSettings) -> dict[str, Any]:
-    """vLLM's arguments for one adapter of the settings' rank and targets; empty without an adapter."""
-    if not settings.lora_rank:
-        return {}
-    return {
-        "enable_lora": True,
-        "max_loras": 1,
-        "max_lora_rank": min(size for size in SLOT_RANKS if size >= settings.lora_rank),
-        "lora_target_modules": list(settings.lora_targets),
-    }
 
 
 def adapter_names(model: nn.Module) -> dict[str, tuple[str, ...]]:

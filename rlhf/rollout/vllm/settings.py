@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,10 @@ class EngineSettings:
 
     A reply ends at any of `stop_token_ids`, after any of the texts `stop`, or at its token budget. `max_context_tokens`
     None is the model's own limit. On a CPU `kv_cache_megabytes` is the KV cache; on a GPU it is what remains of
-    `gpu_memory_utilization`. With a `lora_rank`, a weight sync sends only adapters of that rank, for the layers named
-    `lora_targets`. With `routing`, replies report which experts were chosen for each token.
+    `gpu_memory_utilization`. `max_sequences` None is vLLM's own choice for the device. With a `lora_rank`, a weight
+    sync sends only adapters of that rank, for the layers named `lora_targets`. With `routing`, replies report which
+    experts were chosen for each token. `repeatable` gives requests their seeds also where that is slow. `vllm` are
+    further arguments of vLLM, by its own names.
     """
 
     model: str
@@ -30,7 +33,7 @@ class EngineSettings:
     stop_token_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
     max_context_tokens: int | None = None
-    max_sequences: int = 256
+    max_sequences: int | None = None
     tensor_parallel_size: int = 1
     kv_cache_megabytes: int = 256
     gpu_memory_utilization: float = 0.5
@@ -39,18 +42,28 @@ class EngineSettings:
     lora_targets: tuple[str, ...] = ()
     trust_remote_code: bool = False
     routing: bool = False
+    repeatable: bool = False
     device: Literal["cpu", "cuda"] = "cpu"
     start_timeout_seconds: float = 300
     command_timeout_seconds: float = 120
+    vllm: Mapping[str, Any] = field(default_factory=dict)
+
+
+def requests_have_seeds(settings: EngineSettings, *, model_runner: int) -> bool:
+    """Whether every request draws by its own seed: where that costs nothing, or the settings ask for it. vLLM's model
+    runner 2 draws by a counter; runner 1 keeps a generator for every seed, and on a GPU launches a kernel for each."""
+    return settings.device == "cpu" or model_runner == 2 or settings.repeatable
 
 
 class EngineFacts(NamedTuple):
-    """What a started engine reports about itself; `seconds` is its start time, imports included."""
+    """What a started engine reports about itself; `seconds` is its start time, imports included, and
+    `max_sequences` how many sequences it runs at once."""
 
     max_context_tokens: int
     vocab_size: int
     vllm_version: str
     seconds: float
+    max_sequences: int = 256
 
 
 class GenerateRequest(NamedTuple):

@@ -14,8 +14,6 @@ import torch
 import vllm
 from numpy.typing import NDArray
 from vllm import SamplingParams
-from vllm.config import WeightTransferConfig
-from vllm.engine.arg_utils import EngineArgs
 from vllm.inputs.engine import tokens_input
 from vllm.logprobs import FlatLogprobs
 from vllm.model_executor.models import ModelRegistry
@@ -26,18 +24,24 @@ from vllm.v1.engine import FinishReason as Ended
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from rlhf.errors import DeadlinePassed, TransferError
-from rlhf.rollout.vllm.adapter import POLICY, adapter_names, install_nothing, install_received, lora_arguments
+from rlhf.rollout.vllm.adapter import POLICY, adapter_names, install_nothing, install_received
+from rlhf.rollout.vllm.arguments import engine_args, usage_context
 from rlhf.rollout.vllm.leftovers import shared_segments
 from rlhf.rollout.vllm.names import unknown_and_missing
 from rlhf.rollout.vllm.process import uncompiled_classes, without_collecting
 from rlhf.rollout.vllm.rehearsal import rehearse
 from rlhf.rollout.vllm.routing import RoutingRecord, expert_choices, record_routing
-from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, GenerateRequest
+from rlhf.rollout.vllm.settings import (
+    UNPUBLISHED,
+    EngineFacts,
+    EngineSettings,
+    Finished,
+    GenerateRequest,
+    requests_have_seeds,
+)
 from rlhf.transfer.types import Manifest
 from rlhf.types import FinishReason, PolicyVersion, Routing, TokenLogprobs
 
-CPU_MEMORY_SHARE = 0.01
-"""On a CPU vLLM checks that this share of RAM is free, and allocates `kv_cache_megabytes` of it."""
 NAMED = 3
 """Maximum number of tensors that an error names, of each kind."""
 
@@ -56,7 +60,7 @@ class VllmEngine:
         self._owns_process_group = not torch.distributed.is_initialized()
         _know_model_class(settings)
         with uncompiled_classes() if settings.device == "cpu" else nullcontext():
-            self._engine = LLMEngine.from_engine_args(engine_args(settings))
+            self._engine = LLMEngine.from_engine_args(engine_args(settings), usage_context(settings))
         self._engine.set_weight_version(str(UNPUBLISHED))
         self._finished: dict[str, RequestOutput] = {}
         self._paused = False
@@ -68,20 +72,29 @@ class VllmEngine:
         if settings.routing and settings.device == "cpu":
             (self._routing,) = self._engine.collective_rpc(record_routing)
         self._internal_ids: dict[str, str] = {}
+        runner = 2 if self._engine.vllm_config.use_v2_model_runner else 1
+        self._seeded = requests_have_seeds(settings, model_runner=runner)
 
     @property
     def facts(self) -> EngineFacts:
         """Facts about the engine and its model."""
-        model = self._engine.model_config
-        return EngineFacts(model.max_model_len, model.get_vocab_size(), vllm.__version__, seconds=0)
+        model, scheduler = self._engine.model_config, self._engine.vllm_config.scheduler_config
+        return EngineFacts(
+            max_context_tokens=model.max_model_len,
+            vocab_size=model.get_vocab_size(),
+            vllm_version=vllm.__version__,
+            seconds=0,
+            max_sequences=scheduler.max_num_seqs,
+        )
 
     @property
     def busy(self) -> bool:
         """Whether there is work: replies to return, or unfinished requests while the engine is not paused."""
-        return bool(self._finished) or (not self._paused and self._engine.has_unfinished_requests())
+        working = self._engine.has_unfinished_requests() or bool(self._core.batch_queue)
+        return bool(self._finished) or (not self._paused and working)
 
     def add(self, request: GenerateRequest) -> None:
-        self._add(request.id, request.token_ids, sampling_params(request, self._settings))
+        self._add(request.id, request.token_ids, sampling_params(request, self._settings, seeded=self._seeded))
 
     def abort(self, ids: list[str]) -> None:
         """Drop requests; ended ones are not affected."""
@@ -137,9 +150,19 @@ class VllmEngine:
         if self._settings.weight_transfer and manifest != self._acknowledged:
             self._acknowledge(manifest)
         if not self._paused:
-            self._engine.sleep(level=0, mode="keep")
-            self._engine.reset_prefix_cache(reset_running_requests=True)
+            self._pause()
             self._paused = True
+
+    def _pause(self) -> None:
+        """Schedule nothing more, finish the steps in flight, and drop all keys and values.
+
+        With asynchronous scheduling a step is in flight between two calls. vLLM drops what it samples where requests
+        are preempted; finished first, its tokens are kept, with the version of the weights that sampled them.
+        """
+        self._engine.sleep(level=0, mode="keep")
+        while self._core.batch_queue:
+            self._step()
+        self._engine.reset_prefix_cache(reset_running_requests=True)
 
     def resume(self) -> None:
         """Resume sampling."""
@@ -176,6 +199,12 @@ class VllmEngine:
             core._finalizer.detach()  # otherwise it would shut down, process group included, when the process ends
         for segment in segments:
             segment.unlink(missing_ok=True)
+
+    @property
+    def _core(self) -> Any:
+        """vLLM's engine core, which runs in this process."""
+        client: Any = self._engine.engine_core
+        return client.engine_core
 
     @property
     def _child_pids(self) -> list[int]:
@@ -219,8 +248,7 @@ class VllmEngine:
 
     def _is_running(self, internal_id: str) -> bool:
         """Whether the request is in the cache, and not preempted."""
-        scheduler: Any = self._engine.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
-        return any(request.request_id == internal_id for request in scheduler.running)
+        return any(request.request_id == internal_id for request in self._core.scheduler.running)
 
     def _run_to_end(
         self, name: str, token_ids: NDArray[np.int32], params: SamplingParams, timeout_seconds: float
@@ -239,14 +267,13 @@ class VllmEngine:
     def _alone(self) -> Iterator[None]:
         """Let the scheduler run while waiting requests are hidden from it. vLLM has no call for this. All requests are
         in `waiting`, since `pause` moved running ones back to it."""
-        scheduler: Any = self._engine.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
+        scheduler = self._core.scheduler
         held, scheduler.waiting = scheduler.waiting, create_request_queue(scheduler.policy)
         self._engine.wake_up(tags=["scheduling"])
         try:
             yield
         finally:
-            self._engine.sleep(level=0, mode="keep")
-            self._engine.reset_prefix_cache(reset_running_requests=True)
+            self._pause()
             scheduler.waiting = held
 
 
@@ -255,44 +282,12 @@ def _as_it_is() -> Iterator[None]:
     yield
 
 
-def engine_args(settings: EngineSettings) -> EngineArgs:
-    """The engine's arguments. `generation_config="vllm"`: a model folder's `generation_config.json` has no effect."""
-    on_cpu = settings.device == "cpu"
-    return EngineArgs(
-        model=settings.model,
-        skip_tokenizer_init=not settings.stop,  # to detect stop texts, vLLM decodes while sampling
-        trust_remote_code=settings.trust_remote_code,
-        dtype=settings.dtype,
-        generation_config="vllm",
-        logprobs_mode="processed_logprobs",
-        max_model_len=settings.max_context_tokens,  # type: ignore[arg-type]  # None is vLLM's default
-        max_num_seqs=settings.max_sequences,
-        tensor_parallel_size=settings.tensor_parallel_size,
-        # Left to itself vLLM takes Ray in a Ray worker, with a placement group that is not its own, and refuses.
-        distributed_executor_backend="mp" if settings.tensor_parallel_size > 1 else None,
-        enforce_eager=on_cpu,
-        gpu_memory_utilization=CPU_MEMORY_SHARE if on_cpu else settings.gpu_memory_utilization,
-        kv_cache_memory_bytes=settings.kv_cache_megabytes * 2**20 if on_cpu else None,
-        weight_transfer_config=WeightTransferConfig(backend=settings.weight_transfer)
-        if settings.weight_transfer
-        else None,
-        enable_prefix_caching=True,
-        # vLLM rewinds the generator of a prompt split over two steps, which a CPU generator cannot do: prompts stay
-        # whole.
-        enable_chunked_prefill=not on_cpu,
-        disable_log_stats=True,
-        use_tqdm_on_load=False,
-        enable_return_routed_experts=settings.routing and not on_cpu,
-        **lora_arguments(settings),
-    )
-
-
-def sampling_params(request: GenerateRequest, settings: EngineSettings) -> SamplingParams:
+def sampling_params(request: GenerateRequest, settings: EngineSettings, *, seeded: bool = True) -> SamplingParams:
     """The full distribution at its temperature; only the settings' stop conditions and the token budget end a reply."""
     return SamplingParams(
         temperature=request.temperature,
         max_tokens=request.max_tokens,
-        seed=request.seed,
+        seed=request.seed if seeded else None,
         stop_token_ids=list(settings.stop_token_ids),
         stop=list(settings.stop),
         include_stop_str_in_output=True,

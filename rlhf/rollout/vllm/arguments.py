@@ -1,0 +1,73 @@
+"""The arguments of vLLM's engine for the settings of one engine: ours, and above them those of `rollout.vllm`.
+
+What vLLM makes of them on GPUs is held in `tests/goldens/gpu/`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.config import WeightTransferConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.usage.usage_lib import UsageContext
+
+from rlhf.rollout.vllm.settings import EngineSettings
+
+CPU_MEMORY_SHARE = 0.01
+"""On a CPU vLLM checks that this share of RAM is free, and allocates `kv_cache_megabytes` of it."""
+CPU_SEQUENCES = 256
+"""Sequences at once on a CPU, where vLLM has no figures for different machines."""
+SLOT_RANKS = (1, 8, 16, 32, 64, 128, 256, 512)
+"""The adapter ranks that vLLM supports."""
+
+
+def engine_args(settings: EngineSettings) -> EngineArgs:
+    """The engine's arguments. `generation_config="vllm"`: a model folder's `generation_config.json` has no effect."""
+    on_cpu = settings.device == "cpu"
+    ours: dict[str, Any] = {
+        "model": settings.model,
+        "skip_tokenizer_init": not settings.stop,  # to detect stop texts, vLLM decodes while sampling
+        "trust_remote_code": settings.trust_remote_code,
+        "dtype": settings.dtype,
+        "generation_config": "vllm",
+        "logprobs_mode": "processed_logprobs",
+        "max_model_len": settings.max_context_tokens,
+        "max_num_seqs": settings.max_sequences or (CPU_SEQUENCES if on_cpu else None),
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        # Left to itself vLLM takes Ray in a Ray worker, with a placement group that is not its own, and refuses.
+        "distributed_executor_backend": "mp" if settings.tensor_parallel_size > 1 else None,
+        "enforce_eager": on_cpu,
+        "gpu_memory_utilization": CPU_MEMORY_SHARE if on_cpu else settings.gpu_memory_utilization,
+        "kv_cache_memory_bytes": settings.kv_cache_megabytes * 2**20 if on_cpu else None,
+        "weight_transfer_config": _weight_transfer(settings),
+        "enable_prefix_caching": True,
+        # vLLM rewinds the generator of a prompt split over two steps, which a CPU generator cannot do: prompts stay
+        # whole.
+        "enable_chunked_prefill": not on_cpu,
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+        "enable_return_routed_experts": settings.routing and not on_cpu,
+    }
+    return EngineArgs(**(ours | lora_arguments(settings) | dict(settings.vllm)))
+
+
+def usage_context(settings: EngineSettings) -> UsageContext:
+    """Which of vLLM's tables gives the size of a batch: on a GPU that of offline inference. `ENGINE_CONTEXT`, the
+    default of `LLMEngine`, is in none of them and means 2,048 tokens a step on every GPU."""
+    return UsageContext.ENGINE_CONTEXT if settings.device == "cpu" else UsageContext.LLM_CLASS
+
+
+def lora_arguments(settings: EngineSettings) -> dict[str, Any]:
+    """vLLM's arguments for one adapter of the settings' rank and targets; empty without an adapter."""
+    if not settings.lora_rank:
+        return {}
+    return {
+        "enable_lora": True,
+        "max_loras": 1,
+        "max_lora_rank": min(size for size in SLOT_RANKS if size >= settings.lora_rank),
+        "lora_target_modules": list(settings.lora_targets),
+    }
+
+
+def _weight_transfer(settings: EngineSettings) -> WeightTransferConfig | None:
+    return WeightTransferConfig(backend=settings.weight_transfer) if settings.weight_transfer else None

@@ -1,0 +1,62 @@
+"""What vLLM and DeepSpeed make of recipes for GPUs, from their own configuration code on a faked platform.
+
+`python -m tests.goldens.gpu --write` makes the golden file anew.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.goldens.gpu.cases import CASES, GOLDEN
+from tests.pace import scaled
+
+pytestmark = pytest.mark.engine
+
+Configs = dict[str, dict[str, dict[str, Any]]]
+ASKED = ("quantization", "kv_cache_dtype", "max_num_batched_tokens", "max_num_seqs")
+
+
+@pytest.fixture(scope="module")
+def made() -> Configs:
+    """From a process of its own, which sees GPUs that are not there."""
+    told = subprocess.run(
+        [sys.executable, "-m", "tests.goldens.gpu"], capture_output=True, text=True, timeout=scaled(120)
+    )
+    assert told.returncode == 0, told.stderr[-3000:]
+    configs: Configs = json.loads(told.stdout[told.stdout.index("{") :])
+    return configs
+
+
+@pytest.mark.parametrize("part", ["engine", "learner"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_libraries_decide_for_gpus_what_they_decided_when_it_was_read(made: Configs, case: str, part: str) -> None:
+    assert made[case][part] == json.loads(GOLDEN.read_text())[case][part]
+
+
+def test_an_engine_of_several_gpus_in_a_ray_actor_has_vllms_own_processes(made: Configs) -> None:
+    executors = {case: config["engine"]["executor"] for case, config in made.items()}
+    sizes = {case: config["engine"]["tensor_parallel_size"] for case, config in made.items()}
+    assert executors == {case: "MultiprocExecutor" if size > 1 else "UniProcExecutor" for case, size in sizes.items()}
+
+
+def test_on_gpus_engines_schedule_asynchronously_with_graphs_and_batches_of_vllms_tables(made: Configs) -> None:
+    engine = made["8 GPUs, TP 2"]["engine"]
+    assert (engine["async_scheduling"], engine["graphs"], engine["model_runner"]) == (True, "FULL_AND_PIECEWISE", 2)
+    assert (engine["max_num_batched_tokens"], engine["max_num_seqs"]) == (16384, 1024)
+
+
+def test_what_differs_on_gpus_can_be_taken_back(made: Configs) -> None:
+    engine = made["TP 2, four things taken back"]["engine"]
+    assert (engine["async_scheduling"], engine["graphs"], engine["model_runner"]) == (False, "NONE", 1)
+    assert engine["chunked_prefill"] is False
+    assert engine["seeds"] is False, "model runner 1 would sample request by request"
+
+
+def test_quantised_weights_and_cache_reach_vllm(made: Configs) -> None:
+    engine = made["TP 1, fp8"]["engine"]
+    assert [engine[name] for name in ASKED] == ["fp8", "fp8", 32768, 128]
