@@ -18,9 +18,9 @@ from rlhf.transfer.interfaces import Interface, interface_environment
 from tests.docs.blocks import ROOT
 
 PAGE = (ROOT / "docs" / "gpu.md").read_text()
-HEAD = "| variable | a Ray of its own | `rlhf launch` | `rlhf slurm` | `rlhf kubernetes` | environments, scorers | sandbox |"
 YES, NO, SET, CHOSEN = "yes", "no", "set", "chosen, if not set"
 WAYS = ("a Ray of its own", "`rlhf launch`", "`rlhf slurm`", "`rlhf kubernetes`", "environments, scorers", "sandbox")
+HEAD = f"| variable | {' | '.join(WAYS)} |"
 Reach = Callable[[str], str]
 
 
