@@ -65,6 +65,26 @@ def train(
     raise typer.Exit(commands.train.run_train(recipe, given, resume=resume, start_over=start_over))
 
 
+@app.command()
+def plan(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="8xH100", help="GPUs of a node: a card's name or memory (8x80GB).")
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of such nodes.")] = 1,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="The config.json of the recipe's model.")] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 512,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes, seconds, tokens.")] = False,
+) -> None:
+    """Say what a recipe will need on which GPUs: memory, largest micro-batch, times; needs none of them."""
+    raise typer.Exit(
+        commands.plan.run_plan(
+            recipe, overrides or [], gpus=gpus, nodes=nodes, config=config, prompt_tokens=prompt_tokens, as_json=as_json
+        )
+    )
+
+
 @app.command("eval")
 def evaluate(
     checkpoint: Checkpoint,

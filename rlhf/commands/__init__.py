@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         export,
         generate,
         options,
+        plan,
         reward_check,
         score,
         serve_env,
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "check", "doctor", "env_check", "eval", "export", "generate", "options", "reward_check", "score", "serve_env",
-    "serve_policy", "serve_reward", "train",
+    "check", "doctor", "env_check", "eval", "export", "generate", "options", "plan", "reward_check", "score",
+    "serve_env", "serve_policy", "serve_reward", "train",
 ]  # fmt: skip
 
 

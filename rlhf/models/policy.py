@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -100,14 +100,17 @@ def hidden_states(model: PreTrainedModel, token_ids: Tensor, position_ids: Tenso
     the same sequence begins. Block attention gets this as blocks, other attention as a mask by `packed_masks`. A mask
     of ones, a cache, or a missing mask in a model that ignores positions would silently join the sequences.
     """
-    if attends_in_blocks(model):
-        # Not used. If the blocks were lost on the way, the NaNs would spread to every result.
-        mask = torch.full((1, 1, 1, 1), torch.nan, device=token_ids.device)
-        blocks = {"blocks": blocks_of(position_ids, model.dtype)}
-    else:
-        mask, blocks = packed_masks(model, position_ids), {}
     output = decoder_of(model)(
-        input_ids=token_ids, position_ids=position_ids, attention_mask=mask, use_cache=False, **blocks
+        input_ids=token_ids, position_ids=position_ids, use_cache=False, **row_arguments(model, position_ids)
     )
     hidden: Tensor = output.last_hidden_state
     return hidden
+
+
+def row_arguments(model: PreTrainedModel, position_ids: Tensor) -> dict[str, Any]:
+    """How `model` is told which sequences are in the rows of `position_ids` `[R, L]`: a mask, or blocks."""
+    if attends_in_blocks(model):
+        # Not used. If the blocks were lost on the way, the NaNs would spread to every result.
+        mask = torch.full((1, 1, 1, 1), torch.nan, device=position_ids.device)
+        return {"attention_mask": mask, "blocks": blocks_of(position_ids, model.dtype)}
+    return {"attention_mask": packed_masks(model, position_ids)}

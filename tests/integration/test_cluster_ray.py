@@ -30,6 +30,7 @@ class There:
     def place(self):
         return __file__
 """
+OF_THE_SITE = ("HF_HOME", "HF_TOKEN", "NCCL_DEBUG", "NO_PROXY")
 VICTIMS = Role(name="victim", count=4, cpus=0.1, factory=f"{WORKERS}:Calculator")
 
 
@@ -45,6 +46,8 @@ async def cluster(strangers: set[int], log_dir: Path) -> AsyncIterator[RayCluste
     there = Role(name="finder", count=1, cpus=0.1, factory="only_there:There", python_path=(str(log_dir),))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", str(ROOT))  # for Ray, whose workers are to find the tests
+        for name in OF_THE_SITE:
+            environment.setenv(name, f"{name} of the site")
         await cluster.start([CALCULATORS, VICTIMS, STUBBORN, UNFINISHED, there], log_dir)
     await cluster.spawn("calculator", lambda index: {"index": index})
     await cluster.spawn("victim", lambda index: {"index": index})
@@ -59,6 +62,12 @@ class TestRayCluster(Contract):
 async def test_what_a_worker_and_its_children_print_is_in_its_log(cluster: RayCluster, log_dir: Path) -> None:
     await cluster.workers("calculator")[1].call("say", "good morning", timeout_seconds=scaled(10))
     assert (log_dir / "calculator-1.log").read_text().splitlines()[-2:] == ["good morning", "child: good morning"]
+
+
+async def test_a_worker_has_the_variables_of_the_shell_that_started_the_run(cluster: RayCluster) -> None:
+    worker = cluster.workers("calculator")[0]
+    told = [await worker.call("variable", name, timeout_seconds=scaled(10)) for name in OF_THE_SITE]
+    assert told == [f"{name} of the site" for name in OF_THE_SITE]
 
 
 async def test_a_worker_finds_modules_of_the_folders_that_its_role_names(cluster: RayCluster, log_dir: Path) -> None:

@@ -62,9 +62,10 @@ def training_in(
 ) -> Train:
     """A way to train in `folder/slug`, with `more` in the recipe, and the overrides `last` after those of a check."""
 
-    def train(name: str, overrides: Sequence[str], seconds: float, *, resume: bool = False) -> RunEnd:
+    def train(name: str, overrides: Sequence[str], seconds: float, *, resume: bool = False, victim: str = "") -> RunEnd:
         recipe = recipe_of(model or made_model(folder, sizes)) | more
-        return train_run(folder / slug, name, recipe, (*overrides, *last), seconds, resume=resume)
+        given = (*overrides, *last)
+        return train_run(folder / slug, name, recipe, given, seconds, resume=resume, victim=victim)
 
     return train
 

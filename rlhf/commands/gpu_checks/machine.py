@@ -47,8 +47,11 @@ class RunEnd:
 class Train(Protocol):
     """Trains the checks' recipe."""
 
-    def __call__(self, name: str, overrides: Sequence[str], seconds: float, *, resume: bool = False) -> RunEnd:
-        """Train with these overrides in the run folder called `name`, for at most `seconds`."""
+    def __call__(
+        self, name: str, overrides: Sequence[str], seconds: float, *, resume: bool = False, victim: str = ""
+    ) -> RunEnd:
+        """Train with these overrides in the run folder called `name`, for at most `seconds`. The worker `victim` is
+        killed after the first update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

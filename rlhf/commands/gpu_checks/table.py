@@ -86,6 +86,8 @@ CHECKS: tuple[Check, ...] = (
     _plan("activations recomputed", "model.gradient_checkpointing=true"),
     _plan("LoRA", "model.lora={rank: 8}"),
     _publish("publish by gloo", *HALVES, "trainer.weight_sync.backend=gloo"),
+    _publish("engine without graphs", *HALVES, "rollout.vllm.enforce_eager=true"),
+    _publish("engine scheduled in step", *HALVES, "rollout.vllm.async_scheduling=false"),
     _publish("publish by ipc", *HALVES, "trainer.weight_sync.backend=ipc"),
     Check(
         name="reward rises",
@@ -105,7 +107,16 @@ CHECKS: tuple[Check, ...] = (
     _plan("ZeRO 3 on 2 ranks", "trainer.deepspeed.zero_stage=3", "trainer.deepspeed.ranks=2", gpus=2),
     _plan("sequence parallel 2", "trainer.deepspeed.ranks=2", "trainer.deepspeed.sequence_parallel=2", gpus=2),
     _publish("publish by nccl", *WHOLE, "trainer.weight_sync.backend=nccl", gpus=2),
+    Check(
+        name="engine killed",
+        function="training:loses_engine",
+        gpus=2,
+        packages=RUNS,
+        arguments=(*WHOLE, "trainer.weight_sync.backend=nccl"),
+        deadline_seconds=ONE_UPDATE_SECONDS,
+    ),
     _publish("tensor parallel 2", *WHOLE, "rollout.tensor_parallel_size=2", gpus=3),
+    _publish("tensor parallel 1 and 2", *WHOLE, "rollout.tensor_parallel_size=[1, 2]", gpus=4),
     _publish(
         "4 ranks and tensor parallel 4",
         *WHOLE,

@@ -99,6 +99,17 @@ def resumes(machine: Machine, *overrides: str) -> Finding:
     )
 
 
+def loses_engine(machine: Machine, *overrides: str) -> Finding:
+    """A run whose engine is killed between two updates, often while weights are on their way, ends by itself with an
+    error that names the engine."""
+    end = machine.train("killed", (*overrides, "trainer.updates=200"), RUN_SECONDS, victim="engine-0")
+    return Finding(
+        good=end.code == 1 and "engine-0" in end.said,
+        expected="exit code 1, and an error that names engine-0",
+        found=f"exit code {end.code}: {end.said}",
+    )
+
+
 def _float32_run(machine: Machine) -> RunEnd:
     """The run that all plans are held against, made once a report."""
     kept = machine.folder / "float32.json"

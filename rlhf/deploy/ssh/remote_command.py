@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlhf.cluster.passing import PROXIES
 from rlhf.deploy.ssh.hosts_file import SshHost
 
 PASSED_ON = ("RLHF_", "HF_", "NCCL_", "GLOO_", "VLLM_", "OMP_NUM_THREADS", "PYTHONPATH", "TOKENIZERS_")
 """Prefixes of variables that are passed on to every host."""
+SITE = PROXIES | {"NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
+"""Variables by which a site says how its machines reach the hub; passed on too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,6 @@ def train_command(words: Sequence[str], hosts: int, rendezvous: Path) -> list[st
 
 def variables(name: str) -> dict[str, str]:
     """Variables that every command gets in addition to its host's environment, with the cluster's run id and token."""
-    passed = {key: value for key, value in os.environ.items() if key.startswith(PASSED_ON)}
+    passed = {key: value for key, value in os.environ.items() if key.startswith(PASSED_ON) or key in SITE}
     run_id = f"{name}-{secrets.token_hex(4)}"
     return passed | {"RLHF_RUN_ID": run_id, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

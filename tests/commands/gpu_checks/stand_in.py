@@ -134,9 +134,12 @@ class Recorded:
     ends: Mapping[str, RunEnd] = field(default_factory=dict)
     asked: list[tuple[str, tuple[str, ...], bool]] = field(default_factory=list)
 
-    def __call__(self, name: str, overrides: Sequence[str], seconds: float, *, resume: bool = False) -> RunEnd:
+    def __call__(
+        self, name: str, overrides: Sequence[str], seconds: float, *, resume: bool = False, victim: str = ""
+    ) -> RunEnd:
         self.asked.append((name, tuple(overrides), resume))
-        return self.ends.get(name) or run_that_is_well(overrides)
+        killed = RunEnd(code=1, said=f"error: {victim} died: killed by SIGKILL", summary={}, metrics=[])
+        return self.ends.get(name) or (killed if victim else run_that_is_well(overrides))
 
 
 def run_that_is_well(overrides: Sequence[str], **changed: Any) -> RunEnd:

@@ -230,11 +230,11 @@ def test_a_card_has_the_figures_of_the_longest_name_that_fits() -> None:
 @pytest.mark.parametrize("check", TRAINED, ids=lambda check: check.name)
 def test_a_run_that_is_well_passes_and_one_that_ends_early_does_not(check: Check, tmp_path: Path) -> None:
     assert performed(check, stand_in(tmp_path)).good
-    broken = RunEnd(code=1, said="error: engine-0 died", summary={"updates": 1}, metrics=[])
-    ends = dict.fromkeys(("publish", "learns", "plan", "resumes"), broken)
+    broken = RunEnd(code=1, said="error: engine-1 died", summary={"updates": 1}, metrics=[])
+    ends = dict.fromkeys(("publish", "learns", "plan", "resumes", "killed"), broken)
     found = performed(check, stand_in(tmp_path, train=Recorded(ends)))
     assert not found.good
-    assert "error: engine-0 died" in found.found
+    assert "error: engine-1 died" in found.found
 
 
 @pytest.mark.parametrize(
@@ -263,13 +263,13 @@ def test_the_run_that_plans_are_held_against_is_made_once(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("check", TRAINED, ids=lambda check: check.name)
-def test_every_run_is_a_recipe_that_starts(check: Check, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_run_is_a_recipe_that_starts(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine with the GPUs that the check asks for."""
     train = Recorded()
-    performed(check, stand_in(folder / "model", train=train))
+    performed(check, stand_in(tmp_path, train=train))
     monkeypatch.setattr("rlhf.cluster.machine.this_machines_gpus", lambda: [None] * check.gpus * check.nodes)
     monkeypatch.setattr("rlhf.cluster.machine.os.sched_getaffinity", lambda pid: set(range(64)))
-    file = folder / "recipe.yaml"
+    file = tmp_path / "recipe.yaml"
     file.write_text(str(recipe_of("owner/model")))
     assert train.asked
     for _, overrides, _ in train.asked:

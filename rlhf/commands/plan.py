@@ -1,0 +1,204 @@
+"""`rlhf plan`: what a recipe will need, without a GPU and with nothing of its model but the `config.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rlhf.cluster.machine import this_machine
+from rlhf.cluster.plan import describe, plan
+from rlhf.cluster.resources import Resources
+from rlhf.errors import PlacementError
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.planning.configs import model_values
+from rlhf.recipe.planning.estimate import Estimate, estimate, least_ranks, mends
+from rlhf.recipe.planning.layout import PROMPT_TOKENS, layout_of
+from rlhf.recipe.planning.machines import GIB, Machine, machine_of
+from rlhf.recipe.planning.processes import PHASES, Phases, held
+from rlhf.recipe.planning.shape import Activations
+from rlhf.recipe.planning.times import tokens_of_update
+from rlhf.recipe.resolve import located
+from rlhf.recipe.schema import Recipe
+from rlhf.recipe.workers import roles_of
+
+IMPOSSIBLE = 1
+"""Exit code of a plan that does not fit."""
+Row = tuple[str, ...]
+
+
+def run_plan(
+    recipe: Path,
+    overrides: Sequence[str] = (),
+    *,
+    gpus: str | None = None,
+    nodes: int = 1,
+    config: Path | None = None,
+    prompt_tokens: int = PROMPT_TOKENS,
+    as_json: bool = False,
+) -> int:
+    """Print the plan of a recipe on a machine, by default this one. Raises `UserError`."""
+    loaded = located(load_recipe(recipe, overrides)).recipe
+    machine = machine_of(gpus, nodes) if gpus else here()
+    found, problem = planned(loaded, machine, config=config, prompt_tokens=prompt_tokens)
+    if as_json:
+        print(json.dumps(as_data(found, problem), indent=1))
+    else:
+        print("\n".join(told(found, problem)))
+    return 0 if found.fits and not problem else IMPOSSIBLE
+
+
+def here() -> Machine:
+    """This machine; of its GPUs only the number is known."""
+    resources = this_machine()
+    return Machine(
+        nodes=1, cards=0, card=None, cores=int(resources.cpus), host_memory=int(psutil.virtual_memory().total)
+    )
+
+
+def planned(
+    recipe: Recipe, machine: Machine, *, config: Path | None = None, prompt_tokens: int = PROMPT_TOKENS
+) -> tuple[Estimate, str]:
+    """The estimate, and what to change where something does not fit. Raises `ModelError`."""
+    from rlhf.recipe.planning.meta import activations_of, shape_of
+
+    name, values = model_values(recipe.model, config)
+    shape = shape_of(name, values)
+    run = layout_of(recipe, shape.parameters, prompt=prompt_tokens)
+
+    @cache
+    def measured(checkpointing: bool) -> Activations:
+        lengths = (run.prompt, min(run.reply, shape.context_tokens - 1), min(run.replies, 8))
+        attention = recipe.model.attention
+        return activations_of(
+            name, values, dtype=recipe.model.dtype, checkpointing=checkpointing, attention=attention, lengths=lengths
+        )
+
+    try:
+        placement, problem = plan(roles_of(recipe), nodes_of(machine)), ""
+    except PlacementError as error:
+        placement, problem = None, str(error)
+    found = estimate(shape, run, machine, placement, measured)
+    advice = partial(_advice, found, measured)
+    return found, f"{problem}; {advice()}" if problem else "" if found.fits else advice()
+
+
+def nodes_of(machine: Machine) -> list[Resources]:
+    """The machine as the placement plan reads it."""
+    names = [f"node-{index}" for index in range(1, machine.nodes + 1)] if machine.nodes > 1 else ["this node"]
+    return [Resources(node=name, cpus=machine.cores, gpus=machine.cards) for name in names]
+
+
+def told(found: Estimate, problem: str) -> list[str]:
+    """The plan as lines of text."""
+    shape, run = found.shape, found.run
+    lines = [
+        f"model      {shape.name}, {shape.architecture}: {shape.parameters / 1e9:.2f}e9 parameters, "
+        f"{shape.multiplied / 1e9:.2f}e9 multiplied for a token, {shape.layers} layers",
+        f"machine    {found.machine.described}",
+        f"an update  {run.samples:,} samples of {run.prompt} + at most {run.reply:,} tokens = "
+        f"{tokens_of_update(run):,} tokens",
+        "",
+        *([describe(found.plan), ""] if found.plan else []),
+        *memory_table("a rank", found.learner),
+        *(memory_table("an engine's process", found.engine) if found.engine else []),
+        *limits(found),
+        *times(found),
+    ]
+    lines += [f"does not fit: {one.told}" for one in found.shortages]
+    if problem:
+        lines.append(f"does not fit: {problem}" if not found.shortages else f"what to change: {problem}")
+    else:
+        lines.append("it fits")
+    return lines
+
+
+def memory_table(process: str, phases: Phases) -> list[str]:
+    """GiB of every part in every phase, a column each; a card's memory first, then the machine's."""
+    lines = []
+    for place, named in (("device", "on its device"), ("host", "in host memory")):
+        parts = list(dict.fromkeys(part.what for name in PHASES for part in phases[name] if part.place == place))
+        if not parts:
+            continue
+        rows: list[Row] = [(f"{process}, {named}, GiB", *PHASES)]
+        for what in parts:
+            sums = [sum(p.bytes for p in phases[name] if p.what == what and p.place == place) for name in PHASES]
+            rows.append((what, *(f"{bytes / GIB:.2f}" if bytes else "-" for bytes in sums)))
+        rows.append(
+            ("all", *(f"{held(phases[name], 'device' if place == 'device' else 'host') / GIB:.2f}" for name in PHASES))
+        )
+        lines += [*columns(rows), ""]
+    return lines
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """Rows with their first column to the left and numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+
+
+def limits(found: Estimate) -> Iterable[str]:
+    """What fits at most."""
+    run = found.run
+    if found.microbatch is not None:
+        yield (
+            f"micro-batch  {run.learner.tokens:,} tokens a rank; at most {found.microbatch:,} fit; "
+            f"longest sequence {found.context or 0:,} tokens"
+        )
+    if run.engine:
+        each = found.cache_tokens // (run.prompt + run.reply)
+        yield f"KV cache     {found.cache_tokens:,} tokens an engine: {each:,} sequences of full length at once"
+
+
+def times(found: Estimate) -> Iterable[str]:
+    """Rough times of an update."""
+    took = found.times
+    if took is None:
+        return
+    yield (
+        f"an update    about {took.update:.0f} s: generate {took.generate:.0f}, train {took.train:.0f}, gather and reduce "
+        f"{took.communicate:.0f}, weight sync {took.sync:.1f}"
+        + (" (generation and training run at once)" if took.overlapping else "")
+    )
+
+
+def as_data(found: Estimate, problem: str) -> dict[str, Any]:
+    """The plan as JSON: bytes, seconds and tokens."""
+    data = asdict(found)
+    placements = data.pop("plan")
+    return data | {
+        "fits": found.fits and not problem,
+        "problem": problem,
+        "placements": placements["placements"] if placements else [],
+        "update_seconds": found.times.update if found.times else None,
+    }
+
+
+def _advice(found: Estimate, measured: Any) -> str:
+    """What makes it fit, or how many cards it needs at least."""
+    machine, run, shape = found.machine, found.run, found.shape
+    if machine.card is None:
+        return "use a smaller model, or a machine with more memory"
+    needed = least_ranks(shape, run.learner, machine.card, measured(True))
+    at_least = f"with ZeRO-3 the learner needs at least {needed} x {machine.card.name}"
+    engine = [one for one in found.shortages if "engine" in one.where]
+    if engine and run.engine and run.engine.utilisation < 0.9:
+        return f"rollout.tensor_parallel_size={2 * run.engine.parallel} or a larger rollout.gpu_memory_utilization"
+    if found.shortages and "rank" in found.shortages[0].where:
+        changes, fits = mends(shape, run, machine, measured)
+        if fits:
+            return " ".join(f"{key}={value}" for key, value in changes.items())
+        return f"{at_least}: trainer.deepspeed.ranks={needed}, with --nodes {-(-needed // machine.cards)}"
+    if found.shortages:
+        return "trainer.deepspeed.offload_optimizer=none, fewer ranks on a node, or nodes with more memory"
+    return at_least

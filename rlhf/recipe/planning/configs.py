@@ -1,0 +1,84 @@
+"""Finds the `config.json` of a recipe's model without the hub: a given file, the folder, the table of this package, the
+hub's cache on this machine, or the tiny model that the recipe makes."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rlhf.errors import ModelError
+from rlhf.models.config import ModelConfig, TinyModelConfig
+from rlhf.recipe.preflight import is_hub_name, read_model_config
+
+Values = dict[str, Any]
+TINY_VOCABULARY = 288
+"""The byte tokenizer's tokens, rounded up (`rlhf.models.tiny`)."""
+
+
+def model_values(model: ModelConfig, given: Path | None = None) -> tuple[str, Values]:
+    """The model's name and its configuration. Raises `ModelError` where there is none, with what to do."""
+    if given is not None:
+        return str(given), _read(given)
+    if model.tiny is not None:
+        return f"tiny {model.tiny.architecture}", tiny_values(model.tiny)
+    name = str(model.path)
+    if not is_hub_name(name):
+        return name, read_model_config(Path(name).expanduser())
+    known = known_models()
+    if name in known:
+        return name, known[name]
+    if (cached := _cached(name)) is not None:
+        return name, _read(cached)
+    raise ModelError(
+        f"model.path={name} is neither in this machine's cache nor among the configurations that come with rlhf "
+        f"({', '.join(known)}); give its config.json: --config FILE"
+    )
+
+
+def known_models() -> dict[str, Values]:
+    """Configurations of well-known models by hub name: what decides shapes, as their `config.json` have it."""
+    table: dict[str, Values] = json.loads(files("rlhf.recipe.planning").joinpath("known_models.json").read_text())
+    return table
+
+
+def tiny_values(tiny: TinyModelConfig) -> Values:
+    """The configuration that `rlhf.models.tiny` gives such a model."""
+    experts: Values = {
+        "num_experts": tiny.experts,
+        "num_experts_per_tok": tiny.experts_per_token,
+        "moe_intermediate_size": tiny.intermediate_size,
+    }
+    return {
+        "model_type": tiny.architecture,
+        "vocab_size": TINY_VOCABULARY,
+        "hidden_size": tiny.hidden_size,
+        "intermediate_size": tiny.intermediate_size,
+        "num_hidden_layers": tiny.layers,
+        "num_attention_heads": tiny.heads,
+        "num_key_value_heads": tiny.kv_heads,
+        "head_dim": tiny.hidden_size // tiny.heads,
+        "max_position_embeddings": tiny.max_position_embeddings,
+        "tie_word_embeddings": tiny.tie_word_embeddings,
+        **(experts if tiny.architecture == "qwen3_moe" else {}),
+    }
+
+
+def _read(file: Path) -> Values:
+    try:
+        values = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file} cannot be read as a config.json: {error}") from None
+    if not isinstance(values, dict) or "model_type" not in values:
+        raise ModelError(f"{file} has no model_type; give the config.json of a Hugging Face model")
+    return values
+
+
+def _cached(name: str) -> Path | None:
+    """The newest `config.json` of this hub name in the hub's cache, as huggingface_hub lays it out."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
+    found = sorted(hub.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json"), key=os.path.getmtime)
+    return found[-1] if found else None

@@ -1,0 +1,129 @@
+"""What of a recipe decides memory and time, as plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf.recipe.planning.shape import DTYPE_BYTES
+from rlhf.recipe.schema import Recipe
+from rlhf.recipe.workers import engine_device, learner_device
+from rlhf.trainer.algorithms.registry import needs_reference
+from rlhf.trainer.rank.zero import deepspeed_config
+from rlhf.trainer.settings import LearnerSettings
+
+PROMPT_TOKENS = 512
+"""Tokens of a prompt, which no recipe says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerLayout:
+    """The ranks and what each does. `width` is the bytes of a weight; `zero` the `zero_optimization` of DeepSpeed's
+    configuration; `tokens` those of a micro-batch on one rank; `lora` the rank of the adapters, 0 without."""
+
+    device: str
+    ranks: int
+    stage: int
+    width: int
+    tokens: int
+    checkpointing: bool
+    sequence_parallel: int
+    offload_optimizer: bool
+    offload_parameters: bool
+    reference: bool
+    critic: bool
+    average: bool
+    lora: int
+    bucket_bytes: int
+    steps: int
+    zero: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLayout:
+    """The engines. `utilisation` is the share of a GPU that one takes, `cache_bytes` the KV cache on a CPU."""
+
+    device: str
+    engines: int
+    parallel: int
+    width: int
+    sequences: int
+    batched_tokens: int
+    utilisation: float
+    cache_bytes: int
+    context: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLayout:
+    """A run. `prompt`, `reply` and `replies` are tokens of a prompt, of a reply, and replies to one prompt; `samples`
+    those of an update. `colocated` engines and ranks take turns on the same GPUs; `shared` ones use parts of one at
+    once."""
+
+    learner: LearnerLayout
+    engine: EngineLayout | None
+    colocated: bool
+    shared: bool
+    asynchronous: bool
+    prompt: int
+    reply: int
+    replies: int
+    samples: int
+
+
+def layout_of(recipe: Recipe, parameters: int, *, prompt: int = PROMPT_TOKENS) -> RunLayout:
+    """The layout of a recipe whose model has so many parameters."""
+    trainer = recipe.trainer
+    both = recipe.rollout.gpus_per_engine + trainer.deepspeed.gpus_per_rank
+    return RunLayout(
+        learner=learner_layout(recipe, parameters),
+        engine=engine_layout(recipe) if recipe.plays else None,
+        colocated=False,
+        shared=recipe.plays and learner_device(recipe) == engine_device(recipe) == "cuda" and both <= 1,
+        asynchronous=trainer.max_staleness > 0,
+        prompt=prompt,
+        reply=recipe.sampling.max_tokens,
+        replies=trainer.group_size if recipe.plays else 1,
+        samples=trainer.samples_per_update,
+    )
+
+
+def learner_layout(recipe: Recipe, parameters: int) -> LearnerLayout:
+    trainer, model, device = recipe.trainer, recipe.model, learner_device(recipe)
+    settings = LearnerSettings(model_path="", model=model, trainer=trainer, device=device)
+    config = deepspeed_config(settings, trainer.optimizer, trainer.deepspeed.ranks, parameters)
+    reference = needs_reference(trainer) or recipe.kind == "preference"
+    return LearnerLayout(
+        device=device,
+        ranks=trainer.deepspeed.ranks,
+        stage=int(config["zero_optimization"]["stage"]),
+        width=DTYPE_BYTES[model.dtype],
+        tokens=trainer.tokens_per_microbatch,
+        checkpointing=model.gradient_checkpointing,
+        sequence_parallel=trainer.deepspeed.sequence_parallel,
+        offload_optimizer=trainer.deepspeed.offload_optimizer == "cpu",
+        offload_parameters=trainer.deepspeed.offload_parameters == "cpu",
+        reference=reference and (model.lora is None or trainer.reference_path is not None),
+        critic=trainer.critic is not None,
+        average=trainer.ema_decay is not None,
+        lora=model.lora.rank if model.lora else 0,
+        bucket_bytes=settings.bucket_bytes,
+        steps=trainer.epochs,
+        zero=config["zero_optimization"],
+    )
+
+
+def engine_layout(recipe: Recipe) -> EngineLayout:
+    rollout, device = recipe.rollout, engine_device(recipe)
+    return EngineLayout(
+        device=device,
+        engines=rollout.engines,
+        parallel=rollout.tensor_parallel_size,
+        width=DTYPE_BYTES[recipe.model.dtype],
+        sequences=rollout.max_sequences,
+        batched_tokens=16384 if device == "cuda" else 2048,
+        utilisation=rollout.gpu_memory_utilization,
+        cache_bytes=rollout.kv_cache_megabytes * 2**20,
+        context=rollout.max_context_tokens,
+    )

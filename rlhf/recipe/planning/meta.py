@@ -1,0 +1,232 @@
+"""Reads a model's shape and the memory of its passes from the real modules, without memory for either.
+
+The modules are transformers' own, built from the configuration on torch's meta device; the passes are the learner's
+own (`rlhf.models.policy`, `rlhf.models.attention`, `rlhf.models.head`) on fake tensors, which have shapes and storage
+sizes and no contents. Every storage that an operation makes is counted until it is freed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from rlhf.errors import ModelError
+from rlhf.models.attention import decoder_of
+from rlhf.models.head import head_logprobs
+from rlhf.models.loading import DTYPES, first_line, ready_to_train
+from rlhf.models.policy import logits_of, row_arguments
+from rlhf.recipe.planning.shape import Activations, Line, ModelShape
+
+Values = dict[str, Any]
+HEAD_TOKENS = (2048, 4096)
+"""Numbers of tokens at which the head is measured."""
+
+
+def shape_of(name: str, values: Values) -> ModelShape:
+    """The shape of the model with this `config.json`. Raises `ModelError` for one that transformers cannot build."""
+    config = config_of(name, values)
+    model = on_meta(name, config, "bfloat16")
+    text = config.get_text_config()
+    layers = layers_of(model)
+    heads = int(text.num_attention_heads)
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return ModelShape(
+        name=name,
+        architecture=type(model).__name__,
+        parameters=_count(model.parameters()),
+        multiplied=_multiplied(layers, text) + _count(head.parameters()),
+        layers=len(layers),
+        layer_parameters=max(_count(layer.parameters()) for layer in layers),
+        largest_parameter=max(parameter.numel() for parameter in model.parameters()),
+        head_parameters=_count(head.parameters()),
+        adapter=sum(one.in_features + one.out_features for one in layers.modules() if isinstance(one, nn.Linear)),
+        hidden_size=int(text.hidden_size),
+        vocabulary=int(text.vocab_size),
+        heads=heads,
+        kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
+        head_size=int(getattr(text, "head_dim", None) or text.hidden_size // heads),
+        windows=_windows(text, len(layers)),
+        context_tokens=int(text.max_position_embeddings),
+    )
+
+
+def activations_of(
+    name: str, values: Values, *, dtype: str, checkpointing: bool, attention: str, lengths: tuple[int, int, int]
+) -> Activations:
+    """The memory of a forward and backward pass. `lengths` are the tokens of a prompt and of a reply, and the replies
+    that share a prompt in a row."""
+    config = config_of(name, values)
+    unit = lengths[0] + lengths[1] * lengths[2]
+    points = {
+        tokens: [
+            _decoder_bytes(name, config, dtype, checkpointing, attention, lengths, tokens, deep) for deep in (1, 2)
+        ]
+        for tokens in (unit, 2 * unit)
+    }
+    layers = int(config.get_text_config().num_hidden_layers)
+    saved, peak = (
+        Line.through(*((tokens, one[which] + (layers - 1) * (two[which] - one[which]))
+                       for tokens, (one, two) in points.items()))
+        for which in (0, 1)
+    )  # fmt: skip
+    head = [(tokens, _head_bytes(name, config, dtype, tokens)) for tokens in HEAD_TOKENS]
+    return Activations(saved=saved, decoder_peak=peak, head_peak=Line.through(*head))
+
+
+def config_of(name: str, values: Values) -> Any:
+    """transformers' configuration object of these values. Raises `ModelError`."""
+    values = dict(values)
+    try:
+        return AutoConfig.for_model(values.pop("model_type"), **values)
+    except (KeyError, ValueError, TypeError) as error:
+        raise ModelError(f"{name}: its config.json cannot be read: {first_line(error)}") from None
+
+
+def on_meta(name: str, config: Any, dtype: str) -> PreTrainedModel:
+    """The model without memory. Raises `ModelError` for an architecture that transformers has no causal LM for."""
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
+    except (ValueError, KeyError, ImportError, AttributeError, TypeError) as error:
+        raise ModelError(f"{name}: transformers cannot build it: {first_line(error)}") from None
+    return model
+
+
+def layers_of(model: PreTrainedModel) -> nn.ModuleList:
+    """The decoder's layers: its longest list of modules."""
+    lists = [one for one in decoder_of(model).modules() if isinstance(one, nn.ModuleList)]
+    return max(lists, key=lambda one: (_count(one.parameters()), len(one)))
+
+
+class Alive(TorchDispatchMode):
+    """Counts the bytes of the storages that operations make, while they are alive."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """The weights of `model` are not counted, wherever they are looked at."""
+        super().__init__()
+        held = [*model.parameters(), *model.buffers()]
+        self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in held}
+        self.now = self.peak = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Values | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor):
+                self._see(tensor.untyped_storage())
+        return made
+
+    def _see(self, storage: Any) -> None:
+        key = storage._cdata
+        if key not in self._sizes:
+            self._sizes[key] = storage.nbytes()
+            self.now += storage.nbytes()
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self._free, key)
+
+    def _free(self, key: int) -> None:
+        self.now -= self._sizes.pop(key, 0)
+
+
+def _decoder_bytes(
+    name: str, config: Any, dtype: str, checkpointing: bool, attention: str, lengths: tuple[int, int, int], tokens: int,
+    layers: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Bytes that a decoder of so many layers saves for its backward pass, and the most that is alive in it."""
+    model = _shallow(name, config, dtype, attention, layers)
+    ready_to_train(model, gradient_checkpointing=checkpointing)
+    positions = packed_positions(tokens, lengths)
+    arguments = row_arguments(model, positions)
+    with _faked() as mode:
+        model = model.to_empty(device="cpu")
+        _forget_gradients(model)
+        width = config.get_text_config().hidden_size
+        with Alive(model) as alive:
+            embedded = torch.empty((*positions.shape, width), dtype=model.dtype, requires_grad=True)
+            places = mode.from_tensor(positions)
+            output = decoder_of(model)(inputs_embeds=embedded, position_ids=places, use_cache=False, **arguments)
+            saved = alive.now
+            output.last_hidden_state.sum().backward()
+    return saved, alive.peak
+
+
+def _head_bytes(name: str, config: Any, dtype: str, tokens: int) -> int:
+    """The most that the head's passes hold at once, its weights' gradient included."""
+    model = _shallow(name, config, dtype, "auto", 1)
+    with _faked():
+        model = model.to_empty(device="cpu")
+        _forget_gradients(model)
+        hidden = torch.empty((tokens, config.get_text_config().hidden_size), dtype=model.dtype, requires_grad=True)
+        ids = torch.zeros(tokens, dtype=torch.long)
+        with Alive(model) as alive:
+            logprobs, _ = head_logprobs(
+                lambda part: logits_of(model, part), hidden, ids, vocabulary=config.get_text_config().vocab_size,
+                most=tokens,
+            )  # fmt: skip
+            logprobs.sum().backward()  # type: ignore[no-untyped-call]
+    return alive.peak
+
+
+def packed_positions(tokens: int, lengths: tuple[int, int, int]) -> Tensor:
+    """Positions `[1, tokens]` of rows as the learner packs them: a prompt and its replies, one behind the other."""
+    prompt, reply, replies = lengths
+    group = [torch.arange(prompt + reply), *(torch.arange(prompt, prompt + reply) for _ in range(replies - 1))]
+    unit = torch.cat(group)
+    return unit.repeat(-(-tokens // len(unit)))[:tokens][None]
+
+
+def _shallow(name: str, config: Any, dtype: str, attention: str, layers: int) -> PreTrainedModel:
+    config = deepcopy(config)
+    text = config.get_text_config()
+    if getattr(text, "layer_types", None):
+        # The kinds of layer in their proportion matter less than that there is one of the costliest: full attention.
+        text.layer_types = sorted(text.layer_types)[:layers]
+    text.num_hidden_layers = layers
+    if attention != "auto":
+        config._attn_implementation = attention
+    return on_meta(name, config, dtype)
+
+
+def _faked() -> AbstractContextManager[Any]:
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _forget_gradients(model: nn.Module) -> None:
+    """Gradients of weights are counted elsewhere, by how DeepSpeed keeps them."""
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(_forget)
+
+
+def _forget(parameter: Tensor) -> None:
+    parameter.grad = None
+
+
+def _multiplied(layers: nn.ModuleList, text: Any) -> int:
+    """The layers' weights that one token meets. Experts, stacked in one tensor by transformers, count by their share."""
+    experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 0
+    chosen = getattr(text, "num_experts_per_tok", None) or experts
+    stacked = [one for one in layers.parameters() if one.dim() == 3 and one.shape[0] == experts]
+    plain = _count(one for one in layers.parameters() if one.dim() == 2)
+    return plain + (_count(stacked) * chosen // experts if experts else 0)
+
+
+def _windows(text: Any, layers: int) -> tuple[int | None, ...]:
+    window, kinds = getattr(text, "sliding_window", None), getattr(text, "layer_types", None)
+    if not kinds:
+        return (window if getattr(text, "use_sliding_window", window is not None) else None,) * layers
+    return tuple(window if "sliding" in kind else None for kind in kinds if "attention" in kind)
+
+
+def _count(parameters: Iterable[Tensor]) -> int:
+    return sum(one.numel() for one in parameters)

@@ -1,0 +1,274 @@
+"""Memory of one process in every phase of a run: pure functions of a model's shape and a layout.
+
+What DeepSpeed allocates is read from its `runtime/zero/stage_1_and_2.py` and `stage3.py` (0.19), and what vLLM does from
+its `v1/worker/gpu_worker.py` (0.32). All gradients are added up in float32 (`rlhf.trainer.rank.zero`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rlhf.recipe.planning.layout import EngineLayout, LearnerLayout
+from rlhf.recipe.planning.machines import CUDA_CONTEXT, CUDA_GRAPHS, NCCL_BUFFERS, Card
+from rlhf.recipe.planning.shape import Activations, ModelShape
+
+Place = Literal["device", "host"]
+PhaseName = Literal["load", "generate", "forward and backward", "optimizer step", "weight sync"]
+PHASES: tuple[PhaseName, ...] = ("load", "generate", "forward and backward", "optimizer step", "weight sync")
+MB = 10**6
+LEARNER_PROCESS = 420 * MB
+"""Resident memory of a rank on a CPU before its model: torch, transformers and DeepSpeed, measured."""
+ENGINE_PROCESS = 690 * MB
+"""The same of an engine on a CPU: torch, transformers and vLLM, measured."""
+HEAP_SHARE = 0.5
+"""Of a rank's activations on a CPU: what glibc's heap keeps between blocks in use, measured (0.4 to 0.6). Ranks keep it
+on purpose (`rlhf.trainer.rank.process_variables`)."""
+HOST_PROCESS = 3 * 10**9
+"""Host memory of a process that works on a GPU: libraries, CUDA's pinned buffers, vLLM's or DeepSpeed's own."""
+
+DEFAULTS = {
+    "stage3_prefetch_bucket_size": 5e7,
+    "stage3_max_live_parameters": 1e9,
+    "stage3_max_reuse_distance": 1e9,
+    "sub_group_size": 1e9,
+    "reduce_bucket_size": 5e8,
+}
+"""DeepSpeed's own defaults, in elements (`runtime/zero/config.py`); a test holds them against it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Memory of one purpose: `place` is a card's memory or the machine's."""
+
+    what: str
+    bytes: int
+    place: Place = "device"
+
+
+Phases = Mapping[PhaseName, tuple[Part, ...]]
+"""What a process holds, by phase."""
+
+
+def held(parts: Iterable[Part], place: Place) -> int:
+    """Bytes of these parts at one place."""
+    return sum(part.bytes for part in parts if part.place == place)
+
+
+def peak(phases: Phases, place: Place) -> int:
+    """The most bytes of any phase."""
+    return max(held(parts, place) for parts in phases.values())
+
+
+def learner_phases(
+    shape: ModelShape, layout: LearnerLayout, activations: Activations, *, parked: bool = False, heap: bool = True
+) -> Phases:
+    """The memory of one rank. `parked`: its state waits in host memory while engines generate. On a CPU everything is in
+    one memory, and `heap` says whether the allocator keeps what is freed."""
+    base = _process(layout)
+    states = [Part(what=what, bytes=bytes, place=place) for what, bytes, place in _states(shape, layout)]
+    passing = [*states, *_accumulated(shape, layout), *_passing(shape, layout, activations)]
+    if layout.device == "cpu" and heap:
+        activated = sum(part.bytes for part in passing if part.what == "activations")
+        passing.append(Part(what="free blocks of the heap", bytes=round(HEAP_SHARE * activated)))
+    stepping = [*states, *_accumulated(shape, layout), *_stepping(shape, layout)]
+    waiting = [Part(what=part.what, bytes=part.bytes, place="host") for part in states] if parked else states
+    sending = [*states, Part(what="buckets on their way", bytes=2 * max(layout.bucket_bytes, _largest(shape, layout)))]
+    loading = [Part(what="weights", bytes=_weights(shape, layout)), *_loading(shape, layout)]
+    phases: Phases = {
+        "load": (*base, *loading),
+        "generate": (*base, *waiting),
+        "forward and backward": (*base, *passing),
+        "optimizer step": (*base, *stepping),
+        "weight sync": (*base, *sending),
+    }
+    return {name: _on(layout.device, parts) for name, parts in phases.items()}
+
+
+def engine_phases(shape: ModelShape, layout: EngineLayout, card: Card | None, *, asleep: bool = False) -> Phases:
+    """The memory of one of an engine's processes. `asleep`: while ranks train, weights and KV cache are freed."""
+    awake = engine_parts(shape, layout, card)
+    sleeping = tuple(part for part in awake if part.what in ("libraries", "CUDA context", "NCCL", "CUDA graphs"))
+    resting = sleeping if asleep else awake
+    without_cache = tuple(part for part in awake if part.what != "KV cache") if asleep else awake
+    return {
+        "load": awake,
+        "generate": awake,
+        "forward and backward": resting,
+        "optimizer step": resting,
+        "weight sync": without_cache,
+    }
+
+
+def engine_parts(shape: ModelShape, layout: EngineLayout, card: Card | None) -> tuple[Part, ...]:
+    """What an engine's process holds when it is ready. On a GPU the KV cache is what its share leaves."""
+    if card is None:
+        return _on("cpu", _cpu_engine(shape, layout))
+    fixed = _gpu_engine(shape, layout)
+    cache = max(round(layout.utilisation * card.memory) - held(fixed, "device"), 0)
+    graphs = Part(what="CUDA graphs", bytes=CUDA_GRAPHS)
+    host = Part(what="libraries", bytes=HOST_PROCESS, place="host")
+    return (*fixed, Part(what="KV cache", bytes=cache), graphs, host)
+
+
+def cache_tokens(shape: ModelShape, layout: EngineLayout, parts: Iterable[Part]) -> int:
+    """How many tokens the KV cache of these parts holds, if all layers see them."""
+    bytes = sum(part.bytes for part in parts if part.what == "KV cache")
+    return bytes // (shape.cache_elements(layout.parallel) * layout.width)
+
+
+def _gpu_engine(shape: ModelShape, layout: EngineLayout) -> list[Part]:
+    # vLLM profiles a step with as many tokens as it will ever batch: the widest thing then alive is the MLP's input and
+    # output beside the residual stream, and the logits of all sequences in float32, twice.
+    width = 2 * shape.layer_parameters // max(shape.hidden_size, 1) // 3
+    batch = layout.batched_tokens * (4 * shape.hidden_size + min(width, 8 * shape.hidden_size) // layout.parallel)
+    logits = 2 * 4 * min(layout.sequences, layout.batched_tokens) * shape.vocabulary // layout.parallel
+    return [
+        Part(what="CUDA context", bytes=CUDA_CONTEXT),
+        *([Part(what="NCCL", bytes=NCCL_BUFFERS // 2)] if layout.parallel > 1 else []),
+        Part(what="weights", bytes=shape.parameters * layout.width // layout.parallel),
+        Part(what="activations of the largest batch", bytes=batch * layout.width + logits),
+    ]
+
+
+def _cpu_engine(shape: ModelShape, layout: EngineLayout) -> list[Part]:
+    return [
+        Part(what="libraries", bytes=ENGINE_PROCESS),
+        Part(what="weights", bytes=shape.parameters * layout.width // layout.parallel),
+        # A tied head is packed beside the embedding for the CPU's matrix product.
+        Part(what="packed head", bytes=shape.head_parameters * layout.width // layout.parallel),
+        Part(what="KV cache", bytes=layout.cache_bytes),
+        Part(what="logits", bytes=3 * 4 * min(layout.sequences, 64) * shape.vocabulary),
+    ]
+
+
+def _process(layout: LearnerLayout) -> list[Part]:
+    if layout.device == "cpu":
+        return [Part(what="libraries", bytes=LEARNER_PROCESS)]
+    nccl = [Part(what="NCCL", bytes=NCCL_BUFFERS)] if layout.ranks > 1 else []
+    return [
+        Part(what="CUDA context", bytes=CUDA_CONTEXT), *nccl,
+        Part(what="libraries", bytes=HOST_PROCESS, place="host"),
+    ]  # fmt: skip
+
+
+def _trained(shape: ModelShape, layout: LearnerLayout) -> int:
+    """Elements with gradients: all weights, or the adapters."""
+    return shape.adapter * layout.lora if layout.lora else shape.parameters
+
+
+def _share(layout: LearnerLayout, sharded: bool) -> int:
+    return layout.ranks if sharded else 1
+
+
+def _weights(shape: ModelShape, layout: LearnerLayout) -> int:
+    elements = shape.parameters + (shape.adapter * layout.lora if layout.lora else 0)
+    return elements * layout.width // _share(layout, layout.stage == 3)
+
+
+def _largest(shape: ModelShape, layout: LearnerLayout) -> int:
+    return shape.largest_parameter * layout.width if layout.stage == 3 else 0
+
+
+def _states(shape: ModelShape, layout: LearnerLayout) -> list[tuple[str, int, Place]]:
+    """What every trained model keeps from update to update: the policy, and the critic like it."""
+    shards, trained = _share(layout, layout.stage > 0), _trained(shape, layout)
+    optimizer: Place = "host" if layout.offload_optimizer else "device"
+    weights: Place = "host" if layout.offload_parameters else "device"
+    # ZeRO-3 in float32 updates its shards in place; the other stages keep a copy of their part.
+    masters = 0 if layout.stage == 0 or (layout.stage == 3 and layout.width == 4) else 4 * trained // shards
+    one: list[tuple[str, int, Place]] = [
+        ("weights", _weights(shape, layout), weights),
+        ("float32 masters", masters, optimizer),
+        ("moments", 8 * trained // shards, optimizer),
+    ]
+    if layout.offload_optimizer:
+        one.append(("pinned gradients", 4 * trained // shards, "host"))
+    critic: list[tuple[str, int, Place]] = [(f"critic's {what}", bytes, place) for what, bytes, place in one]
+    reference: tuple[str, int, Place] = (
+        "reference",
+        shape.parameters * layout.width // _share(layout, layout.stage == 3),
+        "device",
+    )
+    average: tuple[str, int, Place] = ("average", 4 * trained // _share(layout, layout.stage == 3), "device")
+    return [
+        *one,
+        *(critic if layout.critic else []),
+        *([reference] if layout.reference else []),
+        *([average] if layout.average else []),
+    ]
+
+
+def _accumulated(shape: ModelShape, layout: LearnerLayout) -> list[Part]:
+    """The sum of gradients in float32: whole below stage 2, else a shard."""
+    if layout.offload_optimizer and layout.stage == 3:
+        return []
+    elements = _trained(shape, layout) // _share(layout, layout.stage >= 2)
+    return [Part(what="gradients", bytes=4 * elements)]
+
+
+def _bucket(shape: ModelShape, layout: LearnerLayout) -> int:
+    """Elements of the buffer in which gradients are reduced."""
+    return int(min(_setting(layout, "reduce_bucket_size"), _trained(shape, layout)))
+
+
+def _setting(layout: LearnerLayout, name: str) -> float:
+    return float(layout.zero.get(name, DEFAULTS[name]))
+
+
+def _passing(shape: ModelShape, layout: LearnerLayout, activations: Activations) -> list[Part]:
+    """What a forward and backward pass adds."""
+    tokens = -(-layout.tokens // layout.sequence_parallel)
+    parts = [Part(what="activations", bytes=activations.peak(tokens))]
+    if layout.stage >= 2:
+        parts.append(Part(what="gradient bucket", bytes=4 * _bucket(shape, layout)))
+        whole = _trained(shape, layout)
+        if whole > _setting(layout, "reduce_bucket_size"):
+            # A tensor above the bucket's size is reduced alone; each reduction copies what it sends.
+            biggest = max(_bucket(shape, layout), min(shape.largest_parameter, whole))
+            copies = 2 if layout.stage == 3 and layout.width == 2 else 1
+            parts.append(Part(what="gradients on their way", bytes=4 * biggest * copies))
+    if layout.stage == 3:
+        parts.append(Part(what="gathered layers", bytes=layout.width * gathered(shape, layout)))
+    return parts
+
+
+def gathered(shape: ModelShape, layout: LearnerLayout) -> int:
+    """Elements that ZeRO-3 holds gathered at its worst: it keeps what is used again within its reuse distance, in which
+    weights of the last layers count for the forward and for the backward pass, and prefetches a bucket."""
+    kept = min(_setting(layout, "stage3_max_reuse_distance") / 2, _setting(layout, "stage3_max_live_parameters"))
+    prefetched = _setting(layout, "stage3_prefetch_bucket_size")
+    return int(min(shape.parameters, kept + prefetched + shape.largest_parameter))
+
+
+def _stepping(shape: ModelShape, layout: LearnerLayout) -> list[Part]:
+    """What the optimizer step adds, when activations are gone."""
+    trained, shards = _trained(shape, layout), _share(layout, layout.stage > 0)
+    if layout.stage == 0:
+        return [Part(what="gradients on their way", bytes=4 * min(trained, 500_000_000))] if layout.ranks > 1 else []
+    if layout.stage == 3:
+        group = int(min(trained, _setting(layout, "sub_group_size")))
+        flat = 0 if layout.offload_optimizer else 4 * group // shards
+        return [
+            Part(what="gradient bucket", bytes=4 * _bucket(shape, layout)),
+            Part(what="flat gradients", bytes=flat),
+        ]
+    flat = 4 * trained // shards
+    in_partition = flat if layout.stage == 1 or layout.width == 4 else 0
+    return [Part(what="flat gradients", bytes=flat + in_partition)]
+
+
+def _loading(shape: ModelShape, layout: LearnerLayout) -> list[Part]:
+    if layout.stage == 3:
+        return [Part(what="one layer on its way", bytes=shape.layer_parameters * layout.width)]
+    if layout.device == "cpu":
+        return []  # the file's own pages are the weights, until the first step writes them
+    return [Part(what="weights on their way", bytes=shape.parameters * layout.width, place="host")]
+
+
+def _on(device: str, parts: Iterable[Part]) -> tuple[Part, ...]:
+    """On a CPU there is one memory."""
+    if device != "cpu":
+        return tuple(part for part in parts if part.bytes)
+    return tuple(Part(what=part.what, bytes=part.bytes) for part in parts if part.bytes)

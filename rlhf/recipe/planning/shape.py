@@ -1,0 +1,74 @@
+"""What of a model decides memory and time: plain data, which `rlhf.recipe.planning.meta` reads from the real modules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """Counts are numbers of elements, exact: those of the modules that transformers builds from the configuration.
+
+    `parameters` counts tied weights once. `layer_parameters` and `largest_parameter` are the largest decoder layer and
+    the largest tensor. `multiplied` are the weights that one token is multiplied with, the head included: of a mixture
+    only the experts that it is routed to. `adapter` is what a LoRA of rank 1 adds for all linear layers of the decoder.
+    `windows` are the layers' attention windows in tokens, None for full attention; layers without keys and values in
+    a cache are absent. `context_tokens` is the longest context.
+    """
+
+    name: str
+    architecture: str
+    parameters: int
+    multiplied: int
+    layers: int
+    layer_parameters: int
+    largest_parameter: int
+    head_parameters: int
+    adapter: int
+    hidden_size: int
+    vocabulary: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    windows: tuple[int | None, ...]
+    context_tokens: int
+
+    def cache_elements(self, tensor_parallel_size: int = 1) -> int:
+        """Keys and values of one token in all layers, on one of the GPUs of an engine, which has at least one head."""
+        return 2 * len(self.windows) * max(1, -(-self.kv_heads // tensor_parallel_size)) * self.head_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Bytes as a function of a number of tokens, measured at two numbers."""
+
+    base: float
+    each: float
+
+    @classmethod
+    def through(cls, a: tuple[int, float], b: tuple[int, float]) -> Line:
+        """The line through two measurements `(tokens, bytes)`."""
+        each = (b[1] - a[1]) / (b[0] - a[0])
+        return cls(base=a[1] - each * a[0], each=each)
+
+    def at(self, tokens: int) -> int:
+        return round(max(self.base + self.each * tokens, 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activations:
+    """Memory of one micro-batch's forward and backward pass in bytes, without weights and gradients of weights.
+
+    `saved` is what the decoder keeps for its backward pass, `decoder_peak` the most that is alive in that pass, and
+    `head_peak` the most that the head adds to `saved`: lines over the tokens of a micro-batch.
+    """
+
+    saved: Line
+    decoder_peak: Line
+    head_peak: Line
+
+    def peak(self, tokens: int) -> int:
+        """The most that is alive at once for a micro-batch of so many tokens."""
+        return max(self.decoder_peak.at(tokens), self.saved.at(tokens) + self.head_peak.at(tokens))

@@ -1,0 +1,99 @@
+"""Which environment variables reach which process: the table of docs/gpu.md, held against what passes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from rlhf.cluster.passing import passed_on
+from rlhf.deploy.kubernetes.manifest import template
+from rlhf.deploy.slurm.render import TEMPLATES
+from rlhf.deploy.ssh.remote_command import variables
+from rlhf.rollout.vllm.environment import engine_environment
+from rlhf.sandbox.run import ENVIRONMENT
+from rlhf.trainer.rank.process_variables import rank_environment
+from rlhf.transfer.interfaces import Interface, interface_environment
+from tests.docs.blocks import ROOT
+
+PAGE = (ROOT / "docs" / "gpu.md").read_text()
+YES, NO, SET, CHOSEN = "yes", "no", "set", "chosen, if not set"
+WAYS = ("a Ray of its own", "`rlhf launch`", "`rlhf slurm`", "`rlhf kubernetes`", "environments, scorers", "sandbox")
+HEAD = f"| variable | {' | '.join(WAYS)} |"
+Reach = Callable[[str], str]
+
+
+def rows() -> dict[str, dict[str, str]]:
+    """The table: way to cell, by variable. A row may name several variables."""
+    lines = PAGE[PAGE.index(HEAD) :].split("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {name: dict(zip(WAYS, own, strict=True)) for named, *own in cells for name in re.findall(r"`(\w+)`", named)}
+
+
+ROWS = rows()
+
+
+def chosen(name: str) -> bool:
+    """Workers of a run on several nodes take the interface of the route to the head, where the node has no own."""
+    return name in interface_environment(Interface(name="eth0", address="10.0.0.2"))
+
+
+def of_own_ray(name: str) -> str:
+    """All of the shell's (`tests/integration/test_cluster_ray.py`), but what a role sets."""
+    given = [engine_environment(device) | rank_environment(device) for device in ("cpu", "cuda")]  # type: ignore[arg-type]
+    return SET if all(name in one for one in given) else CHOSEN if chosen(name) else YES
+
+
+def of_launch(name: str) -> str:
+    if name in variables("run"):
+        return YES
+    return CHOSEN if chosen(name) else NO
+
+
+def of_slurm(name: str) -> str:
+    assert "--export=ALL" in (TEMPLATES / "job.sbatch").read_text()
+    return of_own_ray(name)
+
+
+def of_kubernetes(name: str) -> str:
+    if re.search(rf"{{name: {name}, value:", template()):
+        return SET
+    return of_own_ray(name) if of_own_ray(name) != YES else NO
+
+
+def of_children(name: str) -> str:
+    return YES if name in passed_on() else NO
+
+
+def of_sandbox(name: str) -> str:
+    return SET if name in ENVIRONMENT else NO
+
+
+REACH: dict[str, Reach] = dict(
+    zip(WAYS, (of_own_ray, of_launch, of_slurm, of_kubernetes, of_children, of_sandbox), strict=True)
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ROWS)
+def test_the_page_says_what_reaches_a_process(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "http://proxy.site:3128")
+    found = REACH[way](name)
+    if found == YES and way == "`rlhf launch`" and of_own_ray(name) == SET:
+        found = SET
+    assert ROWS[name][way].partition(" (")[0] == found
+
+
+def test_the_table_has_all_that_a_site_sets() -> None:
+    named = {
+        "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE",
+        "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_DEBUG", "VLLM_ATTENTION_BACKEND",
+    }  # fmt: skip
+    assert named <= set(ROWS)
+
+
+def test_a_proxy_with_a_password_is_for_workers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:word@proxy.site:3128")
+    assert "HTTPS_PROXY" in variables("run")
+    assert "HTTPS_PROXY" not in passed_on()
