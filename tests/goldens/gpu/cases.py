@@ -69,6 +69,7 @@ def recipe_of(case: Mapping[str, Any]) -> Recipe:
             "model": {"path": "llama-8b", "dtype": "bfloat16"},
             "data": {"train": {"path": "rows.jsonl"}},
             "rollout": case["rollout"],
+            "cluster": case.get("cluster", {}),
             "reward": {"kind": "exact"},
             "trainer": {"deepspeed": deepspeed} | case.get("trainer", {}),
         },
