@@ -13,6 +13,7 @@ BENCHMARKS = {
     "environment": "benchmarks.environment.command",
     "floods": "benchmarks.floods.command",
     "learner": "benchmarks.learner.command",
+    "memory_of_ranks": "benchmarks.memory_of_ranks.command",
     "placement": "benchmarks.placement.command",
     "sandbox": "benchmarks.sandbox.command",
 }
