@@ -7,16 +7,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from rlhf.trainer.rank.accelerator import choose_accelerator
+from rlhf.trainer.rank.learner_worker import LearnerWorker
+from rlhf.trainer.rank.process_memory import freed_at_once
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.transfer.types import Meeting
 
 if TYPE_CHECKING:
     from rlhf.trainer.rank.policy_rank import Rank
 
-T = TypeVar("T")
 MASTERS = ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups")
 """DeepSpeed's names of what a rank's optimizer steps, at stage 3 and below."""
 
@@ -37,28 +37,29 @@ class RankPlan:
 
 def run(plan: RankPlan) -> dict[str, float]:
     """The peak of each phase in bytes, above what the process held when it began."""
-    choose_accelerator("cpu")
-    from rlhf.trainer.rank.policy_rank import Rank, _load
-    from rlhf.trainer.rank.zero import join
+    worker = LearnerWorker()
 
-    join(plan.rank, plan.ranks, plan.meeting, "cpu", 600)
-    warm = Rank(plan.rank, plan.ranks, plan.warm)  # imports, buffers of gloo and of the allocator
-    step(warm)
+    def start(settings: LearnerSettings) -> Rank:
+        worker.start(plan.rank, plan.ranks, plan.meeting, settings)
+        step(worker.policy)
+        return worker.policy
+
+    warm = start(plan.warm)  # imports, buffers of gloo and of the allocator
     warm.save(plan.state.with_name("warm"), 0)
     warm.load(plan.state.with_name("warm"))
+    worker.stop()
     del warm
+    if not plan.saves:
+        rank = start(plan.measured)
+        return {"convert": measured(lambda: rank.load(plan.state))}
+    from rlhf.trainer.rank.policy_rank import _load
+
     peaks: dict[str, float] = {}
-    if plan.saves:
-        loaded, peaks["load"] = measured(lambda: _load(plan.measured, plan.ranks, gradient_checkpointing=0))
-        del loaded
-        rank, peaks["start"] = measured(lambda: Rank(plan.rank, plan.ranks, plan.measured))
-        step(rank)
-        _, peaks["save"] = measured(lambda: rank.save(plan.state, 1))
-        _, peaks["resume"] = measured(lambda: rank.load(plan.state))
-    else:
-        rank = Rank(plan.rank, plan.ranks, plan.measured)
-        step(rank)
-        _, peaks["convert"] = measured(lambda: rank.load(plan.state))
+    with freed_at_once():
+        peaks["load"] = measured(lambda: _load(plan.measured, plan.ranks, gradient_checkpointing=0))
+    peaks["start"] = measured(lambda: start(plan.measured))
+    peaks["save"] = measured(lambda: worker.model.save(plan.state, 1))
+    peaks["resume"] = measured(lambda: worker.model.load(plan.state))
     return peaks
 
 
@@ -74,13 +75,13 @@ def step(rank: Rank) -> None:
         adamw(rank.engine).state[flat] = made | {"step": torch.ones(())}
 
 
-def measured(act: Callable[[], T]) -> tuple[T, float]:
-    """What `act` returns, and by how much the process's resident memory rose at its highest."""
+def measured(act: Callable[[], Any]) -> float:
+    """By how much the process's resident memory rose at its highest while it acted."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark to what is resident
     before = resident("VmRSS")
-    done = act()
-    return done, resident("VmHWM") - before
+    act()
+    return resident("VmHWM") - before
 
 
 def resident(name: str) -> float:

@@ -46,9 +46,7 @@ def test_a_name_that_is_unknown_or_decided_elsewhere_is_refused(config: dict[str
 
 
 def test_a_value_that_deepspeed_does_not_take_is_an_error_of_one_line() -> None:
-    with pytest.raises(
-        ConfigError, match=r"config\.zero_optimization\.sub_group_size: Input should be a valid integer"
-    ):
+    with pytest.raises(ConfigError, match=r"zero_optimization\.sub_group_size: Input should be a valid integer"):
         told(zero_stage=3, config={"zero_optimization": {"sub_group_size": "large"}})
 
 
