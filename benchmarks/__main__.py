@@ -14,6 +14,7 @@ BENCHMARKS = {
     "environment": "benchmarks.environment.command",
     "floods": "benchmarks.floods.command",
     "learner": "benchmarks.learner.command",
+    "memory_of_ranks": "benchmarks.memory_of_ranks.command",
     "placement": "benchmarks.placement.command",
     "publish": "benchmarks.publish.command",
     "sandbox": "benchmarks.sandbox.command",

@@ -105,8 +105,12 @@ class ModelConfig(Config):
     attention: Literal["auto", "sdpa", "eager"] = "auto"
     """Attention implementation of the learner; `auto` means `sdpa`, or `eager` for a model that has nothing else. On a
     GPU in 16 bits `sdpa` is flash attention with variable lengths, shared prefixes included."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass to save memory."""
+    gradient_checkpointing: bool | int = Field(False, ge=0)
+    """Recompute activations in the backward pass to save memory: `true` in every layer, a number n in every n-th, which
+    takes more memory and less time."""
+    offload_activations: bool = False
+    """Keep what recomputing starts from, one hidden state a layer, in the machine's memory; needs
+    `gradient_checkpointing`. For very long rows: it costs two copies between device and machine a layer."""
     trust_remote_code: bool = False
     """Allow a model folder to bring its own code."""
     loader: str | None = None
@@ -124,6 +128,14 @@ class ModelConfig(Config):
         if self.warmup and self.path:
             raise ValueError(
                 "model.warmup: only a tiny model is warmed up; for a given model run a recipe of kind: sft first"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _offloads_what_is_recomputed_from(self) -> ModelConfig:
+        if self.offload_activations and not self.gradient_checkpointing:
+            raise ValueError(
+                "model.offload_activations keeps what recomputing starts from: set model.gradient_checkpointing too"
             )
         return self
 

@@ -50,7 +50,8 @@ def load_policy(
     *,
     dtype: str = "float32",
     attention: str = "auto",
-    gradient_checkpointing: bool = False,
+    gradient_checkpointing: int = 0,
+    offload_activations: bool = False,
     trust_remote_code: bool = False,
     loader: str | None = None,
     sharding: Sharding | None = None,
@@ -72,7 +73,7 @@ def load_policy(
         )
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise ModelError(f"model.path={path}: {first_line(error)}") from None
-    ready_to_train(model, gradient_checkpointing=gradient_checkpointing)
+    ready_to_train(model, gradient_checkpointing=gradient_checkpointing, offload_activations=offload_activations)
     return model
 
 
@@ -90,12 +91,19 @@ def attention_named(attention: str) -> str | None:
     return None if attention == "auto" else attention
 
 
-def ready_to_train(model: PreTrainedModel, *, gradient_checkpointing: bool) -> None:
+def ready_to_train(
+    model: PreTrainedModel, *, gradient_checkpointing: int = 0, offload_activations: bool = False
+) -> None:
     """Turn off randomness in the forward pass (dropout, router noise), because log-probs must be those of the policy
-    that sampled. Modules are in evaluation mode; gradients are still computed."""
+    that sampled. Modules are in evaluation mode; gradients are still computed. Of every `gradient_checkpointing` layers
+    one is recomputed in the backward pass (0: none), from a hidden state that may be offloaded."""
     model.eval()  # type: ignore[no-untyped-call]
     if gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.gradient_checkpointing_enable(
+            gradient_checkpointing_kwargs={"use_reentrant": False},
+            every_n_layers=int(gradient_checkpointing),
+            offload=offload_activations,
+        )
         for module in model.modules():  # layers recompute only in training mode; their submodules stay in evaluation
             module.training = vars(module).get("gradient_checkpointing", False)
 

@@ -55,7 +55,8 @@ def load_scalar(
     *,
     dtype: str = "float32",
     attention: str = "auto",
-    gradient_checkpointing: bool = False,
+    gradient_checkpointing: int = 0,
+    offload_activations: bool = False,
     trust_remote_code: bool = False,
     fresh_head: bool = False,
     setting: str = "model.path",
@@ -94,7 +95,7 @@ def load_scalar(
             local_part(head.weight).zero_()
         tokenizer = bare_tokenizer(path, trust_remote_code=trust_remote_code, setting=setting)
         model.config.get_text_config().pad_token_id = padding_id(tokenizer)
-    ready_to_train(model, gradient_checkpointing=gradient_checkpointing)
+    ready_to_train(model, gradient_checkpointing=gradient_checkpointing, offload_activations=offload_activations)
     return model
 
 

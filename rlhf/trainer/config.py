@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rlhf.config import Config
+from rlhf.trainer.deepspeed_names import check_names
 
 AlgorithmName = Literal[
     "ppo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "sapo", "rloo", "reinforce_pp", "remax", "distill"
@@ -204,6 +205,24 @@ class DeepSpeedConfig(Config):
     """Keep the optimizer state in CPU memory and run the optimizer step there; needs `zero_stage` 1 or more."""
     offload_parameters: Literal["none", "cpu"] = "none"
     """Keep the weights' shards in CPU memory between uses; needs `zero_stage` 3."""
+    overlap: bool | None = None
+    """Send gradients, and gather weights, while the device computes; takes a second bucket of memory. Default: on GPUs,
+    where sending has streams of its own."""
+    reduce_bucket_size: int | None = Field(None, ge=1)
+    """Gradients sent at once, in elements of 4 bytes. Default: 50 million, and at most the model."""
+    prefetch_bucket_size: int | None = Field(None, ge=0)
+    """Weights gathered ahead of their use at `zero_stage` 3, in elements. Default: 50 million, and at most a tenth of
+    the model."""
+    persistence_threshold: int | None = Field(None, ge=0)
+    """Weights of at most this many elements stay gathered at `zero_stage` 3: norms and biases, whose gathering takes
+    longer than using them. Default: 100,000, and at most a thousandth of the model."""
+    hpz_partition_size: int = Field(1, ge=1)
+    """At `zero_stage` 3, ranks that hold a copy of all weights among them, so that the backward pass gathers within a
+    node (ZeRO++'s hpZ, arXiv 2306.10209): the GPUs of a node, or 1 for no such copy, which takes a node's worth of
+    weights divided by its ranks."""
+    config: dict[str, Any] = Field({})
+    """DeepSpeed's own configuration, by its names, where it is not decided elsewhere in the recipe: for instance
+    `{zero_optimization: {sub_group_size: 100000000}}`."""
     cpus_per_rank: float = Field(0.5, gt=0)
     """CPU cores reserved for a rank; the number of threads is this rounded down, at least 1."""
     gpus_per_rank: float = Field(0, ge=0)
@@ -220,6 +239,21 @@ class DeepSpeedConfig(Config):
                 f"deepspeed.sequence_parallel is {self.sequence_parallel}, but {self.ranks} rank(s) cannot be divided "
                 f"into teams of {self.sequence_parallel}; use a multiple of it as deepspeed.ranks"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _copies_within_nodes(self) -> DeepSpeedConfig:
+        if self.hpz_partition_size > 1 and (self.zero_stage != 3 or self.ranks % self.hpz_partition_size):
+            raise ValueError(
+                f"deepspeed.hpz_partition_size is {self.hpz_partition_size}: it needs zero_stage 3, and "
+                f"deepspeed.ranks that are a multiple of it ({self.ranks} at stage {self.zero_stage}); use 1, or the "
+                "GPUs of a node"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _deepspeed_knows_its_names(self) -> DeepSpeedConfig:
+        check_names(self.config)
         return self
 
     @model_validator(mode="after")

@@ -87,6 +87,7 @@ def _load(config: CriticConfig, settings: LearnerSettings, world_size: int) -> A
         dtype=settings.model.dtype,
         attention=settings.model.attention,
         gradient_checkpointing=settings.model.gradient_checkpointing,
+        offload_activations=settings.model.offload_activations,
         trust_remote_code=settings.model.trust_remote_code,
         fresh_head=config.path is None,
         setting="trainer.critic.path",

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rlhf.trainer.rank.accelerator import choose_accelerator
+from rlhf.trainer.rank.process_memory import freed_at_once
 from rlhf.trainer.settings import LearnerSettings, Trained
 from rlhf.transfer.interfaces import LOOPBACK, own_address
 from rlhf.transfer.types import Meeting
@@ -69,7 +70,8 @@ class LearnerWorker:
             "preference": preference,
             "reward_model": reward_model,
         }
-        self._rank = kinds[settings.trains](rank, world_size, settings)
+        with freed_at_once():
+            self._rank = kinds[settings.trains](rank, world_size, settings)
         return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}
 
     def stop(self) -> None:

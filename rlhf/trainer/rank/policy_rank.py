@@ -348,13 +348,14 @@ class Rank(ModelRank):
 
 
 def _load(
-    settings: LearnerSettings, world_size: int, *, gradient_checkpointing: bool, lora: LoraConfig | None = None
+    settings: LearnerSettings, world_size: int, *, gradient_checkpointing: int, lora: LoraConfig | None = None
 ) -> PolicyModel:
     model = load_policy(
         settings.model_path,
         dtype=settings.model.dtype,
         attention=settings.model.attention,
         gradient_checkpointing=gradient_checkpointing,
+        offload_activations=settings.model.offload_activations,
         trust_remote_code=settings.model.trust_remote_code,
         loader=settings.model.loader,
         sharding=zero.sharding(settings, world_size),
@@ -378,7 +379,7 @@ def _reference(settings: LearnerSettings, world_size: int) -> nn.Module | None:
             setting="trainer.reference_path",
         )
         settings = replace(settings, model_path=settings.trainer.reference_path)
-    frozen = _load(settings, world_size, gradient_checkpointing=False).requires_grad_(False).eval()
+    frozen = _load(settings, world_size, gradient_checkpointing=0).requires_grad_(False).eval()
     return zero.build_reference(frozen, settings, world_size)
 
 

@@ -31,6 +31,7 @@ class RewardRank(PairRank):
             dtype=model.dtype,
             attention=model.attention,
             gradient_checkpointing=model.gradient_checkpointing,
+            offload_activations=model.offload_activations,
             trust_remote_code=model.trust_remote_code,
             fresh_head=not is_scalar(settings.model_path, trust_remote_code=model.trust_remote_code),
             sharding=zero.sharding(settings, world_size),

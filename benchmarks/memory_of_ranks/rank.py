@@ -1,0 +1,95 @@
+"""One learner rank in a process of its own, which loads, saves and resumes, and says what memory each took."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf.trainer.rank.learner_worker import LearnerWorker
+from rlhf.trainer.rank.process_memory import freed_at_once
+from rlhf.trainer.settings import LearnerSettings
+from rlhf.transfer.types import Meeting
+
+if TYPE_CHECKING:
+    from rlhf.trainer.rank.policy_rank import Rank
+
+MASTERS = ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups")
+"""DeepSpeed's names of what a rank's optimizer steps, at stage 3 and below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlan:
+    """What a rank does: which model it is warmed up with, which it is measured with, and whether it writes `state`, or
+    reads what others wrote."""
+
+    rank: int
+    ranks: int
+    meeting: Meeting
+    warm: LearnerSettings
+    measured: LearnerSettings
+    state: Path
+    saves: bool
+
+
+def run(plan: RankPlan) -> dict[str, float]:
+    """The peak of each phase in bytes, above what the process held when it began."""
+    worker = LearnerWorker()
+
+    def start(settings: LearnerSettings) -> Rank:
+        worker.start(plan.rank, plan.ranks, plan.meeting, settings)
+        step(worker.policy)
+        return worker.policy
+
+    warm = start(plan.warm)  # imports, buffers of gloo and of the allocator
+    warm.save(plan.state.with_name("warm"), 0)
+    warm.load(plan.state.with_name("warm"))
+    worker.stop()
+    del warm
+    if not plan.saves:
+        rank = start(plan.measured)
+        return {"convert": measured(lambda: rank.load(plan.state))}
+    from rlhf.trainer.rank.policy_rank import _load
+
+    peaks: dict[str, float] = {}
+    with freed_at_once():
+        peaks["load"] = measured(lambda: _load(plan.measured, plan.ranks, gradient_checkpointing=0))
+    peaks["start"] = measured(lambda: start(plan.measured))
+    peaks["save"] = measured(lambda: worker.model.save(plan.state, 1))
+    peaks["resume"] = measured(lambda: worker.model.load(plan.state))
+    return peaks
+
+
+def step(rank: Rank) -> None:
+    """Give the optimizer its moments, as its first step does."""
+    import torch
+
+    from rlhf.trainer.rank.pieces import MOMENTS, adamw
+
+    known = vars(rank.engine.optimizer)
+    for flat in next(known[name] for name in MASTERS if name in known):
+        made = {part: torch.full_like(flat, 1e-6) for part in MOMENTS}
+        adamw(rank.engine).state[flat] = made | {"step": torch.ones(())}
+
+
+def measured(act: Callable[[], Any]) -> float:
+    """By how much the process's resident memory rose at its highest while it acted."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark to what is resident
+    before = resident("VmRSS")
+    act()
+    return resident("VmHWM") - before
+
+
+def resident(name: str) -> float:
+    """A line of this process's status, in bytes."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return float(found.group(1)) * 1024
+
+
+def worker(plan: RankPlan, answers: Any) -> None:
+    answers.put((plan.rank, run(plan)))

@@ -1,0 +1,29 @@
+"""Memory that is freed while a model is loaded goes back to the system at once."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+MMAP_THRESHOLD = -3
+"""glibc's number of the setting, see mallopt(3): larger blocks are mapped each by itself, and unmapped when freed."""
+WHILE_LOADING, USUAL = 2**20, 128 * 2**10
+"""In bytes; `USUAL` is glibc's default, where `process_variables` sets no other."""
+
+
+@contextmanager
+def freed_at_once() -> Iterator[None]:
+    """Inside, blocks of a mebibyte are not kept for reuse (`process_variables` says why they otherwise are): a shard
+    is made, moved into DeepSpeed's buffer of all shards, and freed."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:  # another C library than glibc, with an allocator of its own
+        yield
+        return
+    mallopt(MMAP_THRESHOLD, WHILE_LOADING)
+    try:
+        yield
+    finally:
+        mallopt(MMAP_THRESHOLD, int(os.environ.get("MALLOC_MMAP_THRESHOLD_", USUAL)))
