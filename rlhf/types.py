@@ -156,7 +156,7 @@ class Completion:
 
 class TokenLogprobs(NamedTuple):
     """An engine's log-probs of given tokens `[T]`: `float32 [T - 1]` of tokens 1..T-1 at temperature 1, and the experts
-    that it chose, `int16 [T, layers, k]`, where they are known."""
+    that it chose, `int16 [T, layers, k]`, where they are known. Of rows `[R, T]` both have their dimension first."""
 
     logprobs: NDArray[np.float32]
     routing: Routing | None = None

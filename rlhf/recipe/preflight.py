@@ -71,8 +71,14 @@ def placement(recipe: Recipe) -> Plan | None:
 
 
 def check_devices(recipe: Recipe) -> None:
-    """Check that CPUs are not asked for features that only GPUs have. Raises `ConfigError`."""
+    """Check that CPUs are not asked for features that only GPUs have, and one process not for those that only several
+    have. Raises `ConfigError`."""
     backend = recipe.trainer.weight_sync.backend
+    if recipe.plays and backend in ("nccl", "ipc") and recipe.cluster.kind == "local":
+        raise ConfigError(
+            f"trainer.weight_sync.backend is {backend}, but cluster.kind: local runs rank and engine in one process, "
+            f"and {backend} joins processes; use auto or gloo, or cluster.kind=ray"
+        )
     if recipe.plays and backend in ("nccl", "ipc") and "cpu" in (engine_device(recipe), learner_device(recipe)):
         raise ConfigError(
             f"trainer.weight_sync.backend is {backend}, but not every engine and rank has a GPU "

@@ -28,6 +28,8 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
         gpus=recipe.trainer.deepspeed.gpus_per_rank,
         layout=recipe.cluster.learner_placement,
         env=rank_environment(learner_device(recipe)),
+        # Of CUDA, the current device and the current stream belong to a thread.
+        concurrency=1 if learner_device(recipe) == "cuda" else 4,
         start_timeout_seconds=recipe.trainer.deepspeed.start_timeout_seconds,
         hint="trainer.deepspeed.ranks, trainer.deepspeed.cpus_per_rank or trainer.deepspeed.gpus_per_rank",
         size_hint="trainer.deepspeed.cpus_per_rank or trainer.deepspeed.gpus_per_rank",
@@ -128,11 +130,13 @@ def learner_device(recipe: Recipe) -> Literal["cpu", "cuda"]:
 
 
 def transfer_backend(recipe: Recipe) -> Literal["gloo", "nccl", "ipc"]:
-    """`auto` resolved: gloo unless both sides have GPUs, and for adapters, which are small; ipc where an engine and a
-    rank share a GPU."""
+    """`auto` resolved: gloo unless both sides have GPUs, for adapters, which are small, and within one process; ipc
+    where an engine and a rank share a GPU."""
     chosen = recipe.trainer.weight_sync.backend
     if chosen != "auto":
         return chosen
+    if recipe.cluster.kind == "local":
+        return "gloo"
     if recipe.model.publishes_adapters or "cpu" in (engine_device(recipe), learner_device(recipe)):
         return "gloo"
     if recipe.cluster.placement == "colocated":

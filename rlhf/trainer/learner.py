@@ -158,8 +158,10 @@ class RemoteLearner:
         told = await self._all(lambda worker: worker.policy.token_logprobs(token_ids, routing), self._publish_seconds)
         return told[0]
 
-    async def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
-        told = await self._all(lambda worker: worker.policy.rounding(token_ids, routing), self._publish_seconds)
+    async def rounded_logprobs(
+        self, token_ids: NDArray[np.int32], routing: Routing | None = None
+    ) -> NDArray[np.float32]:
+        told = await self._all(lambda worker: worker.policy.rounded_logprobs(token_ids, routing), self._publish_seconds)
         return told[0]
 
     async def perturb(self) -> None:

@@ -1,5 +1,7 @@
-"""A private nccl group of one learner rank and the engines' workers. No GPU has run it; `tests/transfer/test_nccl.py`
-runs it over gloo, with streams that log."""
+"""A private nccl group of one learner rank and the engines' workers.
+
+No GPU has run it: `tests/integration/test_nccl_stand_in.py` runs it over gloo, with streams that only know their order.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,6 @@ class NcclGroup:
 
     def start_broadcast(self, buffer: Tensor) -> None:
         self._begin(lambda stream: self._group.broadcast(buffer, ROOT, stream=stream))
-        # Its memory is not given to others before the broadcast has ended, even if the caller frees it.
-        buffer.record_stream(self._stream)
 
     def finish_broadcasts(self) -> None:
         while self._started:

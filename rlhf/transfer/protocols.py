@@ -19,8 +19,8 @@ class PublishTarget(Protocol):
 
     `connect` joins the transfer group once. `prepare` pauses sampling (requests are kept) and acknowledges the
     manifest. `receive` takes the tensors while the learner sends them. `commit` sets the version and drops caches of
-    the old weights. `token_logprobs` computes the canary's log-probs with the new weights. `extend` samples `tokens`
-    tokens after a prompt and returns them as a completion. `resume` continues sampling.
+    the old weights. `token_logprobs` computes the canary's log-probs `[R, T - 1]` with the new weights. `extend`
+    samples `tokens` tokens after a prompt and returns them as a completion. `resume` continues sampling.
     """
 
     name: str
@@ -38,8 +38,8 @@ class PublishTarget(Protocol):
 class WeightSource(Protocol):
     """The learner in a weight sync. `perturb` changes every tensor far above tolerance for the check at the start of a
     run; `restore` brings back the exact old values. `version` is the number of updates in the weights. `token_logprobs`
-    returns the log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, with the engine's experts `routing` for
-    the first tokens if given. `rounding` returns how much another rounding changes them."""
+    returns the log-probs `float32 [T - 1]` of tokens 1..T-1 at temperature 1, or `[R, T - 1]` for `[R, T]`, with the
+    engine's experts `routing` for the first tokens if given; `rounded_logprobs` with another way of rounding."""
 
     @property
     def version(self) -> PolicyVersion: ...
@@ -50,6 +50,8 @@ class WeightSource(Protocol):
     async def token_logprobs(
         self, token_ids: NDArray[np.int32], routing: Routing | None = None
     ) -> NDArray[np.float32]: ...
-    async def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]: ...
+    async def rounded_logprobs(
+        self, token_ids: NDArray[np.int32], routing: Routing | None = None
+    ) -> NDArray[np.float32]: ...
     async def perturb(self) -> None: ...
     async def restore(self) -> None: ...

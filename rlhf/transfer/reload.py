@@ -32,7 +32,7 @@ class Reload:
     def finish(self) -> None:
         """Finish the reload, so that the model can serve again."""
         finalize_layerwise_reload(self._model, self._model_config)  # type: ignore[no-untyped-call]
-        repack_tied_heads(self._model)
+        share_packed_embeddings(self._model)
 
 
 def pack_experts_again(model: nn.Module) -> None:
@@ -44,16 +44,17 @@ def pack_experts_again(model: nn.Module) -> None:
             method.moe_kernel = None
 
 
-def repack_tied_heads(model: nn.Module) -> None:
-    """Pack tied heads again. On a CPU vLLM multiplies by a packed copy of the head. The reload updates the copy of
-    loaded layers, but not of a tied head, whose weight is the embedding's. Without this the engine silently uses the
-    old head."""
+def share_packed_embeddings(model: nn.Module) -> None:
+    """Let tied heads multiply by the embedding's packed copy. On a CPU vLLM multiplies by a packed copy of the head.
+    The reload packs every loaded layer, but not a tied head, whose weight is the embedding's. Without this the engine
+    silently uses the old head. Packing it once more would cost a seventh of a reload, and the memory."""
     # In vLLM's classes a head is an embedding too.
     embeddings = [module for module in model.modules() if isinstance(module, VocabParallelEmbedding)]
     heads = [module for module in embeddings if isinstance(module, ParallelLMHead)]
     for head in heads:
-        if any(head.weight is other.weight for other in embeddings if other is not head):
-            head.quant_method.process_weights_after_loading(head)
+        for other in embeddings:
+            if other is not head and other.weight is head.weight and "cpu_linear" in vars(other):
+                head.cpu_linear = vars(other)["cpu_linear"]
 
 
 def _leave(buffer: Tensor, model: nn.Module) -> None:

@@ -15,7 +15,7 @@ from rlhf.transfer.types import Manifest, Rendezvous
 
 def serve(pipe: Connection, backend: str) -> None:
     """Answer `connect rendezvous` and `receive manifest` until it is killed; a failure is answered as its text."""
-    receiver, model = _receiver(backend)
+    receiver, model = made_receiver(backend)
     pipe.send("ready")
     while True:
         try:
@@ -35,7 +35,12 @@ def _obey(receiver: Any, model: Any, verb: str, argument: Rendezvous | Manifest)
     return dict(model.loaded)
 
 
-def _receiver(backend: str) -> tuple[Any, Any]:
+def gpu_of(backend: str, gpus: int) -> int:
+    """The receiver's GPU: nccl refuses two members on one, and ipc needs them on one. The sender is on the first."""
+    return gpus - 1 if backend == "nccl" else 0
+
+
+def made_receiver(backend: str) -> tuple[Any, Any]:
     import torch
     from vllm.config import WeightTransferConfig
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
@@ -53,10 +58,9 @@ def _receiver(backend: str) -> tuple[Any, Any]:
 
     register()
     register()
-    # The last GPU: nccl refuses two members on one.
-    device = torch.device("cpu" if backend == "gloo" else f"cuda:{torch.cuda.device_count() - 1}")
+    device = torch.device("cpu" if backend == "gloo" else f"cuda:{gpu_of(backend, torch.cuda.device_count())}")
     if device.type == "cuda":
-        torch.cuda.set_device(device if backend == "nccl" else 0)
+        torch.cuda.set_device(device)
     parallel = SimpleNamespace(rank=0, world_size=1, data_parallel_index=0)
     config = SimpleNamespace(parallel_config=parallel, model_config=None, lora_config=None)
     transfer = WeightTransferConfig(backend=engine_backend(backend))

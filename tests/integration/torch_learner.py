@@ -65,15 +65,17 @@ class TorchLearner:
         return {}
 
     async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
-        ids = torch.tensor(token_ids, dtype=torch.long)[None]
+        ids = torch.tensor(np.atleast_2d(token_ids), dtype=torch.long)
         with torch.no_grad():
             logprobs = self.model(ids).logits.float().log_softmax(-1)
-        return logprobs[0, :-1].gather(-1, ids[0, 1:, None])[:, 0].numpy()
+        found = logprobs[:, :-1].gather(-1, ids[:, 1:, None])[..., 0].numpy()
+        return found.reshape(token_ids[..., 1:].shape)
 
-    async def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+    async def rounded_logprobs(
+        self, token_ids: NDArray[np.int32], routing: Routing | None = None
+    ) -> NDArray[np.float32]:
         with rounded(self.model):
-            again = await self.token_logprobs(token_ids)
-        return np.abs(again - await self.token_logprobs(token_ids))
+            return await self.token_logprobs(token_ids)
 
     async def perturb(self) -> None:
         self._saved = weights.snapshot(self)

@@ -8,8 +8,9 @@ import pytest
 
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import recipe_from
-from rlhf.recipe.preflight import check_context, check_pieces
+from rlhf.recipe.preflight import check_context, check_devices, check_pieces
 from rlhf.recipe.schema import Recipe
+from rlhf.recipe.workers import roles_of, transfer_backend
 from tests.small_tasks import sorting
 
 
@@ -48,3 +49,39 @@ def test_a_piece_whose_module_is_nowhere_is_told_before_anything_is_imported(
     given = recipe(**parts)
     with pytest.raises(ConfigError, match=f"^{setting} is no_such_pieces:.*, and there is no module no_such_pieces"):
         check_pieces(given)
+
+
+def on_gpus(kind: str, backend: str = "auto", share: float = 1) -> Recipe:
+    """One rank and one engine, each with this share of a GPU."""
+    return recipe(
+        cluster={"kind": kind},
+        trainer={"deepspeed": {"gpus_per_rank": share}, "weight_sync": {"backend": backend}},
+        rollout={"gpus_per_engine": share},
+    )
+
+
+@pytest.mark.parametrize("share", [1, 0.5])
+def test_within_one_process_weights_travel_by_gloo_on_gpus_too(share: float) -> None:
+    assert transfer_backend(on_gpus("local", share=share)) == "gloo"
+    assert transfer_backend(on_gpus("ray", share=share)) == ("nccl" if share == 1 else "ipc")
+    check_devices(on_gpus("local", share=share))
+
+
+@pytest.mark.parametrize("backend", ["nccl", "ipc"])
+def test_what_joins_processes_is_refused_by_name_within_one(backend: str) -> None:
+    check_devices(on_gpus("ray", backend))
+    with pytest.raises(
+        ConfigError, match=rf"weight_sync\.backend is {backend}, but cluster\.kind: local .* one process"
+    ):
+        check_devices(on_gpus("local", backend))
+
+
+def test_a_rank_on_a_gpu_has_one_thread() -> None:
+    assert roles_of(on_gpus("ray"))[0].concurrency == 1
+
+
+def test_buckets_are_larger_on_a_gpu_unless_the_recipe_says_how_large() -> None:
+    auto = recipe().trainer.weight_sync
+    assert (auto.bucket_bytes(on_gpu=False), auto.bucket_bytes(on_gpu=True)) == (32 * 2**20, 256 * 2**20)
+    chosen = recipe(trainer={"weight_sync": {"bucket_megabytes": 0.5}}).trainer.weight_sync
+    assert chosen.bucket_bytes(on_gpu=True) == chosen.bucket_bytes(on_gpu=False) == 2**19

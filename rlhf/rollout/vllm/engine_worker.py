@@ -76,15 +76,15 @@ class EngineWorker:
         self._thread.run(lambda engine: self._cut_off(engine, ids), awaited="cut_off", timeout_seconds=self._seconds)
 
     def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
-        """Log-probs of given tokens at temperature 1, with the engine's current weights.
+        """Log-probs of given tokens `[T]`, or of rows of them `[R, T]`, at temperature 1, with the engine's current
+        weights.
 
         Raises `ValueError` for tokens outside the model's vocabulary or context.
         """
-        detail = why_refused(
-            GenerateRequest("token_logprobs", token_ids, temperature=1, max_tokens=1, seed=0), self.facts
-        )
-        if detail:
-            raise ValueError(f"{self.name} cannot give log-probs: {detail}")
+        for row in token_ids.reshape(-1, token_ids.shape[-1]):
+            request = GenerateRequest("token_logprobs", row, temperature=1, max_tokens=1, seed=0)
+            if detail := why_refused(request, self.facts):
+                raise ValueError(f"{self.name} cannot give log-probs: {detail}")
         return self._phase(
             "token_logprobs", lambda engine: engine.token_logprobs(token_ids, timeout_seconds=self._seconds)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -124,12 +124,11 @@ class VllmEngine:
         return [finished_of(output) for output in finished.values()]
 
     def token_logprobs(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> TokenLogprobs:
-        """Log-probs of given tokens at temperature 1, recomputed, never from a cache."""
+        """Log-probs of given tokens at temperature 1, or of rows of them, recomputed, never from a cache."""
+        rows = list(token_ids.reshape(-1, token_ids.shape[-1]))
         with self._alone() if self._paused else _as_it_is():
-            output = self._run_to_end("token_logprobs", token_ids, SCORING, timeout_seconds)
-        assert isinstance(output.prompt_logprobs, FlatLogprobs)
-        logprobs = np.array(output.prompt_logprobs.logprobs, dtype=np.float32)
-        return TokenLogprobs(logprobs, _routing(output.outputs[0]))
+            outputs = self._run_to_end("token_logprobs", rows, SCORING, timeout_seconds)
+        return _scored(outputs, token_ids.shape[:-1])
 
     def extend(self, request: GenerateRequest, *, timeout_seconds: float) -> Finished:
         """A reply that only its token budget ends, sampled alone while the engine is paused.
@@ -139,7 +138,7 @@ class VllmEngine:
         """
         with self._alone() if self._paused else _as_it_is(), torch.random.fork_rng(devices=[]):
             endless = sampling_params(request, replace(self._settings, stop_token_ids=(), stop=()))
-            return finished_of(self._run_to_end("extend", request.token_ids, endless, timeout_seconds))
+            return finished_of(*self._run_to_end("extend", [request.token_ids], endless, timeout_seconds))
 
     def prepare(self, manifest: Manifest) -> None:
         """Stop sampling and drop all keys and values; requests keep their position.
@@ -254,17 +253,19 @@ class VllmEngine:
         return any(request.request_id == internal_id for request in self._core.scheduler.running)
 
     def _run_to_end(
-        self, name: str, token_ids: NDArray[np.int32], params: SamplingParams, timeout_seconds: float
-    ) -> RequestOutput:
-        request_id = f"{name}-{time.monotonic_ns()}"
-        self._add(request_id, token_ids, params)
+        self, name: str, prompts: Sequence[NDArray[np.int32]], params: SamplingParams, timeout_seconds: float
+    ) -> list[RequestOutput]:
+        """The outputs of these prompts, in order; they run together."""
+        ids = [f"{name}-{time.monotonic_ns()}-{number}" for number in range(len(prompts))]
+        for request_id, prompt in zip(ids, prompts, strict=True):
+            self._add(request_id, prompt, params)
         deadline = time.monotonic() + timeout_seconds
-        while request_id not in self._finished:
+        while not all(request_id in self._finished for request_id in ids):
             if time.monotonic() > deadline:
-                self.abort([request_id])
+                self.abort(ids)
                 raise DeadlinePassed(name, timeout_seconds)
             self._step()
-        return self._finished.pop(request_id)
+        return [self._finished.pop(request_id) for request_id in ids]
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -321,6 +322,20 @@ def finished_of(output: RequestOutput, *, cut_off: bool = False) -> Finished:
         versions=_versions(completion),
         reason=FinishReason(reason),
         routing=_routing(completion),
+    )
+
+
+def _scored(outputs: Sequence[RequestOutput], shape: tuple[int, ...]) -> TokenLogprobs:
+    """Log-probs of prompts of one length, and the experts of their tokens, with the leading dimensions `shape`."""
+    logprobs, routing = [], []
+    for output in outputs:
+        assert isinstance(output.prompt_logprobs, FlatLogprobs)
+        logprobs.append(np.array(output.prompt_logprobs.logprobs, dtype=np.float32))
+        routing.append(_routing(output.outputs[0]))
+    known = [experts for experts in routing if experts is not None]
+    return TokenLogprobs(
+        np.stack(logprobs).reshape(*shape, -1),
+        np.stack(known).reshape(*shape, *known[0].shape) if known else None,
     )
 
 

@@ -80,24 +80,22 @@ class Rank(ModelRank):
         return outputs
 
     def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
-        """Log-probs `[T - 1]` at temperature 1; `routing` may be of the first tokens only."""
-        ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)[None]
-        positions = torch.arange(ids.shape[1], device=self.device)
-        if routing is not None:
-            unknown = np.full((len(token_ids) - len(routing), *routing.shape[1:]), -1, np.int16)
-            routing = np.concatenate([routing, unknown])[None]
-        self._take_routing(routing)
+        """Log-probs `[T - 1]` at temperature 1, or `[R, T - 1]` for the rows `[R, T]`; `routing` may be of the first
+        tokens only."""
+        ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)
+        rows = ids.view(-1, ids.shape[-1])
+        places = torch.arange(rows.numel(), device=self.device).view_as(rows)
+        self._take_routing(routing if routing is None else _filled(routing, tuple(rows.shape)))
+        positions = places[:1].expand_as(rows)
         with zero.forward_only(self.engine):
-            logprobs, _ = self.engine(ids, positions[None], positions[:-1], positions[1:], 1.0)
-        found: NDArray[np.float32] = logprobs.cpu().numpy()
+            logprobs, _ = self.engine(rows, positions, places[:, :-1].flatten(), places[:, 1:].flatten(), 1.0)
+        found: NDArray[np.float32] = logprobs.view(ids[..., 1:].shape).cpu().numpy()
         return found
 
-    def rounding(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
-        """By how much another way of rounding moves `token_logprobs`, `[T - 1]`."""
+    def rounded_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+        """`token_logprobs` as another way of rounding gives them."""
         with rounded(self.policy):
-            again = self.token_logprobs(token_ids, routing)
-        moved: NDArray[np.float32] = np.abs(again - self.token_logprobs(token_ids, routing))
-        return moved
+            return self.token_logprobs(token_ids, routing)
 
     def update(self, minibatches: Sequence[Minibatch], arguments: UpdateArguments) -> RankAnswer:
         """One optimizer step for every minibatch of every epoch, of the policy and, with a critic, of the critic."""
@@ -345,6 +343,13 @@ class Rank(ModelRank):
     def _take_routing(self, routing: Routing | None) -> None:
         if self.routing:
             self.routing.take(routing)
+
+
+def _filled(routing: Routing, shape: tuple[int, ...]) -> Routing:
+    """Experts of the first tokens of rows with this `shape` `(R, T)`, as `[R, T, layers, k]`: -1 where unknown."""
+    given = routing.reshape(shape[0], -1, *routing.shape[-2:])
+    unknown = np.full((shape[0], shape[1] - given.shape[1], *routing.shape[-2:]), -1, np.int16)
+    return np.concatenate([given, unknown], axis=1)
 
 
 def _load(

@@ -18,7 +18,7 @@ MOVED_FACTOR = 3
 REPLY_TOKENS = 32
 """Sampled behind the long prompt."""
 
-Scores = Sequence[NDArray[np.float32]]
+Scores = NDArray[np.float32] | Sequence[NDArray[np.float32]]
 """Log-probs of every canary sequence, each `float32 [T - 1]`."""
 
 

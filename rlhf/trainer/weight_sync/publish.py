@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +27,20 @@ GRACE_SECONDS = 1.0
 """After a first failure: a death is reported later than the broken connections it causes, and is what matters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CanaryAnswer:
-    """An engine's answer on the canary's sequences: log-probs and, where known, the experts of their tokens."""
+class Compared(NamedTuple):
+    """The canary's log-probs `[R, T - 1]` by the engine's name, the learner's and the engines' own, and by how much
+    they may differ."""
 
-    logprobs: Scores
-    routing: Sequence[Routing | None]
+    learner: Mapping[str, Scores]
+    engines: Mapping[str, Scores]
+    limits: LogprobTolerance
+
+
+class LearnerScores(NamedTuple):
+    """The learner's log-probs, and those of another way of rounding where they were asked for."""
+
+    logprobs: NDArray[np.float32]
+    rounded: NDArray[np.float32] | None
 
 
 class Publisher:
@@ -56,6 +63,7 @@ class Publisher:
         self._canary, self._seconds = canary, phase_timeout_seconds
         self._clock = clock or Clock()
         self._start: Start | None = None
+        self._routed: bool | None = None
         self.logprob_difference = 0.0
 
     async def connect(self) -> None:
@@ -92,11 +100,7 @@ class Publisher:
             self._clock.add(f"weight_sync/{name}", seconds)
         version = self._source.version
         await self._all("commit", lambda target: target.commit(version))
-        engines = await self._all("canary", self._asked)
-        learner = await self._ask_learner("canary", self._answered(engines))
-        first = next(iter(engines.values()))
-        limits = self._canary.limits or await self._measured(self._canary.sequences, first.routing)
-        await prove(learner, {name: told.logprobs for name, told in engines.items()}, limits)
+        await prove(*await self._compared())
         await self._all("resume", lambda target: target.resume())
 
     async def _prove(self, learner: ByEngine, engines: ByEngine, limits: LogprobTolerance) -> None:
@@ -123,40 +127,48 @@ class Publisher:
         replies = await self._all("canary", lambda target: target.extend(prompt, tokens))
         for name, reply in replies.items():
             whole = np.concatenate([prompt, reply.token_ids])
-            learner = await self._ask_learner("canary", self._source.token_logprobs(whole, reply.routing))
-            limits = self._canary.limits or await self._measured([whole], [reply.routing], last=tokens)
-            fault = disagreement([reply.logprobs], [learner[-tokens:]], limits)
+            learner = await self._ask_learner("canary", self._scored(whole, reply.routing))
+            limits = self._limits(learner, last=tokens)
+            fault = disagreement([reply.logprobs], [learner.logprobs[-tokens:]], limits)
             self._refuse(name, fault and f"at the end of a context of {len(whole)} tokens {fault}: {AT_LENGTH}")
-
-    async def _measured(
-        self, sequences: Sequence[NDArray[np.int32]], routing: Sequence[Routing | None], last: int = 0
-    ) -> LogprobTolerance:
-        """What rounding does to the learner's log-probs of the `last` tokens of these sequences, or of all."""
-        moved = [
-            await self._ask_learner("canary", self._source.rounding(sequence, experts))
-            for sequence, experts in zip(sequences, routing, strict=True)
-        ]
-        return measured(np.concatenate([one[-last:] for one in moved]))
 
     def _refuse(self, engine: str, fault: str | None) -> None:
         if fault:
             raise WeightSyncError(engine, "canary", self._source.version, fault)
 
-    async def _asked(self, target: PublishTarget) -> CanaryAnswer:
-        told = [await target.token_logprobs(sequence) for sequence in self._canary.sequences]
-        return CanaryAnswer(logprobs=[one.logprobs for one in told], routing=[one.routing for one in told])
+    async def _compared(self) -> Compared:
+        """The canary on both sides: at once, unless the learner has to know the experts that the engines chose."""
+        tokens = np.stack(self._canary.sequences)
+        asking: dict[str, Coroutine[Any, Any, Any]] = {
+            target.name: target.token_logprobs(tokens) for target in self._targets
+        }
+        if self._routed is False:
+            asking[LEARNER] = self._scored(tokens)
+        told = await self._phase("canary", asking)
+        known: LearnerScores | None = told.pop(LEARNER, None)
+        self._routed = any(engine.routing is not None for engine in told.values())
+        answers: dict[str, LearnerScores] = {}
+        for name, engine in told.items():
+            if self._routed or known is None:
+                known = await self._ask_learner("canary", self._scored(tokens, engine.routing))
+            answers[name] = known
+        return Compared(
+            learner={name: answer.logprobs for name, answer in answers.items()},
+            engines={name: engine.logprobs for name, engine in told.items()},
+            limits=self._limits(next(iter(answers.values()))),
+        )
 
-    async def _answered(self, engines: Mapping[str, CanaryAnswer]) -> dict[str, Scores]:
-        """The learner's log-probs of the canary, for each engine by the experts which that has chosen."""
-        alike = not any(experts is not None for told in engines.values() for experts in told.routing)
-        answers: dict[str, Scores] = {}
-        for name, told in engines.items():
-            known = next(iter(answers.values()), None) if alike else None
-            asked = zip(self._canary.sequences, told.routing, strict=True)
-            answers[name] = known or [
-                await self._source.token_logprobs(sequence, experts) for sequence, experts in asked
-            ]
-        return answers
+    async def _scored(self, tokens: NDArray[np.int32], routing: Routing | None = None) -> LearnerScores:
+        logprobs = await self._source.token_logprobs(tokens, routing)
+        rounded = None if self._canary.limits else await self._source.rounded_logprobs(tokens, routing)
+        return LearnerScores(logprobs, rounded)
+
+    def _limits(self, scores: LearnerScores, last: int = 0) -> LogprobTolerance:
+        """The fixed limits, or what rounding does to the learner's log-probs of the `last` tokens, or of all."""
+        if self._canary.limits or scores.rounded is None:
+            assert self._canary.limits is not None
+            return self._canary.limits
+        return measured(np.abs(scores.rounded - scores.logprobs).ravel()[-last:])
 
     async def _ask_learner(self, phase: str, call: Coroutine[Any, Any, Any]) -> Any:
         return (await self._phase(phase, {LEARNER: call}))[LEARNER]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rlhf.errors import WeightSyncError, WorkerDied
+from rlhf.runs.tracing import Clock
 from rlhf.trainer.weight_sync.agreement import LogprobTolerance, uniform_tolerance
 from rlhf.trainer.weight_sync.canary import Canary
 from rlhf.trainer.weight_sync.publish import Publisher
@@ -58,18 +59,19 @@ class FakeLearner:
         self.wire.weight = asyncio.get_running_loop().create_future()
         return MANIFEST
 
-    async def send(self) -> None:
+    async def send(self) -> dict[str, float]:
         await self.wire.happens("learner", "send")
         self.wire.weight.set_result(self.weight)
+        return {"gather": 0.25, "send": 0.5}
 
     async def token_logprobs(self, token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
         """An engine's experts are told apart by a number."""
-        chosen = 0.0 if routing is None else float(routing[0, 0, 0])
-        return np.full(len(token_ids) - 1, self.weight + chosen, np.float32)
+        chosen = 0.0 if routing is None else float(routing[..., 0, 0, 0].max())
+        return np.full(token_ids[..., 1:].shape, self.weight + chosen, np.float32)
 
-    async def rounding(self, token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
+    async def rounded_logprobs(self, token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
         """Weights of twice the size round twice as coarsely."""
-        return np.full(len(token_ids) - 1, abs(self.weight) / 100, np.float32)
+        return await self.token_logprobs(token_ids, routing) + np.float32(abs(self.weight) / 100)
 
     async def perturb(self) -> None:
         self.truth, self.weight = self.weight, self.weight + 5
@@ -98,10 +100,11 @@ class FakeEngine:
         await self.wire.happens(self.name, "prepare")
         self.serving = False
 
-    async def receive(self, manifest: Manifest) -> None:
+    async def receive(self, manifest: Manifest) -> dict[str, float]:
         await self.wire.happens(self.name, "receive")
         weight = await asyncio.shield(self.wire.weight)
         self.weight = self.weight if self.frozen else weight
+        return {"reload": 1.0, "repack": 2.0}
 
     async def commit(self, version: int) -> None:
         await self.wire.happens(self.name, "commit")
@@ -109,7 +112,9 @@ class FakeEngine:
 
     async def token_logprobs(self, token_ids: np.ndarray) -> TokenLogprobs:
         await self.wire.happens(self.name, "canary")
-        return TokenLogprobs(self.logprobs(len(token_ids) - 1), self.routing)
+        rows, tokens = token_ids.shape
+        routing = None if self.routing is None else np.stack([self.routing] * rows)
+        return TokenLogprobs(np.tile(self.logprobs(tokens - 1), (rows, 1)), routing)
 
     async def extend(self, token_ids: np.ndarray, tokens: int) -> Completion:
         self.lengths.append(len(token_ids) + tokens)
@@ -143,7 +148,10 @@ class Stage:
             reply_tokens=3,
             limits=limits,
         )
-        self.publisher = Publisher(self.learner, self.engines, canary=canary, phase_timeout_seconds=DEADLINE)
+        self.clock = Clock()
+        self.publisher = Publisher(
+            self.learner, self.engines, canary=canary, phase_timeout_seconds=DEADLINE, clock=self.clock
+        )
 
     async def connect_and_publish(self) -> None:
         await self.publisher.connect()
@@ -158,6 +166,30 @@ async def test_all_phases_come_in_order_on_every_engine() -> None:
     assert phases == [phase for phase in PHASES for _ in stage.engines]
     assert stage.wire.log.index("send learner") < stage.wire.log.index("commit engine-0")
     assert all(engine.serving and engine.version == 0 and engine.weight == 1.0 for engine in stage.engines)
+
+
+async def test_every_phase_has_its_span_and_what_the_members_spent_on_what_has_one_each() -> None:
+    stage = Stage()
+    await stage.connect_and_publish()
+    spans = stage.clock.drain()
+    found = {span.name.removeprefix("weight_sync/") for span in spans}
+    assert found == {*PHASES, "gather", "send", "reload", "repack"}
+    assert sorted(span.seconds for span in spans if span.name == "weight_sync/reload") == [1.0, 1.0]
+
+
+async def test_with_no_experts_to_wait_for_learner_and_engines_answer_the_canary_at_once() -> None:
+    stage = Stage()
+    await stage.connect_and_publish()
+    answer, asked = asyncio.Event(), stage.learner.token_logprobs
+
+    async def answered(token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
+        answer.set()
+        return await asked(token_ids, routing)
+
+    stage.learner.token_logprobs = answered
+    stage.wire.faults["engine-0", "canary"] = answer.wait  # the engine answers after the learner
+    await stage.publisher.publish()
+    assert answer.is_set()
 
 
 async def test_engines_follow_the_learner_in_rank_order() -> None:

@@ -1,0 +1,224 @@
+"""A weight sync over nccl, with gloo in its place and streams that only know their order: our sender, and vLLM's own
+producer, against the receiver that runs in vLLM's workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rlhf.errors import TransferError
+from rlhf.transfer import broadcast
+from rlhf.transfer.broadcast import BroadcastSender
+from rlhf.transfer.buckets import cut_buckets, digest, pack_bucket
+from rlhf.transfer.init_info import init_info, update_info
+from rlhf.transfer.types import Manifest, Rendezvous
+from tests.integration.fake_streams import Stream, Uses, current, replace_cuda
+from tests.integration.receiver_process import gpu_of, made_receiver
+from tests.integration.test_senders import fleeting, manifest_of
+from tests.pace import scaled
+from tests.transfer.meeting import rendezvous
+
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:Tensor 'bucket' has size")]
+
+SHAPES = {"embedding": (100, 16), "bias": (16,), "scalar": (), "key": (8, 16), "projection": (16, 3, 16), "norm": (16,)}
+CPU = torch.device("cpu")
+BUCKET_BYTES = 4000
+"""The embedding alone is larger."""
+
+
+class Pair:
+    """A sender and a receiver, joined. Each works in a thread of its own, with a current stream of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, timeout_seconds: float = 20) -> None:
+        from rlhf.transfer.nccl_group import NcclGroup
+
+        self.meeting: Rendezvous = rendezvous(
+            2, backend="nccl", secret="c2VjcmV0", bucket_bytes=BUCKET_BYTES, timeout_seconds=timeout_seconds
+        )
+        self.uses = replace_cuda(monkeypatch, self.meeting)
+        monkeypatch.setattr(broadcast, "join_group", lambda rank, meeting: NcclGroup(rank, meeting, CPU))
+        self.sender = BroadcastSender()
+        self.receiver, self.model = made_receiver("gloo")
+        note_uses(monkeypatch, self.uses, self.receiver)
+        self.here, self.there = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        connected = self.at_once(
+            lambda: self.sender.connect(self.meeting),
+            lambda: self.receiver.init_transfer_engine(self.receiver.parse_init_info(init_info(self.meeting, 1))),
+        )
+        assert connected == (None, None)
+
+    def at_once(self, send: Callable[[], Any], receive: Callable[[], Any]) -> tuple[str | None, str | None]:
+        """How the two ended: the text of a `TransferError`, or None."""
+        sent, received = (call.exception(scaled(60)) for call in (self.here.submit(send), self.there.submit(receive)))
+        assert all(isinstance(error, TransferError) for error in (sent, received) if error)
+        return sent and str(sent), received and str(received)
+
+    def publish(
+        self, tensors: dict[str, Tensor], *, promised: Manifest | None = None, told: Manifest | None = None
+    ) -> tuple[str | None, str | None]:
+        promised = promised or manifest_of(tensors)
+        return self.at_once(
+            lambda: self.sender.send(fleeting(tensors), promised), lambda: self.receive(told or promised)
+        )
+
+    def receive(self, told: Manifest) -> None:
+        self.model.loaded.clear()
+        self.receiver.start_weight_update()
+        self.receiver.receive_weights(self.receiver.parse_update_info(update_info(told)))
+        self.receiver.finish_weight_update()
+
+
+def note_uses(monkeypatch: pytest.MonkeyPatch, uses: Uses, receiver: Any) -> None:
+    """Note where the sender fills memory and where the receiver reads it."""
+    load = receiver.load
+
+    def packed(bucket: Any, tensors: Any, buffer: Tensor) -> Tensor:
+        uses.use(current(), buffer, "packing")
+        return pack_bucket(bucket, tensors, buffer)
+
+    def loaded(tensors: Any, buffer: Tensor) -> None:
+        uses.use(current(), buffer, "loading")
+        load(tensors, buffer)
+
+    monkeypatch.setattr(broadcast, "pack_bucket", packed)
+    monkeypatch.setattr(receiver, "load", loaded)
+
+
+def weights(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.rand(shape, generator=generator).to(dtype) for name, shape in SHAPES.items()}
+
+
+def assert_loaded(pair: Pair, tensors: dict[str, Tensor]) -> None:
+    assert list(pair.model.loaded) == list(tensors)
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(pair.model.loaded[name], tensor.float().numpy())
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    pair = Pair(monkeypatch)
+    yield pair
+    pair.sender.close()
+    pair.receiver.shutdown()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_publish_arrives_exactly_and_no_stream_touches_what_another_still_uses(
+    pair: Pair, dtype: torch.dtype
+) -> None:
+    for seed in range(3):
+        assert pair.publish(weights(seed, dtype)) == (None, None)
+        assert_loaded(pair, weights(seed, dtype))
+    assert not pair.uses.crossings
+    assert len(pair.uses.last) > 4, "memory was used"
+
+
+def test_streams_that_do_not_wait_are_seen_to_cross(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stream, "wait_event", lambda stream, event: None)
+    assert pair.publish(weights(0)) == (None, None)
+    assert {"loading does not wait for a broadcast", "a broadcast does not wait for packing"} <= set(
+        pair.uses.crossings
+    )
+
+
+def test_vllms_own_producer_feeds_the_receiver(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.distributed.weight_transfer import packed_tensor
+
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    tensors = weights(0)
+    manifest = manifest_of(tensors)
+    buckets = cut_buckets(manifest, BUCKET_BYTES)
+
+    def packed() -> Iterator[tuple[str, Tensor]]:
+        source = fleeting(tensors)
+        for bucket in buckets:
+            yield "bucket", pack_bucket(bucket, source, torch.empty(bucket.bytes, dtype=torch.uint8))
+
+    def produce() -> None:
+        group: Any = pair.sender._group
+        group.start_broadcast(torch.tensor(list(digest(manifest, BUCKET_BYTES)), dtype=torch.uint8))
+        group.finish_broadcasts()
+        packed_tensor.packed_nccl_broadcast_producer(
+            packed(), group._group, src=0, post_iter_func=lambda item: item[1], buffer_size_bytes=1
+        )
+        group.meet()
+
+    try:
+        assert pair.at_once(produce, lambda: pair.receive(manifest)) == (None, None)
+    finally:
+        packed_tensor._get_streams.cache_clear()
+    assert_loaded(pair, weights(0))
+    assert not pair.uses.crossings
+
+
+def test_a_manifest_that_the_engine_was_not_told_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(monkeypatch, timeout_seconds=1)
+    reordered = Manifest(tensors=manifest_of(weights(0)).tensors[::-1])
+    sent, received = pair.publish(weights(0), told=reordered)
+    assert "sends another manifest" in str(received)
+    assert "a peer is gone, or hangs for 1 s" in str(sent)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [({"bias": torch.zeros(17)}, "the next tensor is bias float32 [17]"), ({}, "there is no tensor for it")],
+    ids=["a wrong shape", "a missing tensor"],
+)
+def test_a_tensor_that_is_not_the_manifests_ends_the_sync(
+    monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Tensor], complaint: str
+) -> None:
+    pair = Pair(monkeypatch, timeout_seconds=1)
+    tensors = {**weights(0), **wrong} if wrong else {"embedding": weights(0)["embedding"]}
+    sent, received = pair.publish(tensors, promised=manifest_of(weights(0)))
+    assert complaint in str(sent)
+    assert "a peer is gone, or hangs for 1 s" in str(received)
+    assert pair.publish(weights(0)) == (
+        "send came before connect, or after a publish that failed",
+        "receive_weights came before init_transfer_engine, or after one that failed",
+    )
+
+
+@pytest.mark.waits
+def test_a_peer_that_is_gone_ends_a_sync_within_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair(monkeypatch, timeout_seconds=1)
+    pair.receiver.shutdown()
+    began = time.monotonic()
+    sent, _ = pair.at_once(lambda: pair.sender.send(fleeting(weights(0)), manifest_of(weights(0))), lambda: None)
+    assert "a peer is gone, or hangs for 1 s" in str(sent)
+    assert time.monotonic() - began < scaled(5)
+
+
+def test_nccl_that_moves_nothing_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlhf.transfer import nccl_group
+
+    replace_cuda(monkeypatch, rendezvous(2))
+    monkeypatch.setattr(nccl_group, "uid_init_process_group", lambda *_: type("Disabled", (), {"available": False}))
+    with pytest.raises(TransferError, match="nccl moves nothing in this process: libnccl is missing"):
+        nccl_group.NcclGroup(0, rendezvous(2, secret="c2VjcmV0"), torch.device("cpu"))
+
+
+def test_joining_leaves_the_threads_stream_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlhf.transfer.nccl_group import NcclGroup
+
+    meeting = rendezvous(1, secret="c2VjcmV0")
+    replace_cuda(monkeypatch, meeting)
+    before = current()
+    NcclGroup(0, meeting, torch.device("cpu")).close()
+    assert current() is before
+
+
+@pytest.mark.parametrize(
+    ("backend", "gpus", "expected"), [("nccl", 4, 3), ("ipc", 4, 0), ("ipc", 1, 0), ("nccl", 2, 1)]
+)
+def test_the_receiver_of_the_gpu_tests_is_on_the_senders_gpu_where_ipc_needs_it(
+    backend: str, gpus: int, expected: int
+) -> None:
+    assert gpu_of(backend, gpus) == expected
