@@ -22,7 +22,8 @@ class EngineSettings:
     A reply ends at any of `stop_token_ids`, after any of the texts `stop`, or at its token budget. `max_context_tokens`
     None is the model's own limit. On a CPU `kv_cache_megabytes` is the KV cache; on a GPU it is what remains of
     `gpu_memory_utilization`. With a `lora_rank`, a weight sync sends only adapters of that rank, for the layers named
-    `lora_targets`. With `routing`, replies report which experts were chosen for each token.
+    `lora_targets`. With `routing`, replies report which experts were chosen for each token. An engine that `sleeps`
+    can give its memory back between two weight syncs.
     """
 
     model: str
@@ -39,6 +40,7 @@ class EngineSettings:
     lora_targets: tuple[str, ...] = ()
     trust_remote_code: bool = False
     routing: bool = False
+    sleeps: bool = False
     device: Literal["cpu", "cuda"] = "cpu"
     start_timeout_seconds: float = 300
     command_timeout_seconds: float = 120

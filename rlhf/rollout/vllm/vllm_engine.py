@@ -33,6 +33,7 @@ from rlhf.rollout.vllm.process import uncompiled_classes, without_collecting
 from rlhf.rollout.vllm.rehearsal import rehearse
 from rlhf.rollout.vllm.routing import RoutingRecord, expert_choices, record_routing
 from rlhf.rollout.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, Finished, GenerateRequest
+from rlhf.rollout.vllm.sleeping import Sleeper
 from rlhf.transfer.types import Manifest
 from rlhf.types import FinishReason, PolicyVersion, Routing, TokenLogprobs
 
@@ -60,6 +61,7 @@ class VllmEngine:
         self._engine.set_weight_version(str(UNPUBLISHED))
         self._finished: dict[str, RequestOutput] = {}
         self._paused = False
+        self._sleeper = Sleeper(self._engine, keeps_base=settings.lora_rank > 0, on_cpu=settings.device == "cpu")
         self._adapter = POLICY if settings.lora_rank else None
         if self._adapter:
             self._engine.collective_rpc(install_nothing)
@@ -134,12 +136,15 @@ class VllmEngine:
         Raises `TransferError` where the manifest would leave a parameter unchanged, or has tensors that match no
         parameter.
         """
+        self._sleeper.wake("weights")
         if self._settings.weight_transfer and manifest != self._acknowledged:
             self._acknowledge(manifest)
-        if not self._paused:
-            self._engine.sleep(level=0, mode="keep")
-            self._engine.reset_prefix_cache(reset_running_requests=True)
-            self._paused = True
+        self._pause()
+
+    def sleep(self) -> None:
+        """Stop sampling and give back the memory of weights and KV cache; a weight sync takes it again."""
+        self._pause()
+        self._sleeper.sleep()
 
     def resume(self) -> None:
         """Resume sampling."""
@@ -161,6 +166,7 @@ class VllmEngine:
 
     def commit(self, version: PolicyVersion) -> None:
         """Stamp tokens from here on with `version`; nothing computed with older weights is reused."""
+        self._sleeper.wake("kv_cache")
         self._engine.reset_prefix_cache(reset_running_requests=True)
         self._engine.set_weight_version(str(version))
 
@@ -184,6 +190,12 @@ class VllmEngine:
             return []
         executor: Any = self._engine.model_executor
         return [worker.proc.pid for worker in executor.workers]
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._engine.sleep(level=0, mode="keep")
+            self._engine.reset_prefix_cache(reset_running_requests=True)
+            self._paused = True
 
     def _acknowledge(self, manifest: Manifest) -> None:
         if self._adapter:
@@ -283,6 +295,7 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
         disable_log_stats=True,
         use_tqdm_on_load=False,
         enable_return_routed_experts=settings.routing and not on_cpu,
+        enable_sleep_mode=settings.sleeps and not on_cpu,
         **lora_arguments(settings),
     )
 
