@@ -39,6 +39,7 @@ from rlhf.rollout.vllm.settings import (
     GenerateRequest,
     requests_have_seeds,
 )
+from rlhf.rollout.vllm.sleeping import Sleeper
 from rlhf.transfer.types import Manifest, Seconds
 from rlhf.types import FinishReason, PolicyVersion, Routing, TokenLogprobs
 
@@ -64,6 +65,7 @@ class VllmEngine:
         self._engine.set_weight_version(str(UNPUBLISHED))
         self._finished: dict[str, RequestOutput] = {}
         self._paused = False
+        self._sleeper = Sleeper(self._engine, keeps_base=settings.lora_rank > 0, on_cpu=settings.device == "cpu")
         self._adapter = POLICY if settings.lora_rank else None
         if self._adapter:
             self._engine.collective_rpc(install_nothing)
@@ -146,8 +148,17 @@ class VllmEngine:
         Raises `TransferError` where the manifest would leave a parameter unchanged, or has tensors that match no
         parameter.
         """
+        self._sleeper.wake("weights")
         if self._settings.weight_transfer and manifest != self._acknowledged:
             self._acknowledge(manifest)
+        self._pause_once()
+
+    def sleep(self) -> None:
+        """Stop sampling and give back the memory of weights and KV cache; a weight sync takes it again."""
+        self._pause_once()
+        self._sleeper.sleep()
+
+    def _pause_once(self) -> None:
         if not self._paused:
             self._pause()
             self._paused = True
@@ -186,6 +197,7 @@ class VllmEngine:
 
     def commit(self, version: PolicyVersion) -> None:
         """Stamp tokens from here on with `version`; nothing computed with older weights is reused."""
+        self._sleeper.wake("kv_cache")
         self._engine.reset_prefix_cache(reset_running_requests=True)
         self._engine.set_weight_version(str(version))
 
@@ -215,6 +227,12 @@ class VllmEngine:
             return []
         executor: Any = self._engine.model_executor
         return [worker.proc.pid for worker in executor.workers]
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._engine.sleep(level=0, mode="keep")
+            self._engine.reset_prefix_cache(reset_running_requests=True)
+            self._paused = True
 
     def _acknowledge(self, manifest: Manifest) -> None:
         if self._adapter:
