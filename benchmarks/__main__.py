@@ -9,6 +9,7 @@ from importlib import import_module
 from rlhf.errors import RlhfError
 
 BENCHMARKS = {
+    "colocation": "benchmarks.colocation.command",
     "end_to_end": "benchmarks.end_to_end.command",
     "environment": "benchmarks.environment.command",
     "floods": "benchmarks.floods.command",

@@ -31,25 +31,27 @@ class RayletCluster:
     environment: Mapping[str, str]
     temp: Path
     nodes: ExitStack
+    gpus: int = 0
 
     def add(self, cpus: int) -> None:
         """Start one more node."""
         arguments = ("--address", self.address)
-        self.nodes.enter_context(ray_start(arguments, cpus, self.temp / "node", self.environment))
+        self.nodes.enter_context(ray_start(arguments, cpus, self.temp / "node", self.environment, self.gpus))
 
 
 @contextmanager
-def raylets(*cpus: int) -> Iterator[RayletCluster]:
-    """A cluster whose nodes have so many cores each, the head's first."""
+def raylets(*cpus: int, gpus: int = 0) -> Iterator[RayletCluster]:
+    """A cluster whose nodes have so many cores each, the head's first; and so many GPUs each, which need not be there:
+    Ray only counts them."""
     temp = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
     environment = os.environ | PRIVATE_RAY | {"RAY_AUTH_TOKEN": secrets.token_hex(32), "PYTHONPATH": str(ROOT)}
     try:
         with ExitStack() as nodes:
             head = ("--head", "--port", "0", "--include-dashboard", "false")
-            said = nodes.enter_context(ray_start(head, cpus[0], temp / "head", environment))
+            said = nodes.enter_context(ray_start(head, cpus[0], temp / "head", environment, gpus))
             found = re.search(r"--address='([^']+)'", said)
             assert found, said
-            cluster = RayletCluster(found[1], environment, temp, nodes)
+            cluster = RayletCluster(found[1], environment, temp, nodes, gpus)
             for more in cpus[1:]:
                 cluster.add(more)
             yield cluster
@@ -58,11 +60,13 @@ def raylets(*cpus: int) -> Iterator[RayletCluster]:
 
 
 @contextmanager
-def ray_start(words: tuple[str, ...], cpus: int, temp: Path, environment: Mapping[str, str]) -> Iterator[str]:
+def ray_start(
+    words: tuple[str, ...], cpus: int, temp: Path, environment: Mapping[str, str], gpus: int = 0
+) -> Iterator[str]:
     """One node, until the end of the block. What it said when it had started."""
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words,
-        "--node-ip-address", own_address(), "--num-cpus", str(cpus), "--num-gpus", "0",
+        "--node-ip-address", own_address(), "--num-cpus", str(cpus), "--num-gpus", str(gpus),
         "--dashboard-agent-listen-port", "0", "--object-store-memory", str(OBJECT_STORE_BYTES),
         "--temp-dir", str(temp),
     ]  # fmt: skip

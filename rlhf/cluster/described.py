@@ -63,7 +63,12 @@ def _cells(share: Share) -> tuple[str, ...]:
 
 
 def _amounts(placed: Placement) -> tuple[str, ...]:
-    return f"{placed.cpus:g}", str(placed.threads), f"{placed.gpus:g}" if placed.gpus else "-"
+    gpus = f"{placed.gpus:g}" + (f" of {_role_of(placed.beside[0])}" if placed.beside else "")
+    return f"{placed.cpus:g}", str(placed.threads), gpus if placed.gpus else "-"
+
+
+def _role_of(worker: str) -> str:
+    return worker.rpartition("-")[0]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

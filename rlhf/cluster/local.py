@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 
+from rlhf.cluster.gpus import VISIBLE
 from rlhf.cluster.host import WorkerHost, value_of
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.plan import plan
@@ -47,6 +48,7 @@ class LocalCluster:
     def __init__(self) -> None:
         self._roles: dict[str, Role] = {}
         self._workers: dict[str, list[LocalWorker]] = {}
+        self._visible = os.environ.get(VISIBLE)
 
     async def start(
         self, roles: Sequence[Role], log_dir: Path, tell: Callable[[Plan], None] = lambda plan: None
@@ -55,7 +57,7 @@ class LocalCluster:
         conflict."""
         planned = plan(roles, [this_machine()])
         tell(planned)
-        os.environ.update(thread_environment(planned.placements) | shared_environment(roles))
+        os.environ.update(thread_environment(planned.placements) | shared_environment(roles) | gpu_environment(roles))
         self._roles = {role.name: role for role in roles}
         return planned
 
@@ -77,10 +79,15 @@ class LocalCluster:
             await asyncio.sleep(3600)
 
     async def stop(self) -> None:
-        """Close every object that has a `close`; a failing `close` does not prevent the others."""
+        """Close every object that has a `close`; a failing `close` does not prevent the others. GPUs are visible as
+        before."""
         workers = [worker for role in self._workers.values() for worker in role]
         self._workers.clear()
         await asyncio.gather(*(worker.close() for worker in workers), return_exceptions=True)
+        if self._visible is None:
+            os.environ.pop(VISIBLE, None)
+        else:
+            os.environ[VISIBLE] = self._visible
 
 
 def shared_environment(roles: Sequence[Role]) -> dict[str, str]:
@@ -95,6 +102,11 @@ def shared_environment(roles: Sequence[Role]) -> dict[str, str]:
                     "which one process cannot hold; use cluster.kind=ray"
                 )
     return {variable: owner.env[variable] for variable, owner in owners.items()}
+
+
+def gpu_environment(roles: Iterable[Role]) -> dict[str, str]:
+    """Hides all GPUs where no role asks for one: torch and vLLM would use the first, which nobody has reserved."""
+    return {} if any(role.gpus for role in roles) else {VISIBLE: ""}
 
 
 def thread_environment(placements: Sequence[Placement]) -> dict[str, str]:

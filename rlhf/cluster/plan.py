@@ -2,7 +2,7 @@
 
 A worker runs on one node only, an engine with all its tensor-parallel GPUs included. The workers of a role follow the
 order of the nodes, so that workers of consecutive ranks share a node. Workers that need no GPU go to nodes without GPUs
-first.
+first. Workers that share GPUs are placed together (`rlhf.cluster.sharing`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from rlhf.cluster.described import describe
 from rlhf.cluster.free import Free, free_of
 from rlhf.cluster.layout import workers_per_node
 from rlhf.cluster.resources import ROUNDING, Placement, Plan, Resources, Role, worker_name
+from rlhf.cluster.sharing import neighbours, taken_by_roles, units_of
 from rlhf.cluster.shortage import check_gpu_shares, check_totals, check_workers_fit, no_node
 
 __all__ = ["Placement", "Plan", "Resources", "Role", "describe", "plan", "worker_name"]
@@ -35,15 +36,17 @@ def plan(roles: Sequence[Role], nodes: Sequence[Resources]) -> Plan:
     always fits if the sizes divide each other and only one resource is scarce. The last attempt distributes workers
     evenly.
     """
-    check_gpu_shares(roles)
-    check_totals(roles, nodes)
-    check_workers_fit(roles, nodes)
+    units = units_of(roles)
+    check_gpu_shares(units)
+    check_totals(units, nodes)
+    check_workers_fit(units, nodes)
     misfits = []
-    for attempt in _attempts(roles):
+    for attempt in _attempts(units):
         dealt = _dealt(attempt, nodes)
         if not isinstance(dealt, Misfit):
-            taken = dict(zip((role.name for role in attempt), dealt, strict=True))
-            placements = tuple(at for role in roles for at in _placements(role, nodes, taken[role.name]))
+            of_units = dict(zip((unit.name for unit in attempt), dealt, strict=True))
+            taken = taken_by_roles(roles, units, of_units)
+            placements = tuple(at for role in roles for at in _placements(role, roles, nodes, taken[role.name]))
             return Plan(placements=placements, nodes=tuple(node.node for node in nodes))
         misfits.append(dealt)
     raise no_node(misfits[0].role, misfits[0].index, nodes)
@@ -83,11 +86,13 @@ def _take(role: Role, free: Sequence[Free], taken: Sequence[int]) -> None:
         node.take(role, count)
 
 
-def _placements(role: Role, nodes: Sequence[Resources], taken: Sequence[int]) -> Iterator[Placement]:
+def _placements(
+    role: Role, roles: Sequence[Role], nodes: Sequence[Resources], taken: Sequence[int]
+) -> Iterator[Placement]:
     places = (node.node for node, count in zip(nodes, taken, strict=True) for _ in range(count))
     threads = max(1, math.floor(role.cpus + ROUNDING))
     for index, node in enumerate(places):
         yield Placement(
             worker=worker_name(role.name, index), role=role.name, index=index, node=node,
-            cpus=role.cpus, gpus=role.gpus, threads=threads,
+            cpus=role.cpus, gpus=role.gpus, threads=threads, beside=neighbours(role, roles, index),
         )  # fmt: skip

@@ -22,7 +22,7 @@ from rlhf.cluster.quiet_ray import keep_our_sigterm, quiet_ray, ray_module
 from rlhf.cluster.ray_joining import join_ray, too_few
 from rlhf.cluster.ray_nodes import RayNode, living_nodes
 from rlhf.cluster.ray_places import launch_ray_worker, reserve
-from rlhf.cluster.resources import Plan, Role
+from rlhf.cluster.resources import Placement, Plan, Role
 from rlhf.cluster.tempdir import socket_folder
 from rlhf.errors import DeadlinePassed
 
@@ -80,7 +80,7 @@ class RayCluster:
         tell(planned)
         self._roles = {role.name: role for role in roles}
         await self._reserve(planned, {node.name: node.id for node in nodes})
-        self._launch(planned, log_dir.absolute())
+        await self._launch(planned, log_dir.absolute())
         return planned
 
     async def spawn(self, role: str, kwargs_of: Callable[[int], Mapping[str, Any]]) -> list[Any]:
@@ -154,12 +154,30 @@ class RayCluster:
         if not await self._blocking.run("Ray's placement group", waiting, seconds + GRACE_SECONDS):
             raise DeadlinePassed("the placement of all workers on the Ray cluster", seconds)
 
-    def _launch(self, planned: Plan, log_dir: Path) -> None:
-        for bundle, placement in enumerate(planned.placements):
-            role, log_file = self._roles[placement.role], log_dir / f"{placement.worker}.log"
-            forks = self._forks_of(role)
-            worker = launch_ray_worker(self._group, bundle, placement, role, log_file, self._head, forks)
-            self._workers.setdefault(placement.role, []).append(worker)
+    async def _launch(self, planned: Plan, log_dir: Path) -> None:
+        """Start every worker's process; those that share GPUs when the GPUs of the others are known."""
+        launched: dict[str, Any] = {}
+        for bundle, placement in sorted(enumerate(planned.placements), key=lambda item: _shares_gpus(item[1])):
+            role = self._roles[placement.role]
+            gpus = (
+                await self._gpus_of([launched[name] for name in placement.beside]) if _shares_gpus(placement) else None
+            )
+            launched[placement.worker] = launch_ray_worker(
+                self._group,
+                bundle,
+                placement,
+                role,
+                log_dir / f"{placement.worker}.log",
+                head=self._head,
+                forks=self._forks_of(role),
+                gpus=gpus,
+            )
+            self._workers.setdefault(placement.role, []).append(launched[placement.worker])
+
+    async def _gpus_of(self, hosts: Sequence[Any]) -> list[str]:
+        """The GPUs of these workers together. Raises `WorkerDied`, `DeadlinePassed`."""
+        asked = await asyncio.gather(*(worker.gpus(self._placement_timeout_seconds) for worker in hosts))
+        return [gpu for gpus in asked for gpu in gpus]
 
     def _forks_of(self, role: Role) -> Path | None:
         """The socket of the fork server for this role's workers: ours, or that of the process that started this one."""
@@ -167,6 +185,10 @@ class RayCluster:
             return None
         given = os.environ.get(SOCKET)
         return self._forks.socket if self._forks else Path(given) if given else None
+
+
+def _shares_gpus(placement: Placement) -> bool:
+    return bool(placement.beside and placement.gpus)
 
 
 @cache

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Never
 
+from rlhf.cluster.gpus import VISIBLE
 from rlhf.cluster.host import MethodResult, WorkerHost, find_in, resolve_name
 from rlhf.cluster.quiet_ray import ray_module
 from rlhf.transfer.interfaces import interface_environment, interface_toward
@@ -26,7 +27,7 @@ class RayHost:
     """A `WorkerHost` in its own process, whose output goes to `<log_dir>/<worker>.log`.
 
     In a cluster that was joined, `head` is the address of its head: this process talks to other workers over the
-    network interface of the route to it.
+    network interface of the route to it. It sees the `gpus` of other workers, or by default those that Ray gave it.
     """
 
     def __init__(
@@ -38,9 +39,11 @@ class RayHost:
         python_path: Sequence[str],
         log_file: str,
         head: str | None,
+        gpus: Sequence[str] | None,
     ) -> None:
         redirect_output(Path(log_file))
         set_environment(environment)
+        self._gpus = show_gpus(given_gpus() if gpus is None else gpus)
         find_in(python_path)
         end_at_once_on_sigterm()
         if head is not None:
@@ -53,6 +56,10 @@ class RayHost:
     async def process(self) -> tuple[str, int]:
         """Ray's id of this node, and the process id on it."""
         return ray_module().get_runtime_context().get_node_id(), os.getpid()
+
+    async def gpus(self) -> Sequence[str]:
+        """The GPUs that this process sees, as CUDA_VISIBLE_DEVICES names them."""
+        return self._gpus
 
     async def construct(self, kwargs: Mapping[str, Any]) -> MethodResult:
         if self._importing:  # if two threads import the same packages, one may see half-initialised modules
@@ -79,6 +86,18 @@ def set_environment(environment: Mapping[str, str]) -> None:
     for variable, parameter in MALLOC_PARAMETERS.items():
         if variable in environment:
             libc.mallopt(parameter, min(int(environment[variable]), LARGEST_INT))
+
+
+def given_gpus() -> Sequence[str]:
+    """The GPUs that Ray reserves for this worker."""
+    return [str(gpu) for gpu in ray_module().get_runtime_context().get_accelerator_ids().get("GPU", ())]
+
+
+def show_gpus(gpus: Sequence[str]) -> Sequence[str]:
+    """Show only these GPUs to this process, before it asks CUDA. Ray does it for workers with GPUs, unless a variable
+    of its own forbids it, and shows all of them to a worker without any."""
+    os.environ[VISIBLE] = ",".join(gpus)
+    return gpus
 
 
 def use_interface_toward(head: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,25 @@ def reserve(planned: Plan, ids: Mapping[str, str]) -> Any:
 
 
 def launch_ray_worker(
-    group: Any, bundle: int, placement: Placement, role: Role, log_file: Path, head: str | None, forks: Path | None
+    group: Any,
+    bundle: int,
+    placement: Placement,
+    role: Role,
+    log_file: Path,
+    *,
+    head: str | None,
+    forks: Path | None,
+    gpus: Sequence[str] | None,
 ) -> Any:
-    """Start one worker's process in its bundle, as a fork of the server at `forks` if there is one."""
+    """Start one worker's process in its bundle, as a fork of the server at `forks` if there is one. It sees the `gpus`
+    of other workers, or by default those that Ray has given to it."""
     from rlhf.cluster.ray_worker import RayWorker
 
     ray = ray_module()
     in_bundle = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
     host = ray.remote(RayHost).options(
         num_cpus=placement.cpus,
-        num_gpus=placement.gpus,
+        num_gpus=placement.own_gpus,
         max_concurrency=1000,
         runtime_env=forked_by_ray(forks) if forks else quoted_python(sys.executable),
         scheduling_strategy=in_bundle(group, placement_group_bundle_index=bundle),
@@ -43,7 +52,7 @@ def launch_ray_worker(
     # Variables are passed to the actor: in Ray's `runtime_env` they cost a worker two process starts in a row.
     environment = thread_environment([placement]) | dict(role.env)
     actor = host.remote(
-        role.factory, role.imports, role.concurrency, environment, role.python_path, str(log_file), head
+        role.factory, role.imports, role.concurrency, environment, role.python_path, str(log_file), head, gpus
     )
     return RayWorker(placement.worker, placement.node, actor)
 
@@ -56,5 +65,5 @@ def quoted_python(executable: str) -> dict[str, str]:
 
 
 def _bundle(placement: Placement) -> dict[str, float]:
-    wanted = {"CPU": placement.cpus, "GPU": placement.gpus}
+    wanted = {"CPU": placement.cpus, "GPU": placement.own_gpus}
     return {resource: amount for resource, amount in wanted.items() if amount}

@@ -39,6 +39,10 @@ class RayWorker:
         node, pid = await self._wait(self._actor.process.remote(), "start", timeout_seconds)
         self._pidfd = watch_exit(pid) if node == this_node else None
 
+    async def gpus(self, timeout_seconds: float) -> list[str]:
+        """The GPUs that the process sees, as CUDA_VISIBLE_DEVICES names them."""
+        return list(await self._wait(self._actor.gpus.remote(), "start", timeout_seconds))
+
     async def construct(self, kwargs: Mapping[str, Any], timeout_seconds: float) -> None:
         value_of(self.name, "start", await self._wait(self._actor.construct.remote(kwargs), "start", timeout_seconds))
 

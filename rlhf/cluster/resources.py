@@ -30,6 +30,9 @@ class Role:
     single node. `layout` says how the workers of the role are distributed over the nodes. `concurrency` bounds the
     synchronous calls that run at once. `hint` names the settings that decide `count`, `cpus` and `gpus`, and
     `size_hint` those that decide only `cpus` and `gpus`; the error message of a plan that does not fit uses both.
+
+    `shares_with` is a role whose GPUs this one uses instead of some of its own: of N workers of that role and M of this
+    one, the worker i uses the GPUs of those from i N/M to (i + 1) N/M - 1, on their node.
     """
 
     name: str
@@ -45,11 +48,13 @@ class Role:
     start_timeout_seconds: float = 300.0
     hint: str = ""
     size_hint: str = ""
+    shares_with: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The node and resources of one worker. `threads` is the number of its cores rounded down, at least 1."""
+    """The node and resources of one worker. `threads` is the number of its cores rounded down, at least 1. `beside` are
+    the workers whose GPUs it uses; without any, its GPUs are its own."""
 
     worker: str
     role: str
@@ -58,6 +63,12 @@ class Placement:
     cpus: float
     gpus: float
     threads: int
+    beside: tuple[str, ...] = ()
+
+    @property
+    def own_gpus(self) -> float:
+        """The GPUs that are reserved for this worker."""
+        return 0.0 if self.beside else self.gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,12 @@ def roles_of(recipe: Recipe) -> tuple[Role, ...]:
         hint="trainer.deepspeed.ranks, trainer.deepspeed.cpus_per_rank or trainer.deepspeed.gpus_per_rank",
         size_hint="trainer.deepspeed.cpus_per_rank or trainer.deepspeed.gpus_per_rank",
     )
-    return (learner, *playing_roles(recipe)) if recipe.plays else (learner,)
+    if not recipe.plays:
+        return (learner,)
+    engines, *others = playing_roles(recipe)
+    if recipe.cluster.placement == "colocated":
+        engines = replace(engines, shares_with=LEARNER)
+    return (learner, engines, *others)
 
 
 def playing_roles(recipe: Recipe) -> tuple[Role, ...]:
@@ -130,5 +135,22 @@ def transfer_backend(recipe: Recipe) -> Literal["gloo", "nccl", "ipc"]:
         return chosen
     if recipe.model.publishes_adapters or "cpu" in (engine_device(recipe), learner_device(recipe)):
         return "gloo"
-    shared = recipe.rollout.gpus_per_engine + recipe.trainer.deepspeed.gpus_per_rank <= 1
-    return "ipc" if shared else "nccl"
+    if recipe.cluster.placement == "colocated":
+        return "ipc"
+    return "ipc" if shares_one_gpu(recipe) else "nccl"
+
+
+def shares_one_gpu(recipe: Recipe) -> bool:
+    """Whether the only rank and the only engine reserve parts of one GPU, where they work at the same time."""
+    alone = recipe.trainer.deepspeed.ranks == sum(recipe.rollout.tensor_parallel_sizes) == 1
+    on_gpus = "cpu" not in (engine_device(recipe), learner_device(recipe))
+    return alone and on_gpus and recipe.rollout.gpus_per_engine + recipe.trainer.deepspeed.gpus_per_rank <= 1
+
+
+def learner_starts_first(recipe: Recipe) -> bool:
+    """Whether engines start only after the learner.
+
+    On one GPU vLLM counts all memory that is taken during its start as its own, and refuses to start when some is
+    returned. In one process there is one default process group: DeepSpeed makes it, and vLLM finds it.
+    """
+    return recipe.cluster.kind == "local" or recipe.cluster.placement == "colocated" or shares_one_gpu(recipe)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlhf.cluster.forking import ray_worker
-from rlhf.cluster.local import shared_environment, thread_environment
+from rlhf.cluster.local import gpu_environment, shared_environment, thread_environment
 from rlhf.cluster.resources import Plan, Role
 from rlhf.errors import PlacementError
 
@@ -54,7 +54,7 @@ def forked_environment(planned: Plan, roles: Iterable[Role]) -> dict[str, str] |
     if len({placement.threads for placement in placements}) != 1 or any(role.gpus for role in chosen):
         return None
     try:
-        return thread_environment(placements) | shared_environment(chosen)
+        return thread_environment(placements) | shared_environment(chosen) | gpu_environment(chosen)
     except PlacementError:
         return None
 
