@@ -62,12 +62,14 @@ class ParkedStorages:
         return sum(self._emptied[key].bytes for key in chosen)
 
     def restore(self, tensors: Iterable[Tensor] | None = None) -> None:
-        """Fill the storages of these tensors, by default all, as they were. Bytes that were dropped are not defined."""
+        """Fill the storages of these tensors, by default all, as they were. Bytes that were dropped are zero."""
         keys = list(self._emptied) if tensors is None else list({_key(tensor) for tensor in tensors})
         back = [self._emptied.pop(key) for key in keys if key in self._emptied]
         for one in back:
             one.storage.resize_(one.bytes)
-            if one.copy is not None:
+            if one.copy is None:
+                as_bytes(one.storage).zero_()
+            else:
                 one.copy.write_to(one.storage)
         synchronize(one.storage for one in back)
 

@@ -44,10 +44,11 @@ def test_kept_and_restored_tensors_are_chosen_by_their_storage() -> None:
     assert float(moments.sum()) == 10_000
 
 
-def test_dropped_bytes_leave_the_shape() -> None:
+def test_dropped_bytes_leave_the_shape_and_are_zero() -> None:
     cache = torch.ones(5000)
     storages = ParkedStorages()
     storages.park([cache], contents=False)
     storages.restore()
     assert cache.shape == (5000,)
     assert cache.untyped_storage().nbytes() == 20_000
+    assert float(cache.abs().sum()) == 0
