@@ -46,14 +46,12 @@ class ParkedStorages:
 
     def park(self, tensors: Iterable[Tensor], *, keep: Iterable[Tensor] = (), contents: bool = True) -> int:
         """Empty the storages of `tensors`, except for those of `keep`; without `contents` their bytes are dropped.
-        Returns the number of bytes that are free. Storages that cannot be resized, and small ones, are left alone."""
+        Returns the number of bytes that are free. Small storages are left alone, and those of somebody else (a file, an
+        array) that several tensors share."""
         kept = {_key(tensor) for tensor in keep}
-        found = {_key(tensor): tensor.untyped_storage() for tensor in tensors if tensor.device.type != "meta"}
-        chosen = {
-            key: storage
-            for key, storage in found.items()
-            if key not in kept and storage.nbytes() >= SMALLEST_BYTES and storage.resizable()
-        }
+        large = [one for one in tensors if _size(one) >= SMALLEST_BYTES and _key(one) not in kept]
+        own_storages(large)
+        chosen = {_key(one): one.untyped_storage() for one in large if one.untyped_storage().resizable()}
         copies = {key: copied(storage) if contents else None for key, storage in chosen.items()}
         synchronize(chosen.values())
         for key, storage in chosen.items():
@@ -62,14 +60,28 @@ class ParkedStorages:
         return sum(self._emptied[key].bytes for key in chosen)
 
     def restore(self, tensors: Iterable[Tensor] | None = None) -> None:
-        """Fill the storages of these tensors, by default all, as they were. Bytes that were dropped are not defined."""
+        """Fill the storages of these tensors, by default all, as they were. Bytes that were dropped are zero."""
         keys = list(self._emptied) if tensors is None else list({_key(tensor) for tensor in tensors})
         back = [self._emptied.pop(key) for key in keys if key in self._emptied]
         for one in back:
             one.storage.resize_(one.bytes)
-            if one.copy is not None:
+            if one.copy is None:
+                as_bytes(one.storage).zero_()
+            else:
                 one.copy.write_to(one.storage)
         synchronize(one.storage for one in back)
+
+
+def own_storages(tensors: Iterable[Tensor]) -> None:
+    """Give tensors a storage of torch's own where theirs cannot be resized and nobody else is on it: weights that were
+    loaded from a file are such."""
+    users: dict[int, dict[int, Tensor]] = {}
+    for tensor in tensors:
+        if not tensor.untyped_storage().resizable():
+            users.setdefault(_key(tensor), {})[id(tensor)] = tensor
+    for alone in (list(sharing.values()) for sharing in users.values() if len(sharing) == 1):
+        if alone[0].nbytes == _size(alone[0]):
+            alone[0].data = alone[0].data.clone()
 
 
 def copied(storage: UntypedStorage) -> Copy:
@@ -126,6 +138,10 @@ def give_back(device: str) -> None:
         ctypes.CDLL(None).malloc_trim(0)
     else:
         torch.cuda.empty_cache()
+
+
+def _size(tensor: Tensor) -> int:
+    return 0 if tensor.device.type == "meta" else tensor.untyped_storage().nbytes()
 
 
 def _key(tensor: Tensor) -> int:

@@ -23,16 +23,21 @@ def check_rank_gpus(trainer: TrainerConfig) -> None:
 
 def check_colocation(trainer: TrainerConfig, rollout: RolloutConfig) -> None:
     """Engines take the GPUs of whole ranks, in turn with them."""
-    ranks, size = trainer.deepspeed.ranks, rollout.tensor_parallel_size
+    ranks, sizes = trainer.deepspeed.ranks, rollout.tensor_parallel_sizes
     if trainer.max_staleness:
         raise ValueError(
             f"trainer.max_staleness is {trainer.max_staleness}, but with cluster.placement: colocated nobody generates "
             "while the learner trains; use 0, or cluster.placement: separate"
         )
-    if rollout.engines * size != ranks:
+    if len(set(sizes)) > 1:
         raise ValueError(
-            f"cluster.placement is colocated, but {rollout.engines} engine(s) of tensor_parallel_size {size} do not "
-            f"cover {ranks} rank(s); rollout.engines x rollout.tensor_parallel_size must be trainer.deepspeed.ranks"
+            "cluster.placement is colocated, where every engine takes the GPUs of as many ranks, but "
+            "rollout.tensor_parallel_size lists several sizes; give one"
+        )
+    if sum(sizes) != ranks:
+        raise ValueError(
+            f"cluster.placement is colocated, but {rollout.engines} engine(s) of tensor_parallel_size {sizes[0]} do "
+            f"not cover {ranks} rank(s); rollout.engines x rollout.tensor_parallel_size must be trainer.deepspeed.ranks"
         )
     gpus = {rollout.gpus_per_engine, trainer.deepspeed.gpus_per_rank}
     if gpus not in ({0}, {1}):

@@ -243,7 +243,7 @@ class Recipe(Config):
             raise ValueError(
                 f"{coarse}: engines then sample from coarser weights than the learner's; set trainer.mismatch: ignore, "
                 "trainer.old_logprobs: recomputed (which weighs tokens by learner over engine) and "
-                "trainer.weight_sync.tolerance: the difference in nats that a weight sync may leave, for instance 0.5"
+                "trainer.weight_sync.tolerance: the difference in nats that a weight sync may leave, for instance 1.0"
             )
 
     def _attention_can_be_shared(self) -> None:

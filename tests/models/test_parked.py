@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -44,10 +45,21 @@ def test_kept_and_restored_tensors_are_chosen_by_their_storage() -> None:
     assert float(moments.sum()) == 10_000
 
 
-def test_dropped_bytes_leave_the_shape() -> None:
+def test_dropped_bytes_leave_the_shape_and_are_zero() -> None:
     cache = torch.ones(5000)
     storages = ParkedStorages()
     storages.park([cache], contents=False)
     storages.restore()
     assert cache.shape == (5000,)
     assert cache.untyped_storage().nbytes() == 20_000
+    assert float(cache.abs().sum()) == 0
+
+
+def test_weights_of_a_file_get_a_storage_that_can_be_emptied_and_shared_ones_stay() -> None:
+    array, shared = np.ones(5000, dtype=np.float32), torch.from_numpy(np.ones(5000, dtype=np.float32))
+    weight, view = torch.nn.Parameter(torch.from_numpy(array)), shared[:10]
+    storages = ParkedStorages()
+    assert storages.park([weight, shared, view]) == 20_000
+    assert weight.untyped_storage().nbytes() == 0
+    storages.restore()
+    assert float(weight.detach().sum()) == float(shared.sum()) == 5000

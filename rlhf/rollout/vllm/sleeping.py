@@ -67,7 +67,7 @@ def empty_on_cpu(worker: Any, level: int) -> None:
 
 
 def refill_on_cpu(worker: Any, tag: Tag) -> None:
-    """Allocate that memory again; what is in it is not defined. vLLM calls this in each worker."""
+    """Allocate that memory again, all zero. vLLM calls this in each worker."""
     _emptied[worker][tag].restore()
 
 

@@ -151,19 +151,20 @@ class VllmEngine:
         self._sleeper.wake("weights")
         if self._settings.weight_transfer and manifest != self._acknowledged:
             self._acknowledge(manifest)
-        self._pause_once()
+        self._pause()
 
     def sleep(self) -> None:
         """Stop sampling and give back the memory of weights and KV cache; a weight sync takes it again."""
-        self._pause_once()
+        self._pause()
         self._sleeper.sleep()
 
-    def _pause_once(self) -> None:
-        if not self._paused:
-            self._pause()
-            self._paused = True
 
     def _pause(self) -> None:
+        if not self._paused:
+            self._stand_still()
+            self._paused = True
+
+    def _stand_still(self) -> None:
         """Schedule nothing more, finish the steps in flight, and drop all keys and values.
 
         With asynchronous scheduling a step is in flight between two calls. vLLM drops what it samples where requests
@@ -228,12 +229,6 @@ class VllmEngine:
         executor: Any = self._engine.model_executor
         return [worker.proc.pid for worker in executor.workers]
 
-    def _pause(self) -> None:
-        if not self._paused:
-            self._engine.sleep(level=0, mode="keep")
-            self._engine.reset_prefix_cache(reset_running_requests=True)
-            self._paused = True
-
     def _acknowledge(self, manifest: Manifest) -> None:
         if self._adapter:
             layers: Mapping[str, tuple[str, ...]] = self._engine.apply_model(adapter_names)[0]
@@ -295,7 +290,7 @@ class VllmEngine:
         try:
             yield
         finally:
-            self._pause()
+            self._stand_still()
             scheduler.waiting = held
 
 
