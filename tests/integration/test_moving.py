@@ -11,6 +11,7 @@ import torch
 
 from rlhf.models.loading import load_policy
 from rlhf.trainer.config import CriticConfig
+from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.export import INDEX, export_weights
 from rlhf.trainer.rank.policy_rank import Rank
 from tests.integration.learner_ranks import ProcessWorker
@@ -39,7 +40,7 @@ def reference_logprobs(rank: Rank) -> np.ndarray:
     assert rank.reference is not None
     ids = torch.as_tensor(CANARY).long()
     places = torch.arange(len(ids))
-    with torch.no_grad():
+    with zero.forward_only(rank.reference):
         found, _ = rank.reference(ids[None], places[None], places[:-1], places[1:], 1.0)
     return found.numpy()
 
