@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlhf.models.loading import load_policy
-from rlhf.trainer.config import CriticConfig
+from rlhf.trainer.config import CriticConfig, TrainerConfig
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.export import INDEX, export_weights
 from rlhf.trainer.rank.policy_rank import Rank
@@ -96,3 +96,32 @@ def tied(folder: str, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tenso
     return {
         name: weights["model.embed_tokens.weight"] for name in load_policy(folder).state_dict() if name not in weights
     }
+
+
+@pytest.mark.parametrize("chosen", [{"persistence_threshold": 10**6}, {"hpz_partition_size": 2}])
+def test_weights_that_stay_gathered_or_have_a_copy_in_the_node_follow_every_change(
+    pair: list[ProcessWorker], folder: str, tmp_path: Path, chosen: dict[str, int]
+) -> None:
+    """A start check, a saved state and a resume change shards, beside which something whole would go on as it was."""
+    train(plain := start(pair, folder, with_sharing(persistence_threshold=0)), 3)
+    expected, scores = look(pair, whole_weights), asyncio.run(plain.token_logprobs(CANARY))
+    learner = start(pair, folder, with_sharing(**chosen))
+    train(learner, 1)
+    before = asyncio.run(learner.token_logprobs(CANARY))
+    asyncio.run(learner.perturb())
+    assert np.abs(asyncio.run(learner.token_logprobs(CANARY)) - before).max() > 0.01
+    asyncio.run(learner.restore())
+    np.testing.assert_array_equal(asyncio.run(learner.token_logprobs(CANARY)), before)
+    asyncio.run(learner.save(tmp_path))
+    train(learner, 2)
+    assert same(look(pair, whole_weights), expected)
+    np.testing.assert_array_equal(asyncio.run(learner.token_logprobs(CANARY)), scores)
+    asyncio.run(learner.load(tmp_path))
+    np.testing.assert_array_equal(asyncio.run(learner.token_logprobs(CANARY)), before)
+    train(learner, 2)
+    assert same(look(pair, whole_weights), expected)
+
+
+def with_sharing(**chosen: int) -> TrainerConfig:
+    config = trainer(2, 3)
+    return config.model_copy(update={"deepspeed": config.deepspeed.model_copy(update=chosen)})

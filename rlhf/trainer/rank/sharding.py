@@ -21,9 +21,10 @@ class ZeroSharding:
     """`rlhf.models.streamed.Sharding` by DeepSpeed, as its `config` says."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        between_nodes = deepspeed_module("utils.groups")._get_zero_param_intra_parallel_group()
+        copies = config["zero_optimization"]["zero_hpz_partition_size"] > 1
+        node = deepspeed_module("utils.groups")._get_zero_param_intra_parallel_group() if copies else None
         self._init = deepspeed_module().zero.Init(
-            module=nn.Module(), config_dict_or_path=dict(config), zero_param_parallel_group=between_nodes
+            module=nn.Module(), config_dict_or_path=dict(config), zero_param_parallel_group=node
         )
         self.reads = torch.distributed.get_rank() == 0
 
