@@ -15,6 +15,7 @@ from math_verify import grader, parse, parser, verify
 from rlhf.cluster.attempt import Raised, attempt
 from rlhf.errors import NoReference
 from rlhf.reward.expression_size import TooLarge, check_reply, check_size, check_text, written_form
+from rlhf.reward.named_values import by_name, without_names
 from rlhf.reward.numbers_equal import numbers_equal
 from rlhf.reward.stated import as_formula, is_number, undressed
 
@@ -68,7 +69,8 @@ def math(response: str, row: Mapping[str, Any]) -> float:
             check_size(expression)
     except (AnswerTooLarge, TooLarge):
         return 0.0
-    return float(verify(_complex(reference), _complex(answer), timeout_seconds=None, raise_on_error=True))
+    named = _complex(by_name(reference, answer))
+    return float(verify(_complex(without_names(reference)), named, timeout_seconds=None, raise_on_error=True))
 
 
 def final_answer(response: str) -> list[Any]:

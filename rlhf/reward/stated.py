@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 NUMBER = re.compile(
-    r"[-+]?[$€£¥]?[-+]?((\d+|\d{1,3}(,\d{3})+)?(\.\d+)?|\d+/\d+)(?<=\d)(%|°|cm|mm|km|kg|mg|ml|mL|ft|lbs?|oz|mph)?",
+    r"[-+]?[$€£¥]?[-+]?((\d+|\d{1,3}(,\d{3})+)?(\.\d+)?|\d+/\d+(?!%))(?<=\d)(%|°|cm|mm|km|kg|mg|ml|mL|ft|lbs?|oz|mph)?",
     re.ASCII,
 )
 UNIT = re.compile(
@@ -32,15 +32,29 @@ FORMS = tuple(
         (r"(?<!\\)\\[,;:! ]|~", " "),
         (r"\\[dtc]?frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
         (r"\^(-?\d+)", r"^{\1}"),  # an exponent of several characters as LaTeX wants it
-        (r"(?<=[\d)\]])(?<!_\d)\s*(?=(?:\\left\s*)?\()|(?<=\))\s*(?=\\[dtc]?frac|\d)", r" \\cdot "),  # no mixed number
+        (r"(\d+)\s*/\s*(\d+)\s*\\?%", r"\\frac{\1}{\2 \\cdot 100}"),
+        (r"(?<!\d)(?<!\d )\\[dtc]?frac\s*\{(\d+)\}\s*\{(\d+)\}\s*\\?%", r"\\frac{\1}{\2 \\cdot 100}"),
+        # A product, no mixed number.
+        (r"(?<=[\d)\]])(?<!_\d)\s*(?=(?:\\left\s*)?[(\[])|(?<=\))\s*(?=\\[dtc]?frac|\d)", r" \\cdot "),
     )
 )
 """How the same formula is written for the parser."""
+
+
+def _repeating(decimal: re.Match[str]) -> str:
+    """The fraction that a decimal with repeating digits is."""
+    sign, whole, once, again = decimal.groups()
+    first = int(f"{whole}{once}" or 0)
+    above = int(f"{whole}{once}{again}") - first
+    return f"{sign}\\frac{{{above}}}{{{10 ** len(once) * (10 ** len(again) - 1)}}}"
+
+
 ALONE = tuple(
     (re.compile(pattern), instead)
     for pattern, instead in (
         (r"(-?\d{1,3}) (\d{3})", r"\1\2"),
         (r"(-?\d+) (\d+)/(\d+)", r"\1\\frac{\2}{\3}"),
+        (r"(-?)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?", _repeating),
         (r"([-+]?(?:\d+\.?\d*|\.\d+))e([-+]?\d+)", r"\1E\2"),
         (r"(\d[\dA-F]*)_\{?(\d+)\}?", r"\\text{\1 base \2}"),  # the digits, not their value, are what is asked for
     )
@@ -58,6 +72,7 @@ PASSED_OVER = re.compile(
     r"|\b\d{1,2}:[0-5]\d\b|:[^:]*:"  # the time of day, and ratios of three
     r"|\d\s*_|(?<![\d._^])[\d.]+\s+\.?\d"  # digits of another base, and numbers side by side
     r"|\d\s*(?!(?:and|or)\b)[A-Za-z]{2,}\s*\d"  # words between numbers
+    r"|(?<![A-Za-z])(?:dozen|hundred|thousand|[mbtr]+illion)|\d\.\d+\.\d|!!|\\overline\s*\{?\s*\d"
     r"|\\text"
 )
 """What a formula says and its reading would not."""
