@@ -24,23 +24,14 @@ from rlhf.trainer.rank.process_variables import rank_environment
 from rlhf.trainer.settings import LearnerSettings
 
 RANKS, MARGIN, MEBI = 2, 1.1, 2**20
-SMALL = TinyModelConfig(hidden_size=256, heads=4, kv_heads=2)
 
 
 def main(arguments: Sequence[str]) -> None:
     chosen = parse(arguments)
-    shape = TinyModelConfig(
-        hidden_size=1024,
-        intermediate_size=4096,
-        layers=chosen.layers,
-        heads=16,
-        kv_heads=8,
-        max_position_embeddings=512,
-    )
     with tempfile.TemporaryDirectory(dir=chosen.folder) as made:
         folder = Path(made)
-        for name, config in (("small", SMALL), ("large", shape)):
-            alone(make, config, folder / name)
+        for name, layers in (("small", 1), ("large", chosen.layers)):
+            alone(make, layers, folder / name)
         elements, largest_layer = sizes(folder / "large")
         peaks = ranks(folder, stage=3, saves=True) | ranks(folder, stage=1, saves=False)
     weights = 4 * elements / RANKS
@@ -96,10 +87,11 @@ def settings(model: Path, stage: int) -> LearnerSettings:
     return LearnerSettings(model_path=str(model), model=ModelConfig(path=str(model)), trainer=trainer)
 
 
-def make(config: TinyModelConfig, folder: Path) -> None:
+def make(layers: int, folder: Path) -> None:
     from rlhf.models.tiny import save_tiny
 
-    save_tiny(config, 0, folder)
+    shape = TinyModelConfig(hidden_size=1024, intermediate_size=4096, layers=layers, heads=16, kv_heads=8)
+    save_tiny(shape, 0, folder)
 
 
 def sizes(folder: Path) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import re
 from collections.abc import Callable
@@ -44,7 +45,7 @@ def run(plan: RankPlan) -> dict[str, float]:
         step(worker.policy)
         return worker.policy
 
-    warm = start(plan.warm)  # imports, buffers of gloo and of the allocator
+    warm = start(plan.warm)  # imports, and the buffers of gloo and of matrix products of these widths
     warm.save(plan.state.with_name("warm"), 0)
     warm.load(plan.state.with_name("warm"))
     worker.stop()
@@ -78,6 +79,7 @@ def step(rank: Rank) -> None:
 def measured(act: Callable[[], Any]) -> float:
     """By how much the process's resident memory rose at its highest while it acted."""
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps of earlier phases would hide what this one takes
     Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark to what is resident
     before = resident("VmRSS")
     act()

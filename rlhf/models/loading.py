@@ -102,10 +102,19 @@ def ready_to_train(
         model.gradient_checkpointing_enable(
             gradient_checkpointing_kwargs={"use_reentrant": False},
             every_n_layers=int(gradient_checkpointing),
-            offload=offload_activations,
         )
         for module in model.modules():  # layers recompute only in training mode; their submodules stay in evaluation
             module.training = vars(module).get("gradient_checkpointing", False)
+            if offload_activations and module.training:
+                checkpoint = module._gradient_checkpointing_func
+                module._gradient_checkpointing_func = partial(_from_machine_memory, checkpoint)  # type: ignore[assignment]
+
+
+def _from_machine_memory(checkpoint: Any, *arguments: Any, **named: Any) -> Any:
+    """Compute a layer, again in the backward pass, from a hidden state that waits in the machine's memory until then.
+    As transformers' own `offload`, which also pins memory where there is no device that reads it, and fails."""
+    with torch.autograd.graph.save_on_cpu(pin_memory=torch.accelerator.is_available()):
+        return checkpoint(*arguments, **named)
 
 
 def load_tokenizer(path: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:

@@ -7,13 +7,14 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.end_to_end.running import QUICKSTART, ROOT, RUN_SECONDS, SMALL, Run, train, warm_environment
 from tests.warm import client as warm
@@ -166,9 +167,16 @@ def same_states(one: Run, other: Run) -> bool:
 
 
 def states(run: Run) -> dict[str, Any]:
-    """Every file of the last checkpoint that holds tensors: DeepSpeed's, and the random generators."""
+    """Every file of the last checkpoint that holds state: weights and moments, the schedule, the random generators."""
     folder = last_checkpoint(run.folder)
-    return {str(file.relative_to(folder)): torch.load(file, weights_only=False) for file in folder.rglob("*.pt")}
+    reads: dict[str, Callable[[Path], Any]] = {
+        "state/*.safetensors": load_file,
+        "state/*.json": lambda file: json.loads(file.read_text()),
+        "random-*.pt": lambda file: torch.load(file, weights_only=True),
+    }
+    found = {str(file.relative_to(folder)): read(file) for glob, read in reads.items() for file in folder.glob(glob)}
+    assert any("exp_avg:" in name for name in found["state/rank-00000.safetensors"]), "moments are of the state"
+    return found
 
 
 def timeless(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -232,7 +232,6 @@ def test_a_learner_continues_under_another_plan_but_for_rounding(
     # Moments that started anew would move the weights otherwise: by 0.5 of the way and more.
     found = look(workers, whole_weights)
     assert distance(found, uninterrupted) <= (0.01 if dtype == "float32" else 0.3) * distance(at_save, uninterrupted)
-    assert not list(tmp_path.rglob("whole"))
 
 
 @pytest.mark.parametrize(("before", "after"), [((1, 0), (1, 0)), ((2, 3), (2, 3)), ((1, 0), (1, 1))])

@@ -1,13 +1,14 @@
 """Activations that are computed again in the backward pass: the same numbers and the same gradients."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rlhf.models.config import TinyModelConfig
+from rlhf.models.config import ModelConfig, TinyModelConfig
 from rlhf.models.loading import load_policy
 from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import ScalarHead, load_scalar
@@ -74,3 +75,30 @@ def test_computing_activations_again_changes_no_gradient(folder: str, make: Any,
     assert twice[0] == 2 * once[0] > 0
     assert float(expected.norm()) > 0
     assert float((found - expected).norm() / expected.norm()) <= 1e-6
+
+
+@pytest.mark.parametrize(("every", "again"), [(0, 0), (1, 3), (2, 2), (3, 1)])
+def test_every_nth_layer_is_computed_again(tmp_path: Path, every: int, again: int) -> None:
+    shape = TinyModelConfig(hidden_size=64, intermediate_size=128, heads=2, kv_heads=1, layers=3)
+    path = str(save_tiny(shape, 0, tmp_path))
+    plain, chosen = policy(path, False), PolicyModel(load_policy(path, gradient_checkpointing=every))
+    once, often = attended(plain), attended(chosen)
+    assert float((gradient(chosen, False) - gradient(plain, False)).norm()) <= 1e-6
+    assert often[0] * 3 == once[0] * (3 + again)
+
+
+def test_hidden_states_that_wait_in_the_machines_memory_change_no_gradient(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = gradient(policy(folder, True), True)
+    offloaded = PolicyModel(load_policy(folder, gradient_checkpointing=True, offload_activations=True))
+    moved, real, layers = [], torch.autograd.graph.save_on_cpu, attended(offloaded)
+    monkeypatch.setattr(torch.autograd.graph, "save_on_cpu", lambda **named: moved.append(named) or real(**named))
+    assert torch.equal(gradient(offloaded, True), expected)
+    assert len(moved) == layers[0] / 2 > 0, "once a layer, in the forward pass"
+
+
+def test_offloading_what_is_not_computed_again_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"set model\.gradient_checkpointing too"):
+        ModelConfig(tiny=TinyModelConfig(), offload_activations=True)
+    assert ModelConfig(tiny=TinyModelConfig(), offload_activations=True, gradient_checkpointing=2).offload_activations

@@ -17,7 +17,7 @@ from rlhf.trainer.losses import Metrics, value_loss
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.sequence_parallel import as_scalar_head
-from rlhf.trainer.rank.sharding import layer_by_layer
+from rlhf.trainer.rank.sharding import module_by_module
 from rlhf.trainer.settings import LearnerSettings
 
 
@@ -93,6 +93,6 @@ def _load(config: CriticConfig, settings: LearnerSettings, world_size: int) -> A
         setting="trainer.critic.path",
         sharding=zero.sharding(settings, world_size),
     )
-    with layer_by_layer(model):
+    with module_by_module(model):
         check_packed_forward(model, path, device=settings.device, setting="trainer.critic.path")
     return model

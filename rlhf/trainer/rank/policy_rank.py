@@ -42,7 +42,7 @@ from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.mismatch import MismatchGuard
 from rlhf.trainer.rank.model_rank import ModelRank
 from rlhf.trainer.rank.sequence_parallel import as_policy
-from rlhf.trainer.rank.sharding import layer_by_layer
+from rlhf.trainer.rank.sharding import module_by_module
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
 from rlhf.transfer.sender import WeightSender, gather_only, sender_for
 from rlhf.transfer.stopwatch import Stopwatch
@@ -365,7 +365,7 @@ def _load(
         loader=settings.model.loader,
         sharding=zero.sharding(settings, world_size),
     )
-    with layer_by_layer(model):
+    with module_by_module(model):
         check_packed_forward(model, settings.model_path, device=settings.device)
     return as_policy(add_lora(model, lora), settings).to(settings.device)
 

@@ -17,7 +17,7 @@ from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.pair_rank import PairRank
 from rlhf.trainer.rank.sequence_parallel import as_scalar_head
-from rlhf.trainer.rank.sharding import layer_by_layer
+from rlhf.trainer.rank.sharding import module_by_module
 from rlhf.trainer.settings import LearnerSettings, PairTerms
 
 
@@ -36,7 +36,7 @@ class RewardRank(PairRank):
             fresh_head=not is_scalar(settings.model_path, trust_remote_code=model.trust_remote_code),
             sharding=zero.sharding(settings, world_size),
         )
-        with layer_by_layer(loaded):
+        with module_by_module(loaded):
             check_packed_forward(loaded, settings.model_path, device=settings.device)
         super().__init__(as_scalar_head(loaded, settings), rank, world_size, settings)
 

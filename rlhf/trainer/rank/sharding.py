@@ -21,9 +21,10 @@ class ZeroSharding:
     """`rlhf.models.streamed.Sharding` by DeepSpeed, as its `config` says."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        between_nodes = deepspeed_module("utils.groups")._get_zero_param_intra_parallel_group()
+        copies = config["zero_optimization"]["zero_hpz_partition_size"] > 1
+        node = deepspeed_module("utils.groups")._get_zero_param_intra_parallel_group() if copies else None
         self._init = deepspeed_module().zero.Init(
-            module=nn.Module(), config_dict_or_path=dict(config), zero_param_parallel_group=between_nodes
+            module=nn.Module(), config_dict_or_path=dict(config), zero_param_parallel_group=node
         )
         self.reads = torch.distributed.get_rank() == 0
 
@@ -48,35 +49,22 @@ class ZeroSharding:
 
 
 @contextmanager
-def layer_by_layer(model: nn.Module) -> Iterator[None]:
-    """Inside, `model` can compute without an engine: the weights of a layer are gathered while it runs, and no longer.
+def module_by_module(model: nn.Module) -> Iterator[None]:
+    """Inside, `model` can compute without an engine: a module's own weights are gathered while it runs, and no longer.
     Without shards nothing changes. Collective."""
     running: dict[nn.Module, AbstractContextManager[Any]] = {}
 
-    def gather(layer: nn.Module, inputs: Any, own: list[nn.Parameter]) -> None:
-        running[layer] = gathered(own)
+    def gather(layer: nn.Module, inputs: Any) -> None:
+        running[layer] = gathered(list(layer.parameters(recurse=False)))
         running[layer].__enter__()
 
     def release(layer: nn.Module, inputs: Any, output: Any) -> None:
         running.pop(layer).__exit__(None, None, None)
 
     with ExitStack() as stack:
-        for layer, own in _layers(model):
-            before = layer.register_forward_pre_hook(lambda layer, inputs, own=own: gather(layer, inputs, own))
+        for layer in model.modules():
+            before = layer.register_forward_pre_hook(gather)
             after = layer.register_forward_hook(release, always_call=True)
             stack.callback(before.remove)
             stack.callback(after.remove)
         yield
-
-
-def _layers(module: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
-    """Modules whose weights are gathered together: each layer of a list of layers with all that it holds, and every
-    other module with its own."""
-    own = list(module.parameters(recurse=False))
-    if own:
-        yield module, own
-    for child in module.children():
-        if isinstance(child, nn.ModuleList):
-            yield from ((layer, list(layer.parameters())) for layer in child)
-        else:
-            yield from _layers(child)
