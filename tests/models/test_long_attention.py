@@ -81,10 +81,10 @@ def branches(tokens: int) -> Tensor:
 
 
 def alone(query: Tensor, key: Tensor, value: Tensor, weights: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Outputs of every sequence computed alone with all its scores, in float64, and the gradient of their sum with
+    """Outputs of every sequence computed alone with all its scores, and the gradient of their sum with
     `weights`: the sequences of `branches(TOKENS)`, a thousand queries at a time."""
-    leaves = [x[0, 0].detach().double().requires_grad_() for x in (query, key, value)]
-    out = torch.zeros(TOKENS, WIDTH, dtype=torch.float64)
+    leaves = [x[0, 0].detach().requires_grad_() for x in (query, key, value)]
+    out = torch.zeros(TOKENS, WIDTH)
     for first in range(0, TOKENS, 1024):
         queries, quarter = torch.arange(first, first + 1024), first // PREFIX * PREFIX
         keys = torch.cat([torch.arange(PREFIX if quarter else 0), torch.arange(quarter, first + 1024)])
@@ -101,11 +101,11 @@ def test_16384_tokens_with_branches_equal_dense_attention_of_each_sequence() -> 
     torch.manual_seed(0)
     inputs = [torch.randn(1, 1, TOKENS, WIDTH).requires_grad_() for _ in range(3)]
     weights = torch.randn(TOKENS, WIDTH)
-    exact, gradients = alone(*inputs, weights.double())
+    exact, gradients = alone(*inputs, weights)
     found = in_blocks(*inputs, where)[0, :, 0]
-    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-5)
     for one, other in zip(torch.autograd.grad((found * weights).sum(), inputs), gradients, strict=True):
-        torch.testing.assert_close(one[0, 0].double(), other, rtol=0, atol=1e-5)
+        torch.testing.assert_close(one[0, 0], other, rtol=0, atol=1e-5)
 
 
 def allocations(work: Callable[[], object]) -> tuple[int, int]:
