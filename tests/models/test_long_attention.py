@@ -63,7 +63,6 @@ def test_a_value_of_another_width_than_its_key_is_attended_with_a_mask() -> None
     query, key, value = made(where)
     narrow = value[..., :6]
     options = {"scaling": WIDTH**-0.5, "blocks": blocks_of(where, query.dtype)}
-    blocks_of(where, query.dtype)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(blocks, "LONG_KEYS", 3)
         found = attention(nn.Module(), query, key, narrow, None, **options)[0]
@@ -82,19 +81,16 @@ def branches(tokens: int) -> Tensor:
 
 
 def alone(query: Tensor, key: Tensor, value: Tensor, weights: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Outputs of every sequence computed alone with all its scores, in float64, and the gradient of their sum with
+    """Outputs of every sequence computed alone with all its scores, and the gradient of their sum with
     `weights`: the sequences of `branches(TOKENS)`, a thousand queries at a time."""
-    leaves = [x[0, 0].detach().double().requires_grad_() for x in (query, key, value)]
-    out = torch.zeros(TOKENS, WIDTH, dtype=torch.float64)
-    prefix = torch.arange(PREFIX)
+    leaves = [x[0, 0].detach().requires_grad_() for x in (query, key, value)]
+    out = torch.zeros(TOKENS, WIDTH)
     for first in range(0, TOKENS, 1024):
-        run = max(first, PREFIX) // PREFIX * PREFIX
-        queries = torch.arange(first, first + 1024)
-        keys = queries if first < PREFIX else torch.cat([prefix, torch.arange(run, first + 1024)])
-        keys = torch.arange(first + 1024) if first < PREFIX else keys
+        queries, quarter = torch.arange(first, first + 1024), first // PREFIX * PREFIX
+        keys = torch.cat([torch.arange(PREFIX if quarter else 0), torch.arange(quarter, first + 1024)])
         scores = leaves[0][queries] @ leaves[1][keys].T / WIDTH**0.5
-        later = (queries[:, None] < keys) & (keys >= min(first, run))
-        attended = torch.softmax(scores.masked_fill(later, -torch.inf), -1) @ leaves[2][keys]
+        scores = scores.masked_fill(queries[:, None] < keys, -torch.inf)
+        attended = torch.softmax(scores, -1) @ leaves[2][keys]
         (attended * weights[queries]).sum().backward()
         out[queries] = attended.detach()
     return out, [leaf.grad for leaf in leaves if leaf.grad is not None]
@@ -105,11 +101,11 @@ def test_16384_tokens_with_branches_equal_dense_attention_of_each_sequence() -> 
     torch.manual_seed(0)
     inputs = [torch.randn(1, 1, TOKENS, WIDTH).requires_grad_() for _ in range(3)]
     weights = torch.randn(TOKENS, WIDTH)
-    exact, gradients = alone(*inputs, weights.double())
+    exact, gradients = alone(*inputs, weights)
     found = in_blocks(*inputs, where)[0, :, 0]
-    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-5)
     for one, other in zip(torch.autograd.grad((found * weights).sum(), inputs), gradients, strict=True):
-        torch.testing.assert_close(one[0, 0].double(), other, rtol=0, atol=1e-5)
+        torch.testing.assert_close(one[0, 0], other, rtol=0, atol=1e-5)
 
 
 def allocations(work: Callable[[], object]) -> tuple[int, int]:
@@ -121,9 +117,9 @@ def allocations(work: Callable[[], object]) -> tuple[int, int]:
     return int(changes.cumsum(0).max()), int(changes.max())
 
 
-def both_passes(tokens: int, window: int | None = None, **odd: Any) -> Callable[[], object]:
+def both_passes(tokens: int, heads: int, window: int | None = None, **odd: Any) -> Callable[[], object]:
     where = branches(tokens)
-    inputs = made(where)
+    inputs = [x[:, :heads].detach().requires_grad_() for x in made(where)]
     options = {"scaling": WIDTH**-0.5, "sliding_window": window, **odd}
 
     def work() -> object:
@@ -135,17 +131,17 @@ def both_passes(tokens: int, window: int | None = None, **odd: Any) -> Callable[
 
 
 def test_memory_grows_with_the_tokens() -> None:
-    held = [allocations(both_passes(tokens))[0] for tokens in (4096, 8192, 16_384)]
+    held = [allocations(both_passes(tokens, heads=1))[0] for tokens in (4096, 8192, 16_384)]
     for short, long in pairwise(held):
         assert long <= 2.05 * short
     bytes_a_token = held[-1] / 16_384
-    assert bytes_a_token <= 40 * HEADS * WIDTH * 4
+    assert bytes_a_token <= 40 * WIDTH * 4
 
 
 @pytest.mark.parametrize("odd", [{"window": 100}, ODD], ids=["window", "capped, with sinks"])
 def test_nothing_is_as_large_as_a_mask_of_long_rows(odd: dict[str, Any]) -> None:
-    _, largest = allocations(both_passes(8192, **odd))
-    assert largest <= 4 * long_attention.TILE_SCORES < 8192 * 8192 * 4 / 2
+    _, largest = allocations(both_passes(4096, HEADS, **odd))
+    assert largest <= 4 * long_attention.TILE_SCORES < 4 * HEADS * 4096**2 / 2
 
 
 def test_log_probs_and_gradients_of_a_model_are_those_of_sequences_alone() -> None:

@@ -240,7 +240,10 @@ def build_minibatches(
         chosen = np.flatnonzero(np.isin(batch.sample_groups[batch.sequence_samples], groups))
         if len(chosen):
             row = min(row_tokens, tokens_per_microbatch)
-            prefix_groups = _one_a_group(batch, chosen) if whole_groups else group_by_prefix(_at(batch, chosen), row)
+            if whole_groups:
+                prefix_groups = _one_a_group(batch, chosen)
+            else:
+                prefix_groups = group_by_prefix(_at(batch, chosen), row, tokens_per_microbatch)
             shares = _shares(batch, prefix_groups, ranks, tokens_per_microbatch, row)
             steps.append(_minibatches(batch, chosen, shares, aggregation, constant_tokens))
     return [tuple(step[rank] for step in steps) for rank in range(ranks)]

@@ -64,13 +64,15 @@ class Layout:
     routing: Routing | None = None
 
 
-def group_by_prefix(sequences: Sequence[TokenSequence], row_tokens: int) -> list[PrefixGroup]:
+def group_by_prefix(sequences: Sequence[TokenSequence], row_tokens: int, microbatch_tokens: int) -> list[PrefixGroup]:
     """Group sequences with equal contexts, in order, as many as fit into `row_tokens`: rows of similar length waste
-    little space, and can be distributed evenly."""
+    little space, and can be distributed evenly. Where a context alone fills a row, computing it again costs more than
+    that: then as many as fit into `microbatch_tokens`."""
     found: dict[bytes, list[list[TokenSequence]]] = {}
     for sequence in sequences:
         alike = found.setdefault(sequence.context.tobytes(), [[]])
-        if alike[-1] and PrefixGroup(sequences=(*alike[-1], sequence)).tokens > row_tokens:
+        most = row_tokens if len(sequence.context) < row_tokens else microbatch_tokens
+        if alike[-1] and PrefixGroup(sequences=(*alike[-1], sequence)).tokens > most:
             alike.append([])
         alike[-1].append(sequence)
     return [PrefixGroup(sequences=tuple(members)) for alike in found.values() for members in alike]

@@ -28,7 +28,7 @@ def test_experts_lie_where_their_tokens_do() -> None:
 def test_only_whole_contexts_that_are_equal_are_shared() -> None:
     alike, later = sequence([1, 2, 3], [9]), sequence([1, 2, 4], [9])
     longer, again = sequence([1, 2, 3, 9], [9]), sequence([1, 2, 3], [8, 7])
-    found = group_by_prefix([alike, later, longer, again], 100)
+    found = group_by_prefix([alike, later, longer, again], 100, 100)
     assert [prefix_group.sequences for prefix_group in found] == [(alike, again), (later,), (longer,)]
     assert [prefix_group.shared for prefix_group in found] == [3, 3, 4]
     assert [prefix_group.tokens for prefix_group in found] == [3 + 1 + 2, 4, 5]
@@ -36,11 +36,18 @@ def test_only_whole_contexts_that_are_equal_are_shared() -> None:
 
 def test_as_many_are_together_as_fit_to_the_last_token_in_their_order() -> None:
     sequences = [sequence([1, 2, 3], [n, n]) for n in range(5)]
-    assert [len(prefix_group.sequences) for prefix_group in group_by_prefix(sequences, 7)] == [2, 2, 1]
-    assert [len(prefix_group.sequences) for prefix_group in group_by_prefix(sequences, 8)] == [2, 2, 1]
-    assert [len(prefix_group.sequences) for prefix_group in group_by_prefix(sequences, 9)] == [3, 2]
-    assert [len(prefix_group.sequences) for prefix_group in group_by_prefix(sequences, 1)] == [1] * 5
-    assert [one for prefix_group in group_by_prefix(sequences, 7) for one in prefix_group.sequences] == sequences
+    assert [len(prefix_group.sequences) for prefix_group in group_by_prefix(sequences, 7, 7)] == [2, 2, 1]
+    assert [len(prefix_group.sequences) for prefix_group in group_by_prefix(sequences, 8, 8)] == [2, 2, 1]
+    assert [len(prefix_group.sequences) for prefix_group in group_by_prefix(sequences, 9, 9)] == [3, 2]
+    assert [len(prefix_group.sequences) for prefix_group in group_by_prefix(sequences, 1, 1)] == [1] * 5
+    assert [one for prefix_group in group_by_prefix(sequences, 7, 7) for one in prefix_group.sequences] == sequences
+
+
+def test_a_context_that_fills_a_row_is_shared_by_as_many_as_fit_into_a_micro_batch() -> None:
+    sequences = [sequence([1, 2, 3], [n, n]) for n in range(5)]
+    assert [len(prefix_group.sequences) for prefix_group in group_by_prefix(sequences, 3, 9)] == [3, 2]
+    assert [len(prefix_group.sequences) for prefix_group in group_by_prefix(sequences, 4, 9)] == [1] * 5
+    assert [len(prefix_group.sequences) for prefix_group in group_by_prefix(sequences, 2, 13)] == [5]
 
 
 def test_a_prefix_group_is_its_context_once_and_its_branches_behind_it() -> None:
