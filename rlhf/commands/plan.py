@@ -25,8 +25,11 @@ from rlhf.recipe.planning.shape import Activations
 from rlhf.recipe.planning.times import tokens_of_update
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.workers import roles_of
+from rlhf.recipe.workers import learner_device, roles_of
+from rlhf.trainer.settings import LearnerSettings
 
+DENSE_TOKENS = 4096
+"""Up to this length rows whose replies share a prompt are attended with a mask, which is part of the activations."""
 IMPOSSIBLE = 1
 """Exit code of a plan that does not fit."""
 Row = tuple[str, ...]
@@ -66,14 +69,21 @@ def planned(
 ) -> tuple[Estimate, str]:
     """The estimate, and what to change where something does not fit. Raises `ModelError`."""
     from rlhf.recipe.planning.meta import activations_of, shape_of
+    from rlhf.trainer.rank.zero import deepspeed_config
 
     name, values = model_values(recipe.model, config)
     shape = shape_of(name, values)
-    run = layout_of(recipe, shape.parameters, prompt=prompt_tokens)
+    settings = LearnerSettings(
+        model_path=name, model=recipe.model, trainer=recipe.trainer, device=learner_device(recipe)
+    )
+    config = deepspeed_config(settings, recipe.trainer.optimizer, recipe.trainer.deepspeed.ranks, shape.parameters)
+    run = layout_of(recipe, config["zero_optimization"], prompt=prompt_tokens)
 
     @cache
     def measured(checkpointing: bool) -> Activations:
-        lengths = (run.prompt, min(run.reply, shape.context_tokens - 1), min(run.replies, 8))
+        reply = max(min(run.reply, shape.context_tokens - run.prompt), 1)
+        shared = run.replies > 1 and run.prompt + reply <= DENSE_TOKENS
+        lengths = (run.prompt, reply, 2 if shared else 1)
         attention = recipe.model.attention
         return activations_of(
             name, values, dtype=recipe.model.dtype, checkpointing=checkpointing, attention=attention, lengths=lengths
@@ -166,8 +176,8 @@ def times(found: Estimate) -> Iterable[str]:
     if took is None:
         return
     yield (
-        f"an update    about {took.update:.0f} s: generate {took.generate:.0f}, train {took.train:.0f}, gather and reduce "
-        f"{took.communicate:.0f}, weight sync {took.sync:.1f}"
+        f"an update    about {took.update:.0f} s: generate {took.generate:.0f}, train {took.train:.0f}, "
+        f"gather and reduce {took.communicate:.0f}, weight sync {took.sync:.1f}"
         + (" (generation and training run at once)" if took.overlapping else "")
     )
 

@@ -50,6 +50,7 @@ def shape_of(name: str, values: Values) -> ModelShape:
         largest_parameter=max(parameter.numel() for parameter in model.parameters()),
         head_parameters=_count(head.parameters()),
         adapter=sum(one.in_features + one.out_features for one in layers.modules() if isinstance(one, nn.Linear)),
+        tied=head.weight is model.get_input_embeddings().weight,  # type: ignore[no-untyped-call]
         hidden_size=int(text.hidden_size),
         vocabulary=int(text.vocab_size),
         heads=heads,
@@ -213,7 +214,8 @@ def _forget(parameter: Tensor) -> None:
 
 
 def _multiplied(layers: nn.ModuleList, text: Any) -> int:
-    """The layers' weights that one token meets. Experts, stacked in one tensor by transformers, count by their share."""
+    """The layers' weights that one token meets. Experts, which transformers stacks in one tensor, count by their
+    share."""
     experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 0
     chosen = getattr(text, "num_experts_per_tok", None) or experts
     stacked = [one for one in layers.parameters() if one.dim() == 3 and one.shape[0] == experts]
