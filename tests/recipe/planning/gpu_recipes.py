@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from rlhf.commands.plan import planned
@@ -44,6 +45,7 @@ def recipe_file(name: str) -> Path:
     return ROOT / "recipes" / f"{name}.yaml"
 
 
+@cache
 def plan_of(name: str, *overrides: str) -> tuple[Estimate, str]:
     """The recipe on its machine: the estimate, and what is wrong with it."""
     gpus, nodes = MACHINES[name]
