@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from rlhf.cluster.object_store import LEAST_BYTES
 from rlhf.errors import ModelError
 from rlhf.models.folder import Values, text_config
 from rlhf.models.headers import parameters, tensor_shapes
@@ -36,7 +37,7 @@ def with_sizes(loaded: LoadedRecipe) -> LoadedRecipe:
     recipe, origins = loaded.recipe, dict(loaded.origins)
     weights = parameter_count(recipe)
     for key, needed in {**deadlines(recipe, weights), **store(recipe)}.items():
-        if key not in origins and needed > _value(recipe, key):
+        if key not in origins and round(needed) > _value(recipe, key):
             recipe, origins[key] = _with(recipe, key, needed), ORIGIN
     return replace(loaded, recipe=recipe, origins=origins)
 
@@ -58,7 +59,8 @@ def deadlines(recipe: Recipe, weights: float) -> Mapping[str, float]:
 def store(recipe: Recipe) -> Mapping[str, float]:
     """Megabytes of the object store: the batches of all updates that are in flight, twice."""
     tokens = recipe.trainer.samples_per_update * recipe.sampling.max_tokens * (recipe.trainer.max_staleness + 1)
-    return {"cluster.object_store_megabytes": 2 * BYTES_PER_TOKEN * tokens / 2**20}
+    needed = 2 * BYTES_PER_TOKEN * tokens
+    return {"cluster.object_store_megabytes": needed / 2**20} if needed > LEAST_BYTES else {}
 
 
 def parameter_count(recipe: Recipe) -> float:

@@ -67,7 +67,7 @@ class Estimate:
         return not self.shortages
 
 
-def estimate(
+def estimate_run(
     shape: ModelShape, run: RunLayout, machine: Machine, plan: Plan | None, activations_of: ActivationsOf
 ) -> Estimate:
     """Plan a run. `plan` is where its workers go; without one, one of each is looked at."""

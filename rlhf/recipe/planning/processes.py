@@ -240,7 +240,7 @@ def _passing(shape: ModelShape, layout: LearnerLayout, activations: Activations)
         added = _reducing(shape, layout, activations.saved.at(tokens), activations.peak(tokens))
         parts.append(Part(what="buckets of gradients", bytes=added))
     if layout.stage == 3:
-        parts.append(Part(what="gathered layers", bytes=layout.width * gathered(shape, layout)))
+        parts.append(Part(what="gathered layers", bytes=layout.width * gathered_elements(shape, layout)))
     return parts
 
 
@@ -269,7 +269,7 @@ def _copied(layout: LearnerLayout, elements: int, *, alone: bool) -> int:
     return converted + 4 * elements + 4 * elements // layout.ranks
 
 
-def gathered(shape: ModelShape, layout: LearnerLayout) -> int:
+def gathered_elements(shape: ModelShape, layout: LearnerLayout) -> int:
     """Elements that ZeRO-3 holds gathered at its worst: it keeps what is used again within its reuse distance, in which
     weights of the last layers count for the forward and for the backward pass, and prefetches a bucket."""
     kept = min(_setting(layout, "stage3_max_reuse_distance") / 2, _setting(layout, "stage3_max_live_parameters"))

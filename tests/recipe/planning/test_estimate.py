@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.plan import as_data, planned, run_plan, told
+from rlhf.commands.plan import plan_data, planned, run_plan, told
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.machines import GIB, machine_of
@@ -102,4 +102,4 @@ def test_a_card_that_nobody_knows_is_refused_with_those_that_are_known(text: str
 
 def test_data_of_a_plan_is_plain() -> None:
     found, problem = plan_of("gsm8k_one_gpu")
-    assert json.loads(json.dumps(as_data(found, problem)))["problem"] == ""
+    assert json.loads(json.dumps(plan_data(found, problem)))["problem"] == ""
