@@ -1,4 +1,4 @@
-"""Every recipe for GPUs trains two updates on a CPU, with a tiny model of its architecture and real ranks and engines."""
+"""Every recipe for GPUs trains two updates on a CPU, with a tiny model of its architecture, real ranks and engines."""
 
 from __future__ import annotations
 

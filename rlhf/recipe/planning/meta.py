@@ -28,7 +28,7 @@ from rlhf.models.policy import logits_of, row_arguments
 from rlhf.recipe.planning.shape import Activations, Line, ModelShape
 
 Values = dict[str, Any]
-HEAD_TOKENS = (2048, 4096)
+HEAD_TOKENS = (1024, 2048)
 """Numbers of tokens at which the head is measured."""
 
 
