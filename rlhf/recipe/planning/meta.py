@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from copy import deepcopy
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -151,6 +152,7 @@ def _decoder_bytes(
     ready_to_train(model, gradient_checkpointing=checkpointing)
     positions = packed_positions(tokens, lengths)
     arguments = row_arguments(model, positions)
+    _settle(arguments.get("blocks"))
     with _faked() as mode:
         model = model.to_empty(device="cpu")
         _forget_gradients(model)
@@ -162,6 +164,13 @@ def _decoder_bytes(
             saved = alive.now
             output.last_hidden_state.sum().backward()
     return saved, alive.peak
+
+
+def _settle(lazy: object) -> None:
+    """Compute what an object computes when it is first asked: on fake tensors it could not."""
+    for name, one in vars(type(lazy)).items():
+        if isinstance(one, cached_property):
+            getattr(lazy, name)
 
 
 def _head_bytes(name: str, config: Any, dtype: str, tokens: int) -> int:
