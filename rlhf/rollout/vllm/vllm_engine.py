@@ -158,7 +158,6 @@ class VllmEngine:
         self._pause()
         self._sleeper.sleep()
 
-
     def _pause(self) -> None:
         if not self._paused:
             self._stand_still()
