@@ -43,8 +43,7 @@ from rlhf.trainer.rank.mismatch import MismatchGuard
 from rlhf.trainer.rank.model_rank import ModelRank
 from rlhf.trainer.rank.sequence_parallel import as_policy
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
-from rlhf.transfer.sender import WeightSender, gather_only, sender_for
-from rlhf.transfer.stopwatch import Stopwatch
+from rlhf.transfer.sender import WeightSender, send_or_gather, sender_for
 from rlhf.transfer.types import Manifest, Rendezvous, Seconds
 from rlhf.types import PolicyVersion, Routing
 
@@ -130,18 +129,10 @@ class Rank(ModelRank):
 
     def send(self) -> Seconds:
         """Send every weight to the engines, or help to gather them. Returns what took how long."""
-        watch = Stopwatch()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # an optimizer step may have run on another stream
         tensors = weights.published_tensors(self.policy, self.settings.bucket_bytes, self._form)
-        gathered = watch.drawn("gather", tensors)
-        with watch.timing("gather and send"):
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)  # an optimizer step may have run on another stream
-            if self._sender is None:
-                gather_only(gathered)
-            else:
-                self._sender.send(gathered, self.manifest())
-        spent = watch.taken()
-        return {"gather": spent.get("gather", 0.0), "send": spent["gather and send"] - spent.get("gather", 0.0)}
+        return send_or_gather(self._sender, tensors, self.manifest())
 
     def perturb(self) -> None:
         """Move every weight far above tolerance, for the start check."""
