@@ -78,6 +78,8 @@ class IpcSender:
 class IpcInlet:
     """The end of one of an engine's workers: an `Inlet`. `rank` is that of the reader, from 1."""
 
+    held = 0
+
     def __init__(self, rank: int, rendezvous: Rendezvous) -> None:
         self._rank, self._bucket_bytes = rank, rendezvous.bucket_bytes
         self._exchange: HandleExchange | None = HandleExchange(rendezvous, hosts=False)

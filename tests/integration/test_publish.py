@@ -107,11 +107,11 @@ def spoil(monkeypatch: pytest.MonkeyPatch, spoiled: Callable[[Loaded, dict[str, 
     load = Receiver.load
     first: dict[str, Tensor] = {}
 
-    def load_spoiled(receiver: Receiver, tensors: Loaded, buffer: Tensor) -> None:
+    def load_spoiled(receiver: Receiver, tensors: Loaded) -> None:
         arrived = [(name, tensor) for name, tensor in tensors]
         for name, tensor in arrived:
             first.setdefault(name, tensor.clone())
-        load(receiver, spoiled(iter(arrived), first), buffer)
+        load(receiver, spoiled(iter(arrived), first))
 
     monkeypatch.setattr(Receiver, "load", load_spoiled)
 
