@@ -1,19 +1,21 @@
-"""`python -m benchmarks publish`: a weight sync of Qwen2.5-0.5B's shape beside raw gloo and vLLM's own reload."""
+"""`python -m benchmarks publish`: a weight sync of Qwen2.5-0.5B's shape beside raw gloo and vLLM's own reload of the
+same bytes, in the same processes and one after another; every process has one thread for arithmetic."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.publish.baselines import own_reload, raw_gloo
-from benchmarks.publish.model import CONTEXT_TOKENS, PARAMETERS, save_model
+from benchmarks.publish.figures import Measured, Round, missed, result, table
+from benchmarks.publish.model import CONTEXT_TOKENS, PARAMETERS, VOCABULARY, save_model
 from benchmarks.publish.processes import ProcessWorker
 from rlhf.models.config import ModelConfig
 from rlhf.rollout.engine import RemoteEngine
@@ -27,109 +29,124 @@ from rlhf.trainer.weight_sync.canary import canary, tolerance_for
 from rlhf.trainer.weight_sync.publish import Publisher
 
 SECONDS = 300.0
-BYTES = {"float32": 4, "bfloat16": 2}
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 
 
-async def measured(folder: Path, dtype: str, stage: int, ranks: int, rounds: int) -> list[dict[str, float]]:
-    """One plan: `rounds` times raw gloo, vLLM's own reload and a publish, in turns."""
-    engine = ProcessWorker(
-        "engine-0",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One plan: the learner's precision, ZeRO stage and ranks."""
+
+    dtype: str
+    stage: int
+    ranks: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.dtype}, ZeRO {self.stage}, {self.ranks} rank{'s' if self.ranks > 1 else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stage:
+    """Processes that hold the model, joined."""
+
+    engine: ProcessWorker
+    workers: Sequence[ProcessWorker]
+    learner: RemoteLearner
+    publisher: Publisher
+    clock: Clock
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(arguments)
+    measured: list[Measured] = []
+    for dtype in options.dtype:
+        with tempfile.TemporaryDirectory() as made:
+            save_model(Path(made), dtype)
+            for case in (Case(dtype=dtype, stage=s, ranks=r) for s in options.zero for r in options.ranks):
+                measured.append(asyncio.run(figures(case, Path(made), options.rounds)))
+                print(f"{case.name}: {measured[-1].ratio:.2f} times its bound", flush=True)
+    print(f"\nSeconds, medians of {options.rounds} rounds.\n\n{table(measured)}\n")
+    print("RESULT", json.dumps(result(measured)), flush=True)
+    if out := missed(measured):
+        sys.exit(f"missed: {'; '.join(out)}")
+
+
+async def figures(case: Case, folder: Path, rounds: int) -> Measured:
+    """Start the processes of one plan, and measure."""
+    settings = {
+        "model": str(folder),
+        "dtype": case.dtype,
+        "max_context_tokens": CONTEXT_TOKENS,
+        "kv_cache_megabytes": 64,
+        "weight_transfer": "gloo",
+        "command_timeout_seconds": SECONDS,
+    }
+    engine_class, rank_class = (
         "rlhf.rollout.vllm.engine_worker:EngineWorker",
-        engine_environment("cpu"),
-        settings={
-            "model": str(folder),
-            "dtype": dtype,
-            "max_context_tokens": CONTEXT_TOKENS,
-            "kv_cache_megabytes": 64,
-            "weight_transfer": "gloo",
-            "command_timeout_seconds": SECONDS,
-        },
+        "rlhf.trainer.rank.learner_worker:LearnerWorker",
     )
-    workers = [
-        ProcessWorker(f"learner-{n}", "rlhf.trainer.rank.learner_worker:LearnerWorker", rank_environment("cpu"))
-        for n in range(ranks)
-    ]
+    engine = ProcessWorker("engine-0", engine_class, engine_environment("cpu"), settings=settings)
+    workers = [ProcessWorker(f"learner-{n}", rank_class, rank_environment("cpu")) for n in range(case.ranks)]
     try:
-        return await _rounds(folder, dtype, stage, engine, workers, rounds)
+        stage = await joined(case, folder, engine, workers)
+        return Measured(plan=case.name, rounds=await measured_rounds(case, folder, stage, rounds))
     finally:
         for worker in (engine, *workers):
             worker.end()
 
 
-async def _rounds(
-    folder: Path, dtype: str, stage: int, engine: ProcessWorker, workers: Sequence[ProcessWorker], rounds: int
-) -> list[dict[str, float]]:
-    config = TrainerConfig.model_validate({"deepspeed": {"ranks": len(workers), "zero_stage": stage}})
+async def joined(case: Case, folder: Path, engine: ProcessWorker, workers: Sequence[ProcessWorker]) -> Stage:
+    """Load the model everywhere, and bring the engine to the learner's weights once, start check included."""
+    config = TrainerConfig.model_validate({"deepspeed": {"ranks": case.ranks, "zero_stage": case.stage}})
+    model = ModelConfig.model_validate({"path": str(folder), "dtype": case.dtype})
     learner = RemoteLearner(workers, config, publish_timeout_seconds=SECONDS)
     target = RemoteEngine(engine, publish_timeout_seconds=SECONDS)
     await asyncio.gather(
-        learner.start(
-            LearnerSettings(
-                model_path=str(folder), model=ModelConfig.model_validate({"path": str(folder), "dtype": dtype}),
-                trainer=config,
-            )
-        ),
-        target.start(),
-    )  # fmt: skip
+        learner.start(LearnerSettings(model_path=str(folder), model=model, trainer=config)), target.start()
+    )
     clock = Clock()
-    sequences = canary(151_936, CONTEXT_TOKENS, tolerance_for(dtype))
-    publisher = Publisher(learner, [target], canary=sequences, phase_timeout_seconds=SECONDS, clock=clock)
+    tokens = canary(VOCABULARY, CONTEXT_TOKENS, tolerance_for(case.dtype))
+    publisher = Publisher(learner, [target], canary=tokens, phase_timeout_seconds=SECONDS, clock=clock)
     await publisher.connect()
-    drill = time.perf_counter()
+    began = time.perf_counter()
     await publisher.verify()
-    print(f"  verify at start {time.perf_counter() - drill:.2f} s", flush=True)
-    meeting = await learner.rendezvous(2)
+    spent = "  ".join(f"{span.name.partition('/')[2]} {span.seconds:.2f}" for span in clock.drain())
+    print(f"{case.name}: the start check takes {time.perf_counter() - began:.2f} s: {spent}", flush=True)
+    return Stage(engine=engine, workers=workers, learner=learner, publisher=publisher, clock=clock)
+
+
+async def measured_rounds(case: Case, folder: Path, stage: Stage, rounds: int) -> list[Round]:
+    """`rounds` times raw gloo, vLLM's own reload, and a publish."""
+    meeting = await stage.learner.rendezvous(2)
+    count = PARAMETERS * ELEMENT_BYTES[case.dtype]
     found = []
     for _ in range(rounds):
-        count = PARAMETERS * BYTES[dtype]
-        sending, receiving = (w.run(raw_gloo, r, meeting, count) for r, w in enumerate((workers[0], engine)))
-        gloo = max(await asyncio.wrap_future(sending), await asyncio.wrap_future(receiving))
-        reload = await asyncio.wrap_future(engine.run(own_reload, folder))
-        clock.drain()
+        members = [
+            asyncio.wrap_future(worker.run(raw_gloo, rank, meeting, count))
+            for rank, worker in enumerate((stage.workers[0], stage.engine))
+        ]
+        gloo = max(await asyncio.gather(*members))
+        reload = await asyncio.wrap_future(stage.engine.run(own_reload, folder))
         began = time.perf_counter()
-        await publisher.publish()
+        await stage.publisher.publish()
         publish = time.perf_counter() - began
-        phases: dict[str, float] = {}
-        for span in clock.drain():
-            phases[span.name] = phases.get(span.name, 0) + span.seconds
-        found.append({"publish": publish, "gloo": gloo, "reload": reload, **phases})
-        print("  " + "  ".join(f"{name} {seconds:.2f}" for name, seconds in found[-1].items()), flush=True)
+        found.append(Round(gloo=gloo, reload=reload, publish=publish, spans=spans_of(stage.clock)))
     return found
 
 
-def main(arguments: Sequence[str]) -> None:
-    options = parse(arguments)
-    missed, result = [], {}
-    for dtype in options.dtype:
-        with tempfile.TemporaryDirectory() as made:
-            folder = Path(made)
-            save_model(folder, dtype)
-            for stage in options.zero:
-                for ranks in options.ranks:
-                    plan = f"{dtype} zero {stage} ranks {ranks}"
-                    print(plan, flush=True)
-                    found = asyncio.run(measured(folder, dtype, stage, ranks, options.rounds))
-                    publish, bound = (
-                        statistics.median(one["publish"] for one in found),
-                        statistics.median(max(one["gloo"], one["reload"]) for one in found),
-                    )
-                    result[plan] = {
-                        "publish": round(publish, 2),
-                        "bound": round(bound, 2),
-                        "ratio": round(publish / bound, 2),
-                    }
-                    print(" ", result[plan], flush=True)
-                    if publish > 2 * bound:
-                        missed.append(plan)
-    print("RESULT", json.dumps(result), flush=True)
-    if missed:
-        sys.exit(f"missed: {', '.join(missed)}")
+def spans_of(clock: Clock) -> dict[str, float]:
+    """Seconds of the last publish by span."""
+    spent: dict[str, float] = {}
+    for span in clock.drain():
+        name = span.name.partition("/")[2]
+        spent[name] = spent.get(name, 0.0) + span.seconds
+    return spent
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks publish", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how often every side runs")
-    parser.add_argument("--dtype", nargs="+", choices=BYTES, default=list(BYTES))
+    parser.add_argument("--dtype", nargs="+", choices=ELEMENT_BYTES, default=list(ELEMENT_BYTES))
     parser.add_argument("--zero", nargs="+", type=int, choices=(0, 1, 2, 3), default=[0, 3])
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     return parser.parse_args(arguments)

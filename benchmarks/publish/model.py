@@ -9,6 +9,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlhf.models.tiny import byte_tokenizer
 
+VOCABULARY = 151_936
 PARAMETERS = 494_032_768
 CONTEXT_TOKENS = 512
 
@@ -17,7 +18,7 @@ def save_model(folder: Path, dtype: str) -> None:
     """Write the model folder. Smaller weights than transformers' own would make every log-prob alike."""
     torch.manual_seed(0)
     config = Qwen2Config(
-        vocab_size=151_936,
+        vocab_size=VOCABULARY,
         hidden_size=896,
         intermediate_size=4864,
         num_hidden_layers=24,

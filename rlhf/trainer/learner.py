@@ -159,14 +159,12 @@ class RemoteLearner:
         return (await self._all(lambda worker: worker.policy.send(), self._publish_seconds))[0]
 
     async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
-        told = await self._all(lambda worker: worker.policy.token_logprobs(token_ids, routing), self._publish_seconds)
-        return told[0]
+        return await self._scores(token_ids, routing, rounded=False)
 
     async def rounded_logprobs(
         self, token_ids: NDArray[np.int32], routing: Routing | None = None
     ) -> NDArray[np.float32]:
-        told = await self._all(lambda worker: worker.policy.rounded_logprobs(token_ids, routing), self._publish_seconds)
-        return told[0]
+        return await self._scores(token_ids, routing, rounded=True)
 
     async def perturb(self) -> None:
         await self._all(lambda worker: worker.policy.perturb(), self._publish_seconds)
@@ -177,6 +175,27 @@ class RemoteLearner:
     async def stop(self) -> None:
         """Let the ranks leave their process group."""
         await self._all(lambda worker: worker.stop(), self._publish_seconds)
+
+    async def _scores(
+        self, token_ids: NDArray[np.int32], routing: Routing | None, *, rounded: bool
+    ) -> NDArray[np.float32]:
+        """Log-probs of a sequence, computed by every rank, or of rows, of which every rank computes as many."""
+        rows, teams = np.atleast_2d(token_ids), len(self._ranks) // self._sharing
+        experts = None if routing is None else routing.reshape(len(rows), -1, *routing.shape[-2:])
+        own = [index // self._sharing + teams * np.arange(-(-len(rows) // teams)) for index in range(len(self._ranks))]
+        told = await self._each(
+            lambda worker, places: worker.policy.token_logprobs(
+                rows.take(places, axis=0, mode="wrap"),
+                None if experts is None else experts.take(places, axis=0, mode="wrap"),
+                rounded=rounded,
+            ),
+            own,
+            self._publish_seconds,
+        )
+        found = np.empty((teams * len(own[0]), rows.shape[1] - 1), np.float32)
+        for places, scores in zip(own, told, strict=True):
+            found[places] = scores
+        return found[: len(rows)].reshape(token_ids[..., 1:].shape)
 
     async def _forward_outputs(
         self, batch: Batch, parts: Sequence[Sequence[Minibatch]], wanted: ForwardRequest

@@ -18,15 +18,18 @@ A, B = ".lora_A.weight", ".lora_B.weight"
 
 
 class AdapterReload:
-    """One reload of an adapter, with the steps of `Reload`: `load` each bucket, then `finish`, which fills `layers`."""
+    """One reload of an adapter, with the steps of `Reload`; `finish` fills `layers`."""
 
     def __init__(self) -> None:
         self._tensors: dict[str, Tensor] = {}
         self.layers: Layers = {}
 
-    def load(self, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> None:
-        """Copy tensors out of `buffer`, which may be reused afterwards."""
+    def load(self, tensors: Iterator[tuple[str, Tensor]]) -> None:
+        """Copy these tensors."""
         self._tensors |= {name: tensor.clone() for name, tensor in tensors}
+
+    def leave(self, buffer: Tensor) -> None:
+        """Nothing in `buffer` is needed any more."""
 
     def finish(self) -> None:
         """Combine the tensors into pairs of A and B. Raises `TransferError` if one is missing."""

@@ -1,7 +1,7 @@
 """A weight sync by broadcast: both ends, over gloo and nccl alike.
 
-First the digest of what is about to be sent, then the buckets, then a barrier. Both ends have two buffers: a bucket
-travels while the next one is gathered, and while the one before it is loaded.
+First the digest of what is about to be sent, then the buckets, then a barrier. A bucket travels while the next one is
+gathered, and while the one before it is loaded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BroadcastSender:
     def connect(self, rendezvous: Rendezvous) -> None:
         self._bucket_bytes = rendezvous.bucket_bytes
         self._group = join_group(ROOT, rendezvous)
-        self._buffers = Buffers(self._group.device)
+        self._buffers = Buffers(self._group.device, 2)
 
     def send(self, tensors: Iterator[tuple[str, Tensor]], manifest: Manifest) -> None:
         if self._group is None:
@@ -77,12 +77,15 @@ class BroadcastSender:
 
 
 class BroadcastInlet:
-    """The end of one of an engine's workers: an `Inlet`. Joins the group as `rank`."""
+    """The end of one of an engine's workers: an `Inlet`. Joins the group as `rank`. It has three buffers, for a bucket
+    that arrives, one that is loaded, and the one before, where unfinished layers may still have tensors."""
+
+    held = 1
 
     def __init__(self, rank: int, rendezvous: Rendezvous) -> None:
         self._bucket_bytes = rendezvous.bucket_bytes
         self._group = join_group(rank, rendezvous)
-        self._buffers = Buffers(self._group.device)
+        self._buffers = Buffers(self._group.device, 2 + self.held)
 
     def arrivals(self, manifest: Manifest) -> Generator[tuple[Bucket, Tensor], None, None]:
         group, buckets = self._group, cut_buckets(manifest, self._bucket_bytes)

@@ -59,29 +59,30 @@ def cut_buckets(manifest: Manifest, bucket_bytes: int) -> tuple[Bucket, ...]:
 
 
 class Buffers:
-    """Two byte buffers on `device` that packed buckets use in turn. A tensor that is larger than a bucket has memory of
-    its own. A GPU's memory is returned after each weight sync; the CPU's is kept, since new pages cost time."""
+    """`count` byte buffers on `device` that packed buckets use in turn. A tensor that is larger than a bucket has
+    memory of its own. A GPU's memory is returned after each weight sync; the CPU's is kept, since new pages cost
+    time."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._pair: tuple[Tensor, ...] = ()
+    def __init__(self, device: torch.device, count: int) -> None:
+        self._device, self._count = device, count
+        self._ring: tuple[Tensor, ...] = ()
 
     def reserve(self, buckets: Iterable[Bucket]) -> None:
         """Make room for these buckets."""
         largest = max((bucket.bytes for bucket in buckets if not bucket.alone), default=0)
-        if not self._pair or self._pair[0].numel() < largest:
-            self._pair = tuple(torch.empty(largest, dtype=torch.uint8, device=self._device) for _ in range(2))
+        if not self._ring or self._ring[0].numel() < largest:
+            self._ring = tuple(torch.empty(largest, dtype=torch.uint8, device=self._device) for _ in range(self._count))
 
     def turn(self, index: int, bucket: Bucket) -> Tensor:
-        """Memory for the bucket with this index, `uint8 [bucket.bytes]`; in use until that of the next but one."""
+        """Memory for the bucket with this index, `uint8 [bucket.bytes]`: that of the one `count` before."""
         if bucket.alone:
             return torch.empty(bucket.bytes, dtype=torch.uint8, device=self._device)
-        return self._pair[index % 2][: bucket.bytes]
+        return self._ring[index % self._count][: bucket.bytes]
 
     def settle(self) -> None:
         """The end of a weight sync."""
         if self._device.type != "cpu":
-            self._pair = ()
+            self._ring = ()
 
 
 def pack_bucket(bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> Tensor:

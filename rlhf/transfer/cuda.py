@@ -22,12 +22,12 @@ def shared_memory(count: int) -> Tensor:
     return torch.empty(count, dtype=torch.uint8, device="cuda")
 
 
-def export(memory: Tensor) -> Handle:
+def export_memory(memory: Tensor) -> Handle:
     """The handle by which one other process may open `memory`."""
     return handle_of(reduce_tensor(memory)[1])  # type: ignore[no-untyped-call]
 
 
-def opened(handle: Handle) -> Tensor:
+def opened_memory(handle: Handle) -> Tensor:
     """Memory of another process on this GPU, until the tensor is freed."""
     arguments = list(arguments_of(handle))
     arguments[DEVICE_ARGUMENT] = torch.cuda.current_device()

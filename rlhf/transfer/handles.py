@@ -39,7 +39,7 @@ class Handle(_Values):
     event_sync_required: bool
 
 
-class Opening(_Values):
+class SyncStart(_Values):
     """The start of a weight sync for one reader: what will come, as a digest, and the memory that it comes in."""
 
     digest: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -123,14 +123,14 @@ class HandleExchange:
         """The readers on this sender's GPU."""
         return tuple(reader for reader in self._readers if int(self._heard(f"reads/{reader}")) == sender)
 
-    def open(self, reader: int, opening: Opening) -> None:
+    def open(self, reader: int, opening: SyncStart) -> None:
         """Begin a weight sync for one reader."""
         self._store.set(f"{self._syncs}/open/{reader}", opening.model_dump_json())
 
-    def opening(self, reader: int) -> Opening:
+    def opening(self, reader: int) -> SyncStart:
         """The beginning of the next weight sync."""
         try:
-            return Opening.model_validate_json(self._heard(f"{self._syncs}/open/{reader}"), strict=True)
+            return SyncStart.model_validate_json(self._heard(f"{self._syncs}/open/{reader}"), strict=True)
         except ValidationError as error:
             raise TransferError(f"an offer of handles makes no sense: {error.errors()[0]['msg']}") from None
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from rlhf.errors import TransferError
 from rlhf.transfer import cuda
 from rlhf.transfer.buckets import ALIGNMENT, Bucket, cut_buckets, digest, expect_digest, pack_bucket
-from rlhf.transfer.handles import HandleExchange, Opening
+from rlhf.transfer.handles import HandleExchange, SyncStart
 from rlhf.transfer.types import Manifest, Rendezvous
 
 GONE = "a tensor could not be sent or loaded; its own error says why"
@@ -63,7 +63,7 @@ class IpcSender:
         memory = cuda.shared_memory(halves.bytes)
         told = digest(manifest, self._bucket_bytes).hex()
         for reader in self._readers:
-            exchange.open(reader, Opening(digest=told, handle=cuda.export(memory)))
+            exchange.open(reader, SyncStart(digest=told, handle=cuda.export_memory(memory)))
         for index, bucket in enumerate(buckets):
             with on_failure(exchange.tell_filled, index, self._rank, GONE):
                 exchange.wait_loaded(halves.free_after(index), self._readers)
@@ -77,6 +77,8 @@ class IpcSender:
 
 class IpcInlet:
     """The end of one of an engine's workers: an `Inlet`. `rank` is that of the reader, from 1."""
+
+    held = 0
 
     def __init__(self, rank: int, rendezvous: Rendezvous) -> None:
         self._rank, self._bucket_bytes = rank, rendezvous.bucket_bytes
@@ -92,7 +94,7 @@ class IpcInlet:
         with on_failure(exchange.tell_loaded, 0, self._rank, GONE):
             opening = exchange.opening(self._rank)
             expect_digest(bytes.fromhex(opening.digest), manifest, self._bucket_bytes)
-            memory = cuda.opened(opening.handle)
+            memory = cuda.opened_memory(opening.handle)
         for index, bucket in enumerate(buckets):
             with on_failure(exchange.tell_loaded, index, self._rank, GONE):
                 exchange.wait_filled(index, self._sender)

@@ -28,7 +28,7 @@ BLOCK = 1_048_573
 """Numbers in the block, a prime."""
 
 
-def perturb(name: str, part: Tensor, shape: tuple[int, ...] | None = None, *, start: int = 0, seed: int = 0) -> None:
+def add_noise(name: str, part: Tensor, shape: tuple[int, ...] | None = None, *, start: int = 0, seed: int = 0) -> None:
     """Add noise to `part` in place, in its own dtype and on its own device, with no more memory than a block.
 
     `part` are the elements from `start` on of the flat tensor called `name` of this `shape`; by default it is all of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from typing import Protocol
@@ -24,11 +25,14 @@ Arrivals = Generator[tuple[Bucket, Tensor], None, None]
 
 
 class Inlet(Protocol):
-    """Where a worker's buckets come from."""
+    """Where a worker's buckets come from. The bytes of a bucket are valid until the next one is asked for, and for
+    `held` more."""
+
+    held: int
 
     def arrivals(self, manifest: Manifest) -> Arrivals:
-        """The buckets of one weight sync, each with its bytes, which are valid until the next one is asked for. Raises
-        `TransferError` where the learner sends another manifest, is gone, or hangs for the deadline."""
+        """The buckets of one weight sync, each with its bytes. Raises `TransferError` where the learner sends another
+        manifest, is gone, or hangs for the deadline."""
         ...
 
     def close(self) -> None: ...
@@ -74,9 +78,7 @@ class Receiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
             failing.callback(self.shutdown)
             arrivals = self._inlet.arrivals(update_info.manifest)
             failing.callback(arrivals.close)
-            for bucket, buffer in self._watch.drawn("receive", arrivals):
-                self.load(unpack_bucket(bucket, buffer), buffer)
-                del buffer  # memory of another process is closed before the last bucket is acknowledged
+            self._load_all(self._watch.drawn("receive", arrivals), self._inlet.held)
             failing.pop_all()
 
     def finish_weight_update(self) -> None:
@@ -94,9 +96,18 @@ class Receiver(WeightTransferEngine[MeetingInfo, ManifestInfo]):
             self._inlet.close()
             self._inlet = None
 
-    def load(self, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> None:
-        """Load one bucket's tensors, which are views of `buffer`."""
+    def load(self, tensors: Iterator[tuple[str, Tensor]]) -> None:
+        """Load one bucket's tensors."""
         if self._reload is None:
             raise TransferError("receive_weights came before start_weight_update")
-        with self._watch.timing("reload"):
-            self._reload.load(tensors, buffer)
+        self._reload.load(tensors)
+
+    def _load_all(self, arrivals: Iterator[tuple[Bucket, Tensor]], held: int) -> None:
+        kept: deque[Tensor] = deque()
+        for bucket, buffer in arrivals:
+            with self._watch.timing("reload"):
+                self.load(unpack_bucket(bucket, buffer))
+                kept.append(buffer)
+                del buffer  # memory of another process is closed before the last bucket is acknowledged
+                if len(kept) > held and self._reload is not None:
+                    self._reload.leave(kept.popleft())

@@ -15,8 +15,9 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 
 class Reload:
-    """One reload of all weights of a live vLLM model: construct it, `load` each bucket, `finish`. A rehearsal has
-    checked that the buckets contain every weight (`rlhf.rollout.vllm.rehearsal`)."""
+    """One reload of all weights of a live vLLM model: construct it, `load` each bucket and `leave` it before its memory
+    is used again, `finish`. A rehearsal has checked that the buckets contain every weight
+    (`rlhf.rollout.vllm.rehearsal`)."""
 
     def __init__(self, model: nn.Module, model_config: Any) -> None:
         self._model: Any = model
@@ -24,10 +25,23 @@ class Reload:
         pack_experts_again(model)
         initialize_layerwise_reload(model)
 
-    def load(self, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> None:
-        """Load tensors that are views of `buffer`, which may be reused afterwards."""
+    def load(self, tensors: Iterator[tuple[str, Tensor]]) -> None:
+        """Load tensors that are views of one buffer."""
         self._model.load_weights(tensors)
-        _leave(buffer, self._model)
+
+    def leave(self, buffer: Tensor) -> None:
+        """Copy tensors in `buffer` that unfinished layers still need (for instance q without k and v, when a bucket
+        ends there); afterwards it may be reused."""
+        storage = buffer.untyped_storage().data_ptr()
+        for layer in self._model.modules():
+            for _, arguments in get_layerwise_info(layer).loaded_weights:
+                for key, value in arguments.arguments.items():
+                    if (
+                        isinstance(value, Tensor)
+                        and not value.is_meta
+                        and value.untyped_storage().data_ptr() == storage
+                    ):
+                        arguments.arguments[key] = value.clone()
 
     def finish(self) -> None:
         """Finish the reload, so that the model can serve again."""
@@ -55,14 +69,3 @@ def share_packed_embeddings(model: nn.Module) -> None:
         for other in embeddings:
             if other is not head and other.weight is head.weight and "cpu_linear" in vars(other):
                 head.cpu_linear = vars(other)["cpu_linear"]
-
-
-def _leave(buffer: Tensor, model: nn.Module) -> None:
-    """Copy tensors in `buffer` that unfinished layers still need (for instance q without k and v, when a bucket ends
-    there)."""
-    storage = buffer.untyped_storage().data_ptr()
-    for layer in model.modules():
-        for _, arguments in get_layerwise_info(layer).loaded_weights:
-            for key, value in arguments.arguments.items():
-                if isinstance(value, Tensor) and not value.is_meta and value.untyped_storage().data_ptr() == storage:
-                    arguments.arguments[key] = value.clone()

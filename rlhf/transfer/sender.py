@@ -1,7 +1,7 @@
 """The learner's side of a weight sync: one sender class per way of sending, with one interface.
 
 All learner ranks iterate over the same tensors, because under ZeRO-3 each step is a collective. A rank with a sender
-calls `sender.send(tensors, manifest)`, every other rank calls `gather_only(tensors)`. A tensor is read before the next
+sends them, every other rank only takes the same steps (`send_or_gather`). A tensor is read before the next
 one is requested, so an iterator may gather and free tensors one by one.
 """
 
@@ -16,8 +16,9 @@ from torch import Tensor
 from rlhf.transfer.broadcast import BroadcastSender
 from rlhf.transfer.init_info import engine_backend
 from rlhf.transfer.ipc import IpcSender
+from rlhf.transfer.stopwatch import Stopwatch
 from rlhf.transfer.store import ROOT
-from rlhf.transfer.types import Manifest, Rendezvous
+from rlhf.transfer.types import Manifest, Rendezvous, Seconds
 
 
 class WeightSender(Protocol):
@@ -41,6 +42,14 @@ def sender_for(backend: str, rank: int = ROOT) -> WeightSender | None:
     return BroadcastSender() if rank == ROOT else None
 
 
-def gather_only(tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Take part in gathering without sending anything."""
-    deque(tensors, maxlen=0)
+def send_or_gather(sender: WeightSender | None, tensors: Iterable[tuple[str, Tensor]], manifest: Manifest) -> Seconds:
+    """Send the tensors, or without a sender only take part in gathering them. Returns the seconds of both."""
+    watch = Stopwatch()
+    gathered = watch.drawn("gather", tensors)
+    with watch.timing("both"):
+        if sender is None:
+            deque(gathered, maxlen=0)
+        else:
+            sender.send(gathered, manifest)
+    spent = watch.taken()
+    return {"gather": spent["gather"], "send": spent["both"] - spent["gather"]}

@@ -22,7 +22,7 @@ from rlhf.models.tiny import save_tiny
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.transfer.broadcast import BroadcastSender
-from rlhf.transfer.perturbation import perturb
+from rlhf.transfer.perturbation import add_noise
 from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
 from rlhf.types import Completion, Prompt, Sampling
 
@@ -52,7 +52,7 @@ class Learner:
     def change(self, seed: int) -> None:
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
-                perturb(name, parameter, seed=seed)
+                add_noise(name, parameter, seed=seed)
 
     def send(self) -> None:
         self.sender.send(((name, p.detach()) for name, p in self.model.named_parameters()), self.manifest)

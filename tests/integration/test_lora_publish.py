@@ -160,11 +160,11 @@ async def test_the_start_check_catches_a_part_of_the_adapters_that_stays_behind(
     load = Receiver.load
     first: dict[str, Tensor] = {}
 
-    def load_frozen(receiver: Receiver, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> None:
+    def load_frozen(receiver: Receiver, tensors: Iterator[tuple[str, Tensor]]) -> None:
         arrived = {
             name: first.setdefault(name, tensor.clone()) if frozen in name else tensor for name, tensor in tensors
         }
-        load(receiver, iter(arrived.items()), buffer)
+        load(receiver, iter(arrived.items()))
 
     monkeypatch.setattr(Receiver, "load", load_frozen)
     with started(ADAPTER, tmp_path) as (learner, engine):

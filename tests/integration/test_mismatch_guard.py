@@ -19,7 +19,7 @@ from rlhf.models.config import LoraConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.rollout.vllm.environment import engine_environment
 from rlhf.trainer.rank.policy_rank import Rank
-from rlhf.transfer.perturbation import perturb
+from rlhf.transfer.perturbation import add_noise
 from tests.integration.learner_ranks import ProcessWorker
 from tests.integration.sampled import CONTEXT, SHAPE, Sampled, hot_folder, sharp_folder, started
 from tests.integration.test_learner import look, same, whole_weights
@@ -69,7 +69,7 @@ def one_layer_s_norm_is_stale(rank: Rank) -> None:
     """As it would be if the engine had kept the start check's."""
     norm = rank.policy.model.base_model.layers[1].input_layernorm.weight
     with torch.no_grad():
-        perturb("model.layers.1.input_layernorm.weight", norm)
+        add_noise("model.layers.1.input_layernorm.weight", norm)
 
 
 FAULTS: list[tuple[Planted, str]] = [

@@ -77,18 +77,19 @@ class Pair:
 
 def note_uses(monkeypatch: pytest.MonkeyPatch, uses: Uses, receiver: Any) -> None:
     """Note where the sender fills memory and where the receiver reads it."""
-    load = receiver.load
+    load_all = receiver._load_all
 
     def packed(bucket: Any, tensors: Any, buffer: Tensor) -> Tensor:
         uses.use(current(), buffer, "packing")
         return pack_bucket(bucket, tensors, buffer)
 
-    def loaded(tensors: Any, buffer: Tensor) -> None:
-        uses.use(current(), buffer, "loading")
-        load(tensors, buffer)
+    def noted(arrivals: Iterator[tuple[Any, Tensor]]) -> Iterator[tuple[Any, Tensor]]:
+        for bucket, buffer in arrivals:
+            uses.use(current(), buffer, "loading")
+            yield bucket, buffer
 
     monkeypatch.setattr(broadcast, "pack_bucket", packed)
-    monkeypatch.setattr(receiver, "load", loaded)
+    monkeypatch.setattr(receiver, "_load_all", lambda arrivals, held: load_all(noted(arrivals), held))
 
 
 def weights(seed: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:

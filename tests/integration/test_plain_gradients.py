@@ -23,7 +23,7 @@ from rlhf.trainer.pairs import PreferenceLearner
 from rlhf.trainer.rank import weights, zero
 from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.transfer.perturbation import perturb
+from rlhf.transfer.perturbation import add_noise
 from rlhf.types import Group
 from tests.integration import plain
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
@@ -122,7 +122,7 @@ def stir(rank: Rank) -> None:
 
 def stirred(name: str, tensor: torch.Tensor) -> torch.Tensor:
     noise = torch.zeros_like(tensor)
-    perturb(name, noise)
+    add_noise(name, noise)
     return tensor + 0.05 * noise
 
 

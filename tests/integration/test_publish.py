@@ -107,11 +107,11 @@ def spoil(monkeypatch: pytest.MonkeyPatch, spoiled: Callable[[Loaded, dict[str, 
     load = Receiver.load
     first: dict[str, Tensor] = {}
 
-    def load_spoiled(receiver: Receiver, tensors: Loaded, buffer: Tensor) -> None:
+    def load_spoiled(receiver: Receiver, tensors: Loaded) -> None:
         arrived = [(name, tensor) for name, tensor in tensors]
         for name, tensor in arrived:
             first.setdefault(name, tensor.clone())
-        load(receiver, spoiled(iter(arrived), first), buffer)
+        load(receiver, spoiled(iter(arrived), first))
 
     monkeypatch.setattr(Receiver, "load", load_spoiled)
 
@@ -212,7 +212,7 @@ def freeze(monkeypatch: pytest.MonkeyPatch, pair: Pair, name: str) -> None:
         def serve_old(model: Any) -> None:
             model.lm_head.cpu_linear = lambda x, weight, bias: linear(x, old, bias)
 
-        monkeypatch.setattr("rlhf.transfer.reload.repack_tied_heads", serve_old)
+        monkeypatch.setattr("rlhf.transfer.reload.share_packed_embeddings", serve_old)
         return
     pattern = CLASSES[name]
     spoil(

@@ -10,7 +10,7 @@ from rlhf.trainer.advantages import group_relative
 from rlhf.trainer.answers import RankAnswer
 from rlhf.trainer.batching.batch import places_of
 from rlhf.trainer.batching.forward_outputs import ForwardOutputs
-from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.config import DeepSpeedConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.transfer.types import Meeting
 from rlhf.types import Group
@@ -110,3 +110,35 @@ async def test_the_transfer_group_meets_at_rank_0_with_the_recipe_s_buckets() ->
     rendezvous = await remote(EchoWorker("learner-0"), EchoWorker("learner-1")).rendezvous(3)
     assert (rendezvous.address, rendezvous.port, rendezvous.world_size) == ("127.0.0.1", 5000, 3)
     assert rendezvous.bucket_bytes == 32 * 2**20
+
+
+class ScoringWorker:
+    """A rank whose log-probs are its tokens, plus the experts that it was told."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.rows = name, 0
+
+    async def call(self, method: str, *arguments: Any, timeout_seconds: float, rounded: bool) -> Any:
+        tokens, routing = arguments
+        assert method == "policy.token_logprobs"
+        self.rows += len(tokens)
+        chosen = 0 if routing is None else routing[:, :1, 0, 0]
+        return (tokens[:, 1:] + chosen + (0.5 if rounded else 0)).astype(np.float32)
+
+
+@pytest.mark.parametrize("experts", [False, True])
+@pytest.mark.parametrize(
+    ("ranks", "rows", "sharing", "each"), [(1, 4, 1, 4), (2, 4, 1, 2), (3, 4, 1, 2), (8, 3, 1, 1), (4, 4, 2, 2)]
+)
+async def test_ranks_share_the_rows_of_a_canary_and_all_compute_as_many(
+    ranks: int, rows: int, sharing: int, each: int, experts: bool
+) -> None:
+    workers = [ScoringWorker(f"learner-{n}") for n in range(ranks)]
+    learner = remote(*workers, deepspeed=DeepSpeedConfig(ranks=ranks, sequence_parallel=sharing))  # type: ignore[arg-type]
+    tokens = np.arange(rows * 5, dtype=np.int32).reshape(rows, 5)
+    routing = 100 * np.arange(rows, dtype=np.int16).reshape(rows, 1, 1, 1) if experts else None
+    expected = tokens[:, 1:] + (100 * np.arange(rows)[:, None] if experts else 0)
+    np.testing.assert_array_equal(await learner.token_logprobs(tokens, routing), expected)
+    assert [worker.rows for worker in workers] == [each] * ranks
+    np.testing.assert_array_equal(await learner.rounded_logprobs(tokens, routing), expected + 0.5)
+    np.testing.assert_array_equal(await learner.token_logprobs(tokens[0]), tokens[0, 1:])

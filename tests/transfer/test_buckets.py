@@ -35,7 +35,7 @@ def test_every_tensor_comes_out_as_it_went_in(manifest: Manifest, bucket_bytes: 
     sent = tensors_of(manifest)
     source = iter(sent.items())
     buckets = cut_buckets(manifest, bucket_bytes)
-    buffers = Buffers(CPU)
+    buffers = Buffers(CPU, 2)
     buffers.reserve(buckets)
     received = {}
     for index, bucket in enumerate(buckets):

@@ -12,7 +12,7 @@ import torch
 from rlhf.errors import TransferError
 from rlhf.transfer.broadcast import BroadcastInlet, BroadcastSender
 from rlhf.transfer.buckets import unpack_bucket
-from rlhf.transfer.sender import gather_only, sender_for
+from rlhf.transfer.sender import send_or_gather, sender_for
 from rlhf.transfer.types import Manifest, Rendezvous, TensorSpec
 from tests.pace import scaled
 from tests.transfer.meeting import at_once, rendezvous, results
@@ -77,7 +77,8 @@ def test_a_tensor_may_be_overwritten_when_the_next_is_asked_for() -> None:
 
 def test_ranks_without_a_sender_take_the_same_steps() -> None:
     steps = []
-    gather_only((steps.append(name) or name, tensor) for name, tensor in tensors(0).items())
+    gathering = ((steps.append(name) or name, tensor) for name, tensor in tensors(0).items())
+    assert set(send_or_gather(None, gathering, manifest())) == {"gather", "send"}
     assert steps == list(SHAPES)
 
 

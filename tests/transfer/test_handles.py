@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlhf.errors import TransferError
-from rlhf.transfer.handles import HandleExchange, Opening, arguments_of, handle_of
+from rlhf.transfer.handles import HandleExchange, SyncStart, arguments_of, handle_of
 from tests.transfer.meeting import at_once, rendezvous, results
 
 ARGUMENTS: tuple[Any, ...] = (
@@ -30,7 +30,7 @@ def test_a_handle_comes_out_as_the_arguments_that_it_went_in_as() -> None:
 def test_a_reader_gets_the_opening_of_each_weight_sync() -> None:
     sender, reader = exchanges()
     for number in range(3):
-        opening = Opening(digest=f"{number:064x}", handle=handle_of(ARGUMENTS))
+        opening = SyncStart(digest=f"{number:064x}", handle=handle_of(ARGUMENTS))
         sender.open(1, opening)
         assert reader.opening(1) == opening
         sender.end()

@@ -11,7 +11,7 @@ import torch
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import byte_tokenizer, tiny_model
 from rlhf.trainer.weight_sync.canary import VERIFY_FACTOR
-from rlhf.transfer.perturbation import BLOCK, perturb
+from rlhf.transfer.perturbation import BLOCK, add_noise
 
 TOLERANCE = 0.1
 """Of the canary in 16 bits; in float32 it is a thousand times smaller."""
@@ -46,7 +46,7 @@ def moved(name: str, frozen: str | None = None, dtype: torch.dtype = torch.bfloa
     assert frozen is None or len(touched) < len(list(model.named_parameters()))
     with torch.no_grad():
         for parameter, weight in touched:
-            perturb(parameter, weight)
+            add_noise(parameter, weight)
         logprobs = model(ids).logits.float().log_softmax(-1)
     return logprobs[:, :-1].gather(-1, ids[:, 1:, None])
 
@@ -65,7 +65,7 @@ def test_rounding_alone_is_half_of_what_the_start_check_allows(model: str) -> No
 
 def noise(name: str, *shape: int, seed: int = 0) -> torch.Tensor:
     tensor = torch.zeros(shape)
-    perturb(name, tensor, seed=seed)
+    add_noise(name, tensor, seed=seed)
     return tensor
 
 
@@ -75,7 +75,7 @@ def test_however_a_tensor_is_divided_its_elements_get_the_same_noise(ranks: int)
     whole = noise("w", *shape)
     parts = torch.zeros(shape).view(-1).tensor_split(ranks)
     for rank, part in enumerate(parts):
-        perturb("w", part, shape, start=sum(len(one) for one in parts[:rank]))
+        add_noise("w", part, shape, start=sum(len(one) for one in parts[:rank]))
     assert torch.equal(torch.cat(parts), whole.view(-1))
 
 
@@ -96,7 +96,7 @@ def test_noise_depends_on_name_and_seed_only() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_tensor_keeps_its_dtype(dtype: torch.dtype) -> None:
     weight = torch.ones(8, 8, dtype=dtype)
-    perturb("w", weight)
+    add_noise("w", weight)
     expected = (1 + noise("w", 8, 8)).to(dtype)
     assert weight.dtype == dtype
     torch.testing.assert_close(weight, expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from rlhf.models.loading import load_policy
 from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.policy import PolicyModel
 from rlhf.models.probe import check_packed_forward
-from rlhf.models.rounding import rounded
+from rlhf.models.rounding import rounded as otherwise_rounded
 from rlhf.models.routing import RoutingReplay
 from rlhf.models.scalar import check_same_vocabulary
 from rlhf.trainer.algorithms.registry import needs_of, needs_reference
@@ -44,8 +45,7 @@ from rlhf.trainer.rank.model_rank import ModelRank
 from rlhf.trainer.rank.sequence_parallel import as_policy
 from rlhf.trainer.rank.sharding import module_by_module
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
-from rlhf.transfer.sender import WeightSender, gather_only, sender_for
-from rlhf.transfer.stopwatch import Stopwatch
+from rlhf.transfer.sender import WeightSender, send_or_gather, sender_for
 from rlhf.transfer.types import Manifest, Rendezvous, Seconds
 from rlhf.types import Routing
 
@@ -79,23 +79,19 @@ class Rank(ModelRank):
         self._packed = with_rank_columns(minibatches, dict(outputs.columns()))
         return outputs
 
-    def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
-        """Log-probs `[T - 1]` at temperature 1, or `[R, T - 1]` for the rows `[R, T]`; `routing` may be of the first
-        tokens only."""
-        ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)
-        rows = ids.view(-1, ids.shape[-1])
+    def token_logprobs(
+        self, token_ids: NDArray[np.int32], routing: Routing | None = None, *, rounded: bool = False
+    ) -> NDArray[np.float32]:
+        """Log-probs `[R, T - 1]` of the rows `[R, T]` at temperature 1, or as another way of rounding gives them;
+        `routing` `[R, t, layers, k]` may be of the first tokens only."""
+        rows = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)
         places = torch.arange(rows.numel(), device=self.device).view_as(rows)
         self._take_routing(routing if routing is None else _filled(routing, tuple(rows.shape)))
         positions = places[:1].expand_as(rows)
-        with zero.forward_only(self.engine):
+        with zero.forward_only(self.engine), otherwise_rounded(self.policy) if rounded else nullcontext():
             logprobs, _ = self.engine(rows, positions, places[:, :-1].flatten(), places[:, 1:].flatten(), 1.0)
-        found: NDArray[np.float32] = logprobs.view(ids[..., 1:].shape).cpu().numpy()
+        found: NDArray[np.float32] = logprobs.view(rows[:, 1:].shape).cpu().numpy()
         return found
-
-    def rounded_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
-        """`token_logprobs` as another way of rounding gives them."""
-        with rounded(self.policy):
-            return self.token_logprobs(token_ids, routing)
 
     def update(self, minibatches: Sequence[Minibatch], arguments: UpdateArguments) -> RankAnswer:
         """One optimizer step for every minibatch of every epoch, of the policy and, with a critic, of the critic."""
@@ -130,18 +126,10 @@ class Rank(ModelRank):
 
     def send(self) -> Seconds:
         """Send every weight to the engines, or help to gather them. Returns what took how long."""
-        watch = Stopwatch()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # an optimizer step may have run on another stream
         tensors = weights.published_tensors(self.policy, self.settings.bucket_bytes, self._form)
-        gathered = watch.drawn("gather", tensors)
-        with watch.timing("gather and send"):
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)  # an optimizer step may have run on another stream
-            if self._sender is None:
-                gather_only(gathered)
-            else:
-                self._sender.send(gathered, self.manifest())
-        spent = watch.taken()
-        return {"gather": spent.get("gather", 0.0), "send": spent["gather and send"] - spent.get("gather", 0.0)}
+        return send_or_gather(self._sender, tensors, self.manifest())
 
     def perturb(self) -> None:
         """Move every weight far above tolerance, for the start check."""
@@ -262,7 +250,7 @@ class Rank(ModelRank):
 
     def _rounded(self, microbatches: Sequence[MicroBatch]) -> list[Tensor]:
         """Log-probs of the ACTION tokens of each micro-batch, as another way of rounding gives them."""
-        with rounded(self.policy):
+        with otherwise_rounded(self.policy):
             return [self._scored(self.engine, microbatch) for microbatch in microbatches]
 
     def _tokens(self, microbatch: MicroBatch, logprobs: Tensor, entropies: Tensor) -> Tokens:
@@ -347,9 +335,8 @@ class Rank(ModelRank):
 
 def _filled(routing: Routing, shape: tuple[int, ...]) -> Routing:
     """Experts of the first tokens of rows with this `shape` `(R, T)`, as `[R, T, layers, k]`: -1 where unknown."""
-    given = routing.reshape(shape[0], -1, *routing.shape[-2:])
-    unknown = np.full((shape[0], shape[1] - given.shape[1], *routing.shape[-2:]), -1, np.int16)
-    return np.concatenate([given, unknown], axis=1)
+    unknown = np.full((*shape[:1], shape[1] - routing.shape[1], *routing.shape[2:]), -1, np.int16)
+    return np.concatenate([routing, unknown], axis=1)
 
 
 def _load(

@@ -117,7 +117,7 @@ def perturb(policy: HasModel, form: Form = "merged") -> None:
         for name, weight in held_weights(policy):
             if form == "merged" or not hugging_face_name(name):
                 part = local_part(weight)
-                perturbation.perturb(name, part, _shape(weight), start=_shard(weight) * part.numel())
+                perturbation.add_noise(name, part, _shape(weight), start=_shard(weight) * part.numel())
 
 
 def snapshot(policy: HasModel) -> list[Tensor]:

@@ -177,7 +177,7 @@ class Publisher:
         return await self._phase(phase, {target.name: call(target) for target in self._targets})
 
     async def _phase(self, phase: str, calls: Mapping[str, Coroutine[Any, Any, Any]]) -> dict[str, Any]:
-        with self._clock.span(f"weight_sync/{phase}"):
+        with self._clock.span(f"weight_sync/{'transfer' if phase == 'receive' else phase}"):
             return await self._together(phase, calls)
 
     async def _together(self, phase: str, calls: Mapping[str, Coroutine[Any, Any, Any]]) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class FakeEngine:
         await self.wire.happens(self.name, "receive")
         weight = await asyncio.shield(self.wire.weight)
         self.weight = self.weight if self.frozen else weight
-        return {"reload": 1.0, "repack": 2.0}
+        return {"receive": 0.5, "reload": 1.0, "repack": 2.0}
 
     async def commit(self, version: int) -> None:
         await self.wire.happens(self.name, "commit")
@@ -173,7 +173,7 @@ async def test_every_phase_has_its_span_and_what_the_members_spent_on_what_has_o
     await stage.connect_and_publish()
     spans = stage.clock.drain()
     found = {span.name.removeprefix("weight_sync/") for span in spans}
-    assert found == {*PHASES, "gather", "send", "reload", "repack"}
+    assert found == {*PHASES, "transfer", "gather", "send", "reload", "repack"}
     assert sorted(span.seconds for span in spans if span.name == "weight_sync/reload") == [1.0, 1.0]
 
 
