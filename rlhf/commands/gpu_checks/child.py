@@ -16,7 +16,6 @@ from rlhf.commands.gpu_checks.device import CudaDevice
 from rlhf.commands.gpu_checks.finding import Finding
 from rlhf.commands.gpu_checks.launched_run import train_run
 from rlhf.commands.gpu_checks.machine import GpuMachine, RunEnd, Sizes, Train
-from rlhf.commands.gpu_checks.made_model import made_model
 from rlhf.commands.gpu_checks.nvml import driver_of, nvml_library
 from rlhf.commands.gpu_checks.table import PACKAGE, Check
 from rlhf.commands.gpu_checks.training import recipe_of
@@ -63,6 +62,8 @@ def training_in(
     """A way to train in `folder/slug`, with `more` in the recipe, and the overrides `last` after those of a check."""
 
     def train(name: str, overrides: Sequence[str], seconds: float, *, resume: bool = False, victim: str = "") -> RunEnd:
+        from rlhf.commands.gpu_checks.made_model import made_model  # with transformers, which most checks do not need
+
         recipe = recipe_of(model or made_model(folder, sizes)) | more
         given = (*overrides, *last)
         return train_run(folder / slug, name, recipe, given, seconds, resume=resume, victim=victim)
