@@ -22,7 +22,6 @@ from rlhf.models.rounding import rounded
 from rlhf.trainer.weight_sync.agreement import measured
 from rlhf.trainer.weight_sync.canary import canary, disagreement
 
-CANARIES = 16
 LOSS_OFF = 0.02
 """Largest difference of the mean log-prob in bfloat16 from float32's, relative."""
 LEAST_COSINE = 0.97
@@ -33,7 +32,7 @@ def rounding(machine: GpuMachine) -> Finding:
     """The canary's log-probs in bfloat16 against float32's of the same weights: within what is measured as rounding,
     and what a fixed `trainer.weight_sync.tolerance` would have to be."""
     model = _loaded(machine, "bfloat16")
-    tokens = torch.from_numpy(np.stack(canary(_vocabulary(model), 4096, None, count=CANARIES).sequences)).long()
+    tokens = torch.from_numpy(np.stack(canary(_vocabulary(model), 4096, None).sequences)).long()
     tokens = tokens.to(model.device)
     own = _logprobs(model, tokens)
     with rounded(model):
