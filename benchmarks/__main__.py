@@ -10,6 +10,7 @@ from rlhf.errors import RlhfError
 
 BENCHMARKS = {
     "canary": "benchmarks.canary.command",
+    "colocation": "benchmarks.colocation.command",
     "end_to_end": "benchmarks.end_to_end.command",
     "environment": "benchmarks.environment.command",
     "floods": "benchmarks.floods.command",

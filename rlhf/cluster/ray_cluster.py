@@ -159,7 +159,9 @@ class RayCluster:
         launched: dict[str, Any] = {}
         for bundle, placement in sorted(enumerate(planned.placements), key=lambda item: _shares_gpus(item[1])):
             role = self._roles[placement.role]
-            gpus = await self._gpus_of([launched[name] for name in placement.beside]) if _shares_gpus(placement) else None
+            gpus = (
+                await self._gpus_of([launched[name] for name in placement.beside]) if _shares_gpus(placement) else None
+            )
             launched[placement.worker] = launch_ray_worker(
                 self._group,
                 bundle,

@@ -94,8 +94,8 @@ def given_gpus() -> Sequence[str]:
 
 
 def show_gpus(gpus: Sequence[str]) -> Sequence[str]:
-    """Show these GPUs only to this process, before it asks CUDA. Ray does it for workers with GPUs, unless a variable of
-    its own forbids it, and shows all of them to a worker without any."""
+    """Show only these GPUs to this process, before it asks CUDA. Ray does it for workers with GPUs, unless a variable
+    of its own forbids it, and shows all of them to a worker without any."""
     os.environ[VISIBLE] = ",".join(gpus)
     return gpus
 

@@ -167,6 +167,7 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
         trust_remote_code=recipe.model.trust_remote_code,
         routing=publishes and routing_of(recipe, model) != "ignore",
         repeatable=rollout.repeatable,
+        sleeps=publishes and recipe.cluster.placement == "colocated",
         device=engine_device(recipe),
         start_timeout_seconds=rollout.start_timeout_seconds,
         command_timeout_seconds=rollout.weight_sync_timeout_seconds,
@@ -307,10 +308,22 @@ async def started_serving(
         trust = recipe.model.trust_remote_code
         reward = await spawn_reward(recipe.reward, cluster, model, logs, trust_remote_code=trust)
         stack.push_async_callback(reward.close)
-        starting = asyncio.gather(*(engine.start() for engine in engines))
-        await asyncio.gather(starting, reward.start())
+        facts = await start_engines(engines, reward, together=recipe.rollout.gpus_per_engine % 1 == 0)
         stack.push_async_callback(stop_engines, engines)
-        yield Serving(engines, Router(engines), renderer, reward, starting.result()[0], surroundings)
+        yield Serving(engines, Router(engines), renderer, reward, facts, surroundings)
+
+
+async def start_engines(engines: Sequence[RemoteEngine], reward: LiveReward, *, together: bool) -> EngineFacts:
+    """Start the reward and the engines; the facts of the first. On a GPU that several share they start one after
+    another: vLLM counts all memory that is taken during its start as its own."""
+    if together:
+        facts, *_ = await asyncio.gather(engines[0].start(), reward.start(), *(one.start() for one in engines[1:]))
+        return facts
+    await reward.start()
+    facts = await engines[0].start()
+    for engine in engines[1:]:
+        await engine.start()
+    return facts
 
 
 async def spawn_engines(recipe: Recipe, cluster: Cluster, settings: EngineSettings) -> tuple[RemoteEngine, ...]:

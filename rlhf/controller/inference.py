@@ -18,6 +18,7 @@ from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import playing_roles
 from rlhf.rollout.evaluation import Evaluation
+from rlhf.rollout.vllm.wheel import installed_device
 from rlhf.runs.view import PlainView
 from rlhf.types import Message, Sampling
 
@@ -66,7 +67,12 @@ def reply(model: str, prompt: str, *, max_tokens: int = 128, temperature: float 
 
 async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
     """Run `work` with one engine in this process that serves `model`; returns its result."""
-    one_process = {"model": {"path": model}, "data": {"train": {"path": "none is read"}}, "cluster": {"kind": "local"}}
+    one_process = {
+        "model": {"path": model},
+        "data": {"train": {"path": "none is read"}},
+        "cluster": {"kind": "local"},
+        "rollout": {"gpus_per_engine": int(installed_device() == "cuda")},
+    }
     return await _served(recipe_from(one_process).recipe, model, work)
 
 

@@ -28,6 +28,7 @@ from rlhf.controller.instrumentation import (
     ObservedRollout,
     ObservedWeights,
 )
+from rlhf.controller.phases import Phases
 from rlhf.controller.resume import ResumePoint, reported_updates
 from rlhf.controller.run import Boundary, Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.start_model import starting_model
@@ -35,6 +36,7 @@ from rlhf.data.mixing import MixedOrder
 from rlhf.data.overlap import check_overlap, questions_of
 from rlhf.data.tasks import conversations_of, held_out_problems, load_sets, mixed, training_tasks
 from rlhf.errors import RlhfError, UserError, WorkerFailed
+from rlhf.recipe.workers import learner_starts_first
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.episodes import EpisodeWriter
 from rlhf.runs.plot import plot_rewards
@@ -69,10 +71,10 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
     model = await starting_model(recipe, workers, view)
     learner = make_learner(recipe, workers)
     with context.clock.span("start"):
-        starting = asyncio.ensure_future(learner.start(learner_settings(recipe, model)))
+        starting = asyncio.ensure_future(start_learner(context, learner, model))
         stack.callback(starting.cancel)
-        if recipe.cluster.kind == "local":
-            await starting  # one process has one default process group: DeepSpeed makes it, vLLM finds it
+        if learner_starts_first(recipe):
+            await starting
         try:
             asked = conversations_of(train, held_out)
             serving = await stack.enter_async_context(
@@ -81,9 +83,9 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         except WorkerFailed as failure:
             raise await explain_start_failure(failure, starting) from None
         await starting
-        if context.point is not None:
-            await learner.load(context.point.path)
-        publisher = await make_publisher(recipe, learner, serving)
+        publisher, phases = await make_publisher(recipe, learner, serving), None
+        if recipe.cluster.placement == "colocated":
+            phases = Phases(learner, publisher, serving.engines, context.clock)
         for words in serving.renderer.told:
             view.message(words)
         length = serving.renderer.prompt_tokens
@@ -94,9 +96,19 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         began = await begun(context, model)
     playing = Playing(
         context, tasks=mixed(recipe.data, tasks, recipe.seed), problems=problems,
-        serving=serving, learner=learner, publisher=publisher,
+        serving=serving, learner=phases or learner, publisher=phases or publisher,
     )  # fmt: skip
     return playing, began
+
+
+async def start_learner(context: RunContext, learner: RemoteLearner, model: str) -> None:
+    """Start the ranks, and continue from the checkpoint of a resumed run. Where engines share their GPUs, the ranks
+    keep only their weights there, which the first weight sync sends."""
+    await learner.start(learner_settings(context.recipe, model))
+    if context.point is not None:
+        await learner.load(context.point.path)
+    if context.recipe.cluster.placement == "colocated":
+        await learner.hold("weights")
 
 
 async def explain_start_failure(failure: WorkerFailed, starting: asyncio.Future[Any]) -> RlhfError:
@@ -117,8 +129,8 @@ class Playing:
         tasks: MixedOrder[Task],
         serving: Serving,
         problems: Mapping[str, Sequence[Task]],
-        learner: RemoteLearner,
-        publisher: Publisher,
+        learner: RemoteLearner | Phases,
+        publisher: Publisher | Phases,
     ) -> None:
         recipe, folder, clock, view = context.recipe, context.folder, context.clock, context.view
         before = context.point.trainer_state if context.point else None

@@ -31,6 +31,7 @@ from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of
 from rlhf.rollout.tool_calls import tool_format
 from rlhf.rollout.vllm.given import check_arguments, check_variables
+from rlhf.rollout.vllm.wheel import installed_device
 from rlhf.runs.recorded import episodes_file
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -77,6 +78,11 @@ def check_devices(recipe: Recipe) -> None:
         raise ConfigError(
             f"trainer.weight_sync.backend is {backend}, but not every engine and rank has a GPU "
             "(rollout.gpus_per_engine, trainer.deepspeed.gpus_per_rank); use auto or gloo"
+        )
+    if recipe.plays and engine_device(recipe) == "cpu" and installed_device() == "cuda":
+        raise ConfigError(
+            "rollout.gpus_per_engine is 0, but the installed vLLM computes on GPUs only; give 1 (on a single GPU with "
+            "cluster.placement=colocated and trainer.deepspeed.gpus_per_rank=1), or install vLLM for CPUs"
         )
     if recipe.model.dtype == "float16" and learner_device(recipe) == "cpu":
         raise ConfigError("model.dtype is float16, which trains on GPUs only; on a CPU use float32 or bfloat16")

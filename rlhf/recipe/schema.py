@@ -12,6 +12,7 @@ from rlhf.config import Config, is_piece
 from rlhf.data.config import DataConfig
 from rlhf.env.config import EnvironmentConfig
 from rlhf.models.config import ModelConfig
+from rlhf.recipe.devices import check_colocation, check_rank_gpus
 from rlhf.recipe.kinds import FROM_DATA, OF_EXAMPLES, PLAYED
 from rlhf.reward.config import RewardConfig
 from rlhf.rollout.config import RolloutConfig, SamplingConfig
@@ -87,6 +88,9 @@ class Recipe(Config):
     @model_validator(mode="after")
     def _parts_agree(self) -> Recipe:
         check_composition(self.trainer)
+        check_rank_gpus(self.trainer)
+        if self.cluster.placement == "colocated":
+            self._engines_take_turns()
         if self.cluster.kind == "local":
             self._fit_one_process()
         tiny = self.model.tiny
@@ -244,7 +248,7 @@ class Recipe(Config):
             raise ValueError(
                 f"{coarse}: engines then sample from coarser weights than the learner's; set trainer.mismatch: ignore, "
                 "trainer.old_logprobs: recomputed (which weighs tokens by learner over engine) and "
-                "trainer.weight_sync.tolerance: the difference in nats that a weight sync may leave, for instance 0.5"
+                "trainer.weight_sync.tolerance: the difference in nats that a weight sync may leave, for instance 1.0"
             )
 
     def _attention_can_be_shared(self) -> None:
@@ -254,6 +258,13 @@ class Recipe(Config):
                 f"model.attention is {self.model.attention}, but ranks that share rows "
                 f"(trainer.deepspeed.sequence_parallel: {size}) exchange heads around sdpa; use sdpa"
             )
+
+    def _engines_take_turns(self) -> None:
+        if not self.plays:
+            raise ValueError(
+                f"cluster.placement is colocated, but kind: {self.kind} has no engines to share GPUs with; leave it out"
+            )
+        check_colocation(self.trainer, self.rollout)
 
     def _fit_one_process(self) -> None:
         counts = {"rollout.engines": self.rollout.engines, "trainer.deepspeed.ranks": self.trainer.deepspeed.ranks}

@@ -142,6 +142,15 @@ def transfer_backend(recipe: Recipe) -> Literal["gloo", "nccl", "ipc"]:
 
 def shares_one_gpu(recipe: Recipe) -> bool:
     """Whether the only rank and the only engine reserve parts of one GPU, where they work at the same time."""
-    alone = recipe.trainer.deepspeed.ranks == recipe.rollout.engines == recipe.rollout.tensor_parallel_size == 1
+    alone = recipe.trainer.deepspeed.ranks == sum(recipe.rollout.tensor_parallel_sizes) == 1
     on_gpus = "cpu" not in (engine_device(recipe), learner_device(recipe))
     return alone and on_gpus and recipe.rollout.gpus_per_engine + recipe.trainer.deepspeed.gpus_per_rank <= 1
+
+
+def learner_starts_first(recipe: Recipe) -> bool:
+    """Whether engines start only after the learner.
+
+    On one GPU vLLM counts all memory that is taken during its start as its own, and refuses to start when some is
+    returned. In one process there is one default process group: DeepSpeed makes it, and vLLM finds it.
+    """
+    return recipe.cluster.kind == "local" or recipe.cluster.placement == "colocated" or shares_one_gpu(recipe)

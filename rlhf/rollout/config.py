@@ -66,7 +66,7 @@ class RolloutConfig(Config):
     """Share of a GPU's memory that an engine reserves."""
     max_sequences: int | None = Field(None, ge=1)
     """Maximum number of sequences that an engine runs at once; default: 256 on a CPU, vLLM's own choice on a GPU (1024
-    with 70 GB and more, 256 with less)."""
+    with 70 GB and more, but on an A100; else 256)."""
     max_context_tokens: int | None = Field(None, ge=8)
     """Maximum length of prompt plus reply in tokens; default: the model's own limit."""
     repeatable: bool = False

@@ -135,6 +135,11 @@ class RemoteEngine:
         info = init_info(rendezvous, first_rank)
         await self._phase(lambda engine: engine.connect(info))
 
+    async def sleep(self) -> None:
+        """Pause sampling and give back the engine's memory, until the next weight sync."""
+        self._clock.pause()
+        await self._phase(lambda engine: engine.sleep())
+
     async def prepare(self, manifest: Manifest) -> None:
         """Pause sampling and acknowledge the manifest; requests in flight are kept."""
         self._clock.pause()

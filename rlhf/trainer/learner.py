@@ -33,7 +33,7 @@ from rlhf.trainer.batching.forward_outputs import ForwardOutputs, ForwardRequest
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.disagreement import explain_disagreement
 from rlhf.trainer.rank.learner_worker import LearnerWorker
-from rlhf.trainer.settings import LearnerSettings, UpdateArguments
+from rlhf.trainer.settings import Held, LearnerSettings, UpdateArguments
 from rlhf.transfer.types import Manifest, Rendezvous
 from rlhf.types import Group, PolicyVersion, Routing, TrainedSample, Updated, Written
 
@@ -128,6 +128,10 @@ class RemoteLearner:
     async def export(self, path: Path) -> None:
         """Write the policy as a Hugging Face folder with tokenizer and chat template."""
         await self._all(lambda worker: worker.model.export(path), self._seconds)
+
+    async def hold(self, held: Held) -> None:
+        """Have everything on the ranks' devices, only the weights, or nothing; the bytes stay the same."""
+        await self._all(lambda worker: worker.model.hold(held), self._seconds)
 
     async def rendezvous(self, world_size: int) -> Rendezvous:
         backend = self._transfer_backend

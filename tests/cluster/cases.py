@@ -95,9 +95,22 @@ TWO_SMALL_SPREAD = Case(
     settings={**TWO_SMALL.settings, "cluster.learner_placement": "spread"},
     nodes=cpu_nodes(2, cpus=2),
 )
+COLOCATED = Case(
+    name="colocated_on_four_nodes",
+    title="4 x (96 cores, 8 GPUs), 32 ranks, and 16 engines of 2 GPUs on those of the ranks",
+    settings=halves(4, "spread")
+    | {
+        "cluster.placement": "colocated",
+        "trainer.deepspeed.ranks": 32,
+        "rollout.engines": 16,
+        "rollout.tensor_parallel_size": 2,
+    },
+    nodes=gpu_nodes(4),
+)
 CASES = (
     *(of_gpus(nodes, learners) for nodes in SIZES for learners in ("pack", "spread")),
     MIXED,
     TWO_SMALL,
     TWO_SMALL_SPREAD,
+    COLOCATED,
 )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlhf.config import build
-from rlhf.controller.build import spawn_reward, started_serving, stop_engines
+from rlhf.controller.build import spawn_reward, start_engines, started_serving, stop_engines
 from rlhf.data.tasks import conversations_of
 from rlhf.errors import DeadlinePassed, ModelError
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import REWARD, reward_roles
 from rlhf.rollout.engine import RemoteEngine
+from rlhf.rollout.vllm.settings import EngineFacts
 from rlhf.types import Message, Scored, Task
 from tests.models.vocabularies import tokenizer_of
 from tests.models.wire import WIRES
@@ -32,6 +34,27 @@ class Hanging:
 
 async def test_an_engine_that_cannot_stop_does_not_hide_what_ended_the_run() -> None:
     await stop_engines([RemoteEngine(Hanging())])
+
+
+class Starting:
+    """Starts in two ticks; `at_once` is how many of its kind have started together."""
+
+    at_work = at_once = 0
+
+    async def start(self) -> EngineFacts:
+        Starting.at_work += 1
+        Starting.at_once = max(Starting.at_once, Starting.at_work)
+        await asyncio.sleep(0)
+        Starting.at_work -= 1
+        return EngineFacts(96, 64, "0", seconds=1)
+
+
+@pytest.mark.parametrize(("together", "at_once"), [(True, 4), (False, 1)])
+async def test_engines_that_share_a_gpu_start_one_after_another(together: bool, at_once: int) -> None:
+    Starting.at_once = 0
+    first, *others, reward = (Starting() for _ in range(4))
+    facts = await start_engines([first, *others], reward, together=together)  # type: ignore[list-item, arg-type]
+    assert (facts.vocab_size, Starting.at_once) == (64, at_once)
 
 
 class Cluster:

@@ -32,9 +32,10 @@ HOSTILE = {"do_sample": True, "top_k": 1, "temperature": 0.1, "repetition_penalt
     "plan",
     [
         pytest.param(
-            ("rollout.engines=2", "trainer.deepspeed.ranks=2", "trainer.deepspeed.zero_stage=3",
-             "model.tiny.architecture=llama", "model.tiny.tie_word_embeddings=false", "sampling.temperature=1.5"),
-            id="2-engines-2-ranks-zero3-llama-untied-hot",
+            ("rollout.tensor_parallel_size=[1, 2]", "rollout.cpus_per_engine=0.25", "trainer.deepspeed.ranks=2",
+             "trainer.deepspeed.zero_stage=3", "model.tiny.architecture=llama", "model.tiny.tie_word_embeddings=false",
+             "sampling.temperature=1.5"),
+            id="engines-of-1-and-2-processes-2-ranks-zero3-llama-untied-hot",
         ),
         pytest.param(
             ("trainer.deepspeed.ranks=2", "trainer.deepspeed.zero_stage=2", "model.tiny.architecture=qwen3",

@@ -22,6 +22,7 @@ def segments() -> set[Path]:
     return set(Path("/dev/shm").glob("vllm_dist_*"))
 
 
+@pytest.mark.slow
 def test_engines_of_one_and_of_two_processes_train_together(tmp_path: Path, cache: Path) -> None:
     before = segments()
     run = train(tmp_path / "run", cache, *RAW, "rollout.tensor_parallel_size=[1, 2]", "sampling.max_tokens=24")

@@ -1,4 +1,4 @@
-"""Which GPUs every worker sees: real Ray, four nodes that say they have 8 GPUs each, cheap workers in the real roles."""
+"""The GPUs that every worker sees: real Ray, four nodes that say they have 8 each, cheap workers in the real roles."""
 
 from __future__ import annotations
 
@@ -82,10 +82,12 @@ def test_a_colocated_engine_sees_the_gpus_of_its_ranks_and_no_two_ranks_share_on
     workers = seen(nodes.address, tmp_path, *COLOCATED, f"cluster.learner_placement={layout}")
     ranks, engines = of(LEARNER, workers), of(ENGINE, workers)
     assert len({rank.node for rank in ranks}) == used
-    assert len({(rank.node, *rank.gpus) for rank in ranks}) == 8 and {len(rank.gpus) for rank in ranks} == {1}
+    assert len({(rank.node, *rank.gpus) for rank in ranks}) == 8
+    assert {len(rank.gpus) for rank in ranks} == {1}
     for index, engine in enumerate(engines):
         first, second = ranks[2 * index : 2 * index + 2]
-        assert engine == Seen(first.node, first.gpus + second.gpus) and second.node == engine.node
+        assert engine == Seen(first.node, first.gpus + second.gpus)
+        assert second.node == engine.node
     assert workers["bystander-0"].gpus == []
 
 

@@ -47,6 +47,7 @@ def engine_args(settings: EngineSettings) -> EngineArgs:
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
         "enable_return_routed_experts": settings.routing and not on_cpu,
+        "enable_sleep_mode": settings.sleeps and not on_cpu,
     }
     return EngineArgs(**(ours | lora_arguments(settings) | dict(settings.vllm)))
 

@@ -99,6 +99,10 @@ class EngineWorker:
         """Join the transfer group; `init_info` is specific to the backend (`rlhf.transfer.init_info`)."""
         self._phase("connect", lambda engine: engine.connect(init_info))
 
+    def sleep(self) -> None:
+        """Stop sampling, keep the requests, and give back the memory of weights and KV cache until a weight sync."""
+        self._phase("sleep", lambda engine: engine.sleep())
+
     def prepare(self, manifest: Manifest) -> None:
         """Stop sampling, keep the requests, and check that these tensors will fill the whole model."""
         self._phase("prepare", lambda engine: engine.prepare(manifest))

@@ -51,6 +51,10 @@ _REASONS: Mapping[str, str] = {
     "weights come from the learner: use trainer.weight_sync": (
         "weight_transfer_config kv_transfer_config ec_transfer_config"
     ),
+    "a weight sync reloads layer by layer, which vLLM cannot do with weights in the machine's memory": (
+        "cpu_offload_gb cpu_offload_params offload_backend offload_params offload_group_size offload_num_in_group "
+        "offload_prefetch_step"
+    ),
     "adapters come from the learner: use model.lora": (
         "enable_lora max_loras max_lora_rank lora_target_modules lora_dtype fully_sharded_loras max_cpu_loras "
         "specialize_active_lora default_mm_loras"

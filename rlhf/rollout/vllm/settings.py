@@ -25,7 +25,8 @@ class EngineSettings:
     `gpu_memory_utilization`. `max_sequences` None is vLLM's own choice for the device. With a `lora_rank`, a weight
     sync sends only adapters of that rank, for the layers named `lora_targets`. With `routing`, replies report which
     experts were chosen for each token. `repeatable` gives requests their seeds also where that is slow. `vllm` are
-    further arguments of vLLM, by its own names.
+    further arguments of vLLM, by its own names. An engine that `sleeps` can give its memory back between two weight
+    syncs.
     """
 
     model: str
@@ -43,6 +44,7 @@ class EngineSettings:
     trust_remote_code: bool = False
     routing: bool = False
     repeatable: bool = False
+    sleeps: bool = False
     device: Literal["cpu", "cuda"] = "cpu"
     start_timeout_seconds: float = 300
     command_timeout_seconds: float = 120

@@ -39,6 +39,7 @@ from rlhf.rollout.vllm.settings import (
     GenerateRequest,
     requests_have_seeds,
 )
+from rlhf.rollout.vllm.sleeping import Sleeper
 from rlhf.transfer.types import Manifest
 from rlhf.types import FinishReason, PolicyVersion, Routing, TokenLogprobs
 
@@ -64,6 +65,7 @@ class VllmEngine:
         self._engine.set_weight_version(str(UNPUBLISHED))
         self._finished: dict[str, RequestOutput] = {}
         self._paused = False
+        self._sleeper = Sleeper(self._engine, keeps_base=settings.lora_rank > 0, on_cpu=settings.device == "cpu")
         self._adapter = POLICY if settings.lora_rank else None
         if self._adapter:
             self._engine.collective_rpc(install_nothing)
@@ -147,13 +149,22 @@ class VllmEngine:
         Raises `TransferError` where the manifest would leave a parameter unchanged, or has tensors that match no
         parameter.
         """
+        self._sleeper.wake("weights")
         if self._settings.weight_transfer and manifest != self._acknowledged:
             self._acknowledge(manifest)
-        if not self._paused:
-            self._pause()
-            self._paused = True
+        self._pause()
+
+    def sleep(self) -> None:
+        """Stop sampling and give back the memory of weights and KV cache; a weight sync takes it again."""
+        self._pause()
+        self._sleeper.sleep()
 
     def _pause(self) -> None:
+        if not self._paused:
+            self._stand_still()
+            self._paused = True
+
+    def _stand_still(self) -> None:
         """Schedule nothing more, finish the steps in flight, and drop all keys and values.
 
         With asynchronous scheduling a step is in flight between two calls. vLLM drops what it samples where requests
@@ -184,6 +195,7 @@ class VllmEngine:
 
     def commit(self, version: PolicyVersion) -> None:
         """Stamp tokens from here on with `version`; nothing computed with older weights is reused."""
+        self._sleeper.wake("kv_cache")
         self._engine.reset_prefix_cache(reset_running_requests=True)
         self._engine.set_weight_version(str(version))
 
@@ -273,7 +285,7 @@ class VllmEngine:
         try:
             yield
         finally:
-            self._pause()
+            self._stand_still()
             scheduler.waiting = held
 
 

@@ -23,8 +23,9 @@ from rlhf.trainer.answers import Disagreement
 from rlhf.trainer.rank import weights, zero
 from rlhf.trainer.rank.ema import Average
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
+from rlhf.trainer.rank.parking import Parking
 from rlhf.trainer.rank.portable import load_from_other_plan
-from rlhf.trainer.settings import LearnerSettings
+from rlhf.trainer.settings import Held, LearnerSettings
 from rlhf.types import PolicyVersion, Written
 
 
@@ -41,6 +42,7 @@ class ModelRank:
         )
         decay = settings.trainer.ema_decay
         self.average = Average(module, decay, rank) if decay else None
+        self._parking = Parking(self.device)
 
     def facts(self) -> dict[str, Any]:
         config = self.module.model.config
@@ -49,6 +51,10 @@ class ModelRank:
             "context_tokens": int(config.max_position_embeddings),
             "vocab_size": int(config.vocab_size),
         }
+
+    def hold(self, held: Held) -> None:
+        """Have everything on the device, or only the weights, or nothing: engines use its memory meanwhile."""
+        self._parking.hold(self, self.module, held)
 
     def save(self, path: Path, version: PolicyVersion) -> dict[str, Written]:
         """Write this rank's part of the state, and on rank 0 ready model folders; returns what it wrote, once on disk.

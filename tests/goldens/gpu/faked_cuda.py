@@ -1,7 +1,7 @@
 """Make vLLM see H100s that are not there. Only for a process of its own: nothing of it is undone.
 
-Faked are NVML's answers, two extension modules and three questions to kernels that exist only in the CUDA build, and
-that Triton is installed. Everything that decides is vLLM's own.
+Faked are NVML's answers, what exists only in the CUDA build (two extension modules, the allocator of sleep, three
+questions to kernels), and that Triton is installed. Everything that decides is vLLM's own.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ def see_gpus(count: int) -> None:
     for name in ("vllm._C_stable_libtorch", "vllm.vllm_flash_attn"):
         sys.modules[name] = Extension(name)
     _answer_for_nvml(count)
-    _answer_for_kernels()
+    _answer_for_torch(count)
     import vllm.platforms
     from vllm.platforms.cuda import CudaPlatform
 
     vllm.platforms._current_platform = CudaPlatform()
     import vllm.config.vllm as config
+    import vllm.device_allocator.cumem as allocator
     import vllm.model_executor.models.registry as registry
 
+    allocator.cumem_available = True  # an extension that sleep needs
     config.HAS_TRITON = True
     # vLLM inspects a model's class in a child process, which would see no GPU.
     registry._run_in_subprocess = lambda work: work()
@@ -73,10 +75,10 @@ def _answer_for_nvml(count: int) -> None:
         setattr(nvml, name, answer)
 
 
-def _answer_for_kernels() -> None:
+def _answer_for_torch(count: int) -> None:
     import torch
 
-    torch.cuda.device_count = lambda: torch.cuda._device_count_nvml()
+    torch.cuda.device_count = torch.cuda._device_count_nvml = lambda: count
     torch.cuda._is_compiled = lambda: True
     library = torch.library.Library("_C", "FRAGMENT")
     for name in QUESTIONS:

@@ -50,6 +50,12 @@ def test_on_gpus_engines_schedule_asynchronously_with_graphs_and_batches_of_vllm
     assert (engine["max_num_batched_tokens"], engine["max_num_seqs"]) == (16384, 1024)
 
 
+def test_engines_sleep_where_they_share_gpus_and_nowhere_else(made: Configs) -> None:
+    assert {case for case, config in made.items() if config["engine"]["sleep_mode"]} == {
+        case for case in CASES if "colocated" in case
+    }
+
+
 def test_what_differs_on_gpus_can_be_taken_back(made: Configs) -> None:
     engine = made["TP 2, four things taken back"]["engine"]
     assert (engine["async_scheduling"], engine["graphs"], engine["model_runner"]) == (False, "NONE", 1)

@@ -1,0 +1,95 @@
+"""Learner and engines on the same devices take turns: the phases around the loop, which does not know of them.
+
+    train            ranks hold everything    engines sleep
+    weight sync      ranks hold weights       engines wake: weights, then the KV cache for the check of log-probs
+    play, evaluate   ranks hold nothing       engines are awake
+    save, export     as train, and afterwards a weight sync, since a sleeping engine forgets its weights
+
+Of two that change places, the one that leaves goes first: at no time does a device hold both. vLLM demands that nobody
+else takes memory while it falls asleep, so the ranks wait for the engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from rlhf.protocols import Learner
+from rlhf.runs.tracing import Clock
+from rlhf.trainer.settings import Held
+from rlhf.types import Group, PolicyVersion, Updated, Written
+
+
+class HoldingLearner(Learner, Protocol):
+    """A learner whose ranks can leave their devices. `hold` returns when they hold no more and no less."""
+
+    @property
+    def version(self) -> PolicyVersion: ...
+    async def hold(self, held: Held) -> None: ...
+    async def export(self, path: Path) -> None: ...
+
+
+class Sleeps(Protocol):
+    """An engine that gives its memory back. A weight sync wakes it."""
+
+    async def sleep(self) -> None: ...
+
+
+class Publishes(Protocol):
+    """A weight sync, and the difference that it found between engines and learner."""
+
+    logprob_difference: float
+
+    async def publish(self) -> PolicyVersion: ...
+
+
+class Phases:
+    """A `Learner` and a `WeightSync` in one, since each needs the devices that the other has."""
+
+    def __init__(self, learner: HoldingLearner, publisher: Publishes, engines: Sequence[Sleeps], clock: Clock) -> None:
+        self._learner, self._publisher, self._engines, self._clock = learner, publisher, tuple(engines), clock
+
+    @property
+    def version(self) -> PolicyVersion:
+        return self._learner.version
+
+    @property
+    def logprob_difference(self) -> float:
+        return self._publisher.logprob_difference
+
+    async def update(self, groups: Sequence[Group]) -> Updated:
+        await self._to_learner()
+        return await self._learner.update(groups)
+
+    async def publish(self) -> PolicyVersion:
+        await self._hold("weights")
+        version = await self._publisher.publish()
+        await self._hold("nothing")
+        return version
+
+    async def save(self, path: Path) -> Mapping[str, Written]:
+        await self._to_learner()
+        written = await self._learner.save(path)
+        await self.publish()
+        return written
+
+    async def load(self, path: Path) -> None:
+        await self._to_learner()
+        await self._learner.load(path)
+        await self.publish()
+
+    async def export(self, path: Path) -> None:
+        await self._to_learner()
+        await self._learner.export(path)
+        await self.publish()
+
+    async def _to_learner(self) -> None:
+        with self._clock.span("sleep"):
+            await asyncio.gather(*(engine.sleep() for engine in self._engines))
+        await self._hold("everything")
+
+    async def _hold(self, held: Held) -> None:
+        with self._clock.span("hold", held=held):
+            await self._learner.hold(held)

@@ -1,0 +1,149 @@
+"""Moves the bytes of tensors off their device and back, in place: storages are emptied and refilled.
+
+Every tensor on an emptied storage keeps its shape, its stride and its place in it, and so do views: optimizers that
+flatten weights into one buffer, and caches that are views of one allocation, need not know. Nothing may read or write
+such a tensor meanwhile, nor make a view of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, UntypedStorage
+
+CHUNK_BYTES = 256 << 20
+"""Pinned memory is allocated in powers of two: a storage is copied in pieces of this size, and only the last is
+rounded."""
+SMALLEST_BYTES = 4096
+"""Smaller storages (counters, norms) stay where they are."""
+
+
+class Copy(Protocol):
+    """The bytes of a storage, elsewhere."""
+
+    def write_to(self, storage: UntypedStorage) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Emptied:
+    """An emptied storage: its size, and its bytes where they are wanted again."""
+
+    storage: UntypedStorage
+    bytes: int
+    copy: Copy | None
+
+
+class ParkedStorages:
+    """The storages that are emptied now."""
+
+    def __init__(self) -> None:
+        self._emptied: dict[int, Emptied] = {}
+
+    def park(self, tensors: Iterable[Tensor], *, keep: Iterable[Tensor] = (), contents: bool = True) -> int:
+        """Empty the storages of `tensors`, except for those of `keep`; without `contents` their bytes are dropped.
+        Returns the number of bytes that are free. Small storages are left alone, and those of somebody else (a file, an
+        array) that several tensors share."""
+        kept = {_key(tensor) for tensor in keep}
+        large = [one for one in tensors if _size(one) >= SMALLEST_BYTES and _key(one) not in kept]
+        own_storages(large)
+        chosen = {_key(one): one.untyped_storage() for one in large if one.untyped_storage().resizable()}
+        copies = {key: copied(storage) if contents else None for key, storage in chosen.items()}
+        synchronize(chosen.values())
+        for key, storage in chosen.items():
+            self._emptied[key] = Emptied(storage, storage.nbytes(), copies[key])
+            storage.resize_(0)
+        return sum(self._emptied[key].bytes for key in chosen)
+
+    def restore(self, tensors: Iterable[Tensor] | None = None) -> None:
+        """Fill the storages of these tensors, by default all, as they were. Bytes that were dropped are zero."""
+        keys = list(self._emptied) if tensors is None else list({_key(tensor) for tensor in tensors})
+        back = [self._emptied.pop(key) for key in keys if key in self._emptied]
+        for one in back:
+            one.storage.resize_(one.bytes)
+            if one.copy is None:
+                as_bytes(one.storage).zero_()
+            else:
+                one.copy.write_to(one.storage)
+        synchronize(one.storage for one in back)
+
+
+def own_storages(tensors: Iterable[Tensor]) -> None:
+    """Give tensors a storage of torch's own where theirs cannot be resized and nobody else is on it: weights that were
+    loaded from a file are such."""
+    users: dict[int, dict[int, Tensor]] = {}
+    for tensor in tensors:
+        if not tensor.untyped_storage().resizable():
+            users.setdefault(_key(tensor), {})[id(tensor)] = tensor
+    for alone in (list(sharing.values()) for sharing in users.values() if len(sharing) == 1):
+        if alone[0].nbytes == _size(alone[0]):
+            alone[0].data = alone[0].data.clone()
+
+
+def copied(storage: UntypedStorage) -> Copy:
+    """A copy in host memory; of host memory itself, in a file without a name."""
+    return InFile(storage) if storage.device.type == "cpu" else InHostMemory(storage)
+
+
+class InHostMemory:
+    """A copy in host memory, pinned where there is a GPU; it is complete when the device is synchronised."""
+
+    def __init__(self, storage: UntypedStorage) -> None:
+        pinned = storage.device.type == "cuda"
+        self._chunks = []
+        for chunk in as_bytes(storage).split(CHUNK_BYTES):
+            host = torch.empty(chunk.numel(), dtype=torch.uint8, pin_memory=pinned)
+            self._chunks.append(host.copy_(chunk, non_blocking=True))
+
+    def write_to(self, storage: UntypedStorage) -> None:
+        for chunk, host in zip(as_bytes(storage).split(CHUNK_BYTES), self._chunks, strict=True):
+            chunk.copy_(host, non_blocking=True)
+
+
+class InFile:
+    """A copy in the folder for temporary files."""
+
+    def __init__(self, storage: UntypedStorage) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed, and with that removed, with this object
+        self._file.write(_memory(storage))
+
+    def write_to(self, storage: UntypedStorage) -> None:
+        self._file.seek(0)
+        self._file.readinto(_memory(storage))  # type: ignore[attr-defined]
+
+
+def as_bytes(storage: UntypedStorage) -> Tensor:
+    """All bytes of a storage, as a tensor on it."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+
+
+def _memory(storage: UntypedStorage) -> memoryview:
+    """The storage's bytes. A numpy array would do, but torch never resizes a storage that has been one."""
+    return memoryview((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())).cast("B")
+
+
+def synchronize(storages: Iterable[UntypedStorage]) -> None:
+    """Wait for copies from and to these storages."""
+    if any(storage.device.type == "cuda" for storage in storages):
+        torch.cuda.synchronize()
+
+
+def give_back(device: str) -> None:
+    """Return freed memory to the driver, or to the system: allocators keep it for themselves."""
+    if device == "cpu":
+        ctypes.CDLL(None).malloc_trim(0)
+    else:
+        torch.cuda.empty_cache()
+
+
+def _size(tensor: Tensor) -> int:
+    return 0 if tensor.device.type == "meta" else tensor.untyped_storage().nbytes()
+
+
+def _key(tensor: Tensor) -> int:
+    """What tells storages apart, also emptied ones, which are nowhere."""
+    return int(tensor.untyped_storage()._cdata)

@@ -1,0 +1,52 @@
+"""Checks of a recipe: who may share GPUs with whom. Raises `ValueError`, for the schema."""
+
+from __future__ import annotations
+
+from rlhf.rollout.config import RolloutConfig
+from rlhf.trainer.config import TrainerConfig
+
+
+def check_rank_gpus(trainer: TrainerConfig) -> None:
+    """A rank computes on one GPU, and nccl refuses two ranks on the same one."""
+    asked, ranks = trainer.deepspeed.gpus_per_rank, trainer.deepspeed.ranks
+    if asked > 1:
+        raise ValueError(
+            f"trainer.deepspeed.gpus_per_rank is {asked:g}, but a rank uses one GPU; give 1, and raise "
+            "trainer.deepspeed.ranks"
+        )
+    if ranks > 1 and 0 < asked < 1:
+        raise ValueError(
+            f"trainer.deepspeed.gpus_per_rank is {asked:g}, so two of {ranks} ranks could share a GPU, which nccl "
+            "refuses; give 1, and cluster.placement: colocated to share GPUs with engines"
+        )
+
+
+def check_colocation(trainer: TrainerConfig, rollout: RolloutConfig) -> None:
+    """Engines take the GPUs of whole ranks, in turn with them."""
+    ranks, sizes = trainer.deepspeed.ranks, rollout.tensor_parallel_sizes
+    if trainer.max_staleness:
+        raise ValueError(
+            f"trainer.max_staleness is {trainer.max_staleness}, but with cluster.placement: colocated nobody generates "
+            "while the learner trains; use 0, or cluster.placement: separate"
+        )
+    if len(set(sizes)) > 1:
+        raise ValueError(
+            "cluster.placement is colocated, where every engine takes the GPUs of as many ranks, but "
+            "rollout.tensor_parallel_size lists several sizes; give one"
+        )
+    if sum(sizes) != ranks:
+        raise ValueError(
+            f"cluster.placement is colocated, but {rollout.engines} engine(s) of tensor_parallel_size {sizes[0]} do "
+            f"not cover {ranks} rank(s); rollout.engines x rollout.tensor_parallel_size must be trainer.deepspeed.ranks"
+        )
+    gpus = {rollout.gpus_per_engine, trainer.deepspeed.gpus_per_rank}
+    if gpus not in ({0}, {1}):
+        raise ValueError(
+            "cluster.placement is colocated, where a rank and its engine have the same GPU: rollout.gpus_per_engine "
+            "and trainer.deepspeed.gpus_per_rank must both be 1, or on a CPU both 0"
+        )
+    if trainer.weight_sync.backend == "nccl":
+        raise ValueError(
+            "trainer.weight_sync.backend is nccl, which refuses two members on one GPU, as cluster.placement: "
+            "colocated has them; use auto or ipc"
+        )

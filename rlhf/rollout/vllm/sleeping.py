@@ -1,0 +1,93 @@
+"""Sleep of an engine that shares its GPU with a learner rank: it gives its memory back, and wakes in two steps.
+
+On a GPU this is vLLM's sleep mode. At level 2 weights and KV cache are dropped: a weight sync brings the weights. At
+level 1 the weights go to host memory: with adapters a weight sync sends no base. On a CPU vLLM has no such mode; there
+the same storages are emptied by `rlhf.models.parked`, but a base stays, since vLLM multiplies by packed copies of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+from vllm.v1.engine.llm_engine import LLMEngine
+
+from rlhf.models.parked import ParkedStorages, give_back
+
+Tag = Literal["weights", "kv_cache"]
+"""The two parts that wake apart: weights to receive into, and the KV cache when they are there."""
+KEEP_BASE, DROP_ALL = 1, 2
+"""Levels of vLLM's sleep."""
+
+_emptied: WeakKeyDictionary[Any, dict[Tag, ParkedStorages]] = WeakKeyDictionary()
+"""What each of vLLM's workers in this process has emptied."""
+
+
+class Sleeper:
+    """Puts a paused engine to sleep and wakes it. While it sleeps, nothing may be computed."""
+
+    def __init__(self, engine: LLMEngine, *, keeps_base: bool, on_cpu: bool) -> None:
+        self._engine, self._on_cpu = engine, on_cpu
+        self._level = KEEP_BASE if keeps_base else DROP_ALL
+        self._asleep: set[Tag] = set()
+
+    def sleep(self) -> None:
+        """Give back weights and KV cache. The weights are not defined afterwards, unless they are a base."""
+        if self._asleep:
+            return
+        self._engine.sleep(level=self._level, mode="keep")
+        if self._on_cpu:
+            self._engine.collective_rpc(empty_on_cpu, args=(self._level,))
+        self._asleep = {"weights", "kv_cache"}
+
+    def wake(self, tag: Tag) -> None:
+        """Take the memory of one part again, if it sleeps. The engine stays paused."""
+        if tag not in self._asleep:
+            return
+        self._engine.wake_up(tags=[tag])
+        if self._on_cpu:
+            self._engine.collective_rpc(refill_on_cpu, args=(tag,))
+        self._asleep.discard(tag)
+        if not self._asleep:  # vLLM lets its scheduler go on
+            self._engine.sleep(level=0, mode="keep")
+
+
+def empty_on_cpu(worker: Any, level: int) -> None:
+    """Free the memory of the KV cache and, at level 2, of the weights. vLLM calls this in each worker."""
+    parts: dict[Tag, ParkedStorages] = {"weights": ParkedStorages(), "kv_cache": ParkedStorages()}
+    if level == DROP_ALL:
+        model: nn.Module = worker.get_model()
+        drop_packed(model)
+        parts["weights"].park(model.parameters(), contents=False)
+    parts["kv_cache"].park(kv_tensors(worker), contents=False)
+    _emptied[worker] = parts
+    give_back("cpu")
+
+
+def refill_on_cpu(worker: Any, tag: Tag) -> None:
+    """Allocate that memory again, all zero. vLLM calls this in each worker."""
+    _emptied[worker][tag].restore()
+
+
+def drop_packed(model: nn.Module) -> None:
+    """Free the copies of weights that vLLM has packed for a CPU's products. Loading weights packs them again."""
+    for layer in model.modules():
+        if "cpu_linear" in vars(layer):
+            layer.cpu_linear = _asleep
+
+
+def kv_tensors(worker: Any) -> Iterator[Tensor]:
+    """The tensors of the KV cache: views of few allocations."""
+    ahead = list(worker.model_runner.kv_caches)
+    while ahead:
+        one = ahead.pop()
+        if isinstance(one, Tensor):
+            yield one
+        else:
+            ahead += one
+
+
+def _asleep(*arguments: Any) -> Tensor:
+    raise RuntimeError("the engine sleeps, and was asked to compute")

@@ -1,0 +1,65 @@
+"""Emptied storages take no memory, and come back bit for bit under every tensor that is on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf.models import parked
+from rlhf.models.parked import Copy, InFile, InHostMemory, ParkedStorages
+
+
+@pytest.mark.parametrize("copy", [InFile, InHostMemory])
+def test_views_of_a_parked_storage_have_their_bytes_again(
+    monkeypatch: pytest.MonkeyPatch, copy: Callable[[torch.UntypedStorage], Copy]
+) -> None:
+    monkeypatch.setattr(parked, "copied", copy)
+    monkeypatch.setattr(parked, "CHUNK_BYTES", 1000)
+    flat = torch.randn(3000)
+    weight, expected = flat[100:2100].view(20, 100), flat.clone()
+    storages = ParkedStorages()
+    assert storages.park([weight, flat, torch.zeros(3)]) == 12_000
+    assert flat.untyped_storage().nbytes() == 0
+    assert weight.shape == (20, 100)
+    assert storages.park([weight]) == 0, "it is parked already"
+    storages.restore()
+    assert torch.equal(flat, expected)
+    assert torch.equal(weight, expected[100:2100].view(20, 100))
+
+
+def test_kept_and_restored_tensors_are_chosen_by_their_storage() -> None:
+    weights, moments = torch.ones(5000), torch.full((5000,), 2.0)
+    view = weights[7:]
+    storages = ParkedStorages()
+    assert storages.park([weights, moments], keep=[weights[:10]]) == 20_000
+    assert float(weights.sum()) == 5000
+    assert moments.untyped_storage().nbytes() == 0
+    storages.park([weights])
+    storages.restore([view])
+    assert float(weights.sum()) == 5000
+    assert moments.untyped_storage().nbytes() == 0
+    storages.restore()
+    assert float(moments.sum()) == 10_000
+
+
+def test_dropped_bytes_leave_the_shape_and_are_zero() -> None:
+    cache = torch.ones(5000)
+    storages = ParkedStorages()
+    storages.park([cache], contents=False)
+    storages.restore()
+    assert cache.shape == (5000,)
+    assert cache.untyped_storage().nbytes() == 20_000
+    assert float(cache.abs().sum()) == 0
+
+
+def test_weights_of_a_file_get_a_storage_that_can_be_emptied_and_shared_ones_stay() -> None:
+    array, shared = np.ones(5000, dtype=np.float32), torch.from_numpy(np.ones(5000, dtype=np.float32))
+    weight, view = torch.nn.Parameter(torch.from_numpy(array)), shared[:10]
+    storages = ParkedStorages()
+    assert storages.park([weight, shared, view]) == 20_000
+    assert weight.untyped_storage().nbytes() == 0
+    storages.restore()
+    assert float(weight.detach().sum()) == float(shared.sum()) == 5000
