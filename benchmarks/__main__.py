@@ -15,6 +15,7 @@ BENCHMARKS = {
     "environment": "benchmarks.environment.command",
     "floods": "benchmarks.floods.command",
     "learner": "benchmarks.learner.command",
+    "memory": "benchmarks.memory.command",
     "placement": "benchmarks.placement.command",
     "sandbox": "benchmarks.sandbox.command",
 }

@@ -65,8 +65,8 @@ def train(
     raise typer.Exit(commands.train.run_train(recipe, given, resume=resume, start_over=start_over))
 
 
-@app.command()
-def plan(
+@app.command("plan")
+def plan_recipe(
     recipe: RecipeFile,
     overrides: Overrides = None,
     gpus: Annotated[

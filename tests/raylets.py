@@ -15,7 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlhf.cluster.ray_cluster import OBJECT_STORE_BYTES, PRIVATE_RAY
+from rlhf.cluster.object_store import LEAST_BYTES
+from rlhf.cluster.ray_cluster import PRIVATE_RAY
 from rlhf.transfer.interfaces import own_address
 from tests.pace import scaled
 
@@ -67,7 +68,7 @@ def ray_start(
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words,
         "--node-ip-address", own_address(), "--num-cpus", str(cpus), "--num-gpus", str(gpus),
-        "--dashboard-agent-listen-port", "0", "--object-store-memory", str(OBJECT_STORE_BYTES),
+        "--dashboard-agent-listen-port", "0", "--object-store-memory", str(LEAST_BYTES),
         "--temp-dir", str(temp),
     ]  # fmt: skip
     with tempfile.NamedTemporaryFile() as output:

@@ -34,7 +34,7 @@ def save_measured(shape: Measured, folder: Path) -> int:
     from rlhf.models.tiny import byte_tokenizer
 
     torch.manual_seed(0)
-    model = Qwen2ForCausalLM(
+    model = Qwen2ForCausalLM(  # type: ignore[no-untyped-call]
         Qwen2Config(
             vocab_size=shape.vocabulary,
             hidden_size=shape.hidden,

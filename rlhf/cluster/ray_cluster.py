@@ -17,6 +17,7 @@ from rlhf.cluster.blocking import BlockingCalls
 from rlhf.cluster.forking.ray_worker import SOCKET
 from rlhf.cluster.forking.started import ForkServer, forked_environment
 from rlhf.cluster.machine import this_machine
+from rlhf.cluster.object_store import shared_memory, store_bytes
 from rlhf.cluster.plan import plan
 from rlhf.cluster.quiet_ray import keep_our_sigterm, quiet_ray, ray_module
 from rlhf.cluster.ray_joining import join_ray, too_few
@@ -26,7 +27,6 @@ from rlhf.cluster.resources import Placement, Plan, Role
 from rlhf.cluster.tempdir import socket_folder
 from rlhf.errors import DeadlinePassed
 
-OBJECT_STORE_BYTES = 256 << 20
 CLOSE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 20.0
 GRACE_SECONDS = 5.0
@@ -48,9 +48,16 @@ line of `WorkerDied`. By default Ray lowers its workers' priority (nice 15), but
 class RayCluster:
     """One Ray actor process for every placement."""
 
-    def __init__(self, address: str | None = None, placement_timeout_seconds: float = 60.0, nodes: int = 1) -> None:
+    def __init__(
+        self,
+        address: str | None = None,
+        placement_timeout_seconds: float = 60.0,
+        nodes: int = 1,
+        object_store_bytes: int = 0,
+    ) -> None:
         """Joins the cluster at `address` once it has `nodes` nodes; starts a new one on this machine if `address` is
-        None."""
+        None, whose object store has at least `object_store_bytes` if the machine's shared memory does."""
+        self._object_store_bytes = object_store_bytes
         self._address, self._nodes = address, nodes
         self._head: str | None = None
         self._placement_timeout_seconds = placement_timeout_seconds
@@ -133,7 +140,7 @@ class RayCluster:
         if self._address is not None:
             self._head = join_ray(self._address)
         elif self._temp_dir is not None:
-            start_ray(self._temp_dir)
+            start_ray(self._temp_dir, self._object_store_bytes)
 
     async def _gathered(self, deadline: float) -> list[RayNode]:
         """The cluster's nodes, once there are as many as the recipe asks for. Raises `PlacementError`."""
@@ -197,8 +204,8 @@ def private_token() -> str:
     return secrets.token_hex(32)
 
 
-def start_ray(temp_dir: Path) -> None:
-    """Start a private Ray instance on this machine."""
+def start_ray(temp_dir: Path, object_store_bytes: int = 0) -> None:
+    """Start a private Ray instance on this machine, with an object store of at least this size where there is room."""
     os.environ.update(PRIVATE_RAY | {"RAY_AUTH_TOKEN": private_token()})
     ray = quiet_ray()
     machine = this_machine()
@@ -209,7 +216,7 @@ def start_ray(temp_dir: Path) -> None:
         include_dashboard=False,
         log_to_driver=False,
         configure_logging=False,
-        object_store_memory=OBJECT_STORE_BYTES,
+        object_store_memory=store_bytes(object_store_bytes, shared_memory()[1]),
         _temp_dir=str(temp_dir),
     )
 

@@ -14,6 +14,7 @@ from rlhf.models.folder import Values
 from rlhf.models.headers import parameters, tensor_shapes
 from rlhf.models.measured import measurements
 from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.planning.certain import check_memory
 from rlhf.recipe.preflight import first_rows, is_hub_name, preflight, read_model_config
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
@@ -35,6 +36,7 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     """Validate a recipe; print its derived values and the placement. Raises `UserError`."""
     loaded = located(load_recipe(recipe, overrides)).recipe
     plan = preflight(loaded)
+    check_memory(loaded, plan)
     print_rows([("recipe", str(recipe)), *parts(loaded), *(derived(loaded) if loaded.plays else [])])
     print()
     if plan is None:

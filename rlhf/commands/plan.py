@@ -17,7 +17,7 @@ from rlhf.cluster.resources import Resources
 from rlhf.errors import PlacementError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.configs import model_values
-from rlhf.recipe.planning.estimate import Estimate, estimate, least_ranks, mends
+from rlhf.recipe.planning.estimate import Estimate, estimate_run, least_ranks, mends
 from rlhf.recipe.planning.layout import PROMPT_TOKENS, layout_of
 from rlhf.recipe.planning.machines import GIB, Machine, machine_of
 from rlhf.recipe.planning.processes import PHASES, Phases, held
@@ -25,8 +25,11 @@ from rlhf.recipe.planning.shape import Activations
 from rlhf.recipe.planning.times import tokens_of_update
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.workers import roles_of
+from rlhf.recipe.workers import learner_device, roles_of
+from rlhf.trainer.settings import LearnerSettings
 
+DENSE_TOKENS = 4096
+"""Up to this length rows whose replies share a prompt are attended with a mask, which is part of the activations."""
 IMPOSSIBLE = 1
 """Exit code of a plan that does not fit."""
 Row = tuple[str, ...]
@@ -47,7 +50,7 @@ def run_plan(
     machine = machine_of(gpus, nodes) if gpus else here()
     found, problem = planned(loaded, machine, config=config, prompt_tokens=prompt_tokens)
     if as_json:
-        print(json.dumps(as_data(found, problem), indent=1))
+        print(json.dumps(plan_data(found, problem), indent=1))
     else:
         print("\n".join(told(found, problem)))
     return 0 if found.fits and not problem else IMPOSSIBLE
@@ -66,29 +69,36 @@ def planned(
 ) -> tuple[Estimate, str]:
     """The estimate, and what to change where something does not fit. Raises `ModelError`."""
     from rlhf.recipe.planning.meta import activations_of, shape_of
+    from rlhf.trainer.rank.zero import deepspeed_config
 
     name, values = model_values(recipe.model, config)
     shape = shape_of(name, values)
-    run = layout_of(recipe, shape.parameters, prompt=prompt_tokens)
+    settings = LearnerSettings(
+        model_path=name, model=recipe.model, trainer=recipe.trainer, device=learner_device(recipe)
+    )
+    zero = deepspeed_config(settings, recipe.trainer.optimizer, recipe.trainer.deepspeed.ranks, shape.parameters)
+    run = layout_of(recipe, zero["zero_optimization"], prompt=prompt_tokens)
 
     @cache
     def measured(checkpointing: bool) -> Activations:
-        lengths = (run.prompt, min(run.reply, shape.context_tokens - 1), min(run.replies, 8))
+        reply = max(min(run.reply, shape.context_tokens - run.prompt), 1)
+        shared = run.replies > 1 and run.prompt + reply <= DENSE_TOKENS
+        lengths = (run.prompt, reply, 2 if shared else 1)
         attention = recipe.model.attention
         return activations_of(
             name, values, dtype=recipe.model.dtype, checkpointing=checkpointing, attention=attention, lengths=lengths
         )
 
     try:
-        placement, problem = plan(roles_of(recipe), nodes_of(machine)), ""
+        placement, problem = plan(roles_of(recipe), alike_nodes(machine)), ""
     except PlacementError as error:
         placement, problem = None, str(error)
-    found = estimate(shape, run, machine, placement, measured)
+    found = estimate_run(shape, run, machine, placement, measured)
     advice = partial(_advice, found, measured)
     return found, f"{problem}; {advice()}" if problem else "" if found.fits else advice()
 
 
-def nodes_of(machine: Machine) -> list[Resources]:
+def alike_nodes(machine: Machine) -> list[Resources]:
     """The machine as the placement plan reads it."""
     names = [f"node-{index}" for index in range(1, machine.nodes + 1)] if machine.nodes > 1 else ["this node"]
     return [Resources(node=name, cpus=machine.cores, gpus=machine.cards) for name in names]
@@ -107,8 +117,8 @@ def told(found: Estimate, problem: str) -> list[str]:
         *([describe(found.plan), ""] if found.plan else []),
         *memory_table("a rank", found.learner),
         *(memory_table("an engine's process", found.engine) if found.engine else []),
-        *limits(found),
-        *times(found),
+        *limit_lines(found),
+        *time_lines(found),
     ]
     lines += [f"does not fit: {one.told}" for one in found.shortages]
     if problem:
@@ -147,7 +157,7 @@ def columns(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def limits(found: Estimate) -> Iterable[str]:
+def limit_lines(found: Estimate) -> Iterable[str]:
     """What fits at most."""
     run = found.run
     if found.microbatch is not None:
@@ -160,19 +170,19 @@ def limits(found: Estimate) -> Iterable[str]:
         yield f"KV cache     {found.cache_tokens:,} tokens an engine: {each:,} sequences of full length at once"
 
 
-def times(found: Estimate) -> Iterable[str]:
+def time_lines(found: Estimate) -> Iterable[str]:
     """Rough times of an update."""
     took = found.times
     if took is None:
         return
     yield (
-        f"an update    about {took.update:.0f} s: generate {took.generate:.0f}, train {took.train:.0f}, gather and reduce "
-        f"{took.communicate:.0f}, weight sync {took.sync:.1f}"
+        f"an update    about {took.update:.0f} s: generate {took.generate:.0f}, train {took.train:.0f}, "
+        f"gather and reduce {took.communicate:.0f}, weight sync {took.sync:.1f}"
         + (" (generation and training run at once)" if took.overlapping else "")
     )
 
 
-def as_data(found: Estimate, problem: str) -> dict[str, Any]:
+def plan_data(found: Estimate, problem: str) -> dict[str, Any]:
     """The plan as JSON: bytes, seconds and tokens."""
     data = asdict(found)
     placements = data.pop("plan")

@@ -14,6 +14,7 @@ from rlhf.controller.preemption import EXIT_SAVED, Leaving
 from rlhf.deploy.joining import joining
 from rlhf.errors import RlhfError, RunTaken, UserError
 from rlhf.recipe.loading import LoadedRecipe, load_recipe
+from rlhf.recipe.planning.certain import check_memory
 from rlhf.recipe.preflight import preflight
 from rlhf.recipe.resolve import located
 from rlhf.runs.summary import Summary
@@ -27,7 +28,8 @@ def run_train(recipe: Path, overrides: Sequence[str] = (), *, resume: bool = Fal
     if start_over and not resume:
         raise UserError("--start-over goes with --resume; without it a run begins anew in a folder of its own anyway")
     loaded = load_recipe(recipe, overrides)
-    preflight(located(loaded, resumed=resume).recipe)
+    recipe_here = located(loaded, resumed=resume).recipe
+    check_memory(recipe_here, preflight(recipe_here))
     return supervise(lambda: run_controller(loaded, clock, leaving, resume=resume, start_over=start_over))
 
 

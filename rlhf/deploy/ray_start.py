@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf.cluster.heartbeat import HEARTBEAT
-from rlhf.cluster.ray_cluster import OBJECT_STORE_BYTES, PRIVATE_RAY
+from rlhf.cluster.object_store import node_store_bytes
+from rlhf.cluster.ray_cluster import PRIVATE_RAY
 from rlhf.deploy.hosts import node_name
 from rlhf.errors import DeadlinePassed, NodeFailed
 
@@ -41,7 +42,7 @@ def ray_start_command(node: RayStartOptions) -> list[str]:
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *role, *quiet),
         *("--node-ip-address", node.address, "--node-name", node_name(), "--temp-dir", str(node.temp_dir)),
         *("--num-cpus", str(node.cpus), "--num-gpus", str(node.gpus)),
-        *("--object-store-memory", str(OBJECT_STORE_BYTES)),
+        *("--object-store-memory", str(node_store_bytes())),
         *("--node-manager-port", "0", "--object-manager-port", "0", "--dashboard-agent-listen-port", "0"),
         *("--include-log-monitor", "false", "--disable-usage-stats", "--log-color", "false"),
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.config import C, read_yaml
+from rlhf.recipe.by_size import with_sizes
 from rlhf.recipe.loading import LoadedRecipe
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig
@@ -17,14 +18,15 @@ Values = Mapping[str, Any]
 
 
 def located(loaded: LoadedRecipe, *, resumed: bool = False) -> LoadedRecipe:
-    """The recipe with every run folder replaced by the Hugging Face folder in it; other names are unchanged.
+    """The recipe with every run folder replaced by the Hugging Face folder in it, and with the defaults that follow
+    from the model's size; other names are unchanged.
 
     A `resumed` run keeps the checkpoints that its run folders resolved to when it began, even if newer ones exist.
     Raises `CheckpointError` for a run without a finished checkpoint.
     """
     recorded = loaded.recipe.run_dir / "recipe.yaml"
     before = read_yaml(recorded) if resumed and recorded.is_file() else {}
-    return replace(loaded, recipe=with_folders(loaded.recipe, before))
+    return with_sizes(replace(loaded, recipe=with_folders(loaded.recipe, before)))
 
 
 def with_folders(recipe: Recipe, before: Values) -> Recipe:

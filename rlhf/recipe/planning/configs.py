@@ -22,20 +22,24 @@ def model_values(model: ModelConfig, given: Path | None = None) -> tuple[str, Va
     """The model's name and its configuration. Raises `ModelError` where there is none, with what to do."""
     if given is not None:
         return str(given), _read(given)
+    name, values = find_values(model)
+    if values is None:
+        raise ModelError(
+            f"model.path={name} is neither in this machine's cache nor among the configurations that come with rlhf "
+            f"({', '.join(known_models())}); give its config.json: --config FILE"
+        )
+    return name, values
+
+
+def find_values(model: ModelConfig) -> tuple[str, Values | None]:
+    """The model's name and, where this machine has it, its configuration. Raises `ModelError` for a broken folder."""
     if model.tiny is not None:
         return f"tiny {model.tiny.architecture}", tiny_values(model.tiny)
     name = str(model.path)
     if not is_hub_name(name):
         return name, read_model_config(Path(name).expanduser())
-    known = known_models()
-    if name in known:
-        return name, known[name]
-    if (cached := _cached(name)) is not None:
-        return name, _read(cached)
-    raise ModelError(
-        f"model.path={name} is neither in this machine's cache nor among the configurations that come with rlhf "
-        f"({', '.join(known)}); give its config.json: --config FILE"
-    )
+    known, cached = known_models().get(name), _cached(name)
+    return name, known or (_read(cached) if cached else None)
 
 
 def known_models() -> dict[str, Values]:

@@ -67,7 +67,7 @@ class Estimate:
         return not self.shortages
 
 
-def estimate(
+def estimate_run(
     shape: ModelShape, run: RunLayout, machine: Machine, plan: Plan | None, activations_of: ActivationsOf
 ) -> Estimate:
     """Plan a run. `plan` is where its workers go; without one, one of each is looked at."""
@@ -138,7 +138,7 @@ def mends(
     for change, layout in _changes(run.learner, run.prompt + run.reply):
         tried |= change
         phases = learner_phases(shape, layout, activations_of(layout.checkpointing), parked=run.colocated)
-        if machine.card is None or peak(phases, "device") <= (1 - ALLOCATOR_SHARE) * machine.card.memory:
+        if _ranks_fit(phases, layout, machine):
             return tried, True
     return tried, False
 
@@ -152,6 +152,15 @@ def least_ranks(shape: ModelShape, learner: LearnerLayout, card: Card, activatio
             return ranks
         ranks += 1 if ranks < 8 else 8
     return ranks
+
+
+def _ranks_fit(phases: Phases, layout: LearnerLayout, machine: Machine) -> bool:
+    """Whether a card holds a rank, and a node the host memory of as many ranks as it has cards."""
+    if machine.card is None:
+        return True
+    on_node = min(layout.ranks, machine.cards) * peak(phases, "host")
+    on_card = peak(phases, "device")
+    return on_card <= (1 - ALLOCATOR_SHARE) * machine.card.memory and on_node <= machine.host_memory
 
 
 def _changes(learner: LearnerLayout, sequence: int) -> Iterator[tuple[dict[str, str], LearnerLayout]]:

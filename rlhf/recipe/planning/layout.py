@@ -10,8 +10,6 @@ from rlhf.recipe.planning.shape import DTYPE_BYTES
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device
 from rlhf.trainer.algorithms.registry import needs_reference
-from rlhf.trainer.rank.zero import deepspeed_config
-from rlhf.trainer.settings import LearnerSettings
 
 PROMPT_TOKENS = 512
 """Tokens of a prompt, which no recipe says."""
@@ -72,12 +70,12 @@ class RunLayout:
     samples: int
 
 
-def layout_of(recipe: Recipe, parameters: int, *, prompt: int = PROMPT_TOKENS) -> RunLayout:
-    """The layout of a recipe whose model has so many parameters."""
+def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, prompt: int = PROMPT_TOKENS) -> RunLayout:
+    """The layout of a recipe, with the `zero_optimization` of its DeepSpeed configuration."""
     trainer = recipe.trainer
     both = recipe.rollout.gpus_per_engine + trainer.deepspeed.gpus_per_rank
     return RunLayout(
-        learner=learner_layout(recipe, parameters),
+        learner=learner_layout(recipe, zero),
         engine=engine_layout(recipe) if recipe.plays else None,
         colocated=False,
         shared=recipe.plays and learner_device(recipe) == engine_device(recipe) == "cuda" and both <= 1,
@@ -89,15 +87,16 @@ def layout_of(recipe: Recipe, parameters: int, *, prompt: int = PROMPT_TOKENS) -
     )
 
 
-def learner_layout(recipe: Recipe, parameters: int) -> LearnerLayout:
+def learner_layout(recipe: Recipe, zero: Mapping[str, Any]) -> LearnerLayout:
+    """The ranks of a recipe."""
     trainer, model, device = recipe.trainer, recipe.model, learner_device(recipe)
-    settings = LearnerSettings(model_path="", model=model, trainer=trainer, device=device)
-    config = deepspeed_config(settings, trainer.optimizer, trainer.deepspeed.ranks, parameters)
+    # In 16 bits gradients are added up in float32, which stage 0 cannot (`rlhf.trainer.rank.zero`).
+    least = 0 if model.dtype == "float32" else 1
     reference = needs_reference(trainer) or recipe.kind == "preference"
     return LearnerLayout(
         device=device,
         ranks=trainer.deepspeed.ranks,
-        stage=int(config["zero_optimization"]["stage"]),
+        stage=max(trainer.deepspeed.zero_stage, least),
         width=DTYPE_BYTES[model.dtype],
         tokens=trainer.tokens_per_microbatch,
         checkpointing=model.gradient_checkpointing,
@@ -108,13 +107,14 @@ def learner_layout(recipe: Recipe, parameters: int) -> LearnerLayout:
         critic=trainer.critic is not None,
         average=trainer.ema_decay is not None,
         lora=model.lora.rank if model.lora else 0,
-        bucket_bytes=settings.bucket_bytes,
+        bucket_bytes=int(trainer.weight_sync.bucket_megabytes * 2**20),
         steps=trainer.epochs,
-        zero=config["zero_optimization"],
+        zero=zero,
     )
 
 
 def engine_layout(recipe: Recipe) -> EngineLayout:
+    """The engines of a recipe."""
     rollout, device = recipe.rollout, engine_device(recipe)
     return EngineLayout(
         device=device,

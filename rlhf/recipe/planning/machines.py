@@ -18,7 +18,7 @@ CUDA_CONTEXT = round(0.6 * GIB)
 NCCL_BUFFERS = round(0.9 * GIB)
 """NCCL's buffers of a rank's communicators: 0.3 GiB within a node to 1 GiB over many (4 MiB a channel and peer)."""
 CUDA_GRAPHS = round(0.8 * GIB)
-"""CUDA graphs that vLLM captures for its batch sizes; its log says 0.5 to 1 GiB. Not within `gpu_memory_utilization`."""
+"""CUDA graphs that vLLM captures for its batch sizes; its log says 0.5 to 1 GiB, beside `gpu_memory_utilization`."""
 ALLOCATOR_SHARE = 0.05
 """Of a card: what torch's allocator holds in blocks that are too small for the next request."""
 UTILISATION = 0.4

@@ -28,7 +28,7 @@ from rlhf.models.policy import logits_of, row_arguments
 from rlhf.recipe.planning.shape import Activations, Line, ModelShape
 
 Values = dict[str, Any]
-HEAD_TOKENS = (2048, 4096)
+HEAD_TOKENS = (1024, 2048)
 """Numbers of tokens at which the head is measured."""
 
 
@@ -39,7 +39,7 @@ def shape_of(name: str, values: Values) -> ModelShape:
     text = config.get_text_config()
     layers = layers_of(model)
     heads = int(text.num_attention_heads)
-    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     return ModelShape(
         name=name,
         architecture=type(model).__name__,
@@ -50,6 +50,7 @@ def shape_of(name: str, values: Values) -> ModelShape:
         largest_parameter=max(parameter.numel() for parameter in model.parameters()),
         head_parameters=_count(head.parameters()),
         adapter=sum(one.in_features + one.out_features for one in layers.modules() if isinstance(one, nn.Linear)),
+        tied=head.weight is model.get_input_embeddings().weight,
         hidden_size=int(text.hidden_size),
         vocabulary=int(text.vocab_size),
         heads=heads,
@@ -96,7 +97,9 @@ def on_meta(name: str, config: Any, dtype: str) -> PreTrainedModel:
     """The model without memory. Raises `ModelError` for an architecture that transformers has no causal LM for."""
     try:
         with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, dtype=DTYPES[dtype]
+            )
     except (ValueError, KeyError, ImportError, AttributeError, TypeError) as error:
         raise ModelError(f"{name}: transformers cannot build it: {first_line(error)}") from None
     return model
@@ -108,12 +111,12 @@ def layers_of(model: PreTrainedModel) -> nn.ModuleList:
     return max(lists, key=lambda one: (_count(one.parameters()), len(one)))
 
 
-class Alive(TorchDispatchMode):
+class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of the storages that operations make, while they are alive."""
 
     def __init__(self, model: nn.Module) -> None:
         """The weights of `model` are not counted, wherever they are looked at."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         held = [*model.parameters(), *model.buffers()]
         self._sizes = {tensor.untyped_storage()._cdata: 0 for tensor in held}
         self.now = self.peak = 0
@@ -175,7 +178,7 @@ def _head_bytes(name: str, config: Any, dtype: str, tokens: int) -> int:
                 most=tokens,
             )  # fmt: skip
             logprobs.sum().backward()  # type: ignore[no-untyped-call]
-    return alive.peak
+    return int(alive.peak)
 
 
 def packed_positions(tokens: int, lengths: tuple[int, int, int]) -> Tensor:
@@ -205,7 +208,7 @@ def _faked() -> AbstractContextManager[Any]:
 def _forget_gradients(model: nn.Module) -> None:
     """Gradients of weights are counted elsewhere, by how DeepSpeed keeps them."""
     for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(_forget)
+        parameter.register_post_accumulate_grad_hook(_forget)  # type: ignore[no-untyped-call]
 
 
 def _forget(parameter: Tensor) -> None:
@@ -213,7 +216,8 @@ def _forget(parameter: Tensor) -> None:
 
 
 def _multiplied(layers: nn.ModuleList, text: Any) -> int:
-    """The layers' weights that one token meets. Experts, stacked in one tensor by transformers, count by their share."""
+    """The layers' weights that one token meets. Experts, which transformers stacks in one tensor, count by their
+    share."""
     experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 0
     chosen = getattr(text, "num_experts_per_tok", None) or experts
     stacked = [one for one in layers.parameters() if one.dim() == 3 and one.shape[0] == experts]

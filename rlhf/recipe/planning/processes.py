@@ -1,7 +1,7 @@
 """Memory of one process in every phase of a run: pure functions of a model's shape and a layout.
 
-What DeepSpeed allocates is read from its `runtime/zero/stage_1_and_2.py` and `stage3.py` (0.19), and what vLLM does from
-its `v1/worker/gpu_worker.py` (0.32). All gradients are added up in float32 (`rlhf.trainer.rank.zero`).
+What DeepSpeed allocates is read from its `runtime/zero/stage_1_and_2.py` and `stage3.py` (0.19), and what vLLM does
+from its `v1/worker/gpu_worker.py` (0.32). All gradients are added up in float32 (`rlhf.trainer.rank.zero`).
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def peak(phases: Phases, place: Place) -> int:
 def learner_phases(
     shape: ModelShape, layout: LearnerLayout, activations: Activations, *, parked: bool = False, heap: bool = True
 ) -> Phases:
-    """The memory of one rank. `parked`: its state waits in host memory while engines generate. On a CPU everything is in
-    one memory, and `heap` says whether the allocator keeps what is freed."""
+    """The memory of one rank. `parked`: its state waits in host memory while engines generate. On a CPU everything is
+    in one memory, and `heap` says whether the allocator keeps what is freed."""
     base = _process(layout)
     states = [Part(what=what, bytes=bytes, place=place) for what, bytes, place in _states(shape, layout)]
     passing = [*states, *_accumulated(shape, layout), *_passing(shape, layout, activations)]
@@ -84,6 +84,21 @@ def learner_phases(
         "weight sync": (*base, *sending),
     }
     return {name: _on(layout.device, parts) for name, parts in phases.items()}
+
+
+def least_state(shape: ModelShape, layout: LearnerLayout) -> int:
+    """Bytes that a rank cannot do without: its weights, masters, moments and gradients, on its device."""
+    states = [Part(what=what, bytes=bytes, place=place) for what, bytes, place in _states(shape, layout)]
+    return held([*states, *_accumulated(shape, layout)], "device")
+
+
+def bare_shape(parameters: int) -> ModelShape:
+    """A model of which only the number of weights is known."""
+    return ModelShape(
+        name="", architecture="", parameters=parameters, multiplied=parameters, layers=1, layer_parameters=0,
+        largest_parameter=0, head_parameters=0, adapter=0, tied=True, hidden_size=1, vocabulary=0, heads=1, kv_heads=1,
+        head_size=1, windows=(), context_tokens=0,
+    )  # fmt: skip
 
 
 def engine_phases(shape: ModelShape, layout: EngineLayout, card: Card | None, *, asleep: bool = False) -> Phases:
@@ -222,19 +237,39 @@ def _passing(shape: ModelShape, layout: LearnerLayout, activations: Activations)
     tokens = -(-layout.tokens // layout.sequence_parallel)
     parts = [Part(what="activations", bytes=activations.peak(tokens))]
     if layout.stage >= 2:
-        parts.append(Part(what="gradient bucket", bytes=4 * _bucket(shape, layout)))
-        whole = _trained(shape, layout)
-        if whole > _setting(layout, "reduce_bucket_size"):
-            # A tensor above the bucket's size is reduced alone; each reduction copies what it sends.
-            biggest = max(_bucket(shape, layout), min(shape.largest_parameter, whole))
-            copies = 2 if layout.stage == 3 and layout.width == 2 else 1
-            parts.append(Part(what="gradients on their way", bytes=4 * biggest * copies))
+        added = _reducing(shape, layout, activations.saved.at(tokens), activations.peak(tokens))
+        parts.append(Part(what="buckets of gradients", bytes=added))
     if layout.stage == 3:
-        parts.append(Part(what="gathered layers", bytes=layout.width * gathered(shape, layout)))
+        parts.append(Part(what="gathered layers", bytes=layout.width * gathered_elements(shape, layout)))
     return parts
 
 
-def gathered(shape: ModelShape, layout: LearnerLayout) -> int:
+def _reducing(shape: ModelShape, layout: LearnerLayout, saved: int, peak: int) -> int:
+    """What reductions in the backward pass add to the peak of its activations.
+
+    The first happens when a bucket is full, when the layers whose gradients fill it have let go of their activations. A
+    tensor above the bucket's size is reduced alone: an untied head, at the beginning, an embedding at the end.
+    """
+    trained, limit = _trained(shape, layout), _bucket(shape, layout)
+    bucket = 4 * limit
+    # Memory that nobody has written is not there yet, but a GPU's allocator has it.
+    moments = [peak + (bucket if layout.device == "cuda" else 0)]
+    moments.append(round(saved * (1 - limit / max(trained, 1))) + bucket + _copied(layout, limit, alone=False))
+    if limit < shape.largest_parameter <= trained:
+        left, largest = 0 if shape.tied else saved, shape.largest_parameter
+        moments.append(left + layout.width * largest + bucket + _copied(layout, largest, alone=True))
+    return max(moments) - peak
+
+
+def _copied(layout: LearnerLayout, elements: int, *, alone: bool) -> int:
+    """Bytes that a reduction of so many gradients copies: into one tensor, in float32, and its result."""
+    if layout.stage == 2:
+        return 4 * elements
+    converted = 4 * elements if alone and layout.width == 2 else 0
+    return converted + 4 * elements + 4 * elements // layout.ranks
+
+
+def gathered_elements(shape: ModelShape, layout: LearnerLayout) -> int:
     """Elements that ZeRO-3 holds gathered at its worst: it keeps what is used again within its reuse distance, in which
     weights of the last layers count for the forward and for the backward pass, and prefetches a bucket."""
     kept = min(_setting(layout, "stage3_max_reuse_distance") / 2, _setting(layout, "stage3_max_live_parameters"))
@@ -243,7 +278,7 @@ def gathered(shape: ModelShape, layout: LearnerLayout) -> int:
 
 
 def _stepping(shape: ModelShape, layout: LearnerLayout) -> list[Part]:
-    """What the optimizer step adds, when activations are gone."""
+    """What reductions after the backward pass and the optimizer step add, when activations are gone."""
     trained, shards = _trained(shape, layout), _share(layout, layout.stage > 0)
     if layout.stage == 0:
         return [Part(what="gradients on their way", bytes=4 * min(trained, 500_000_000))] if layout.ranks > 1 else []
@@ -251,12 +286,14 @@ def _stepping(shape: ModelShape, layout: LearnerLayout) -> list[Part]:
         group = int(min(trained, _setting(layout, "sub_group_size")))
         flat = 0 if layout.offload_optimizer else 4 * group // shards
         return [
-            Part(what="gradient bucket", bytes=4 * _bucket(shape, layout)),
+            Part(what="buckets of gradients", bytes=4 * _bucket(shape, layout)),
             Part(what="flat gradients", bytes=flat),
         ]
     flat = 4 * trained // shards
-    in_partition = flat if layout.stage == 1 or layout.width == 4 else 0
-    return [Part(what="flat gradients", bytes=flat + in_partition)]
+    if layout.stage == 2:
+        return [Part(what="flat gradients", bytes=flat if layout.width == 4 else 0)]
+    reducing = 8 * _bucket(shape, layout)
+    return [Part(what="flat gradients", bytes=flat + max(flat, reducing))]
 
 
 def _loading(shape: ModelShape, layout: LearnerLayout) -> list[Part]:

@@ -1,4 +1,4 @@
-"""What of a model decides memory and time: plain data, which `rlhf.recipe.planning.meta` reads from the real modules."""
+"""What of a model decides memory and time: plain data, read from the real modules by `rlhf.recipe.planning.meta`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class ModelShape:
     `parameters` counts tied weights once. `layer_parameters` and `largest_parameter` are the largest decoder layer and
     the largest tensor. `multiplied` are the weights that one token is multiplied with, the head included: of a mixture
     only the experts that it is routed to. `adapter` is what a LoRA of rank 1 adds for all linear layers of the decoder.
+    `tied`: the head is the embedding.
     `windows` are the layers' attention windows in tokens, None for full attention; layers without keys and values in
     a cache are absent. `context_tokens` is the longest context.
     """
@@ -27,6 +28,7 @@ class ModelShape:
     largest_parameter: int
     head_parameters: int
     adapter: int
+    tied: bool
     hidden_size: int
     vocabulary: int
     heads: int

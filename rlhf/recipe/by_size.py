@@ -1,0 +1,126 @@
+"""Defaults that follow from a model's and a batch's size: deadlines, and Ray's object store. What a recipe says wins.
+
+A deadline of a schema is enough for a small model. With more weights everything that reads, moves or writes them takes
+longer: rates are those of slow hardware, so that only what hangs passes a deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from rlhf.cluster.object_store import LEAST_BYTES
+from rlhf.errors import ModelError
+from rlhf.models.folder import Values, text_config
+from rlhf.models.headers import parameters, tensor_shapes
+from rlhf.recipe.loading import LoadedRecipe
+from rlhf.recipe.planning.configs import find_values
+from rlhf.recipe.schema import Recipe
+from rlhf.trainer.config import TrainerConfig
+
+ORIGIN = "the sizes of model and batch"
+READ_RATE = WRITE_RATE = 100e6
+"""Bytes/s of one reader or writer of a busy shared file system."""
+SEND_RATE = 250e6
+"""Bytes/s of a weight sync over a slow network."""
+SECONDS_PER_TOKEN = 0.1
+"""Of one reply, in an engine that runs many at once."""
+COMPUTE_RATE = 5e13
+"""FLOP/s of a rank on a GPU that is badly used."""
+BYTES_PER_TOKEN = 60.0
+"""Of an ACTION token in a batch: its columns, and its share of the sequence."""
+
+
+def with_sizes(loaded: LoadedRecipe) -> LoadedRecipe:
+    """The recipe with those of its defaults replaced that its sizes exceed."""
+    recipe, origins = loaded.recipe, dict(loaded.origins)
+    weights = parameter_count(recipe)
+    for key, needed in {**deadlines(recipe, weights), **store(recipe)}.items():
+        if key not in origins and round(needed) > _value(recipe, key):
+            recipe, origins[key] = _with(recipe, key, needed), ORIGIN
+    return replace(loaded, recipe=recipe, origins=origins)
+
+
+def deadlines(recipe: Recipe, weights: float) -> Mapping[str, float]:
+    """Seconds by key, for a model of so many weights."""
+    trainer, half = recipe.trainer, 2 * weights
+    loading = half / READ_RATE
+    saving = (half + 12 * weights / trainer.deepspeed.ranks) / WRITE_RATE
+    return {
+        "rollout.start_timeout_seconds": 300 + loading,
+        "rollout.generate_timeout_seconds": SECONDS_PER_TOKEN * recipe.sampling.max_tokens,
+        "rollout.weight_sync_timeout_seconds": 120 + half / SEND_RATE,
+        "trainer.deepspeed.start_timeout_seconds": 300 + loading,
+        "trainer.deepspeed.timeout_seconds": 600 + max(saving, _update_seconds(trainer, recipe, weights)),
+    }
+
+
+def store(recipe: Recipe) -> Mapping[str, float]:
+    """Megabytes of the object store: the batches of all updates that are in flight, twice."""
+    tokens = recipe.trainer.samples_per_update * recipe.sampling.max_tokens * (recipe.trainer.max_staleness + 1)
+    needed = 2 * BYTES_PER_TOKEN * tokens
+    return {"cluster.object_store_megabytes": needed / 2**20} if needed > LEAST_BYTES else {}
+
+
+def parameter_count(recipe: Recipe) -> float:
+    """The number of weights of the recipe's model, without torch: exact for a folder, within some per cent by a
+    `config.json`; 0 where neither is at hand, or a folder is broken, which its own check says better."""
+    try:
+        name, values = find_values(recipe.model)
+        folder = Path(name).expanduser()
+        shapes = tensor_shapes(folder) if recipe.model.path and folder.is_dir() else None
+    except ModelError:
+        return 0.0
+    if shapes is not None:
+        return float(parameters(shapes))
+    return rough_parameters(values) if values else 0.0
+
+
+def rough_parameters(values: Values) -> float:
+    """The weights of a decoder with gated MLPs, by its `config.json`."""
+    text = text_config(values)
+
+    def read(key: str, default: float) -> float:
+        return float(text.get(key) or default)
+
+    width, heads = read("hidden_size", 0), read("num_attention_heads", 1)
+    size = read("head_dim", width / heads)
+    attention = width * size * (2 * heads + 2 * read("num_key_value_heads", heads))
+    experts = read("num_experts", read("num_local_experts", 1))
+    inner = (
+        read("moe_intermediate_size", read("intermediate_size", 4 * width))
+        if experts > 1
+        else read("intermediate_size", 4 * width)
+    )
+    tables = 1 if text.get("tie_word_embeddings", values.get("tie_word_embeddings")) else 2
+    layers = read("num_hidden_layers", 0)
+    return layers * (attention + experts * 3 * width * inner) + tables * read("vocab_size", 0) * width
+
+
+def _update_seconds(trainer: TrainerConfig, recipe: Recipe, weights: float) -> float:
+    if not trainer.deepspeed.gpus_per_rank:
+        return 0.0
+    tokens = trainer.samples_per_update * (recipe.sampling.max_tokens + 512)
+    passes = (4 * trainer.epochs + 2) * (2 if trainer.critic else 1)
+    return 2 * weights * tokens * passes / (COMPUTE_RATE * trainer.deepspeed.ranks)
+
+
+def _value(recipe: Recipe, key: str) -> float:
+    part: object = recipe.model_dump(include={key.split(".")[0]})
+    for name in key.split("."):
+        assert isinstance(part, dict)
+        part = part[name]
+    return float(part) if isinstance(part, int | float) else 0.0
+
+
+def _with(recipe: Recipe, key: str, needed: float) -> Recipe:
+    part, *rest = key.split(".")
+    value = round(needed)
+    if part == "cluster":
+        return recipe.model_copy(update={"cluster": recipe.cluster.model_copy(update={rest[0]: value})})
+    if part == "rollout":
+        return recipe.model_copy(update={"rollout": recipe.rollout.model_copy(update={rest[0]: float(value)})})
+    trainer = recipe.trainer
+    deepspeed = trainer.deepspeed.model_copy(update={rest[1]: float(value)})
+    return recipe.model_copy(update={"trainer": trainer.model_copy(update={"deepspeed": deepspeed})})

@@ -1,0 +1,76 @@
+"""Refuses a run that certainly cannot fit, in milliseconds: what it must hold at least, against the memory of this
+machine. Without torch; `rlhf plan` says everything else."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import psutil
+
+from rlhf.cluster.resources import Plan
+from rlhf.errors import PlacementError
+from rlhf.recipe.by_size import parameter_count
+from rlhf.recipe.planning.layout import EngineLayout, engine_layout, learner_layout
+from rlhf.recipe.planning.machines import GIB
+from rlhf.recipe.planning.processes import bare_shape, least_state
+from rlhf.recipe.schema import Recipe
+
+SMI_SECONDS = 10.0
+
+
+def check_memory(recipe: Recipe, plan: Plan | None) -> None:
+    """Refuse what this machine cannot hold. Nothing is checked where the run joins a cluster (no `plan`), or where the
+    model's size is unknown. Raises `PlacementError`."""
+    parameters = round(parameter_count(recipe))
+    if plan is None or not parameters:
+        return
+    on_gpus = recipe.trainer.deepspeed.gpus_per_rank or recipe.rollout.gpus_per_engine
+    check_fits(recipe, parameters, smallest_card() if on_gpus else None, int(psutil.virtual_memory().total))
+
+
+def check_fits(recipe: Recipe, parameters: int, card: int | None, host: int) -> None:
+    """Compare the least that ranks and engines hold with a card's and this machine's memory in bytes; without a `card`
+    only processes without GPUs are compared. Raises `PlacementError`."""
+    learner = learner_layout(recipe, {})
+    engine = engine_layout(recipe) if recipe.plays else None
+    rank = least_state(bare_shape(parameters), learner)
+    served = _least_engine(parameters, engine) if engine else 0
+    if learner.device == "cuda" and card is not None and rank > card:
+        raise PlacementError(
+            f"a rank needs at least {rank / GIB:.0f} GiB for the state of {parameters / 1e9:.1f}e9 weights "
+            f"({learner.ranks} rank(s), ZeRO {learner.stage}), and a GPU here has {card / GIB:.0f} GiB; "
+            "use more trainer.deepspeed.ranks with zero_stage: 3, or offload_optimizer: cpu; rlhf plan says how many"
+        )
+    if engine and engine.device == "cuda" and card is not None and served > engine.utilisation * card:
+        raise PlacementError(
+            f"an engine's weights are {served / GIB:.0f} GiB a GPU, and rollout.gpu_memory_utilization leaves it "
+            f"{engine.utilisation * card / GIB:.0f} GiB; use a larger rollout.tensor_parallel_size"
+        )
+    together = (learner.ranks * rank if learner.device == "cpu" else 0) + (
+        engine.engines * engine.parallel * served if engine and engine.device == "cpu" else 0
+    )
+    if together > host:
+        raise PlacementError(
+            f"ranks and engines need at least {together / GIB:.0f} GiB for {parameters / 1e9:.1f}e9 weights, and this "
+            f"machine has {host / GIB:.0f} GiB; use a smaller model, or GPUs (trainer.deepspeed.gpus_per_rank, "
+            "rollout.gpus_per_engine)"
+        )
+
+
+def smallest_card() -> int | None:
+    """Bytes of the smallest GPU of this machine by nvidia-smi; None where it does not say."""
+    found = shutil.which("nvidia-smi")
+    if found is None:
+        return None
+    query = [found, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, timeout=SMI_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    sizes = [int(line) for line in said.split() if line.isdigit()]
+    return min(sizes) * 2**20 if sizes else None
+
+
+def _least_engine(parameters: int, engine: EngineLayout) -> int:
+    return parameters * engine.width // engine.parallel + (engine.cache_bytes if engine.device == "cpu" else 0)

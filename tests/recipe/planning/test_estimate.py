@@ -1,0 +1,105 @@
+"""Plans: where a run goes, what it needs, and what to change when it does not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf.commands.plan import plan_data, planned, run_plan, told
+from rlhf.errors import ConfigError
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.planning.machines import GIB, machine_of
+from rlhf.recipe.planning.processes import peak
+from tests.recipe.planning.gpu_recipes import plan_of, recipe_file
+
+LLAMA = recipe_file("llama_70b_16_nodes")
+ONE_NODE = ("trainer.deepspeed.ranks=4", "rollout.engines=1")
+
+
+def test_seventy_billion_weights_on_eight_cards_are_refused_with_the_mend() -> None:
+    found, problem = planned(load_recipe(LLAMA, ONE_NODE).recipe, machine_of("8x80GB", 1))
+    (short,) = found.shortages
+    assert short.where == "a card with a rank"
+    assert short.needed > 4 * 80 * GIB  # 18 bytes for each weight, over 4 ranks
+    assert problem.startswith("with ZeRO-3 the learner needs at least ")
+    ranks = int(problem.split("trainer.deepspeed.ranks=")[1].split(",")[0])
+    assert 70.6e9 * 18 / 79.1 / GIB < ranks <= 40
+    fits, _ = planned(load_recipe(LLAMA, (f"trainer.deepspeed.ranks={ranks}", "rollout.engines=1")).recipe,
+                      machine_of("8x80GB", 16))  # fmt: skip
+    assert not [one for one in fits.shortages if "rank" in one.where]
+
+
+def test_the_whole_recipe_on_one_node_is_told_how_many_cards_it_needs() -> None:
+    found, problem = planned(load_recipe(LLAMA).recipe, machine_of("8x80GB", 1))
+    assert found.plan is None
+    assert "with ZeRO-3 the learner needs at least" in problem
+    assert told(found, problem)[-1].startswith("does not fit: ")
+
+
+def test_what_a_smaller_card_cannot_hold_fits_by_the_overrides_that_are_named() -> None:
+    recipe, small = recipe_file("math_7b_one_node"), machine_of("8xL40S", 1)
+    wide = ("trainer.tokens_per_microbatch=65536",)
+    _, problem = planned(load_recipe(recipe, wide).recipe, small)
+    changes = [change for change in problem.split() if "=" in change]
+    assert changes
+    mended, after = planned(load_recipe(recipe, (*wide, *changes)).recipe, small)
+    assert after == ""
+    assert mended.fits
+
+
+def test_times_say_where_an_update_goes() -> None:
+    found, _ = plan_of("llama_70b_16_nodes")
+    assert found.times is not None
+    assert found.times.update == max(found.times.generate, found.times.train + found.times.communicate) + (
+        found.times.sync
+    )
+    assert found.times.communicate > 100  # 64 ranks gather 141 GB twice a micro-batch over 50 GB/s
+
+
+def test_json_holds_bytes_by_phase_and_placements(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_plan(recipe_file("gsm8k_one_gpu"), gpus="H100", as_json=True) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["fits"] is True
+    assert [placed["worker"] for placed in said["placements"]] == ["learner-0", "engine-0"]
+    training = {part["what"]: part["bytes"] for part in said["learner"]["forward and backward"]}
+    assert training["weights"] == 2 * said["shape"]["parameters"]
+    assert training["moments"] == 8 * said["shape"]["parameters"]
+
+
+def test_a_run_on_a_cpu_is_planned_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_plan(Path("recipes/quickstart.yaml")) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "it fits"
+
+
+def test_a_colocated_rank_waits_in_host_memory_and_a_sleeping_engine_holds_no_cache() -> None:
+    from dataclasses import replace
+
+    from rlhf.recipe.planning.processes import engine_phases, held, learner_phases
+    from rlhf.recipe.planning.shape import Activations, Line
+
+    found, _ = plan_of("gsm8k_one_gpu")
+    nothing = Line(base=0.0, each=0.0)
+    idle = Activations(saved=nothing, decoder_peak=nothing, head_peak=nothing)
+    rank = learner_phases(found.shape, found.run.learner, idle, parked=True)
+    context = held([part for part in rank["generate"] if part.what == "CUDA context"], "device")
+    assert held(rank["generate"], "device") == context
+    assert held(rank["generate"], "host") > 16 * found.shape.parameters * 0.8
+    assert found.run.engine
+    assert found.machine.card
+    engine = engine_phases(found.shape, replace(found.run.engine, utilisation=0.8), found.machine.card, asleep=True)
+    assert "KV cache" not in {part.what for part in engine["forward and backward"]}
+    together = max(held(rank[phase], "device") + held(engine[phase], "device") for phase in rank)
+    assert together < peak(rank, "device") + peak(engine, "device")
+
+
+@pytest.mark.parametrize("text", ["8", "8xNoCard", "GPU"])
+def test_a_card_that_nobody_knows_is_refused_with_those_that_are_known(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"--gpus {text} names no card.*H100"):
+        machine_of(text, 1)
+
+
+def test_data_of_a_plan_is_plain() -> None:
+    found, problem = plan_of("gsm8k_one_gpu")
+    assert json.loads(json.dumps(plan_data(found, problem)))["problem"] == ""

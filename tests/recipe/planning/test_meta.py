@@ -1,0 +1,79 @@
+"""Shapes and activations are those of the real modules: the same ones, run for real on a CPU, hold as much."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from benchmarks.learner.clock import peak_bytes
+from rlhf.errors import ModelError
+from rlhf.models.config import TinyModelConfig
+from rlhf.models.policy import PolicyModel
+from rlhf.models.tiny import ARCHITECTURES, byte_tokenizer, tiny_model
+from rlhf.recipe.planning.configs import tiny_values
+from rlhf.recipe.planning.meta import activations_of, config_of, packed_positions, shape_of
+from rlhf.recipe.planning.processes import DEFAULTS
+
+TOKENS, LENGTHS = 1024, (32, 96, 1)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_made_model_has_the_shape_that_is_planned(architecture: str) -> None:
+    config = TinyModelConfig(architecture=architecture)  # type: ignore[arg-type]
+    model = tiny_model(config, byte_tokenizer(), seed=0)
+    shape = shape_of("made", tiny_values(config))
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert (shape.layers, shape.heads, shape.kv_heads, shape.head_size) == (2, 2, 1, 64)
+    assert shape.cache_elements() == 2 * 2 * 1 * 64
+    assert shape.tied
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_fake_passes_hold_what_real_ones_hold(checkpointing: bool) -> None:
+    values = {
+        "model_type": "qwen2", "vocab_size": 4096, "hidden_size": 256, "intermediate_size": 768,
+        "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024,
+        "tie_word_embeddings": True,
+    }  # fmt: skip
+    planned = activations_of(
+        "m", values, dtype="float32", checkpointing=checkpointing, attention="auto", lengths=LENGTHS
+    ).peak(TOKENS)
+    model = AutoModelForCausalLM.from_config(config_of("m", values)).eval()
+    if checkpointing:
+        from rlhf.models.loading import ready_to_train
+
+        ready_to_train(model, gradient_checkpointing=True)
+    policy = PolicyModel(model)
+    positions = packed_positions(TOKENS, LENGTHS)
+    ids, places = torch.zeros_like(positions), torch.arange(1, TOKENS)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(forget)
+
+    def both() -> None:
+        policy(ids, positions, places - 1, places, 1.0)[0].sum().backward()
+
+    both()
+    assert planned == pytest.approx(peak_bytes(both), rel=0.1)
+
+
+def forget(parameter: Tensor) -> None:
+    parameter.grad = None
+
+
+def test_an_architecture_that_transformers_does_not_have_is_told() -> None:
+    with pytest.raises(ModelError, match=r"^m: its config\.json cannot be read"):
+        shape_of("m", {"model_type": "no_such_model"})
+
+
+def test_deepspeeds_defaults_are_its_own() -> None:
+    own = DeepSpeedZeroConfig()
+    assert {
+        "stage3_prefetch_bucket_size": own.prefetch_bucket_size,
+        "stage3_max_live_parameters": own.max_live_parameters,
+        "stage3_max_reuse_distance": own.max_reuse_distance,
+        "sub_group_size": own.sub_group_size,
+        "reduce_bucket_size": own.reduce_bucket_size,
+    } == DEFAULTS
