@@ -8,7 +8,7 @@ from benchmarks.canary.sweep import ENGINES, FAULTS, measure
 
 
 @pytest.mark.parametrize("start_check", [False, True], ids=["at the start weights", "at perturbed weights"])
-@pytest.mark.parametrize(("layers", "logits"), [(2, 30.0), (12, 8.0)])
+@pytest.mark.parametrize(("layers", "logits"), [(2, 30.0), (24, 12.0)])
 def test_rounding_is_never_refused_and_every_planted_fault_is(layers: int, logits: float, start_check: bool) -> None:
     cell = measure(layers, logits, start_check=start_check)
     assert (cell.refused, cell.missed) == ((), ())

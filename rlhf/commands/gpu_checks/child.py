@@ -15,8 +15,7 @@ from rlhf.cluster.machine import this_machine
 from rlhf.commands.gpu_checks.device import CudaDevice
 from rlhf.commands.gpu_checks.finding import Finding
 from rlhf.commands.gpu_checks.launched_run import train_run
-from rlhf.commands.gpu_checks.machine import Machine, RunEnd, Sizes, Train
-from rlhf.commands.gpu_checks.made_model import made_model
+from rlhf.commands.gpu_checks.machine import GpuMachine, RunEnd, Sizes, Train
 from rlhf.commands.gpu_checks.nvml import driver_of, nvml_library
 from rlhf.commands.gpu_checks.table import PACKAGE, Check
 from rlhf.commands.gpu_checks.training import recipe_of
@@ -30,19 +29,19 @@ def perform_request(request: Path, answer: Path) -> None:
     answer.write_text(json.dumps(asdict(finding)))
 
 
-def performed(check: Check, machine: Machine) -> Finding:
+def performed(check: Check, machine: GpuMachine) -> Finding:
     """Call the check's function."""
     finding: Finding = resolve_name(f"{PACKAGE}.{check.function}")(machine, *check.arguments)
     return finding
 
 
-def this_gpu_machine(*, gpus: int, nodes: int, folder: str, slug: str, model: str | None) -> Machine:
+def this_gpu_machine(*, gpus: int, nodes: int, folder: str, slug: str, model: str | None) -> GpuMachine:
     """The machine that this process runs on. Raises `PlacementError` where it has no driver."""
     library = nvml_library()
     if library is None:
         raise PlacementError("this machine has no NVIDIA driver")
     cluster = {"cluster": {"address": "auto", "nodes": nodes}} if nodes > 1 else {}
-    return Machine(
+    return GpuMachine(
         device=CudaDevice(),
         driver=driver_of(library),
         gpus=gpus,
@@ -63,6 +62,8 @@ def training_in(
     """A way to train in `folder/slug`, with `more` in the recipe, and the overrides `last` after those of a check."""
 
     def train(name: str, overrides: Sequence[str], seconds: float, *, resume: bool = False, victim: str = "") -> RunEnd:
+        from rlhf.commands.gpu_checks.made_model import made_model  # with transformers, which most checks do not need
+
         recipe = recipe_of(model or made_model(folder, sizes)) | more
         given = (*overrides, *last)
         return train_run(folder / slug, name, recipe, given, seconds, resume=resume, victim=victim)

@@ -12,14 +12,14 @@ import torch
 import torch.distributed
 
 from rlhf.commands.gpu_checks.finding import Finding
-from rlhf.commands.gpu_checks.machine import Machine
+from rlhf.commands.gpu_checks.machine import GpuMachine
 
 START_SECONDS = 90.0
 """Deadline for all ranks to meet and to add up."""
 REPEATS = 5
 
 
-def nccl_loads(machine: Machine) -> Finding:
+def nccl_loads(machine: GpuMachine) -> Finding:
     """vLLM opens libnccl by name, apart from torch; where it cannot, a broadcast of weights silently does nothing."""
     from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
 
@@ -30,7 +30,7 @@ def nccl_loads(machine: Machine) -> Finding:
     return Finding(good=bool(found), expected="a version of libnccl", found=found, figures={"vllm_nccl": found})
 
 
-def all_reduce(machine: Machine) -> Finding:
+def all_reduce(machine: GpuMachine) -> Finding:
     """One process a GPU; each adds its rank + 1, and every element must be the sum of all."""
     size, meeting = machine.gpus, machine.folder / f"meeting_{time.monotonic_ns()}"
     words = [str(size), str(meeting), machine.device.backend, str(machine.sizes.copied_mb)]

@@ -9,7 +9,7 @@ from importlib import metadata
 
 from rlhf.commands.doctor import GIB, VLLM_BUILDS, installed, required_torch
 from rlhf.commands.gpu_checks.finding import Finding
-from rlhf.commands.gpu_checks.machine import Machine
+from rlhf.commands.gpu_checks.machine import GpuMachine
 from rlhf.commands.gpu_checks.nvml import shown_gpus
 
 FREE_SHARE = 0.9
@@ -17,7 +17,7 @@ FREE_SHARE = 0.9
 SHARED_MEMORY_GIB = 1.0
 
 
-def gpus_agree(machine: Machine) -> Finding:
+def gpus_agree(machine: GpuMachine) -> Finding:
     """The driver, torch, this project's placement and Ray count the same GPUs, and torch sees the same cards."""
     driver = [(gpu.uuid, gpu.capability) for gpu in shown_gpus(machine.driver, machine.visible)]
     torch = machine.device.seen()
@@ -35,7 +35,7 @@ def gpus_agree(machine: Machine) -> Finding:
     )
 
 
-def driver_serves_torch(machine: Machine) -> Finding:
+def driver_serves_torch(machine: GpuMachine) -> Finding:
     """The driver is of the CUDA that torch was built for, or newer of the same major version (minor-version
     compatibility)."""
     driver, built = machine.driver.cuda, machine.device.built_for()
@@ -46,7 +46,7 @@ def driver_serves_torch(machine: Machine) -> Finding:
     )
 
 
-def gpus_are_free(machine: Machine) -> Finding:
+def gpus_are_free(machine: GpuMachine) -> Finding:
     """Nothing else computes on the GPUs, their memory is free, and MIG is off (a part of a card has no NCCL peers)."""
     seen = shown_gpus(machine.driver, machine.visible)
     others = sorted({pid for gpu in seen for pid in gpu.processes if pid != os.getpid()})
@@ -60,7 +60,7 @@ def gpus_are_free(machine: Machine) -> Finding:
     )
 
 
-def host_limits(machine: Machine) -> Finding:
+def host_limits(machine: GpuMachine) -> Finding:
     """`/dev/shm` has room for Ray and NCCL, and between nodes memory may be locked, as RDMA does."""
     shared = shutil.disk_usage("/dev/shm").free / GIB
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -74,7 +74,7 @@ def host_limits(machine: Machine) -> Finding:
     )
 
 
-def packages_fit(machine: Machine) -> Finding:
+def packages_fit(machine: GpuMachine) -> Finding:
     """vLLM, where it is installed, is a build for this torch; versions are written down."""
     torch = metadata.version("torch")
     asked = {name: required_torch(name) for name in VLLM_BUILDS if installed(name)}

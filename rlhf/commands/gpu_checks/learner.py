@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlhf.commands.gpu_checks.finding import Finding
-from rlhf.commands.gpu_checks.machine import Machine
+from rlhf.commands.gpu_checks.machine import GpuMachine
 from rlhf.commands.gpu_checks.made_model import checked_model
 from rlhf.errors import ModelError
 from rlhf.models.head import head_logprobs
@@ -22,18 +22,17 @@ from rlhf.models.rounding import rounded
 from rlhf.trainer.weight_sync.agreement import measured
 from rlhf.trainer.weight_sync.canary import canary, disagreement
 
-CANARIES = 16
 LOSS_OFF = 0.02
 """Largest difference of the mean log-prob in bfloat16 from float32's, relative."""
 LEAST_COSINE = 0.97
 """Least cosine between the gradients in bfloat16 and in float32."""
 
 
-def rounding(machine: Machine) -> Finding:
+def rounding(machine: GpuMachine) -> Finding:
     """The canary's log-probs in bfloat16 against float32's of the same weights: within what is measured as rounding,
     and what a fixed `trainer.weight_sync.tolerance` would have to be."""
     model = _loaded(machine, "bfloat16")
-    tokens = torch.from_numpy(np.stack(canary(_vocabulary(model), 4096, None, count=CANARIES).sequences)).long()
+    tokens = torch.from_numpy(np.stack(canary(_vocabulary(model), 4096, None).sequences)).long()
     tokens = tokens.to(model.device)
     own = _logprobs(model, tokens)
     with rounded(model):
@@ -51,7 +50,7 @@ def rounding(machine: Machine) -> Finding:
     )
 
 
-def packed_rows(machine: Machine) -> Finding:
+def packed_rows(machine: GpuMachine) -> Finding:
     """Packed rows against single sequences with this device's kernels, as every start of a run compares them."""
     fault = ""
     try:
@@ -63,7 +62,7 @@ def packed_rows(machine: Machine) -> Finding:
     )
 
 
-def learner_step(machine: Machine) -> Finding:
+def learner_step(machine: GpuMachine) -> Finding:
     """A forward and backward pass over a packed row: loss and gradient in bfloat16 against float32, tokens a second,
     the head's share of the time, and the peak of memory."""
     model = _loaded(machine, "bfloat16")
@@ -87,7 +86,7 @@ def learner_step(machine: Machine) -> Finding:
     )
 
 
-def float16_overflow(machine: Machine) -> Finding:
+def float16_overflow(machine: GpuMachine) -> Finding:
     """A loss too large for float16 gives a gradient norm of infinity, by which a step is skipped, and no crash."""
     weight = torch.ones(256, 256, dtype=torch.float16, device=machine.device.place, requires_grad=True)
     torch.autograd.backward(((weight * 2.0**15) * 2.0).sum())
@@ -102,7 +101,7 @@ def float16_overflow(machine: Machine) -> Finding:
     )
 
 
-def _loaded(machine: Machine, dtype: str) -> PreTrainedModel:
+def _loaded(machine: GpuMachine, dtype: str) -> PreTrainedModel:
     model = load_policy(checked_model(machine), dtype=dtype)
     torch.nn.Module.to(model, machine.device.place)
     return model
@@ -122,7 +121,7 @@ def _logprobs(model: PreTrainedModel, tokens: Tensor) -> np.ndarray[tuple[int, .
     return np.stack(found)
 
 
-def _row(machine: Machine, model: PreTrainedModel) -> Tensor:
+def _row(machine: GpuMachine, model: PreTrainedModel) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     row = torch.randint(_vocabulary(model), (1, machine.sizes.learned_tokens), generator=generator)
     return row.to(model.device)
@@ -140,7 +139,7 @@ def _loss(model: PreTrainedModel, row: Tensor) -> float:
     return float(loss.detach())
 
 
-def _timed(machine: Machine, work: Callable[[], float]) -> tuple[float, float]:
+def _timed(machine: GpuMachine, work: Callable[[], float]) -> tuple[float, float]:
     machine.device.synchronise()
     started = time.perf_counter()
     value = work()
@@ -148,7 +147,7 @@ def _timed(machine: Machine, work: Callable[[], float]) -> tuple[float, float]:
     return value, time.perf_counter() - started
 
 
-def _head_seconds(machine: Machine, model: PreTrainedModel, row: Tensor) -> float:
+def _head_seconds(machine: GpuMachine, model: PreTrainedModel, row: Tensor) -> float:
     """Seconds of the head alone, forward and backward, over the row's hidden states."""
     places = torch.arange(row.shape[1], device=row.device)[None]
     with torch.no_grad():

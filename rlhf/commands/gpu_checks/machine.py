@@ -55,7 +55,7 @@ class Train(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class GpuMachine:
     """The machine under test. `gpus` are those that may be used on each of its `nodes`; `planned` and `by_ray` are what
     this project's placement and Ray count (None where Ray is not installed). `folder` is shared by all checks of a
     report, and `model` is the hub name or folder that `--model` gave."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from rlhf.commands.gpu_checks.machine import Machine, Sizes
+from rlhf.commands.gpu_checks.machine import GpuMachine, Sizes
 from rlhf.models.tiny import byte_tokenizer
 
 LARGEST_LOGIT = 25.0
@@ -17,7 +17,7 @@ REST = 0.25
 """Size of the logits of tokens that no text has, relative to those of bytes, so that a reply is mostly bytes."""
 
 
-def checked_model(machine: Machine) -> str:
+def checked_model(machine: GpuMachine) -> str:
     """The model that `--model` names, else our own."""
     return machine.model or made_model(machine.folder, machine.sizes)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf.commands.gpu_checks.finding import Finding
-from rlhf.commands.gpu_checks.machine import Machine
+from rlhf.commands.gpu_checks.machine import GpuMachine
 
 MOST_SKEW_SECONDS = 1.0
 """Beyond this, times in spans and logs of different nodes cannot be compared."""
@@ -26,7 +26,7 @@ class NodeAnswer:
     read: str
 
 
-def clocks_and_folder(machine: Machine) -> Finding:
+def clocks_and_folder(machine: GpuMachine) -> Finding:
     """Every node answers, its clock is this node's, and it reads what this node has just written."""
     secret, file = secrets.token_hex(8), machine.folder / "shared.txt"
     file.write_text(secret)

@@ -10,6 +10,7 @@ RUNS = ("vllm", "ray", "deepspeed")
 LEARNER = ("transformers",)
 RANKS = ("ray", "deepspeed")
 HALVES = ("rollout.gpus_per_engine=0.5", "trainer.deepspeed.gpus_per_rank=0.5")
+COLOCATED = ("cluster.placement=colocated", "trainer.deepspeed.gpus_per_rank=1", "rollout.gpus_per_engine=1")
 WHOLE = ("rollout.gpus_per_engine=1", "trainer.deepspeed.gpus_per_rank=1")
 ONE_UPDATE_SECONDS, TWO_RUNS_SECONDS = 500.0, 1000.0
 
@@ -89,11 +90,12 @@ CHECKS: tuple[Check, ...] = (
     _publish("engine without graphs", *HALVES, "rollout.vllm.enforce_eager=true"),
     _publish("engine scheduled in step", *HALVES, "rollout.vllm.async_scheduling=false"),
     _publish("publish by ipc", *HALVES, "trainer.weight_sync.backend=ipc"),
+    _publish("colocated", *COLOCATED),
     Check(
         name="reward rises",
         function="training:learns",
         packages=RUNS,
-        arguments=HALVES,
+        arguments=COLOCATED,
         deadline_seconds=ONE_UPDATE_SECONDS,
     ),
     Check(
@@ -131,6 +133,23 @@ CHECKS: tuple[Check, ...] = (
         "trainer.deepspeed.ranks=4",
         "trainer.deepspeed.zero_stage=3",
         "rollout.engines=4",
+        gpus=8,
+    ),
+    _publish(
+        "colocated, 8 and 8",
+        *COLOCATED,
+        "trainer.deepspeed.ranks=8",
+        "trainer.deepspeed.zero_stage=3",
+        "rollout.engines=8",
+        gpus=8,
+    ),
+    _publish(
+        "colocated, 8 and 4 of 2",
+        *COLOCATED,
+        "trainer.deepspeed.ranks=8",
+        "trainer.deepspeed.zero_stage=3",
+        "rollout.engines=4",
+        "rollout.tensor_parallel_size=2",
         gpus=8,
     ),
     Check(name="nodes' clocks and folder", function="nodes:clocks_and_folder", nodes=2, packages=("ray",)),

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from rlhf.commands.gpu_checks.finding import Finding
-from rlhf.commands.gpu_checks.machine import Machine, RunEnd
+from rlhf.commands.gpu_checks.machine import GpuMachine, RunEnd
 
 RUN_SECONDS = 480.0
 """Deadline of one run; the check around it has a little more."""
@@ -43,7 +43,7 @@ SUPERVISED = ("kind=sft", "data.train.response_column=response", "trainer.deepsp
 FLOAT32 = ("model.dtype=float32",)
 
 
-def publishes(machine: Machine, *overrides: str) -> Finding:
+def publishes(machine: GpuMachine, *overrides: str) -> Finding:
     """Two updates whose weights the engines get: the start check, every canary and the mismatch guard must hold."""
     end = machine.train("publish", overrides, RUN_SECONDS)
     told = [float(one[DIFFERENCE]) for one in end.metrics if one.get(DIFFERENCE) is not None]
@@ -59,7 +59,7 @@ def publishes(machine: Machine, *overrides: str) -> Finding:
     )
 
 
-def learns(machine: Machine, *overrides: str) -> Finding:
+def learns(machine: GpuMachine, *overrides: str) -> Finding:
     """Ten updates of a warmed-up tiny model, after which the mean reward is higher than before."""
     given = ("model.path=null", f"model={{{TINY}, {HABITS}}}", "reward={kind: exact}", "sampling.max_tokens=4",
              "trainer.optimizer.learning_rate=5e-4", "trainer.updates=10", *overrides)  # fmt: skip
@@ -73,7 +73,7 @@ def learns(machine: Machine, *overrides: str) -> Finding:
     )
 
 
-def learner_plan(machine: Machine, *overrides: str) -> Finding:
+def learner_plan(machine: GpuMachine, *overrides: str) -> Finding:
     """A supervised run under this plan: its first loss is that of a run in float32 with everything on one rank."""
     exact = _first_loss(_float32_run(machine))
     end = machine.train("plan", (*SUPERVISED, *overrides), RUN_SECONDS)
@@ -87,7 +87,7 @@ def learner_plan(machine: Machine, *overrides: str) -> Finding:
     )
 
 
-def resumes(machine: Machine, *overrides: str) -> Finding:
+def resumes(machine: GpuMachine, *overrides: str) -> Finding:
     """A run that saves after its first update goes on from there, in new processes, to its end."""
     first = machine.train("resumes", (*overrides, "trainer.updates=1"), RUN_SECONDS)
     second = machine.train("resumes", (*overrides, "trainer.updates=2"), RUN_SECONDS, resume=True)
@@ -99,7 +99,7 @@ def resumes(machine: Machine, *overrides: str) -> Finding:
     )
 
 
-def loses_engine(machine: Machine, *overrides: str) -> Finding:
+def loses_engine(machine: GpuMachine, *overrides: str) -> Finding:
     """A run whose engine is killed between two updates, often while weights are on their way, ends by itself with an
     error that names the engine."""
     end = machine.train("killed", (*overrides, "trainer.updates=200"), RUN_SECONDS, victim="engine-0")
@@ -110,7 +110,7 @@ def loses_engine(machine: Machine, *overrides: str) -> Finding:
     )
 
 
-def _float32_run(machine: Machine) -> RunEnd:
+def _float32_run(machine: GpuMachine) -> RunEnd:
     """The run that all plans are held against, made once a report."""
     kept = machine.folder / "float32.json"
     if not kept.exists():

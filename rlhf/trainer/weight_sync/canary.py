@@ -15,6 +15,8 @@ VERIFY_FACTOR = 4
 stayed behind is off by 1.2 nats and more."""
 MOVED_FACTOR = 3
 """Limits by which the learner's canary must have moved before an engine's has to have moved too."""
+SEQUENCES, SEQUENCES_IN_16_BITS = 4, 16
+"""Where one log-prob that is off is a fault, few sequences are enough; a mean is the better known the more there are."""
 REPLY_TOKENS = 32
 """Sampled behind the long prompt."""
 
@@ -33,11 +35,10 @@ class Canary:
     limits: LogprobTolerance | None
 
 
-def canary(
-    vocab_size: int, context_tokens: int, limits: LogprobTolerance | None, *, seed: int = 0, count: int = 4
-) -> Canary:
-    """`count` sequences of 24 tokens (fewer where the context is shorter), uniform over the vocabulary."""
-    rng = np.random.default_rng(seed)
+def canary(vocab_size: int, context_tokens: int, limits: LogprobTolerance | None, *, seed: int = 0) -> Canary:
+    """Sequences of 24 tokens (fewer where the context is shorter), uniform over the vocabulary: more of them where
+    `limits` are to be measured."""
+    rng, count = np.random.default_rng(seed), SEQUENCES if limits else SEQUENCES_IN_16_BITS
     tokens = rng.integers(0, vocab_size, (count, min(24, context_tokens)), dtype=np.int32)
     reply = min(REPLY_TOKENS, context_tokens // 2)
     return Canary(

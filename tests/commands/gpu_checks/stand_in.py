@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rlhf.commands.gpu_checks.machine import Machine, RunEnd, Sizes
+from rlhf.commands.gpu_checks.machine import GpuMachine, RunEnd, Sizes
 from rlhf.commands.gpu_checks.nvml import driver_of
 from rlhf.models.config import TinyModelConfig
 
@@ -29,7 +29,7 @@ SMALL = Sizes(
 @dataclass
 class FakeGpu:
     uuid: str
-    name: str = "NVIDIA of the tests"
+    name: str = "NVIDIA X1"
     total: int = 80 * GIB
     free: int = 79 * GIB
     partitioned: bool = False
@@ -152,7 +152,7 @@ def run_that_is_well(overrides: Sequence[str], **changed: Any) -> RunEnd:
     return RunEnd(code=0, said="done", summary={"outcome": "finished", "updates": updates}, metrics=metrics)
 
 
-def stand_in(folder: Path, nvml: FakeNvml | None = None, **changed: Any) -> Machine:
+def stand_in(folder: Path, nvml: FakeNvml | None = None, **changed: Any) -> GpuMachine:
     """A machine of two GPUs on which every check is well."""
     values: dict[str, Any] = {
         "device": CpuDevice(),
@@ -167,4 +167,4 @@ def stand_in(folder: Path, nvml: FakeNvml | None = None, **changed: Any) -> Mach
         "sizes": SMALL,
         "train": Recorded(),
     }
-    return Machine(**values | changed)
+    return GpuMachine(**values | changed)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rlhf.commands.gpu_checks import arithmetic, learner, nodes
-from rlhf.commands.gpu_checks.arithmetic import PEAKS, Peak, peak_of
+from rlhf.commands.gpu_checks.arithmetic import card_named
 from rlhf.commands.gpu_checks.child import performed, training_in
 from rlhf.commands.gpu_checks.launched_run import train_run
 from rlhf.commands.gpu_checks.machine import RunEnd
@@ -23,6 +23,7 @@ from rlhf.commands.gpu_checks.table import CHECKS, Check
 from rlhf.commands.gpu_checks.training import recipe_of
 from rlhf.errors import ModelError
 from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.planning.machines import CARDS, Card
 from rlhf.recipe.preflight import preflight
 from tests.commands.gpu_checks.stand_in import (
     GIB,
@@ -52,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def card_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PEAKS, "of the tests", Peak(tflops=1e-6, memory_gb=1e-6))
+    monkeypatch.setitem(CARDS, "X1", Card(name="X1", memory=GIB, flops=1.0, bandwidth=1.0, link=1.0))
     monkeypatch.setattr(arithmetic, "LEAST_COPY_GB", 1e-6)
 
 
@@ -70,7 +71,7 @@ def wrong_by(factor: float, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def slow_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PEAKS, "of the tests", Peak(tflops=1e9, memory_gb=1e9))
+    monkeypatch.setitem(CARDS, "X1", Card(name="X1", memory=GIB, flops=1e20, bandwidth=1e20, link=1.0))
 
 
 def slow_link(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,10 +222,23 @@ def test_gpus_that_are_hidden_are_not_counted() -> None:
     assert (driver.cuda, driver.version) == ((13, 4), "610.12")
 
 
-def test_a_card_has_the_figures_of_the_longest_name_that_fits() -> None:
-    assert peak_of("NVIDIA L40S") == PEAKS["L40S"]
-    assert peak_of("NVIDIA H100 80GB HBM3") == PEAKS["H100"]
-    assert peak_of("NVIDIA GeForce 9").tflops == 0
+@pytest.mark.parametrize(
+    ("name", "card"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"),
+        ("NVIDIA L40S", "L40S"),
+    ],
+)
+def test_a_card_has_the_figures_of_its_own_name(name: str, card: str) -> None:
+    assert card_named(name) == CARDS[card]
+
+
+@pytest.mark.parametrize("name", ["NVIDIA A10G", "NVIDIA A1000", "NVIDIA GeForce 9"])
+def test_a_card_that_is_not_known_has_no_figures(name: str) -> None:
+    assert card_named(name) is None
 
 
 @pytest.mark.parametrize("check", TRAINED, ids=lambda check: check.name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -15,6 +17,7 @@ from rlhf.commands.gpu_checks.runner import performed_in_child, run_checks
 from rlhf.commands.gpu_checks.table import CHECKS, Check
 from tests.commands.conftest import Command
 from tests.commands.gpu_checks.stand_in import FakeGpu, FakeNvml
+from tests.pace import scaled
 
 CHILD = "tests.commands.gpu_checks.child_that"
 
@@ -82,6 +85,11 @@ def test_without_a_gpu_it_says_so_in_a_line_and_ends_with_2(rlhf: Command) -> No
     assert ended.returncode == 2
     assert ended.stdout.startswith("no GPU: ")
     assert ended.stdout.count("\n") == 1
+
+
+def test_to_say_so_nothing_heavy_is_imported() -> None:
+    program = "import sys, rlhf.commands.doctor; sys.exit(any(m in sys.modules for m in ('torch', 'ray', 'numpy')))"
+    assert subprocess.run([sys.executable, "-c", program], timeout=scaled(60)).returncode == 0
 
 
 def test_the_command_writes_the_report_and_fails_with_its_checks(

@@ -24,7 +24,8 @@ def moved(by: float) -> list[np.ndarray]:
 def test_the_sequences_are_fixed_in_vocabulary_and_fit_the_context() -> None:
     one, other = (canary(50, 1000, None) for _ in range(2))
     assert [s.tolist() for s in one.sequences] == [s.tolist() for s in other.sequences]
-    assert [len(s) for s in one.sequences] == [24] * 4
+    assert [len(s) for s in one.sequences] == [24] * 16
+    assert [len(s) for s in canary(50, 1000, EXACT).sequences] == [24] * 4
     assert all(s.min() >= 0 and s.max() < 50 for s in one.sequences)
     assert {len(s) for s in canary(50, 16, None).sequences} == {16}
     assert {s.dtype for s in (*one.sequences, one.long_prompt)} == {np.dtype(np.int32)}
@@ -68,11 +69,13 @@ def test_limits_that_were_measured_allow_a_rare_large_difference_and_no_larger_m
     assert disagreement([np.full(1000, 0.11, np.float32)], start, limits)
 
 
-def test_what_is_measured_allows_four_times_as_much_and_never_less_than_float32() -> None:
+def test_what_is_measured_allows_four_times_as_much_of_a_mean_of_many_twice_and_never_less_than_float32() -> None:
     rounding = np.linspace(0, 1, 1001, dtype=np.float32)
     assert measured(rounding) == LogprobTolerance(
-        mean=pytest.approx(2.0), high=pytest.approx(3.96), share=pytest.approx(0.01)
+        mean=pytest.approx(1.0), high=pytest.approx(3.96), share=pytest.approx(0.01)
     )
+    few = measured(rounding[::5])
+    assert (few.mean, few.high) == (pytest.approx(2.0), pytest.approx(3.96))
     exact = measured(np.zeros(10, np.float32))
     assert (exact.mean, exact.high) == (EXACT.mean, EXACT.high)
 
