@@ -23,7 +23,7 @@ SMALLEST_BYTES = 4096
 """Smaller storages (counters, norms) stay where they are."""
 
 
-class Copy(Protocol):
+class HostCopy(Protocol):
     """The bytes of a storage, elsewhere."""
 
     def write_to(self, storage: UntypedStorage) -> None: ...
@@ -35,7 +35,7 @@ class Emptied:
 
     storage: UntypedStorage
     bytes: int
-    copy: Copy | None
+    copy: HostCopy | None
 
 
 class ParkedStorages:
@@ -84,7 +84,7 @@ def own_storages(tensors: Iterable[Tensor]) -> None:
             alone[0].data = alone[0].data.clone()
 
 
-def copied(storage: UntypedStorage) -> Copy:
+def copied(storage: UntypedStorage) -> HostCopy:
     """A copy in host memory; of host memory itself, in a file without a name."""
     return InFile(storage) if storage.device.type == "cpu" else InHostMemory(storage)
 
