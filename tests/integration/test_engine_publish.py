@@ -160,11 +160,11 @@ async def test_an_engine_that_sleeps_gives_its_memory_back_and_wakes_with_the_we
     await ask(engine, prompt, 1)
     awake = process.memory_info().rss
     await engine.sleep()
-    assert awake - process.memory_info().rss > KV_CACHE_BYTES
+    assert awake - process.memory_info().rss > 0.75 * KV_CACHE_BYTES
     waiting = ask(engine, prompt, 2)
     learner.change(seed=3)
     await publish(learner, engine, 2)
-    assert awake - process.memory_info().rss < KV_CACHE_BYTES
+    assert awake - process.memory_info().rss < 0.25 * KV_CACHE_BYTES
     assert np.abs((await engine.token_logprobs(prompt)).logprobs - learner.logprobs(prompt)).max() < TOLERANCE
     await engine.resume()
     completion = await waiting
