@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 SAMPLE_SECONDS = 0.1
-PHASES = ("sleep", "hold", "save", "weight_sync", "train", "evaluate", "wait", "start")
+PHASES = ("sleep", "hold", "weight_sync", "save", "train", "evaluate", "wait", "start")
 """Names of spans, the innermost first: a moment belongs to the first of these that covers it."""
 
 

@@ -70,6 +70,10 @@ class RunLayout:
     samples: int
 
 
+SEQUENCES = {"cpu": 256, "cuda": 1024}
+"""Sequences at once where the recipe leaves it open; vLLM's largest choice for a GPU."""
+
+
 def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, prompt: int = PROMPT_TOKENS) -> RunLayout:
     """The layout of a recipe, with the `zero_optimization` of its DeepSpeed configuration."""
     trainer = recipe.trainer
@@ -77,7 +81,7 @@ def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, prompt: int = PROMPT_T
     return RunLayout(
         learner=learner_layout(recipe, zero),
         engine=engine_layout(recipe) if recipe.plays else None,
-        colocated=False,
+        colocated=recipe.cluster.placement == "colocated",
         shared=recipe.plays and learner_device(recipe) == engine_device(recipe) == "cuda" and both <= 1,
         asynchronous=trainer.max_staleness > 0,
         prompt=prompt,
@@ -99,7 +103,7 @@ def learner_layout(recipe: Recipe, zero: Mapping[str, Any]) -> LearnerLayout:
         stage=max(trainer.deepspeed.zero_stage, least),
         width=DTYPE_BYTES[model.dtype],
         tokens=trainer.tokens_per_microbatch,
-        checkpointing=model.gradient_checkpointing,
+        checkpointing=model.gradient_checkpointing == 1,  # every n-th layer takes more: as much as without, at most
         sequence_parallel=trainer.deepspeed.sequence_parallel,
         offload_optimizer=trainer.deepspeed.offload_optimizer == "cpu",
         offload_parameters=trainer.deepspeed.offload_parameters == "cpu",
@@ -119,9 +123,9 @@ def engine_layout(recipe: Recipe) -> EngineLayout:
     return EngineLayout(
         device=device,
         engines=rollout.engines,
-        parallel=rollout.tensor_parallel_size,
+        parallel=min(rollout.tensor_parallel_sizes),  # of engines of several sizes, the one that takes most of a card
         width=DTYPE_BYTES[recipe.model.dtype],
-        sequences=rollout.max_sequences,
+        sequences=rollout.max_sequences or SEQUENCES[device],
         batched_tokens=16384 if device == "cuda" else 2048,
         utilisation=rollout.gpu_memory_utilization,
         cache_bytes=rollout.kv_cache_megabytes * 2**20,
