@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.names import unknown_names
+from rlhf.reward.code.names import names_of_the_code, unknown_names
+from rlhf.reward.code.test_runner import NotRunnable, as_run
 from rlhf.sandbox.limits import SandboxLimits
 
 Row = Mapping[str, Any]
@@ -32,7 +33,8 @@ class InputOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asserts:
-    """Pieces of Python, run in order; each is a test, and passes when it queries the code and raises nothing.
+    """Pieces of Python, run in order; each is a test, and passes when it queries the code, runs one of the asserts that
+    it holds, and raises nothing.
     `entry_point` is the name of the tested function, where the row has one; `setup` runs before the tests and is not
     part of the code."""
 
@@ -61,6 +63,8 @@ def read_tests(row: Row, config: CodeRewardConfig) -> Tests:
     texts = _asserts(value, entry_point)
     if not texts:
         _none(column)
+    if setup and not entry_point and names_of_the_code((), setup, None, ()):
+        texts, setup = (f"{setup}\n{texts[0]}", *texts[1:]), ""  # it uses the code, which has to be there
     tests = Asserts(texts=_asking(texts), entry_point=entry_point, names=config.names, setup=setup)
     if config.tests == "values" and (unknown := unknown_names(tests.texts, setup, entry_point, config.names)):
         raise TestsError(
@@ -104,14 +108,22 @@ def _pairs(value: Any) -> list[InputOutput]:
 
 
 def _asserts(value: Any, entry_point: str | None) -> tuple[str, ...]:
+    """The tests of a text, or of a list of texts. A `check` is called with the `entry_point`."""
     if isinstance(value, str):
-        call = f"\ncheck({entry_point})" if entry_point else ""
-        return tuple(_split(value + call))
+        return tuple(_split(_run([_parsed(value)], entry_point)[0]))
     if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
         raise TestsError(f"tests are text, a list of texts, or pairs of input and output, not {type(value).__name__}")
-    for one in value:
-        _parsed(one)
-    return tuple(value)
+    texts = [_parsed(one) for one in value]
+    return tuple(_text(statement for statement, _ in run) for run in _run(texts, None))
+
+
+def _run(texts: list[ast.Module], entry_point: str | None) -> list[list[tuple[ast.stmt, bool]]]:
+    if entry_point and any(isinstance(one, ast.FunctionDef) and one.name == "check" for one in texts[-1].body):
+        texts[-1].body += ast.parse(f"check({entry_point})").body
+    try:
+        return as_run(texts)
+    except NotRunnable as reason:
+        raise TestsError(f"the tests cannot be run: {reason}") from None
 
 
 def _setup(row: Row, column: str | None) -> str:
@@ -149,19 +161,24 @@ def _only_prepares(statement: ast.stmt) -> bool:
             return False
 
 
-def _split(text: str) -> list[str]:
-    """One test for each top-level assert, with the statements before it; statements after the last assert join it."""
+def _split(statements: list[tuple[ast.stmt, bool]]) -> list[str]:
+    """One test for each top-level assert and each test function, with the statements before it; statements after the
+    last join it."""
     pieces: list[list[ast.stmt]] = [[]]
-    for statement in _parsed(text).body:
+    for statement, is_test in statements:
         pieces[-1].append(statement)
-        if isinstance(statement, ast.Assert):
+        if is_test or isinstance(statement, ast.Assert):
             pieces.append([])
     *tests, rest = pieces
     if tests:
         tests[-1] += rest
     elif rest:
         tests = [rest]
-    return [ast.unparse(ast.Module(body=test, type_ignores=[])) for test in tests]
+    return [_text(test) for test in tests]
+
+
+def _text(statements: Iterable[ast.stmt]) -> str:
+    return ast.unparse(ast.Module(body=list(statements), type_ignores=[]))
 
 
 def _parsed(text: str) -> ast.Module:

@@ -40,7 +40,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 """Operations that may be requested on an object, which is their first argument."""
 SOURCES = {"run": "solution.py", "test": "test.py"}
 MOST_DESCRIPTORS = 4096
-PYTHONS_RECURSION = 1000
 FIRST_USER, USERS = 50_000, 15_000
 
 
@@ -75,6 +74,8 @@ class ObjectServer:
         if do == "name":
             return self._named(request["name"])
         try:
+            if do == "run":
+                sys.setrecursionlimit(request["recursion"] + _depth())
             if do in ("run", "test"):
                 exec(compile(request["code"], SOURCES[do], "exec", dont_inherit=True), self._names)
                 return "{}"
@@ -184,7 +185,6 @@ def be_host(requests: int, answers: int, user: int) -> None:
             _leave_root()
         else:
             os.setresuid(user, user, user)
-        sys.setrecursionlimit(PYTHONS_RECURSION + _depth())
         ObjectServer(requests, answers).serve()
     finally:
         os._exit(0)

@@ -28,7 +28,8 @@ PR_SET_DUMPABLE = 4
 ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException")
 """Python's error messages for unsupported operations, and for `except` with a class of the code."""
 NEVER_ASKED = "the test never asks the code for anything"
-TYPE, MATCHED = "_rlhf_type_of", "_rlhf_matched"
+NEVER_ASSERTED = "none of the asserts of the test was run"
+TYPE, MATCHED, ASSERTED = "_rlhf_type_of", "_rlhf_matched", "_rlhf_asserted"
 FORMAT = ("format", "format_map")
 UNWANTED = {"this", "antigravity"}
 """Modules with side effects when imported."""
@@ -96,7 +97,9 @@ class Names(dict[str, Any]):
     names that the tests bind themselves take precedence."""
 
     def __init__(self, link: Link, of_code: list[str], given: dict[str, Any]) -> None:
-        super().__init__(given, __name__="tests", __builtins__=builtins, **{TYPE: type_of, MATCHED: matched})
+        ours = {TYPE: type_of, MATCHED: matched, ASSERTED: self._assert}
+        super().__init__(given, __name__="tests", __builtins__=builtins, **ours)
+        self.asserted = 0
         self._link, self._of_code = link, frozenset(of_code)
         self._functions: dict[str, Any] = {}
 
@@ -107,6 +110,9 @@ class Names(dict[str, Any]):
         if type(value) is FunctionOfTheCode:
             self[name] = self._functions[name] = value
         return value
+
+    def _assert(self) -> None:
+        self.asserted += 1
 
     def ask_again(self) -> None:
         """Drop the functions that the last test looked up, except names that the test bound itself."""
@@ -179,6 +185,12 @@ class TypeOf(ast.NodeTransformer):
         if asks and node.attr == "__class__":
             return _called(TYPE, node.value)
         return _called(FORMATS, node.value, ast.Constant(node.attr)) if asks and node.attr in FORMAT else node
+
+    def visit_Assert(self, node: ast.Assert) -> list[ast.AST]:
+        """Asserts are counted: one that is not run proves nothing."""
+        self.generic_visit(node)
+        counted = ast.Expr(value=ast.Call(func=ast.Name(id=ASSERTED, ctx=ast.Load()), args=[], keywords=[]))
+        return [ast.fix_missing_locations(ast.copy_location(counted, node)), node]
 
     def visit_Match(self, node: ast.Match) -> ast.AST:
         self.generic_visit(node)
@@ -260,19 +272,26 @@ def compiled(test: ast.Module, rewrite: TypeOf | None) -> Any:
 
 def why_test_fails(test: ast.Module, code: Any, names: Names, link: Link, reach: Reach) -> str:
     """Why the test fails; empty when it passes. When the process of the code has ended, no test passes; a test that
-    never queries the code fails too, since it proves nothing about it."""
-    link.objection, before = "", link.asked
+    never queries the code, or runs none of its asserts, fails too, since it proves nothing about it."""
+    link.objection, before, asserted = "", link.asked, names.asserted
     names.ask_again()
     try:
         if isinstance(code, Exception):
             raise code
         link.trust(code) if isinstance(code, str) else exec(code, names)
         complaint = "" if reach.uses_the_code(test, asked=link.asked > before) else NEVER_ASKED
+        if not isinstance(code, str) and names.asserted == asserted and any(map(decides, ast.walk(test))):
+            complaint = NEVER_ASSERTED
     except BaseException as error:  # noqa: BLE001 - whatever a test raises is a failure of the code
         reach.uses_the_code(test, asked=link.asked > before)
         about_objects = any(words in (complaint := in_a_line(error)) for words in ABOUT_OBJECTS)
         complaint = f"{complaint}; {NEEDS_TRUST}" if about_objects else complaint
     return link.objection or link.ended or complaint
+
+
+def decides(node: ast.AST) -> bool:
+    """Whether it is an assert; `assert False` marks what is not to be reached."""
+    return isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant)
 
 
 def in_a_line(error: BaseException) -> str:

@@ -56,8 +56,9 @@ class Link:
         self.asked = self._number = 0
 
     def run(self, code: str) -> None:
-        """Run the code. Raises what the code raises, and `CodeEnded`."""
-        self._exchange({"do": "run", "code": code}, Met())
+        """Run the code, with the recursion limit that the set-up chose. Raises what the code raises, and
+        `CodeEnded`."""
+        self._exchange({"do": "run", "code": code, "recursion": sys.getrecursionlimit()}, Met())
 
     def trust(self, test: str) -> None:
         """Run a test in the code's own process. Raises what it raises there."""
