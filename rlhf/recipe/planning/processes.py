@@ -252,8 +252,8 @@ def _reducing(shape: ModelShape, layout: LearnerLayout, saved: int, peak: int) -
     """
     trained, limit = _trained(shape, layout), _bucket(shape, layout)
     bucket = 4 * limit
-    # Memory that nobody has written is not there yet, but a GPU's allocator has it.
-    moments = [peak + (bucket if layout.device == "cuda" else 0)]
+    # On a CPU memory that nobody has written is not there yet; ZeRO-3 keeps its bucket from update to update.
+    moments = [peak + (bucket if layout.device == "cuda" or layout.stage == 3 else 0)]
     moments.append(round(saved * (1 - limit / max(trained, 1))) + bucket + _copied(layout, limit, alone=False))
     if limit < shape.largest_parameter <= trained:
         left, largest = 0 if shape.tied else saved, shape.largest_parameter
@@ -292,8 +292,7 @@ def _stepping(shape: ModelShape, layout: LearnerLayout) -> list[Part]:
     flat = 4 * trained // shards
     if layout.stage == 2:
         return [Part(what="flat gradients", bytes=flat if layout.width == 4 else 0)]
-    reducing = 8 * _bucket(shape, layout)
-    return [Part(what="flat gradients", bytes=flat + max(flat, reducing))]
+    return [Part(what="flat gradients", bytes=max(flat, 8 * _bucket(shape, layout)))]
 
 
 def _loading(shape: ModelShape, layout: LearnerLayout) -> list[Part]:
