@@ -23,16 +23,21 @@ def raw_gloo(_: Any, rank: int, rendezvous: Rendezvous, count: int) -> float:
         _kept["group"] = GlooGroup(rank, rendezvous)
         _kept["buffers"] = [torch.ones(BUCKET_BYTES, dtype=torch.uint8) for _ in range(2)]
     group, buffers = _kept["group"], _kept["buffers"]
-    group.meet()
+    _meet(group)
     began = time.perf_counter()
     parts = [min(BUCKET_BYTES, count - start) for start in range(0, count, BUCKET_BYTES)]
     for index, part in enumerate(parts):
         group.start_broadcast(buffers[index % 2][:part])
         if index:
-            group.finish_broadcasts()
-    group.finish_broadcasts()
-    group.meet()
+            group.finish_next()
+    group.finish_next()
+    _meet(group)
     return time.perf_counter() - began
+
+
+def _meet(group: GlooGroup) -> None:
+    group.start_meeting()
+    group.finish_next()
 
 
 def own_reload(worker: Any, folder: Path) -> float:

@@ -9,7 +9,19 @@ from typing import Any
 
 LONGEST = 2.0
 """A publish may take this many times what the slower of its two bounds takes."""
-SPANS = ("prepare", "transfer", "gather", "send", "receive", "reload", "repack", "commit", "canary", "resume")
+SPANS = (
+    "prepare",
+    "transfer",
+    "gather",
+    "send",
+    "receive",
+    "reload",
+    "repack",
+    "learner_canary",
+    "commit",
+    "canary",
+    "resume",
+)
 """Within `transfer` the learner gathers and sends, and the engine receives, reloads and repacks."""
 
 

@@ -6,7 +6,8 @@ gathered, and while the one before it is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 
 import torch
@@ -27,6 +28,8 @@ from rlhf.transfer.store import ROOT
 from rlhf.transfer.types import Manifest, Rendezvous
 
 DIGEST_BYTES = 32
+AHEAD_BYTES = 512 * 2**20
+"""The most that may arrive ahead of the reload on a CPU, beyond the next bucket."""
 
 
 class BroadcastSender:
@@ -64,54 +67,67 @@ class BroadcastSender:
                 filled = bytes_of(bucket, tensors, group.device)
             else:
                 filled = pack_bucket(bucket, tensors, self._buffers.turn(index, bucket))
-            group.finish_broadcasts()
+            if not (index and buckets[index - 1].alone):
+                group.finish_next()
             group.start_broadcast(filled)
             if bucket.alone:  # it may be the tensor itself, which is gone when the next one is asked for
-                group.finish_broadcasts()
-        group.finish_broadcasts()
+                group.finish_next()
+        if not (buckets and buckets[-1].alone):
+            group.finish_next()
         # Steps of the iterator after its last tensor are collectives too.
         for _ in tensors:
             pass
-        group.meet()
+        group.start_meeting()
+        group.finish_next()
         self._buffers.settle()
 
 
 class BroadcastInlet:
-    """The end of one of an engine's workers: an `Inlet`. Joins the group as `rank`. It has three buffers, for a bucket
-    that arrives, one that is loaded, and the one before, where unfinished layers may still have tensors."""
+    """The end of one of an engine's workers: an `Inlet`. Joins the group as `rank`.
+
+    It has buffers for a bucket that is loaded, for the one before, where unfinished layers may still have tensors, and
+    for those that arrive meanwhile. On a CPU a reload is slower than gloo: there many may arrive ahead of it, and the
+    learner, which has sent its last, can go on.
+    """
 
     held = 1
 
     def __init__(self, rank: int, rendezvous: Rendezvous) -> None:
         self._bucket_bytes = rendezvous.bucket_bytes
         self._group = join_group(rank, rendezvous)
-        self._buffers = Buffers(self._group.device, 2 + self.held)
+        on_cpu = self._group.device.type == "cpu"
+        self._ahead = max(1, AHEAD_BYTES // self._bucket_bytes) if on_cpu else 1
+        self._buffers = Buffers(self._group.device, self._ahead + 1 + self.held)
 
     def arrivals(self, manifest: Manifest) -> Generator[tuple[Bucket, Tensor], None, None]:
         group, buckets = self._group, cut_buckets(manifest, self._bucket_bytes)
         self._agree(manifest)
         self._buffers.reserve(buckets)
-        coming = self._start(buckets, 0)
+        coming: deque[Tensor] = deque()
         for index, bucket in enumerate(buckets):
-            group.finish_broadcasts()
-            arrived, coming = coming, self._start(buckets, index + 1)
-            yield bucket, arrived
-        group.meet()
+            while self._has_room(buckets, index, index + len(coming)):
+                coming.append(self._buffers.turn(index + len(coming), buckets[index + len(coming)]))
+                group.start_broadcast(coming[-1])
+                if index + len(coming) == len(buckets):
+                    group.start_meeting()
+            group.finish_next()
+            yield bucket, coming.popleft()
+        if not buckets:
+            group.start_meeting()
+        group.finish_next()
         self._buffers.settle()
 
     def close(self) -> None:
         self._group.close()
 
+    def _has_room(self, buckets: Sequence[Bucket], index: int, later: int) -> bool:
+        """Whether the bucket `later` may arrive before the one at `index` is loaded."""
+        if later >= len(buckets) or later > index + self._ahead:
+            return False
+        return later <= index + 1 or sum(bucket.bytes for bucket in buckets[index + 1 : later + 1]) <= AHEAD_BYTES
+
     def _agree(self, manifest: Manifest) -> None:
         told = torch.empty(DIGEST_BYTES, dtype=torch.uint8, device=self._group.device)
         self._group.start_broadcast(told)
-        self._group.finish_broadcasts()
+        self._group.finish_next()
         expect_digest(bytes(told.tolist()), manifest, self._bucket_bytes)
-
-    def _start(self, buckets: tuple[Bucket, ...], index: int) -> Tensor:
-        """Start to receive the bucket with this index, if there is one."""
-        if index == len(buckets):
-            return torch.empty(0, dtype=torch.uint8)
-        buffer = self._buffers.turn(index, buckets[index])
-        self._group.start_broadcast(buffer)
-        return buffer

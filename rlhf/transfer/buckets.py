@@ -65,24 +65,27 @@ class Buffers:
 
     def __init__(self, device: torch.device, count: int) -> None:
         self._device, self._count = device, count
-        self._ring: tuple[Tensor, ...] = ()
+        self._largest, self._ring = 0, dict[int, Tensor]()
 
     def reserve(self, buckets: Iterable[Bucket]) -> None:
-        """Make room for these buckets."""
+        """Make room for these buckets; memory is taken when it is first used."""
         largest = max((bucket.bytes for bucket in buckets if not bucket.alone), default=0)
-        if not self._ring or self._ring[0].numel() < largest:
-            self._ring = tuple(torch.empty(largest, dtype=torch.uint8, device=self._device) for _ in range(self._count))
+        if self._largest < largest:
+            self._largest, self._ring = largest, {}
 
     def turn(self, index: int, bucket: Bucket) -> Tensor:
         """Memory for the bucket with this index, `uint8 [bucket.bytes]`: that of the one `count` before."""
         if bucket.alone:
             return torch.empty(bucket.bytes, dtype=torch.uint8, device=self._device)
-        return self._ring[index % self._count][: bucket.bytes]
+        place = index % self._count
+        if place not in self._ring:
+            self._ring[place] = torch.empty(self._largest, dtype=torch.uint8, device=self._device)
+        return self._ring[place][: bucket.bytes]
 
     def settle(self) -> None:
         """The end of a weight sync."""
         if self._device.type != "cpu":
-            self._ring = ()
+            self._ring = {}
 
 
 def pack_bucket(bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], buffer: Tensor) -> Tensor:

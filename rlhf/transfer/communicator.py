@@ -13,8 +13,8 @@ from rlhf.transfer.types import Rendezvous
 class Communicator(Protocol):
     """One member's place in the group: rank 0 sends, the others receive. Buffers lie on `device`.
 
-    Broadcasts may overlap with other work: only after `finish_broadcasts` may the current stream read their buffers, or
-    anything write to them. Every call ends within the group's deadline, with a
+    What was started is finished in the same order, by `finish_next`: only then may the current stream read a buffer, or
+    anything write to it. Every call ends within the group's deadline, with a
     `TransferError` when a member is gone or hangs.
     """
 
@@ -24,12 +24,12 @@ class Communicator(Protocol):
         """Start to send (rank 0) or receive `buffer` in place, after the work that the current stream has queued."""
         ...
 
-    def finish_broadcasts(self) -> None:
-        """Wait for all broadcasts that were started."""
+    def start_meeting(self) -> None:
+        """Start a barrier: it ends when every member has started it."""
         ...
 
-    def meet(self) -> None:
-        """Wait until every member has called this (a barrier)."""
+    def finish_next(self) -> None:
+        """Wait for the oldest of what was started."""
         ...
 
     def close(self) -> None:

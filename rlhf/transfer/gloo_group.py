@@ -41,17 +41,16 @@ class GlooGroup:
         with self._named("a broadcast"):
             self._started.append(self._group.broadcast(buffer, ROOT))
 
-    def finish_broadcasts(self) -> None:
-        """Wait for all broadcasts that were started."""
-        while self._started:
-            with self._named("a broadcast"):
-                self._started.popleft().wait(timedelta(seconds=self._timeout_seconds))
-
-    def meet(self) -> None:
-        """Wait until every member has called this (a barrier)."""
+    def start_meeting(self) -> None:
+        """Start a barrier: it ends when every member has started it."""
         with self._named("the barrier at the end"):
             # An all-reduce instead of gloo's barrier, because the barrier ignores the group's deadline.
-            self._group.allreduce(torch.zeros(1)).wait(timedelta(seconds=self._timeout_seconds))
+            self._started.append(self._group.allreduce(torch.zeros(1)))
+
+    def finish_next(self) -> None:
+        """Wait for the oldest of what was started."""
+        with self._named("a broadcast"):
+            self._started.popleft().wait(timedelta(seconds=self._timeout_seconds))
 
     def close(self) -> None:
         """Close the connections at once, so that peers notice, even if something still refers to this object (a

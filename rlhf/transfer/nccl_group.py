@@ -56,13 +56,17 @@ class NcclGroup:
     def start_broadcast(self, buffer: Tensor) -> None:
         self._begin(lambda stream: self._group.broadcast(buffer, ROOT, stream=stream))
 
-    def finish_broadcasts(self) -> None:
-        while self._started:
-            self._wait("a broadcast")
-
-    def meet(self) -> None:
+    def start_meeting(self) -> None:
         self._begin(lambda stream: self._group.all_reduce(torch.zeros(1, device=self.device), stream=stream))
-        self._wait("the barrier at the end")
+
+    def finish_next(self) -> None:
+        ended, deadline = self._started.popleft(), time.monotonic() + self._seconds
+        while not ended.query():
+            if time.monotonic() > deadline:
+                self.close()
+                raise TransferError(f"a broadcast failed: a peer is gone, or hangs for {self._seconds:g} s")
+            time.sleep(POLL_SECONDS)
+        torch.cuda.current_stream(self.device).wait_event(ended)
 
     def close(self) -> None:
         self._started.clear()
@@ -76,12 +80,3 @@ class NcclGroup:
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         collective(self._stream)
         self._started.append(self._stream.record_event())
-
-    def _wait(self, what: str) -> None:
-        ended, deadline = self._started.popleft(), time.monotonic() + self._seconds
-        while not ended.query():
-            if time.monotonic() > deadline:
-                self.close()
-                raise TransferError(f"{what} failed: a peer is gone, or hangs for {self._seconds:g} s")
-            time.sleep(POLL_SECONDS)
-        torch.cuda.current_stream(self.device).wait_event(ended)

@@ -146,11 +146,12 @@ def test_vllms_own_producer_feeds_the_receiver(pair: Pair, monkeypatch: pytest.M
     def produce() -> None:
         group: Any = pair.sender._group
         group.start_broadcast(torch.tensor(list(digest(manifest, BUCKET_BYTES)), dtype=torch.uint8))
-        group.finish_broadcasts()
+        group.finish_next()
         packed_tensor.packed_nccl_broadcast_producer(
             packed(), group._group, src=0, post_iter_func=lambda item: item[1], buffer_size_bytes=1
         )
-        group.meet()
+        group.start_meeting()
+        group.finish_next()
 
     try:
         assert pair.at_once(produce, lambda: pair.receive(manifest)) == (None, None)

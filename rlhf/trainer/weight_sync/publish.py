@@ -18,6 +18,7 @@ from rlhf.runs.tracing import Clock
 from rlhf.trainer.weight_sync.agreement import LogprobTolerance, measured
 from rlhf.trainer.weight_sync.canary import VERIFY_FACTOR, Canary, Scores, Start, difference, disagreement, staleness
 from rlhf.transfer.protocols import PublishTarget, WeightSource
+from rlhf.transfer.types import Seconds
 from rlhf.types import PolicyVersion, Routing
 
 LEARNER = "learner"
@@ -95,12 +96,13 @@ class Publisher:
         manifest = await self._ask_learner("prepare", self._source.manifest())
         await self._all("prepare", lambda target: target.prepare(manifest))
         moving = {target.name: target.receive(manifest) for target in self._targets}
-        spent = await self._phase("receive", {**moving, LEARNER: self._source.send()})
-        for name, seconds in ((name, each) for member in spent.values() for name, each in member.items()):
+        told = await self._phase("receive", {**moving, LEARNER: self._sent()})
+        spent, known = told.pop(LEARNER)
+        for name, seconds in ((name, each) for member in (spent, *told.values()) for name, each in member.items()):
             self._clock.add(f"weight_sync/{name}", seconds)
         version = self._source.version
         await self._all("commit", lambda target: target.commit(version))
-        await prove(*await self._compared())
+        await prove(*await self._compared(known))
         await self._all("resume", lambda target: target.resume())
 
     async def _prove(self, learner: ByEngine, engines: ByEngine, limits: LogprobTolerance) -> None:
@@ -136,16 +138,17 @@ class Publisher:
         if fault:
             raise WeightSyncError(engine, "canary", self._source.version, fault)
 
-    async def _compared(self) -> Compared:
-        """The canary on both sides: at once, unless the learner has to know the experts that the engines chose."""
+    async def _sent(self) -> tuple[Seconds, LearnerScores | None]:
+        """Send the weights, and answer the canary while the engines still reload, unless the answer depends on the
+        experts that they choose."""
+        spent = await self._source.send()
+        known = await self._scored(np.stack(self._canary.sequences)) if self._routed is False else None
+        return spent, known
+
+    async def _compared(self, known: LearnerScores | None) -> Compared:
+        """The canary on both sides; the learner's answer may be known."""
         tokens = np.stack(self._canary.sequences)
-        asking: dict[str, Coroutine[Any, Any, Any]] = {
-            target.name: target.token_logprobs(tokens) for target in self._targets
-        }
-        if self._routed is False:
-            asking[LEARNER] = self._scored(tokens)
-        told = await self._phase("canary", asking)
-        known: LearnerScores | None = told.pop(LEARNER, None)
+        told = await self._all("canary", lambda target: target.token_logprobs(tokens))
         self._routed = any(engine.routing is not None for engine in told.values())
         answers: dict[str, LearnerScores] = {}
         for name, engine in told.items():
@@ -159,9 +162,10 @@ class Publisher:
         )
 
     async def _scored(self, tokens: NDArray[np.int32], routing: Routing | None = None) -> LearnerScores:
-        logprobs = await self._source.token_logprobs(tokens, routing)
-        rounded = None if self._canary.limits else await self._source.rounded_logprobs(tokens, routing)
-        return LearnerScores(logprobs, rounded)
+        with self._clock.span("weight_sync/learner_canary"):
+            logprobs = await self._source.token_logprobs(tokens, routing)
+            rounded = None if self._canary.limits else await self._source.rounded_logprobs(tokens, routing)
+            return LearnerScores(logprobs, rounded)
 
     def _limits(self, scores: LearnerScores, last: int = 0) -> LogprobTolerance:
         """The fixed limits, or what rounding does to the learner's log-probs of the `last` tokens, or of all."""

@@ -173,11 +173,11 @@ async def test_every_phase_has_its_span_and_what_the_members_spent_on_what_has_o
     await stage.connect_and_publish()
     spans = stage.clock.drain()
     found = {span.name.removeprefix("weight_sync/") for span in spans}
-    assert found == {*PHASES, "transfer", "gather", "send", "reload", "repack"}
+    assert found == {*PHASES, "transfer", "gather", "send", "reload", "repack", "learner_canary"}
     assert sorted(span.seconds for span in spans if span.name == "weight_sync/reload") == [1.0, 1.0]
 
 
-async def test_with_no_experts_to_wait_for_learner_and_engines_answer_the_canary_at_once() -> None:
+async def test_with_no_experts_to_wait_for_the_learner_answers_the_canary_while_engines_reload() -> None:
     stage = Stage()
     await stage.connect_and_publish()
     answer, asked = asyncio.Event(), stage.learner.token_logprobs
@@ -187,7 +187,7 @@ async def test_with_no_experts_to_wait_for_learner_and_engines_answer_the_canary
         return await asked(token_ids, routing)
 
     stage.learner.token_logprobs = answered
-    stage.wire.faults["engine-0", "canary"] = answer.wait  # the engine answers after the learner
+    stage.wire.faults["engine-0", "receive"] = answer.wait  # the engine has reloaded after the learner's answer
     await stage.publisher.publish()
     assert answer.is_set()
 
