@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from rlhf.models.rounding import rounded
 from rlhf.trainer.weight_sync.agreement import LogprobTolerance, measured
 from rlhf.trainer.weight_sync.canary import Scores, canary, disagreement, staleness
-from rlhf.transfer.perturbation import perturb
+from rlhf.transfer.perturbation import add_noise
 
 VOCABULARY, HIDDEN = 2048, 256
 STEP = 1e-3
@@ -73,7 +73,7 @@ def measure(layers: int, logits: float, *, start_check: bool, seed: int = 0) -> 
     if start_check:
         with torch.no_grad():
             for name, weight in learner.named_parameters():
-                perturb(name, weight)
+                add_noise(name, weight)
     own = scores(learner)
     with rounded(learner):
         limits = measured(np.abs(np.concatenate(scores(learner)) - np.concatenate(own)))

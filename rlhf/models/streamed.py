@@ -8,8 +8,9 @@ never touched, and so never there.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
@@ -22,7 +23,8 @@ from transformers.modeling_utils import _get_resolved_checkpoint_files
 
 ONE_BY_ONE = "HF_DEACTIVATE_ASYNC_LOAD"
 """transformers' switch: tensors are read when they are set, instead of in threads that read ahead without a bound."""
-Described = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+Described = Mapping[str, tuple[Sequence[int], str]]
+"""Shapes and types of a folder's tensors by name, as JSON has them."""
 
 
 class Sharding(Protocol):
@@ -32,8 +34,8 @@ class Sharding(Protocol):
     def reads(self) -> bool:
         """Whether this rank reads the files."""
 
-    def told(self, message: Any) -> Any:
-        """The reading rank's `message`, on every rank."""
+    def told(self, message: str) -> str:
+        """The reading rank's `message`, on every rank. Never an object: those travel as pickles."""
 
     def take(self, parameter: nn.Parameter) -> None:
         """Keep this rank's shard of the reading rank's parameter, and free the parameter's own memory."""
@@ -96,10 +98,10 @@ def _tensors(model: PreTrainedModel, path: str, sharding: Sharding, stack: ExitS
             described = {name: _described(tensor) for name, tensor in opened.items()}
         except (OSError, ValueError, SafetensorError) as error:
             described = str(error)
-    described = sharding.told(described)
+    described = json.loads(sharding.told(json.dumps(described)))
     if isinstance(described, str):
         raise OSError(described)
-    return opened or {name: _Blank(shape, dtype) for name, (shape, dtype) in described.items()}
+    return opened or {name: _Blank(tuple(shape), getattr(torch, dtype)) for name, (shape, dtype) in described.items()}
 
 
 def _opened(model: PreTrainedModel, path: str, stack: ExitStack) -> dict[str, Any]:
@@ -124,10 +126,13 @@ def _opened(model: PreTrainedModel, path: str, stack: ExitStack) -> dict[str, An
     return tensors
 
 
-def _described(tensor: Any) -> tuple[tuple[int, ...], torch.dtype]:
+def _described(tensor: Any) -> tuple[Sequence[int], str]:
     if isinstance(tensor, Tensor):
-        return tuple(tensor.shape), tensor.dtype
-    return tuple(tensor.get_shape()), tensor[..., :0].dtype if tensor.get_shape() else tensor[...].dtype
+        shape, dtype = list(tensor.shape), tensor.dtype
+    else:
+        shape = list(tensor.get_shape())
+        dtype = tensor[..., :0].dtype if shape else tensor[...].dtype
+    return shape, str(dtype).removeprefix("torch.")
 
 
 @contextmanager

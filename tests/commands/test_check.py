@@ -36,13 +36,13 @@ def test_a_sound_recipe_is_described(rlhf: Command, recipe: Path, rows: Path):
 
 def test_unit_tests_that_need_trust_are_told_in_a_line(rlhf: Command, recipe: Path, rows: Path):
     tests = ["assert f(1) == 2", "assert Stack([1]) == Stack([1])", "assert Stack([1]).pop() == 1"]
-    tests.append("def test_f(): assert f(1) == 2")
+    tests.append("def check(f): assert f(1) == 2")
     rows.write_text("".join(json.dumps({"question": "?", "answer": "", "tests": [test]}) + "\n" for test in tests))
     ended = rlhf("check", recipe, "reward.kind=code")
     needs = (
         "1 of the first 4 rows need reward.code.tests: trusting, the first is row 2: they compare Stack([1]); "
-        "1 cannot be used, and give no number, the first is row 4: the tests ask the code for nothing, they only "
-        "define and import"
+        "1 cannot be used, and give no number, the first is row 4: the tests cannot be run: nothing calls check, and "
+        "nothing else asserts"
     )
     assert f"unit tests     apart from the code; {needs}\n" in ended.stdout
     trusting = rlhf("check", recipe, "reward.kind=code", "reward.code.tests=trusting")

@@ -28,7 +28,7 @@ class Shards:
         self.wholes: dict[int, Tensor] = {}
         self.events: list[str] = []
 
-    def told(self, message: Any) -> Any:
+    def told(self, message: str) -> str:
         return message
 
     def take(self, parameter: nn.Parameter) -> None:

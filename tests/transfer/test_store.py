@@ -54,12 +54,14 @@ class Bomb:
 
 def test_a_pickle_of_a_stranger_is_refused_and_never_opened(tmp_path: Path) -> None:
     meeting = rendezvous(2, backend="ipc")
-    learner, engine = results(at_once(*[lambda r=r: HandleExchange(r, meeting) for r in range(2)]))
+    learner, engine = results(at_once(*[lambda h=h: HandleExchange(meeting, hosts=h) for h in (True, False)]))
     rogue = stranger(meeting)
-    for key in ("0/offer", "0/update"):
+    for key in ("0/open/1", "0/0/filled/0"):
         rogue.set(key, pickle.dumps(Bomb(tmp_path / "trace")))  # type: ignore[arg-type]
     with pytest.raises(TransferError, match="written by a stranger"):
-        next(engine.chunks())
+        engine.opening(1)
+    with pytest.raises(TransferError, match="written by a stranger"):
+        engine.wait_filled(0, 0)
     assert not (tmp_path / "trace").exists()
     del learner
 
@@ -105,7 +107,7 @@ def test_nothing_of_a_group_listens_but_on_the_interface_where_it_meets() -> Non
     meeting = rendezvous(2)
     with listening_afterwards() as found:
         groups = results(at_once(*[lambda r=r: GlooGroup(r, meeting) for r in range(2)]))
-        results(at_once(*[lambda g=g: g.broadcast(torch.zeros(3)) for g in groups]))
+        results(at_once(*[lambda g=g: (g.start_broadcast(torch.zeros(3)), g.finish_next()) for g in groups]))
     assert found == {"127.0.0.1"}
 
 

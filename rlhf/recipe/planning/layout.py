@@ -111,7 +111,7 @@ def learner_layout(recipe: Recipe, zero: Mapping[str, Any]) -> LearnerLayout:
         critic=trainer.critic is not None,
         average=trainer.ema_decay is not None,
         lora=model.lora.rank if model.lora else 0,
-        bucket_bytes=int(trainer.weight_sync.bucket_megabytes * 2**20),
+        bucket_bytes=trainer.weight_sync.bucket_bytes(on_gpu=device == "cuda"),
         steps=trainer.epochs,
         zero=zero,
     )

@@ -28,10 +28,15 @@ class ZeroSharding:
         )
         self.reads = torch.distributed.get_rank() == 0
 
-    def told(self, message: Any) -> Any:
-        messages = [message]
-        torch.distributed.broadcast_object_list(messages, 0)
-        return messages[0]
+    def told(self, message: str) -> str:
+        device = deepspeed_module("accelerator").get_accelerator().current_device_name()
+        letters = torch.tensor(list(message.encode()), dtype=torch.uint8, device=device)
+        length = torch.tensor([len(letters)], device=device)
+        torch.distributed.broadcast(length, 0)
+        if not self.reads:
+            letters = torch.empty(int(length), dtype=torch.uint8, device=device)
+        torch.distributed.broadcast(letters, 0)
+        return bytes(letters.tolist()).decode()
 
     def take(self, parameter: nn.Parameter) -> None:
         if hasattr(parameter, "ds_id"):  # tied to one that is shared out already

@@ -17,8 +17,6 @@ UNPICKLERS = frozenset(
     ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal", "joblib", "pandas", "multiprocessing")
 )
 """Modules that open pickles, or code objects, or speak to other processes by pickles."""
-ALLOWED = {("rlhf/trainer/rank/states.py", "pickle.UnpicklingError")}
-"""A name of an exception is none."""
 LOADERS = frozenset(("load", "loads", "Unpickler", "read_pickle"))
 OBJECTS = frozenset(("recv_obj", "broadcast_obj", "broadcast_object_list", "all_gather_object", "gather_object"))
 """Collectives of torch and vLLM that send pickles."""
@@ -26,6 +24,9 @@ HEAVY = ("rlhf.rollout.vllm", "rlhf.transfer.receiver", "rlhf.transfer.nccl_grou
          "rlhf.transfer.infos", "rlhf.transfer.adapter", "rlhf.transfer.reload", "rlhf.env.adapters", "rlhf.__main__",
          "rlhf.cluster.forking.ray_worker", "rlhf.reward.code.checking", "rlhf.sandbox")  # fmt: skip
 """What needs packages that a machine may not have, or is a program; their sources are read all the same."""
+
+REBUILT = {("rlhf.transfer.cuda", "rebuild_cuda_tensor")}
+"""Called with arguments of fixed classes, checked and signed (`rlhf/transfer/handles.py`)."""
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
@@ -54,7 +55,7 @@ def test_nothing_that_opens_pickles_is_imported() -> None:
         for name in imported(tree)
         if name.partition(".")[0] in UNPICKLERS or name in ("torch.multiprocessing", "numpy.load")
     }
-    assert found == ALLOWED
+    assert found == set()
 
 
 def test_nothing_is_loaded_by_a_name_that_unpickles() -> None:
@@ -71,7 +72,7 @@ def test_nothing_is_loaded_by_a_name_that_unpickles() -> None:
 
 def test_every_torch_load_reads_data_alone() -> None:
     loads = [(file, call) for file, tree in sources() for call in torch_loads(tree)]
-    assert len(loads) >= 3
+    assert len(loads) >= 2
     for file, call in loads:
         assert ("weights_only", "True") in {(one.arg, ast.unparse(one.value)) for one in call.keywords}, file
 
@@ -105,6 +106,7 @@ def test_no_module_has_a_name_that_unpickles() -> None:
         if not name.startswith(HEAVY):
             module = importlib.import_module(name)
             held = {key for key, value in vars(module).items() if callable(value) and _is_one_of(value, dangerous)}
+            held -= {rebuilt for owner, rebuilt in REBUILT if owner == name}
             assert not held, f"{name} holds {held}"
 
 
