@@ -96,13 +96,24 @@ class Publisher:
         manifest = await self._ask_learner("prepare", self._source.manifest())
         await self._all("prepare", lambda target: target.prepare(manifest))
         moving = {target.name: target.receive(manifest) for target in self._targets}
-        told = await self._phase("receive", {**moving, LEARNER: self._sent()})
-        spent, known = told.pop(LEARNER)
-        for name, seconds in ((name, each) for member in (spent, *told.values()) for name, each in member.items()):
-            self._clock.add(f"weight_sync/{name}", seconds)
+        scoring: list[asyncio.Future[LearnerScores]] = []
+        try:
+            spent = await self._phase("receive", {**moving, LEARNER: self._sent(scoring)})
+            for name, seconds in ((name, each) for member in spent.values() for name, each in member.items()):
+                self._clock.add(f"weight_sync/{name}", seconds)
+            await self._committed(scoring, prove)
+        finally:
+            _abandon(scoring)
+
+    async def _committed(
+        self,
+        scoring: Sequence[asyncio.Future[LearnerScores]],
+        prove: Callable[[ByEngine, ByEngine, LogprobTolerance], Coroutine[Any, Any, None]],
+    ) -> None:
+        """The second half of a transaction, when every engine has the weights."""
         version = self._source.version
         await self._all("commit", lambda target: target.commit(version))
-        await prove(*await self._compared(known))
+        await prove(*await self._compared(scoring))
         await self._all("resume", lambda target: target.resume())
 
     async def _prove(self, learner: ByEngine, engines: ByEngine, limits: LogprobTolerance) -> None:
@@ -138,17 +149,24 @@ class Publisher:
         if fault:
             raise WeightSyncError(engine, "canary", self._source.version, fault)
 
-    async def _sent(self) -> tuple[Seconds, LearnerScores | None]:
-        """Send the weights, and answer the canary while the engines still reload, unless the answer depends on the
-        experts that they choose."""
+    async def _sent(self, scoring: list[asyncio.Future[LearnerScores]]) -> Seconds:
+        """Send the weights, and begin to answer the canary while the engines still reload, unless the answer depends on
+        the experts that they choose."""
         spent = await self._source.send()
-        known = await self._scored(np.stack(self._canary.sequences)) if self._routed is False else None
-        return spent, known
+        if self._routed is False:
+            scoring.append(asyncio.ensure_future(self._scored(np.stack(self._canary.sequences))))
+        return spent
 
-    async def _compared(self, known: LearnerScores | None) -> Compared:
-        """The canary on both sides; the learner's answer may be known."""
+    async def _compared(self, scoring: Sequence[asyncio.Future[LearnerScores]]) -> Compared:
+        """The canary on both sides; the learner may have begun."""
         tokens = np.stack(self._canary.sequences)
-        told = await self._all("canary", lambda target: target.token_logprobs(tokens))
+        asking: dict[str, Coroutine[Any, Any, Any]] = {
+            target.name: target.token_logprobs(tokens) for target in self._targets
+        }
+        if scoring:
+            asking[LEARNER] = _result(scoring[0])
+        told = await self._phase("canary", asking)
+        known: LearnerScores | None = told.pop(LEARNER, None)
         self._routed = any(engine.routing is not None for engine in told.values())
         answers: dict[str, LearnerScores] = {}
         for name, engine in told.items():
@@ -212,6 +230,10 @@ class Publisher:
         )
         error.__cause__ = causes.get(blamed[0])
         return error
+
+
+async def _result(begun: asyncio.Future[LearnerScores]) -> LearnerScores:
+    return await begun
 
 
 def _engines_first(names: Iterable[str]) -> list[str]:
