@@ -20,7 +20,7 @@ from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.configs import model_values
 from rlhf.recipe.planning.estimate import Estimate, estimate_run, least_ranks, mends
 from rlhf.recipe.planning.layout import PROMPT_TOKENS, layout_of
-from rlhf.recipe.planning.machines import GIB, Machine, card_named, machine_of
+from rlhf.recipe.planning.machines import GIB, Machine, card_of_driver, machine_of
 from rlhf.recipe.planning.processes import PHASES, Phases, held
 from rlhf.recipe.planning.shape import Activations
 from rlhf.recipe.planning.times import tokens_of_update
@@ -63,7 +63,7 @@ def here() -> Machine:
     return Machine(
         nodes=1,
         cards=len(gpus),
-        card=card_named(gpus[0].name, min(gpu.bytes for gpu in gpus)) if gpus else None,
+        card=card_of_driver(gpus[0].name, min(gpu.bytes for gpu in gpus)) if gpus else None,
         cores=int(this_machine().cpus),
         host_memory=int(psutil.virtual_memory().total),
     )

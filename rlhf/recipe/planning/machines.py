@@ -103,7 +103,7 @@ def machine_of(gpus: str, nodes: int, cores: int | None = None, host_memory: int
     )
 
 
-def card_named(name: str, memory: int) -> Card:
+def card_of_driver(name: str, memory: int) -> Card:
     """A GPU by the driver's name (`NVIDIA H100 80GB HBM3`) and bytes, with the rates of the card of the table that it
     names, or of an A100."""
     words = name.lower().replace("-", " ").replace("geforce rtx ", "rtx").split()
