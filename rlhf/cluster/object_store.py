@@ -20,11 +20,11 @@ def store_bytes(needed: float, free: int) -> int:
 
 def node_store_bytes() -> int:
     """The size on a node whose run is not known yet."""
-    total, free = shared_memory()
+    total, free = shared_memory_bytes()
     return store_bytes(NODE_SHARE * total, free)
 
 
-def shared_memory() -> tuple[int, int]:
+def shared_memory_bytes() -> tuple[int, int]:
     """Bytes of shared memory on this machine: all, and free; 0 where there is none."""
     try:
         found = os.statvfs(SHARED_MEMORY)

@@ -17,7 +17,7 @@ from rlhf.cluster.blocking import BlockingCalls
 from rlhf.cluster.forking.ray_worker import SOCKET
 from rlhf.cluster.forking.started import ForkServer, forked_environment
 from rlhf.cluster.machine import this_machine
-from rlhf.cluster.object_store import shared_memory, store_bytes
+from rlhf.cluster.object_store import shared_memory_bytes, store_bytes
 from rlhf.cluster.plan import plan
 from rlhf.cluster.quiet_ray import keep_our_sigterm, quiet_ray, ray_module
 from rlhf.cluster.ray_joining import join_ray, too_few
@@ -216,7 +216,7 @@ def start_ray(temp_dir: Path, object_store_bytes: int = 0) -> None:
         include_dashboard=False,
         log_to_driver=False,
         configure_logging=False,
-        object_store_memory=store_bytes(object_store_bytes, shared_memory()[1]),
+        object_store_memory=store_bytes(object_store_bytes, shared_memory_bytes()[1]),
         _temp_dir=str(temp_dir),
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from rlhf.cluster.gpus import this_machines_gpus
 from rlhf.cluster.machine import this_machine
 from rlhf.cluster.plan import describe, plan
 from rlhf.cluster.resources import Resources
@@ -19,7 +20,7 @@ from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.configs import model_values
 from rlhf.recipe.planning.estimate import Estimate, estimate_run, least_ranks, mends
 from rlhf.recipe.planning.layout import PROMPT_TOKENS, layout_of
-from rlhf.recipe.planning.machines import GIB, Machine, machine_of
+from rlhf.recipe.planning.machines import GIB, Machine, card_of_driver, machine_of
 from rlhf.recipe.planning.processes import PHASES, Phases, held
 from rlhf.recipe.planning.shape import Activations
 from rlhf.recipe.planning.times import tokens_of_update
@@ -57,10 +58,14 @@ def run_plan(
 
 
 def here() -> Machine:
-    """This machine; of its GPUs only the number is known."""
-    resources = this_machine()
+    """This machine, with its GPUs as the driver names them."""
+    gpus = [gpu for gpu in this_machines_gpus() if gpu.bytes]
     return Machine(
-        nodes=1, cards=0, card=None, cores=int(resources.cpus), host_memory=int(psutil.virtual_memory().total)
+        nodes=1,
+        cards=len(gpus),
+        card=card_of_driver(gpus[0].name, min(gpu.bytes for gpu in gpus)) if gpus else None,
+        cores=int(this_machine().cpus),
+        host_memory=int(psutil.virtual_memory().total),
     )
 
 

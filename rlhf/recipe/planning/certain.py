@@ -3,11 +3,9 @@ machine. Without torch; `rlhf plan` says everything else."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-
 import psutil
 
+from rlhf.cluster.gpus import this_machines_gpus
 from rlhf.cluster.resources import Plan
 from rlhf.errors import PlacementError
 from rlhf.recipe.by_size import parameter_count
@@ -15,8 +13,6 @@ from rlhf.recipe.planning.layout import EngineLayout, engine_layout, learner_lay
 from rlhf.recipe.planning.machines import GIB
 from rlhf.recipe.planning.processes import bare_shape, least_state
 from rlhf.recipe.schema import Recipe
-
-SMI_SECONDS = 10.0
 
 
 def check_memory(recipe: Recipe, plan: Plan | None) -> None:
@@ -59,17 +55,9 @@ def check_fits(recipe: Recipe, parameters: int, card: int | None, host: int) -> 
 
 
 def smallest_card() -> int | None:
-    """Bytes of the smallest GPU of this machine by nvidia-smi; None where it does not say."""
-    found = shutil.which("nvidia-smi")
-    if found is None:
-        return None
-    query = [found, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    try:
-        said = subprocess.run(query, capture_output=True, text=True, timeout=SMI_SECONDS, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    sizes = [int(line) for line in said.split() if line.isdigit()]
-    return min(sizes) * 2**20 if sizes else None
+    """Bytes of the smallest GPU that this process may see; None without any, and of parts of a GPU (MIG), whose size
+    the driver does not say."""
+    return min((gpu.bytes for gpu in this_machines_gpus()), default=0) or None
 
 
 def _least_engine(parameters: int, engine: EngineLayout) -> int:

@@ -21,6 +21,7 @@ from rlhf.recipe.planning.processes import (
 )
 from rlhf.recipe.planning.shape import Activations, Line, ModelShape
 from rlhf.recipe.planning.times import Times, times_of
+from rlhf.recipe.workers import ENGINE
 
 ActivationsOf = Callable[[bool], Activations]
 """The activations of the model, with or without gradient checkpointing."""
@@ -200,7 +201,8 @@ def _on_host(phases: Phases, phase: PhaseName, card: Card | None) -> int:
 def _counts(plan: Plan | None) -> dict[str, Counter[str]]:
     counts: dict[str, Counter[str]] = {}
     for placed in plan.placements if plan else ():
-        counts.setdefault(placed.node, Counter())[placed.role] += 1
+        kind = ENGINE if placed.role.startswith(ENGINE) else placed.role  # engines of several sizes are several roles
+        counts.setdefault(placed.node, Counter())[kind] += 1
     return counts
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf.recipe.planning.shape import DTYPE_BYTES
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.workers import engine_device, learner_device
+from rlhf.recipe.workers import engine_device, learner_device, shares_one_gpu
 from rlhf.trainer.algorithms.registry import needs_reference
 
 PROMPT_TOKENS = 512
@@ -77,12 +77,11 @@ SEQUENCES = {"cpu": 256, "cuda": 1024}
 def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, prompt: int = PROMPT_TOKENS) -> RunLayout:
     """The layout of a recipe, with the `zero_optimization` of its DeepSpeed configuration."""
     trainer = recipe.trainer
-    both = recipe.rollout.gpus_per_engine + trainer.deepspeed.gpus_per_rank
     return RunLayout(
         learner=learner_layout(recipe, zero),
         engine=engine_layout(recipe) if recipe.plays else None,
-        colocated=recipe.cluster.placement == "colocated",
-        shared=recipe.plays and learner_device(recipe) == engine_device(recipe) == "cuda" and both <= 1,
+        colocated=recipe.plays and recipe.cluster.placement == "colocated",
+        shared=recipe.plays and shares_one_gpu(recipe),
         asynchronous=trainer.max_staleness > 0,
         prompt=prompt,
         reply=recipe.sampling.max_tokens,

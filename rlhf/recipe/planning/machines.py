@@ -8,7 +8,7 @@ and "RTX 4090". `usable` is what `torch.cuda.mem_get_info` gives as total there,
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlhf.errors import ConfigError
 
@@ -101,6 +101,14 @@ def machine_of(gpus: str, nodes: int, cores: int | None = None, host_memory: int
     return Machine(
         nodes=nodes, cards=count, card=card, cores=cores or 12 * count, host_memory=host_memory or NODE_MEMORY * count
     )
+
+
+def card_of_driver(name: str, memory: int) -> Card:
+    """A GPU by the driver's name (`NVIDIA H100 80GB HBM3`) and bytes, with the rates of the card of the table that it
+    names, or of an A100."""
+    words = name.lower().replace("-", " ").replace("geforce rtx ", "rtx").split()
+    found = next((card for card in CARDS.values() if card.name.lower().split("-")[0] in words), CARDS["A100"])
+    return replace(found, name=name, memory=memory)
 
 
 def _named(text: str) -> Card | None:

@@ -20,7 +20,7 @@ PHASES: tuple[PhaseName, ...] = ("load", "generate", "forward and backward", "op
 MB = 10**6
 LEARNER_PROCESS = 420 * MB
 """Resident memory of a rank on a CPU before its model: torch, transformers and DeepSpeed, measured."""
-ENGINE_PROCESS = 690 * MB
+ENGINE_PROCESS = 650 * MB
 """The same of an engine on a CPU: torch, transformers and vLLM, measured."""
 HEAP_SHARE = 0.5
 """Of a rank's activations on a CPU: what glibc's heap keeps between blocks in use, measured (0.4 to 0.6). Ranks keep it
@@ -108,7 +108,7 @@ def engine_phases(shape: ModelShape, layout: EngineLayout, card: Card | None, *,
     resting = sleeping if asleep else awake
     without_cache = tuple(part for part in awake if part.what != "KV cache") if asleep else awake
     return {
-        "load": awake,
+        "load": awake if card else _on("cpu", _cpu_loading(shape, layout)),
         "generate": awake,
         "forward and backward": resting,
         "optimizer step": resting,
@@ -155,6 +155,15 @@ def _cpu_engine(shape: ModelShape, layout: EngineLayout) -> list[Part]:
         Part(what="packed head", bytes=shape.head_parameters * layout.width // layout.parallel),
         Part(what="KV cache", bytes=layout.cache_bytes),
         Part(what="logits", bytes=3 * 4 * min(layout.sequences, 64) * shape.vocabulary),
+    ]
+
+
+def _cpu_loading(shape: ModelShape, layout: EngineLayout) -> list[Part]:
+    weights = shape.parameters * layout.width
+    return [
+        Part(what="libraries", bytes=ENGINE_PROCESS),
+        Part(what="weights", bytes=weights // layout.parallel),
+        Part(what="pages of the weights' files", bytes=weights),
     ]
 
 
