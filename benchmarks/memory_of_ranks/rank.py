@@ -93,5 +93,7 @@ def resident(name: str) -> float:
     return float(found.group(1)) * 1024
 
 
-def worker(plan: RankPlan, answers: Any) -> None:
+def worker(plan: RankPlan, answers: Any, ended: Any) -> None:
+    """In a process of its own, which stays until all have ended: its peers may still be in a collective with it."""
     answers.put((plan.rank, run(plan)))
+    ended.wait(600)
