@@ -54,7 +54,7 @@ def ranks(folder: Path, *, stage: int, saves: bool) -> dict[str, float]:
     """The peaks of every phase, the larger of the ranks, each a process of its own."""
     meeting = LearnerWorker(loopback=True).meeting()
     context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
+    answers, ended = context.Queue(), context.Barrier(RANKS)
     os.environ |= rank_environment("cpu") | {"OMP_NUM_THREADS": "1"}
     plans = [
         RankPlan(
@@ -68,7 +68,7 @@ def ranks(folder: Path, *, stage: int, saves: bool) -> dict[str, float]:
         )
         for rank in range(RANKS)
     ]
-    processes = [context.Process(target=worker, args=(plan, answers)) for plan in plans]
+    processes = [context.Process(target=worker, args=(plan, answers, ended)) for plan in plans]
     for process in processes:
         process.start()
     found = [answers.get(timeout=900)[1] for _ in processes]

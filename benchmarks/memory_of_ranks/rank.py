@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,15 +53,15 @@ def run(plan: RankPlan) -> dict[str, float]:
     del warm
     if not plan.saves:
         rank = start(plan.measured)
-        return {"convert": measured(lambda: rank.load(plan.state))}
+        return {"convert": measured("convert", lambda: rank.load(plan.state))}
     from rlhf.trainer.rank.policy_rank import _load
 
     peaks: dict[str, float] = {}
     with freed_at_once():
-        peaks["load"] = measured(lambda: _load(plan.measured, plan.ranks, gradient_checkpointing=0))
-    peaks["start"] = measured(lambda: start(plan.measured))
-    peaks["save"] = measured(lambda: worker.model.save(plan.state, 1))
-    peaks["resume"] = measured(lambda: worker.model.load(plan.state))
+        peaks["load"] = measured("load", lambda: _load(plan.measured, plan.ranks, gradient_checkpointing=0))
+    peaks["start"] = measured("start", lambda: start(plan.measured))
+    peaks["save"] = measured("save", lambda: worker.model.save(plan.state, 1))
+    peaks["resume"] = measured("resume", lambda: worker.model.load(plan.state))
     return peaks
 
 
@@ -76,14 +77,16 @@ def step(rank: Rank) -> None:
         adamw(rank.engine).state[flat] = made | {"step": torch.ones(())}
 
 
-def measured(act: Callable[[], Any]) -> float:
-    """By how much the process's resident memory rose at its highest while it acted."""
+def measured(named: str, act: Callable[[], Any]) -> float:
+    """By how much the process's resident memory rose at its highest while it acted; printed by the phase's name."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps of earlier phases would hide what this one takes
     Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark to what is resident
     before = resident("VmRSS")
     act()
-    return resident("VmHWM") - before
+    peak = resident("VmHWM") - before
+    print(f"{os.getpid()} {named}: {peak / 2**20:,.0f} MiB", flush=True)
+    return peak
 
 
 def resident(name: str) -> float:
@@ -93,5 +96,7 @@ def resident(name: str) -> float:
     return float(found.group(1)) * 1024
 
 
-def worker(plan: RankPlan, answers: Any) -> None:
+def worker(plan: RankPlan, answers: Any, ended: Any) -> None:
+    """In a process of its own, which stays until all have ended: its peers may still be in a collective with it."""
     answers.put((plan.rank, run(plan)))
+    ended.wait(600)

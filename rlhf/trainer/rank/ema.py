@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rlhf.errors import CheckpointError
 from rlhf.models.lora import HasModel
 from rlhf.models.streamed import local_part
-from rlhf.trainer.rank.pieces import Piece, PieceIndex, weight_piece, write_pieces
+from rlhf.trainer.rank.pieces import PieceIndex, StateSlice, weight_piece, write_pieces
 from rlhf.trainer.rank.weights import held_weights, release
 
 
@@ -59,7 +59,7 @@ class Average:
         for piece in self._pieces():
             index.fill(piece)
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self) -> Iterator[StateSlice]:
         for name, weight in self._weights.items():
             yield weight_piece(name, weight, "average", self._averages[name], self._rank)
 

@@ -28,7 +28,7 @@ MASTERS = ("single_partition_of_fp32_groups", "fp32_groups_flat_partition")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Piece:
+class StateSlice:
     """The elements from `start` on of the flattened `part` of parameter `name`, in the one-dimensional `values`: a view
     of where they live. `own` on the rank that writes them."""
 
@@ -43,7 +43,7 @@ class Piece:
         return f"{self.part}:{self.name}"
 
 
-def write_pieces(file: Path, pieces: Iterable[Piece]) -> list[Path]:
+def write_pieces(file: Path, pieces: Iterable[StateSlice]) -> list[Path]:
     """Write this rank's own pieces; returns the file, if there is one."""
     own = [piece for piece in pieces if piece.own and len(piece.values)]
     if not own:
@@ -76,7 +76,7 @@ class PieceIndex:
     def has(self, part: str, name: str) -> bool:
         return f"{part}:{name}" in self._stored
 
-    def fill(self, piece: Piece) -> None:
+    def fill(self, piece: StateSlice) -> None:
         """Read a piece into its place. Raises `CheckpointError` where elements of it are nowhere."""
         at, end = piece.start, piece.start + len(piece.values)
         for start, stored in sorted(self._stored[piece.key], key=lambda held: held[0]):
@@ -90,7 +90,7 @@ class PieceIndex:
             )
 
 
-def engine_pieces(engine: Any, rank: int) -> Iterator[Piece]:
+def engine_pieces(engine: Any, rank: int) -> Iterator[StateSlice]:
     """What the ranks hold between two updates. A parameter that is trained has its float32 master weights, and moments
     once it has taken a step; its weight in the model's precision follows from the master weights."""
     for name, weight in engine.module.named_parameters():
@@ -103,17 +103,17 @@ def engine_pieces(engine: Any, rank: int) -> Iterator[Piece]:
             for part in MOMENTS if state else ():
                 yield place.piece(name, part, state[part])
             if state:
-                yield Piece(name=name, part=STEP, start=0, values=state["step"].view(1), own=place.own)
+                yield StateSlice(name=name, part=STEP, start=0, values=state["step"].view(1), own=place.own)
 
 
-def weight_piece(name: str, weight: Any, part: str, values: Tensor, rank: int) -> Piece:
+def weight_piece(name: str, weight: Any, part: str, values: Tensor, rank: int) -> StateSlice:
     """This rank's shard of something that is laid out like `weight`, without the padding of the last shard; or the
     whole, of which rank 0 is the writer."""
     flat = values.detach().view(-1)
     if not partitioned(weight):
-        return Piece(name=name, part=part, start=0, values=flat, own=rank == 0)
+        return StateSlice(name=name, part=part, start=0, values=flat, own=rank == 0)
     start = min(rank * len(flat), weight.ds_numel)
-    return Piece(name=name, part=part, start=start, values=flat[: weight.ds_numel - start], own=True)
+    return StateSlice(name=name, part=part, start=start, values=flat[: weight.ds_numel - start], own=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -127,10 +127,10 @@ class OptimizerSlice:
     count: int
     own: bool = True
 
-    def piece(self, name: str, part: str, flat: Tensor) -> Piece:
+    def piece(self, name: str, part: str, flat: Tensor) -> StateSlice:
         """This slice of a tensor with the layout of `flat`."""
         values = flat.detach().view(-1)[self.at : self.at + self.count]
-        return Piece(name=name, part=part, start=self.start, values=values, own=self.own)
+        return StateSlice(name=name, part=part, start=self.start, values=values, own=self.own)
 
 
 def optimizer_slice(engine: Any, weight: Any, rank: int) -> OptimizerSlice | None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from rlhf.errors import CheckpointError
 from rlhf.trainer.rank import tensor_files
 from rlhf.trainer.rank.export import cut_files
-from rlhf.trainer.rank.pieces import MASTER, Piece, PieceIndex, write_pieces
+from rlhf.trainer.rank.pieces import MASTER, PieceIndex, StateSlice, write_pieces
 from rlhf.trainer.rank.tensor_files import CODES, TensorWriter, stored_tensors
 from rlhf.transfer.types import TensorSpec
 
@@ -63,8 +63,8 @@ def test_a_file_that_is_cut_short_or_no_safetensors_file_is_refused(tmp_path: Pa
         stored_tensors(file)
 
 
-def piece(start: int, values: torch.Tensor, *, own: bool = True) -> Piece:
-    return Piece(name="w", part=MASTER, start=start, values=values, own=own)
+def piece(start: int, values: torch.Tensor, *, own: bool = True) -> StateSlice:
+    return StateSlice(name="w", part=MASTER, start=start, values=values, own=own)
 
 
 @pytest.mark.parametrize("cuts", [(0, 12), (0, 5, 12), (0, 1, 2, 11, 12)])
