@@ -30,8 +30,8 @@ STEP = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One depth and size of logits. `used` is the share of its limits that the `worst` healthy engine needs, and `beyond`
-    how many times its limits the `least` fault is; `refused` are healthy engines that are refused, `missed` faults that
+    """One depth and size of logits. `used` is the share of the limits that the `worst` healthy engine needs, `beyond`
+    how many times the limits the `least` fault is; `refused` are healthy engines that are refused, `missed` faults that
     are not."""
 
     layers: int
