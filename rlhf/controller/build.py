@@ -318,8 +318,9 @@ async def start_engines(engines: Sequence[RemoteEngine], reward: LiveReward, *, 
     """Start the reward and the engines; the facts of the first. On a GPU that several share they start one after
     another: vLLM counts all memory that is taken during its start as its own."""
     if together:
-        facts, *_ = await asyncio.gather(engines[0].start(), reward.start(), *(one.start() for one in engines[1:]))
-        return facts
+        starting = asyncio.gather(*(engine.start() for engine in engines))
+        await asyncio.gather(starting, reward.start())
+        return starting.result()[0]
     await reward.start()
     facts = await engines[0].start()
     for engine in engines[1:]:

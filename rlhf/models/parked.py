@@ -23,7 +23,7 @@ SMALLEST_BYTES = 4096
 """Smaller storages (counters, norms) stay where they are."""
 
 
-class Copy(Protocol):
+class HostCopy(Protocol):
     """The bytes of a storage, elsewhere."""
 
     def write_to(self, storage: UntypedStorage) -> None: ...
@@ -35,7 +35,7 @@ class Emptied:
 
     storage: UntypedStorage
     bytes: int
-    copy: Copy | None
+    copy: HostCopy | None
 
 
 class ParkedStorages:
@@ -84,7 +84,7 @@ def own_storages(tensors: Iterable[Tensor]) -> None:
             alone[0].data = alone[0].data.clone()
 
 
-def copied(storage: UntypedStorage) -> Copy:
+def copied(storage: UntypedStorage) -> HostCopy:
     """A copy in host memory; of host memory itself, in a file without a name."""
     return InFile(storage) if storage.device.type == "cpu" else InHostMemory(storage)
 
@@ -94,13 +94,13 @@ class InHostMemory:
 
     def __init__(self, storage: UntypedStorage) -> None:
         pinned = storage.device.type == "cuda"
-        self._chunks = []
-        for chunk in as_bytes(storage).split(CHUNK_BYTES):
+        self._copies = []
+        for chunk in _chunks(storage):
             host = torch.empty(chunk.numel(), dtype=torch.uint8, pin_memory=pinned)
-            self._chunks.append(host.copy_(chunk, non_blocking=True))
+            self._copies.append(host.copy_(chunk, non_blocking=True))
 
     def write_to(self, storage: UntypedStorage) -> None:
-        for chunk, host in zip(as_bytes(storage).split(CHUNK_BYTES), self._chunks, strict=True):
+        for chunk, host in zip(_chunks(storage), self._copies, strict=True):
             chunk.copy_(host, non_blocking=True)
 
 
@@ -113,12 +113,16 @@ class InFile:
 
     def write_to(self, storage: UntypedStorage) -> None:
         self._file.seek(0)
-        self._file.readinto(_memory(storage))  # type: ignore[attr-defined]
+        self._file.readinto(_memory(storage))
 
 
 def as_bytes(storage: UntypedStorage) -> Tensor:
     """All bytes of a storage, as a tensor on it."""
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _chunks(storage: UntypedStorage) -> tuple[Tensor, ...]:
+    return torch.split(as_bytes(storage), CHUNK_BYTES)
 
 
 def _memory(storage: UntypedStorage) -> memoryview:

@@ -137,3 +137,20 @@ def test_spread_ranks_are_never_two_more_on_a_node_than_on_one_that_has_room(cou
 def one_role(layout: Layout, count: int, gpus: list[int]) -> tuple[list[Role], list[Resources]]:
     nodes = [Resources(node=f"n{at}", cpus=MANY_CORES, gpus=room) for at, room in enumerate(gpus)]
     return [Role(name="rank", count=count, cpus=1, gpus=1, layout=layout, factory="m:R")], nodes
+
+
+@given(clusters(), st.integers(1, 8), st.sampled_from([1, 2, 4]), st.sampled_from(LAYOUTS))
+@settings(max_examples=100, deadline=None)
+def test_who_shares_gpus_is_on_the_node_of_those_it_shares_with_and_takes_none_of_its_own(
+    nodes: list[Resources], engines: int, size: int, layout: Layout
+) -> None:
+    ranks = Role(name="rank", count=engines * size, cpus=0.1, gpus=1, layout=layout, factory="m:R")
+    sharing = Role(name="engine", count=engines, cpus=0.1, gpus=size, factory="m:E", shares_with="rank")
+    made = feasible([ranks, sharing], nodes)
+    home = {placed.worker: placed.node for placed in made.placements}
+    for engine in made.of("engine"):
+        assert {home[worker] for worker in engine.beside} == {engine.node}
+        assert len(engine.beside) == size
+    assert [rank for engine in made.of("engine") for rank in engine.beside] == [p.worker for p in made.of("rank")]
+    for node in nodes:
+        assert sum(placed.own_gpus for placed in made.placements if placed.node == node.node) <= node.gpus

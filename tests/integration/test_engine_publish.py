@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.engine
 os.environ.update(engine_environment("cpu") | {"OMP_NUM_THREADS": "1"})
 
 TOLERANCE = 1e-4
+KV_CACHE_BYTES = 16 << 20
 
 
 @dataclass
@@ -79,7 +81,7 @@ async def joined(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     config = TinyModelConfig(architecture=architecture, hidden_size=64, heads=2, tie_word_embeddings=tied)
     save_tiny(config, 0, tmp_path)
     worker = LocalWorker("engine-0", WorkerHost("rlhf.rollout.vllm.engine_worker:EngineWorker", 8))
-    settings = {"model": str(tmp_path), "kv_cache_megabytes": 16, "weight_transfer": "gloo"}
+    settings = {"model": str(tmp_path), "kv_cache_megabytes": KV_CACHE_BYTES >> 20, "weight_transfer": "gloo"}
     await worker.construct({"name": "engine-0", "settings": settings}, 60)
     engine = RemoteEngine(worker)
     await engine.start()
@@ -145,3 +147,26 @@ async def test_a_manifest_that_leaves_a_tensor_out_is_refused_before_any_byte_mo
         WorkerFailed, match=r"not be sent \['model\.layers\.0\.self_attn\.qkv_proj\.weight \(75% of it\)'"
     ):
         await engine.prepare(Manifest(tensors=tensors))
+
+
+@pytest.mark.parametrize("joined", [("qwen2", False)], indirect=True)
+async def test_an_engine_that_sleeps_gives_its_memory_back_and_wakes_with_the_weights_of_a_publish(
+    joined: tuple[Learner, RemoteEngine],
+) -> None:
+    learner, engine = joined
+    await publish(learner, engine, 1)
+    await engine.resume()
+    prompt, process = np.arange(60, 70, dtype=np.int32), psutil.Process()
+    await ask(engine, prompt, 1)
+    awake = process.memory_info().rss
+    await engine.sleep()
+    assert awake - process.memory_info().rss > 0.75 * KV_CACHE_BYTES
+    waiting = ask(engine, prompt, 2)
+    learner.change(seed=3)
+    await publish(learner, engine, 2)
+    assert awake - process.memory_info().rss < 0.25 * KV_CACHE_BYTES
+    assert np.abs((await engine.token_logprobs(prompt)).logprobs - learner.logprobs(prompt)).max() < TOLERANCE
+    await engine.resume()
+    completion = await waiting
+    assert set(completion.versions.tolist()) == {2}
+    assert_logprobs(prompt, completion, {2: learner})

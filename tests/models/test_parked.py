@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from rlhf.models import parked
-from rlhf.models.parked import Copy, InFile, InHostMemory, ParkedStorages
+from rlhf.models.parked import HostCopy, InFile, InHostMemory, ParkedStorages
 
 
 @pytest.mark.parametrize("copy", [InFile, InHostMemory])
 def test_views_of_a_parked_storage_have_their_bytes_again(
-    monkeypatch: pytest.MonkeyPatch, copy: Callable[[torch.UntypedStorage], Copy]
+    monkeypatch: pytest.MonkeyPatch, copy: Callable[[torch.UntypedStorage], HostCopy]
 ) -> None:
     monkeypatch.setattr(parked, "copied", copy)
     monkeypatch.setattr(parked, "CHUNK_BYTES", 1000)

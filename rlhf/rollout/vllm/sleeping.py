@@ -8,6 +8,7 @@ the same storages are emptied by `rlhf.models.parked`, but a base stays, since v
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -39,7 +40,7 @@ class Sleeper:
             return
         self._engine.sleep(level=self._level, mode="keep")
         if self._on_cpu:
-            self._engine.collective_rpc(empty_on_cpu, args=(self._level,))
+            self._engine.collective_rpc(partial(empty_on_cpu, level=self._level))
         self._asleep = {"weights", "kv_cache"}
 
     def wake(self, tag: Tag) -> None:
@@ -48,7 +49,7 @@ class Sleeper:
             return
         self._engine.wake_up(tags=[tag])
         if self._on_cpu:
-            self._engine.collective_rpc(refill_on_cpu, args=(tag,))
+            self._engine.collective_rpc(partial(refill_on_cpu, tag=tag))
         self._asleep.discard(tag)
         if not self._asleep:  # vLLM lets its scheduler go on
             self._engine.sleep(level=0, mode="keep")
@@ -73,9 +74,9 @@ def refill_on_cpu(worker: Any, tag: Tag) -> None:
 
 def drop_packed(model: nn.Module) -> None:
     """Free the copies of weights that vLLM has packed for a CPU's products. Loading weights packs them again."""
-    for layer in model.modules():
-        if "cpu_linear" in vars(layer):
-            layer.cpu_linear = _asleep
+    packed: list[Any] = [layer for layer in model.modules() if "cpu_linear" in vars(layer)]
+    for layer in packed:
+        layer.cpu_linear = _asleep
 
 
 def kv_tensors(worker: Any) -> Iterator[Tensor]:

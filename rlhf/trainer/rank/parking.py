@@ -17,6 +17,8 @@ from rlhf.trainer.settings import Held
 
 OWN = ("rlhf.", "deepspeed.", "torch.optim.", "torch.nn.")
 """Beginnings of the modules whose objects are searched for tensors."""
+SENDERS = "rlhf.transfer."
+"""Their buffers are filled anew by every weight sync, which runs while a rank holds only weights."""
 
 
 class Parking:
@@ -62,8 +64,12 @@ def tensors_of(root: object) -> Iterator[Tensor]:
             ahead += [*one.keys(), *one.values()]
         elif isinstance(one, list | tuple | set | frozenset):
             ahead += one
-        elif isinstance(one, Tensor | nn.Module) or type(one).__module__.startswith(OWN):
+        elif isinstance(one, Tensor | nn.Module) or _is_searched(type(one).__module__):
             ahead += _attributes(one)
+
+
+def _is_searched(module: str) -> bool:
+    return module.startswith(OWN) and not module.startswith(SENDERS)
 
 
 def _attributes(one: Any) -> list[Any]:
