@@ -20,18 +20,19 @@ def main(arguments: Sequence[str]) -> None:
     os.environ |= {"OMP_NUM_THREADS": "1"}
     from benchmarks.canary.sweep import measure
 
-    print(f"{'weights':<10}{'layers':>7}{'logits':>7}{'mean':>9}{'high':>9}{'used':>7}  worst engine; missed")
+    columns = "".join(f"{name:>8}" for name in ("layers", "logits", "mean", "high", "used", "beyond"))
+    print(f"{'weights':<10}{columns}  worst engine; least fault")
     cells = []
     for start_check in (False, True):
         for layers in options.layers:
             for logits in options.logits:
                 cell = measure(layers, logits, start_check=start_check)
                 cells.append(cell)
-                told = f"{cell.worst}; {', '.join(cell.missed) or 'nothing'}"
+                told = f"{cell.worst}; {cell.least}"
                 stale = f"; stale after {cell.stale_after} steps" if cell.stale_after else ""
                 print(
-                    f"{'perturbed' if start_check else 'start':<10}{layers:>7}{logits:>7g}{cell.limits.mean:>9.3g}"
-                    f"{cell.limits.high:>9.3g}{cell.used:>7.2f}  {told}{stale}",
+                    f"{'perturbed' if start_check else 'start':<10}{layers:>8}{logits:>8g}{cell.limits.mean:>8.3g}"
+                    f"{cell.limits.high:>8.3g}{cell.used:>8.2f}{cell.beyond:>8.2f}  {told}{stale}",
                     flush=True,
                 )
     print("RESULT", json.dumps([asdict(cell) for cell in cells]), flush=True)

@@ -30,8 +30,9 @@ STEP = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One depth and size of logits. `used` is the share of its limits that the worst healthy engine needs, `refused`
-    the healthy engines that are refused, and `missed` the faults that are not."""
+    """One depth and size of logits. `used` is the share of the limits that the `worst` healthy engine needs, `beyond`
+    how many times the limits the `least` fault is; `refused` are healthy engines that are refused, `missed` faults that
+    are not."""
 
     layers: int
     logits: float
@@ -39,6 +40,8 @@ class Cell:
     limits: LogprobTolerance
     used: float
     worst: str
+    beyond: float
+    least: str
     refused: tuple[str, ...]
     missed: tuple[str, ...]
     stale_after: int
@@ -80,6 +83,9 @@ def measure(layers: int, logits: float, *, start_check: bool, seed: int = 0) -> 
     healthy = {name: engine(learner) for name, engine in ENGINES.items()}
     shares = {name: used(told, own, limits) for name, told in healthy.items()}
     worst = max(shares, key=lambda name: shares[name])
+    broken = {name: faulty(learner, fault) for name, fault in FAULTS.items()}
+    excess = {name: used(told, own, limits) for name, told in broken.items()}
+    least = min(excess, key=lambda name: excess[name])
     return Cell(
         layers=layers,
         logits=logits,
@@ -87,8 +93,10 @@ def measure(layers: int, logits: float, *, start_check: bool, seed: int = 0) -> 
         limits=limits,
         used=shares[worst],
         worst=worst,
+        beyond=excess[least],
+        least=least,
         refused=tuple(name for name, told in healthy.items() if disagreement(told, own, limits)),
-        missed=tuple(name for name, fault in FAULTS.items() if not disagreement(faulty(learner, fault), own, limits)),
+        missed=tuple(name for name, told in broken.items() if not disagreement(told, own, limits)),
         stale_after=0 if start_check else steps_until_stale(learner, limits),
     )
 

@@ -7,12 +7,20 @@ import pytest
 from benchmarks.canary.sweep import ENGINES, FAULTS, measure
 
 
-@pytest.mark.parametrize("start_check", [False, True], ids=["at the start weights", "at perturbed weights"])
-@pytest.mark.parametrize(("layers", "logits"), [(2, 30.0), (24, 12.0)])
+@pytest.mark.parametrize(
+    ("layers", "logits", "start_check"),
+    [
+        (2, 30.0, False),
+        (2, 30.0, True),
+        (12, 12.0, True),
+        pytest.param(48, 12.0, False, marks=pytest.mark.slow),
+    ],
+)
 def test_rounding_is_never_refused_and_every_planted_fault_is(layers: int, logits: float, start_check: bool) -> None:
     cell = measure(layers, logits, start_check=start_check)
     assert (cell.refused, cell.missed) == ((), ())
     assert cell.used < 0.8, f"{cell.worst} needs {cell.used:.2f} of the limits"
+    assert cell.beyond > 1.2, f"{cell.least} is {cell.beyond:.2f} times the limits"
     assert len(ENGINES) == 7
     assert len(FAULTS) == 6
 

@@ -16,7 +16,7 @@ stayed behind is off by 1.2 nats and more."""
 MOVED_FACTOR = 3
 """Limits by which the learner's canary must have moved before an engine's has to have moved too."""
 SEQUENCES, SEQUENCES_IN_16_BITS = 4, 16
-"""Where one log-prob that is off is a fault, few sequences are enough; a mean is better known the more there are."""
+"""Few are enough where one log-prob that is off is a fault; a mean is the better known the more there are."""
 REPLY_TOKENS = 32
 """Sampled behind the long prompt."""
 
