@@ -8,10 +8,11 @@ such a tensor meanwhile, nor make a view of it.
 from __future__ import annotations
 
 import ctypes
+import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import IO, Protocol
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -52,10 +53,10 @@ class ParkedStorages:
         large = [one for one in tensors if _size(one) >= SMALLEST_BYTES and _key(one) not in kept]
         own_storages(large)
         chosen = {_key(one): one.untyped_storage() for one in large if one.untyped_storage().resizable()}
-        copies = {key: copied(storage) if contents else None for key, storage in chosen.items()}
+        copies = copied(chosen) if contents else {}
         synchronize(chosen.values())
         for key, storage in chosen.items():
-            self._emptied[key] = Emptied(storage, storage.nbytes(), copies[key])
+            self._emptied[key] = Emptied(storage, storage.nbytes(), copies.get(key))
             storage.resize_(0)
         return sum(self._emptied[key].bytes for key in chosen)
 
@@ -84,9 +85,13 @@ def own_storages(tensors: Iterable[Tensor]) -> None:
             alone[0].data = alone[0].data.clone()
 
 
-def copied(storage: UntypedStorage) -> HostCopy:
-    """A copy in host memory; of host memory itself, in a file without a name."""
-    return InFile(storage) if storage.device.type == "cpu" else InHostMemory(storage)
+def copied(storages: Mapping[int, UntypedStorage]) -> dict[int, HostCopy]:
+    """Copies in host memory; those of host memory itself are in one file without a name."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - closed, and with that removed, with the last copy in it
+    return {
+        key: InFile(storage, file) if storage.device.type == "cpu" else InHostMemory(storage)
+        for key, storage in storages.items()
+    }
 
 
 class InHostMemory:
@@ -105,15 +110,15 @@ class InHostMemory:
 
 
 class InFile:
-    """A copy in the folder for temporary files."""
+    """A copy at the end of a file that is open for reading and writing."""
 
-    def __init__(self, storage: UntypedStorage) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed, and with that removed, with this object
-        self._file.write(_memory(storage))
+    def __init__(self, storage: UntypedStorage, file: IO[bytes]) -> None:
+        self._file, self._begin = file, file.seek(0, os.SEEK_END)
+        file.write(_memory(storage))
 
     def write_to(self, storage: UntypedStorage) -> None:
-        self._file.seek(0)
-        self._file.readinto(_memory(storage))
+        self._file.seek(self._begin)
+        self._file.readinto(_memory(storage))  # type: ignore[attr-defined]
 
 
 def as_bytes(storage: UntypedStorage) -> Tensor:

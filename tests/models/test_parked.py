@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from rlhf.models import parked
-from rlhf.models.parked import HostCopy, InFile, InHostMemory, ParkedStorages
+from rlhf.models.parked import HostCopy, InHostMemory, ParkedStorages, copied
 
 
-@pytest.mark.parametrize("copy", [InFile, InHostMemory])
-def test_views_of_a_parked_storage_have_their_bytes_again(
-    monkeypatch: pytest.MonkeyPatch, copy: Callable[[torch.UntypedStorage], HostCopy]
-) -> None:
-    monkeypatch.setattr(parked, "copied", copy)
+def in_host_memory(storages: Mapping[int, torch.UntypedStorage]) -> dict[int, HostCopy]:
+    """Copies as those of a GPU's memory are."""
+    return {key: InHostMemory(storage) for key, storage in storages.items()}
+
+
+@pytest.mark.parametrize("copies", [copied, in_host_memory])
+def test_views_of_a_parked_storage_have_their_bytes_again(monkeypatch: pytest.MonkeyPatch, copies: Any) -> None:
+    monkeypatch.setattr(parked, "copied", copies)
     monkeypatch.setattr(parked, "CHUNK_BYTES", 1000)
     flat = torch.randn(3000)
     weight, expected = flat[100:2100].view(20, 100), flat.clone()
@@ -63,3 +68,15 @@ def test_weights_of_a_file_get_a_storage_that_can_be_emptied_and_shared_ones_sta
     assert weight.untyped_storage().nbytes() == 0
     storages.restore()
     assert float(weight.detach().sum()) == float(shared.sum()) == 5000
+
+
+def test_many_storages_are_in_one_file() -> None:
+    tensors = [torch.full((1200 + n,), float(n)) for n in range(50)]
+    opened, storages = len(os.listdir("/proc/self/fd")), ParkedStorages()
+    storages.park(tensors)
+    assert len(os.listdir("/proc/self/fd")) == opened + 1
+    storages.restore(tensors[7:9])
+    assert [float(tensors[n].mean()) for n in (7, 8)] == [7.0, 8.0]
+    storages.restore()
+    assert len(os.listdir("/proc/self/fd")) == opened
+    assert all(torch.equal(tensor, torch.full((1200 + n,), float(n))) for n, tensor in enumerate(tensors))
