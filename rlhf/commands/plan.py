@@ -90,9 +90,11 @@ def planned(
         shared = run.replies > 1 and run.prompt + reply <= DENSE_TOKENS
         lengths = (run.prompt, reply, 2 if shared else 1)
         attention = recipe.model.attention
+        memory = machine.card.memory if machine.card and run.learner.device == "cuda" else None
         return activations_of(
-            name, values, dtype=recipe.model.dtype, checkpointing=checkpointing, attention=attention, lengths=lengths
-        )
+            name, values, dtype=recipe.model.dtype, checkpointing=checkpointing, attention=attention, lengths=lengths,
+            memory=memory,
+        )  # fmt: skip
 
     try:
         placement, problem = plan(roles_of(recipe), alike_nodes(machine)), ""

@@ -54,7 +54,7 @@ class ParkedStorages:
         own_storages(large)
         chosen = {_key(one): one.untyped_storage() for one in large if one.untyped_storage().resizable()}
         copies = copied(chosen) if contents else {}
-        synchronize(chosen.values())
+        wait_for_copies(chosen.values())
         for key, storage in chosen.items():
             self._emptied[key] = Emptied(storage, storage.nbytes(), copies.get(key))
             storage.resize_(0)
@@ -70,7 +70,7 @@ class ParkedStorages:
                 as_bytes(one.storage).zero_()
             else:
                 one.copy.write_to(one.storage)
-        synchronize(one.storage for one in back)
+        wait_for_copies(one.storage for one in back)
 
 
 def own_storages(tensors: Iterable[Tensor]) -> None:
@@ -135,7 +135,7 @@ def _memory(storage: UntypedStorage) -> memoryview:
     return memoryview((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())).cast("B")
 
 
-def synchronize(storages: Iterable[UntypedStorage]) -> None:
+def wait_for_copies(storages: Iterable[UntypedStorage]) -> None:
     """Wait for copies from and to these storages."""
     if any(storage.device.type == "cuda" for storage in storages):
         torch.cuda.synchronize()

@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.attention import decoder_of
-from rlhf.models.head import head_logprobs
+from rlhf.models.head import chosen_logprobs, head_logprobs, tokens_at_once
 from rlhf.models.loading import DTYPES, first_line, ready_to_train
 from rlhf.models.policy import logits_of, row_arguments
 from rlhf.recipe.planning.shape import Activations, Line, ModelShape
@@ -63,10 +63,17 @@ def shape_of(name: str, values: Values) -> ModelShape:
 
 
 def activations_of(
-    name: str, values: Values, *, dtype: str, checkpointing: bool, attention: str, lengths: tuple[int, int, int]
+    name: str,
+    values: Values,
+    *,
+    dtype: str,
+    checkpointing: bool,
+    attention: str,
+    lengths: tuple[int, int, int],
+    memory: int | None = None,
 ) -> Activations:
     """The memory of a forward and backward pass. `lengths` are the tokens of a prompt and of a reply, and the replies
-    that share a prompt in a row."""
+    that share a prompt in a row; `memory` is that of a GPU, by which the head's chunks are sized, None for a CPU."""
     config = config_of(name, values)
     unit = lengths[0] + lengths[1] * lengths[2]
     points = {
@@ -81,8 +88,7 @@ def activations_of(
                        for tokens, (one, two) in points.items()))
         for which in (0, 1)
     )  # fmt: skip
-    head = [(tokens, _head_bytes(name, config, dtype, tokens)) for tokens in HEAD_TOKENS]
-    return Activations(saved=saved, decoder_peak=peak, head_peak=Line.through(*head))
+    return Activations(saved=saved, decoder_peak=peak, head_peak=_head_line(name, config, dtype, memory))
 
 
 def config_of(name: str, values: Values) -> Any:
@@ -173,8 +179,18 @@ def _settle(lazy: object) -> None:
             getattr(lazy, name)
 
 
-def _head_bytes(name: str, config: Any, dtype: str, tokens: int) -> int:
-    """The most that the head's passes hold at once, its weights' gradient included."""
+def _head_line(name: str, config: Any, dtype: str, memory: int | None) -> Line:
+    """What the head adds. On a GPU its chunks are larger: one of them, and the gradient that the others left."""
+    text = config.get_text_config()
+    if memory is None:
+        return Line.through(*((tokens, _head_bytes(name, config, dtype, tokens)) for tokens in HEAD_TOKENS))
+    chunk = _head_bytes(name, config, dtype, tokens_at_once(text.vocab_size, memory), whole=True)
+    width = DTYPES[dtype].itemsize
+    return Line(base=chunk + text.vocab_size * text.hidden_size * width, each=text.hidden_size * width)
+
+
+def _head_bytes(name: str, config: Any, dtype: str, tokens: int, *, whole: bool = False) -> int:
+    """The most that the head's passes hold at once, its weights' gradient included; of one chunk if `whole`."""
     model = _shallow(name, config, dtype, "auto", 1)
     with _faked():
         model = model.to_empty(device="cpu")
@@ -182,10 +198,11 @@ def _head_bytes(name: str, config: Any, dtype: str, tokens: int) -> int:
         hidden = torch.empty((tokens, config.get_text_config().hidden_size), dtype=model.dtype, requires_grad=True)
         ids = torch.zeros(tokens, dtype=torch.long)
         with Alive(model) as alive:
-            logprobs, _ = head_logprobs(
-                lambda part: logits_of(model, part), hidden, ids, vocabulary=config.get_text_config().vocab_size,
-                most=tokens,
-            )  # fmt: skip
+            if whole:
+                logprobs, _ = chosen_logprobs(logits_of(model, hidden), ids)
+            else:
+                vocabulary = config.get_text_config().vocab_size
+                logprobs, _ = head_logprobs(lambda part: logits_of(model, part), hidden, ids, vocabulary=vocabulary)
             logprobs.sum().backward()  # type: ignore[no-untyped-call]
     return int(alive.peak)
 
