@@ -19,6 +19,8 @@ UNPICKLERS = frozenset(
 """Modules that open pickles, or code objects, or speak to other processes by pickles."""
 ALLOWED = {("rlhf/trainer/rank/states.py", "pickle.UnpicklingError")}
 """A name of an exception is none."""
+FIXED = {"rlhf.transfer.cuda": {"rebuild_cuda_tensor"}}
+"""Called with classes that `rlhf.transfer.handles` fixes; a peer gives numbers and hexadecimal bytes alone."""
 LOADERS = frozenset(("load", "loads", "Unpickler", "read_pickle"))
 OBJECTS = frozenset(("recv_obj", "broadcast_obj", "broadcast_object_list", "all_gather_object", "gather_object"))
 """Collectives of torch and vLLM that send pickles."""
@@ -105,6 +107,7 @@ def test_no_module_has_a_name_that_unpickles() -> None:
         if not name.startswith(HEAVY):
             module = importlib.import_module(name)
             held = {key for key, value in vars(module).items() if callable(value) and _is_one_of(value, dangerous)}
+            held -= FIXED.get(name, set())
             assert not held, f"{name} holds {held}"
 
 
