@@ -113,6 +113,7 @@ def change(
 def perturb(policy: HasModel, form: Form = "merged") -> None:
     """Add noise to every weight that a weight sync in this form depends on. Every rank changes its own part, without
     gathering. Float32 master weights are unchanged, as in `change`."""
+    release(weight for _, weight in held_weights(policy))
     with torch.no_grad():
         for name, weight in held_weights(policy):
             if form == "merged" or not hugging_face_name(name):
