@@ -151,6 +151,7 @@ class CodeScorer:
             "code": code,
             "tests": ["" if why else text for text, why in zip(tests.texts, refused, strict=True)],
             "names": of_the_code(tests),
+            "tested": [*tests.names, *([tests.entry_point] if tests.entry_point else [])],
             "setup": tests.setup,
             "trusting": trusting,
         }

@@ -77,7 +77,24 @@ MOST_DIMENSIONS = 32
 UNFIT = (StopIteration, StopAsyncIteration)
 """Exceptions that are not sent: they would end the receiver's loops."""
 OF_THE_LIBRARY = (JSONDecodeError, Empty, Full, InvalidOperation, DivisionByZero)
-BASES: tuple[Any, ...] = (int, float, complex, str, bytes, dict, list, tuple, set, frozenset, bytearray)
+
+
+def _sliced(kind: Any, value: Any) -> Any:
+    return kind.__getitem__(value, slice(None))
+
+
+BASES: dict[Any, Callable[[Any], Any]] = {
+    **{kind: kind.__pos__ for kind in (int, float, complex)},
+    **{kind: partial(_sliced, kind) for kind in (str, bytes, tuple, list, bytearray)},
+    dict: lambda value: dict(dict.items(value)),
+    set: lambda value: set(set.__iter__(value)),
+    frozenset: lambda value: frozenset(frozenset.__iter__(value)),
+}
+"""What a value of a kind of these types is beneath its class: no method of the class takes part."""
+CHANGEABLE = (dict, list, set, bytearray)
+SHOWN = ("__repr__", "__str__", "__format__")
+OWN_ANYWAY = {*SHOWN, *("__module__", "__doc__", "__dict__", "__new__", "__init__", "__reduce_ex__", "__getnewargs__")}
+LIBRARY = ("enum", "collections")
 
 
 class OtherException(Exception):
@@ -248,18 +265,25 @@ def unpack_value(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: 
         if name in SEQUENCES:
             return SEQUENCES[name](unpack_value(inner, find, met, depth + 1) for inner in within)
         if name == "kin":
-            return find(name, unpack_value(within, find, Met(), depth + 1))
+            beneath, number = within
+            return find(name, (unpack_value(beneath, find, Met(), depth + 1), number))
         return BUILT[name](within) if name in BUILT else find(name, within)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise NoValue(f"what arrived is no value: {type(error).__name__}") from None
 
 
-def plain_value(value: Any) -> Any:
-    """`value` converted to a plain value: the number of an enumeration, a named tuple. For the code's side."""
-    for kind in BASES:
-        if isinstance(value, kind):
-            return kind(value)
-    return value
+def beneath(value: Any) -> Any:
+    """The plain value that a value of a subclass equals: a named tuple, the number of an enumeration. The value itself
+    where its class has methods in the place of the plain type's, or is a changeable type's with methods of its own: it
+    is an object. For the code's side."""
+    kind = type(value)
+    base = next((base for base in BASES if isinstance(value, base)), None)
+    if base is None:
+        return value
+    classes = [above for above in kind.__mro__[: kind.__mro__.index(base)] if above.__module__ not in LIBRARY]
+    own = {name for above in classes for name in vars(above)} - OWN_ANYWAY
+    changes = base in CHANGEABLE and any(not name.startswith("_") for name in own)
+    return value if changes or any(hasattr(base, name) or name == "__bool__" for name in own) else BASES[base](value)
 
 
 def array_parts(value: Any, keep: Callable[[Any], Any]) -> dict[str, Any] | None:
@@ -275,9 +299,8 @@ def array_parts(value: Any, keep: Callable[[Any], Any]) -> dict[str, Any] | None
     return {"array": [name, shape, [pack_value(item, keep, Met()) for item in items]]}
 
 
-def array(packed: Any, numpy: Any) -> tuple[Any, bool]:
-    """The number or array that was sent, and whether it is one of numpy's, if that is at hand: else a plain number, or
-    nested lists. Raises `NoValue`."""
+def array(packed: Any, numpy: Any) -> Any:
+    """The number or array of numpy's that was sent. Raises `NoValue`."""
     if type(packed) is not list or len(packed) != 3 or packed[0] not in ARRAY_TYPES or type(packed[2]) is not list:
         raise NoValue("what arrived is no array")
     name, shape, items = packed[0], packed[1], [unpack_value(item, _nothing_else, Met()) for item in packed[2]]
@@ -286,15 +309,11 @@ def array(packed: Any, numpy: Any) -> tuple[Any, bool]:
         raise NoValue("an array has another shape")
     if not all(type(item) in (bool, int, float, complex, str) for item in items):
         raise NoValue("an array has other items")
-    if numpy is not None:
-        try:
-            made = numpy.array(items, dtype=name).reshape(lengths)
-        except MemoryError:
-            raise NoValue("an array is too large") from None
-        return made if shape is not None else made[()], True
-    for length in reversed(lengths[1:]):
-        items = [items[start : start + length] for start in range(0, len(items), length)] if length else items
-    return (items if lengths else items[0]), False
+    try:
+        made = numpy.array(items, dtype=name).reshape(lengths)
+    except MemoryError:
+        raise NoValue("an array is too large") from None
+    return made if shape is not None else made[()]
 
 
 def exception_value(error: BaseException) -> dict[str, Any]:
