@@ -8,6 +8,7 @@ changes the process that it runs in, which the code does not share. What runs te
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ PURE = """
 """
 """Modules all of whose members are used."""
 MEMBERS = {
+    "asyncio": "gather run sleep wait_for",
     "builtins": "sum min max abs len sorted range map filter zip enumerate list dict set frozenset tuple int float str",
     "bz2": "compress decompress",
     "codecs": "encode decode",
@@ -62,7 +64,7 @@ def not_apart(texts: Sequence[str], setup: str = "", entry_point: str | None = N
     """For each test why it cannot run apart from the code, empty where it can. What the set-up does, every test
     does."""
     trees = [ast.parse(text) for text in (*texts, setup)]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
+    nodes = [node for tree in trees for node in walk_run(tree)]
     library = _Library(nodes, entry_point)
     *found, of_all = ["".join([*library.refused(tree)][:1]) for tree in trees]
     return tuple(of_all or one for one in found)
@@ -78,9 +80,12 @@ class _Library:
 
     def refused(self, tree: ast.Module) -> Iterator[str]:
         """What in a test cannot run apart from the code."""
-        inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        inner |= {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and self._is_quiet(node)}
-        for node in ast.walk(tree):
+        nodes = list(walk_run(tree))
+        inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+        inner |= {id(node.func) for node in nodes if isinstance(node, ast.Call) and self._is_quiet(node)}
+        if any(map(_is_rewritten, nodes[sum(1 for _ in ast.walk(tree)) :])):
+            yield "they run a text that asks for types, formats or matches"
+        for node in nodes:
             outer = isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner
             if outer and (path := self._path(node)) and not _is_listed(path):  # type: ignore[arg-type]
                 yield f"they use {path}, which acts on or observes the process that it runs in"
@@ -113,6 +118,22 @@ class _Library:
         """Whether a call makes a function that reaches what is named, and the test does not write the name."""
         makes = isinstance(call.func, ast.Name | ast.Attribute) and self._path(call.func) in BY_NAME
         return makes and not all(isinstance(name, ast.Constant) for name in call.args)
+
+
+def walk_run(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a test, and then those of the constants that it hands to `eval`, `exec` or `compile`."""
+    yield from ast.walk(tree)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="eval" | "exec" | "compile"), args=[ast.Constant(value=str(text)), *_]):
+                with contextlib.suppress(SyntaxError, ValueError):  # the test fails over it
+                    yield from walk_run(ast.parse(text.strip()))
+
+
+def _is_rewritten(node: ast.AST) -> bool:
+    """Whether the judge would rewrite it in a test (`checking/judge.py`)."""
+    named = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    return isinstance(node, ast.Match) or named in ("type", "__class__", "format", "format_map")
 
 
 def names_of_stars(nodes: Iterable[ast.AST]) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The process of the tests: it forks the process of the code, runs each test here, and prints one result line for each.
 
-Input on standard input, as JSON: `key`, `code`, `tests`, `trusting`, `names` (those that come from the code),
-`tested` (those that do even where the set-up has them) and `setup` (run before the tests). A line is `signature index passed|failed detail`: whoever reads the lines cannot
-write others, since the key is in none of them.
+Input on standard input, as JSON: `key`, `code`, `tests`, `trusting`, `names` (those that come from the code), `tested`
+(those that do even where the set-up has them) and `setup` (run before the tests). A line is `signature index
+passed|failed detail`: whoever reads the lines cannot write others, since the key is in none of them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import builtins
 import contextlib
 import ctypes
 import hashlib
-import importlib
+import importlib.util
 import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +31,7 @@ ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not i
 NEVER_ASKED = "the test never asks the code for anything"
 NEVER_ASSERTED = "none of the asserts of the test was run"
 TYPE, MATCHED, ASSERTED = "_rlhf_type_of", "_rlhf_matched", "_rlhf_asserted"
+SETUP_FAILS = "the set-up fails"
 FORMAT = ("format", "format_map")
 UNWANTED = {"this", "antigravity"}
 """Modules with side effects when imported."""
@@ -106,7 +108,10 @@ class Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name not in self._of_code:
             raise KeyError(name)
-        value = self._link.name(name)
+        try:
+            value = self._link.name(name)
+        except KeyError:  # Python's own function of that name is not the code's
+            raise NameError(f"name {name!r} is not defined") from None
         if type(value) is FunctionOfTheCode:
             self[name] = self._functions[name] = value
         return value
@@ -132,13 +137,15 @@ class ModuleOfTests:
 class Solution(ModuleType):
     """The module object that tests import as the module of the code."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, link: Link) -> None:
         super().__init__("solution")
-        self._names = names
+        self._link = link
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self._names.__missing__(name)
+            if name.startswith("__"):
+                raise KeyError
+            return self._link.name(name)
         except KeyError:
             raise AttributeError(name) from None
 
@@ -241,14 +248,16 @@ def prepared(
     texts = [*tests, setup]
     real, run = modules(texts), run_in(texts)
     names = Names(link, asked["names"], reaching(link, texts_in(texts)) | real)
-    sys.modules |= {"solution": Solution(names), "tests": ModuleOfTests(names)}  # type: ignore[dict-item]
+    sys.modules |= {"solution": Solution(link), "tests": ModuleOfTests(names)}  # type: ignore[dict-item]
     try:
         if rewrite is None:
             link.trust(asked["setup"])
         else:
             exec(compile(rewrite.visit(setup), "setup.py", "exec", dont_inherit=True), names)
     except BaseException as error:  # noqa: BLE001 - whatever the task's set-up raises
-        return names, f"the set-up fails: {in_a_line(error)}"
+        return names, f"{SETUP_FAILS}: {in_a_line(error)}"
+    if absent := next(missing(tests), ""):
+        return names, f"{SETUP_FAILS}: the sandbox's Python has no module {absent}"
     for name in set(asked["tested"]) - set(real):
         names.pop(name, None)
     if rewrite is not None:
@@ -274,6 +283,18 @@ def modules(tests: list[ast.Module]) -> dict[str, Any]:
         with contextlib.suppress(Exception):  # of another platform; a test that imports it says so
             found[name] = importlib.import_module(name)
     return {name: module for name, module in found.items() if name in standard}
+
+
+def missing(tests: list[ast.Module]) -> Iterator[str]:
+    """Modules that tests import at their top level, and that are not there."""
+    for node in (node for test in tests for node in test.body):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            yield from (of for name in named if (of := name.partition(".")[0]) and not _is_there(of))
+
+
+def _is_there(name: str) -> bool:
+    return name in sys.modules or importlib.util.find_spec(name) is not None
 
 
 def compiled(test: ast.Module, rewrite: Rewrite | None) -> Any:

@@ -315,7 +315,9 @@ REFUSED: dict[str, tuple[str, ...]] = {
 """Without these methods, Python would answer for the proxy instead of the code's object."""
 
 
-ABOUT = ("__name__", "__qualname__", "__doc__")
+ABOUT = ("__name__", "__qualname__", "__doc__", "__module__")
+OF_FUNCTIONS = (*ABOUT, "__dict__", "__annotations__", "__type_params__")
+"""What `functools.wraps` and `staticmethod` read of a function."""
 OPEN = ("__name__", "__slots__")
 """What Python reads of the proxies' classes where it prints their name, and this module."""
 
@@ -347,7 +349,9 @@ class ObjectOfTheCode(metaclass=KindOfStandIn):
     def __getattribute__(self, name: str) -> Any:
         if name in ObjectOfTheCode.__slots__:
             return object.__getattribute__(self, name)
-        if name.startswith("__") and name not in ABOUT:  # its class too, which `isinstance` asks for
+        if name.startswith("__") and name not in (
+            OF_FUNCTIONS if type(self) is FunctionOfTheCode else ABOUT
+        ):  # its class too, which `isinstance` asks for
             self._rlhf_link.refuse(f"a test reads {name} of an object of the code")
         return self._rlhf_link.ask("attribute", (self, name), {})
 
