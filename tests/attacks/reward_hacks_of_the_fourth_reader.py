@@ -113,9 +113,7 @@ IN_CLASSES = {
     for name, (code, tests) in {
         "an object": (
             OF_CLASS.format("a + b"),
-            (
-                "class TestS:\n    'As written.'\n    sol = Solution()\n    def test(self): assert self.sol.add(1, 2) == 3",
-            ),
+            ("class TestS:\n    'As written.'\n    s = Solution()\n    def test(self): assert self.s.add(1, 2) == 3",),
         ),
         "a call": (
             RIGHT,

@@ -116,7 +116,7 @@ async def test_what_holds_for_tests_holds_for_helpers_of_the_set_up(name: str) -
     [
         ("1 / 0", "assert f() == 1", "the set-up fails: ZeroDivisionError"),
         ("", "import no_such_module\nassert f() == 1", "no module no_such_module"),
-        ("", "from your_module import f\nassert f() == 1", "no module your_module"),
+        ("", "from your_module import f\nassert solve() == 1", "no module your_module"),
     ],
 )
 async def test_what_is_not_the_code_s_to_blame_is_no_number(setup: str, test: str, told: str) -> None:

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from rlhf.reward.code.checking.kinds import beneath
 from rlhf.reward.code.checking.values import (
     MOST_BYTES,
     Met,
     apply_changes,
     array,
     array_parts,
-    beneath,
     changed_values,
     exception,
     exception_value,

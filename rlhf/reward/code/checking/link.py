@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, NoReturn
 
+from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
 from rlhf.reward.code.checking.values import (
-    BASES,
-    CHANGEABLE,
     DEEPEST,
     MOST_BYTES,
-    SHOWN,
     Met,
     NoValue,
     apply_changes,
@@ -32,9 +30,6 @@ from rlhf.reward.code.checking.values import (
 )
 
 NEEDS_TRUST = "such tests need reward.code.tests: trusting"
-NUMBER = "_rlhf_number"
-ALIKE = (int, float, complex, str, bytes)
-"""Plain types whose values stay what they are: a kind of them is one value, however often it is answered."""
 
 
 class CodeEnded(Exception):
@@ -57,7 +52,7 @@ class Link:
         self._one_at_a_time = threading.RLock()
         self._functions: list[Any] = []
         self._objects: dict[tuple[str, int], Any] = {}
-        self.kin = {base: _kin_of(base, self) for base in BASES}
+        self.kin = {base: kin_of(base, self) for base in BASES}
         self._calling_back = False
         KindOfStandIn.link = self
         self.ended = self.objection = ""
@@ -268,27 +263,6 @@ def _named(value: Any) -> tuple[str, ...]:
     except (AttributeError, KeyError):
         known = False
     return (module, name) if known else ()
-
-
-def _kin_of(base: Any, link: Link) -> Any:
-    """The type for values whose type in the code is a subclass of `base`: their `base` value is known, and what else
-    they have is asked of the code's object, where that cannot change."""
-
-    def asked(this: Any, name: str) -> Any:
-        if base in CHANGEABLE or name.startswith("__"):
-            refused(this, name)
-        return link.ask("attribute", (this, name), {})
-
-    def refused(this: Any, name: Any, *more: Any) -> NoReturn:
-        link.refuse(f"a test asks a kind of {base.__name__} for {name!r}")
-
-    def shown(this: Any, *more: Any) -> NoReturn:
-        link.refuse(f"a test shows a kind of {base.__name__} of the code")
-
-    methods = {"__getattr__": asked, "__setattr__": refused, **dict.fromkeys(SHOWN, shown)}
-    return type(
-        f"KindOf{base.__name__.capitalize()}", (base,), methods | ({"__missing__": refused} if base is dict else {})
-    )
 
 
 def _refused(doing: str) -> Any:

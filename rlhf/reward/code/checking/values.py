@@ -79,24 +79,6 @@ UNFIT = (StopIteration, StopAsyncIteration)
 OF_THE_LIBRARY = (JSONDecodeError, Empty, Full, InvalidOperation, DivisionByZero)
 
 
-def _sliced(kind: Any, value: Any) -> Any:
-    return kind.__getitem__(value, slice(None))
-
-
-BASES: dict[Any, Callable[[Any], Any]] = {
-    **{kind: kind.__pos__ for kind in (int, float, complex)},
-    **{kind: partial(_sliced, kind) for kind in (str, bytes, tuple, list, bytearray)},
-    dict: lambda value: dict(dict.items(value)),
-    set: lambda value: set(set.__iter__(value)),
-    frozenset: lambda value: frozenset(frozenset.__iter__(value)),
-}
-"""What a value of a kind of these types is beneath its class: no method of the class takes part."""
-CHANGEABLE = (dict, list, set, bytearray)
-SHOWN = ("__repr__", "__str__", "__format__")
-OWN_ANYWAY = {*SHOWN, *("__module__", "__doc__", "__dict__", "__new__", "__init__", "__reduce_ex__", "__getnewargs__")}
-LIBRARY = ("enum", "collections")
-
-
 class OtherException(Exception):
     """An exception of the code that is not sent as itself. No test can expect it by its class."""
 
@@ -270,20 +252,6 @@ def unpack_value(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: 
         return BUILT[name](within) if name in BUILT else find(name, within)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise NoValue(f"what arrived is no value: {type(error).__name__}") from None
-
-
-def beneath(value: Any) -> Any:
-    """The plain value that a value of a subclass equals: a named tuple, the number of an enumeration. The value itself
-    where its class has methods in the place of the plain type's, or is a changeable type's with methods of its own: it
-    is an object. For the code's side."""
-    kind = type(value)
-    base = next((base for base in BASES if isinstance(value, base)), None)
-    if base is None:
-        return value
-    classes = [above for above in kind.__mro__[: kind.__mro__.index(base)] if above.__module__ not in LIBRARY]
-    own = {name for above in classes for name in vars(above)} - OWN_ANYWAY
-    changes = base in CHANGEABLE and any(not name.startswith("_") for name in own)
-    return value if changes or any(hasattr(base, name) or name == "__bool__" for name in own) else BASES[base](value)
 
 
 def array_parts(value: Any, keep: Callable[[Any], Any]) -> dict[str, Any] | None:
