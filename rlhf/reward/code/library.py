@@ -75,7 +75,8 @@ class _Library:
 
     def __init__(self, nodes: list[ast.AST], entry_point: str | None) -> None:
         self._own = {name for node in nodes for name in _binds(node)}
-        self._imported = {**names_of_stars(nodes), **dict(imported_names(nodes))}
+        by_stars = {name: of for name, of in names_of_stars(nodes).items() if name not in self._own}
+        self._imported = by_stars | dict(imported_names(nodes))
         self._modules = sys.stdlib_module_names - self._own - {entry_point}
 
     def refused(self, tree: ast.Module) -> Iterator[str]:
@@ -139,7 +140,7 @@ def _is_rewritten(node: ast.AST) -> bool:
 def names_of_stars(nodes: Iterable[ast.AST]) -> dict[str, str]:
     """The names that `from … import *` of modules of the library that are listed, or members of which are, bind, and
     what each is. Python's own names are there anyway."""
-    found = {}
+    found: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and node.module in STARRED:
             module = importlib.import_module(node.module)

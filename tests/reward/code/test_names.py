@@ -130,14 +130,17 @@ async def test_what_is_not_the_code_s_to_blame_is_no_number(setup: str, test: st
 
 @pytest.mark.engine
 async def test_a_function_that_vanishes_is_not_replaced_by_python_s_own() -> None:
-    scorer = make_code_scorer(CONFIG)
+    scorer = make_code_scorer(CONFIG.model_copy(update={"setup_column": "setup"}))
     await scorer.start()
+    row = {"entry": "sorted", "setup": "FIRST = sorted([2, 1])[0]"}
     code = "def sorted(*a):\n    globals().pop('sorted')\n    return 0"
     tests = [f"result = sorted({given})\nassert result == {given[::-1]}" for given in ([2, 1], [9, 5], [4, 3])]
-    score = await scorer.score(code, {"tests": tests, "entry": "sorted"})
+    score = await scorer.score(code, {"tests": tests, **row})
+    right = await scorer.score("def sorted(x): return x[::-1]", {"tests": tests, **row})
     await scorer.close()
     assert isinstance(score, Scored)
-    assert score.value == 0.0
+    assert isinstance(right, Scored)
+    assert (score.value, right.value) == (0.0, 1.0)
 
 
 def test_calls_of_a_function_are_no_pairs_of_input_and_output() -> None:

@@ -22,6 +22,8 @@ HOLD = [
     "import numpy as np\nassert (twice(np.array([[1, 2]])) == np.array([[2, 4]])).all()",
     "import numpy as np\nassert twice(np.float32(2)) == 4 and twice([np.int64(2)]) == [2, 2]",
     "import numpy as np\nx = np.eye(2)\nassert np.allclose(twice(x), 2 * x)",
+]
+WITHOUT = [
     "assert total() == 3 and true() and made().tolist() == [1, 2, 3] and made().shape == (3,)",
     "assert (made() + made()).sum() == 12",
 ]
@@ -30,20 +32,15 @@ FAIL = [
     "assert made() + made() == [1, 2, 3, 1, 2, 3]",
     "assert true() is True",
     "assert made()",
-    "import numpy as np\nx = np.array([2, 1])\nsort(x)\nassert x.tolist() == [2, 1]",
 ]
+IN_PLACE = "import numpy as np\nx = np.array([2, 1])\nsort(x)\nassert x.tolist() == [2, 1]"
 
 
 @pytest.mark.engine
 async def test_arrays_are_arrays_on_both_sides_and_one_that_is_changed_in_place_is_refused() -> None:
     scorer = make_code_scorer(CodeRewardConfig(timeout_seconds=20, python=sys.executable))
     await scorer.start()
-    right = await scorer.score(CODE, {"tests": HOLD})
-    wrong = await scorer.score(CODE, {"tests": FAIL})
-    changed = await scorer.score(CODE, {"tests": FAIL[-1:]})
+    scores = [await scorer.score(CODE, {"tests": tests}) for tests in (HOLD, WITHOUT, FAIL, [IN_PLACE])]
     await scorer.close()
-    assert isinstance(right, Scored)
-    assert isinstance(wrong, Scored)
-    assert isinstance(changed, Scored)
-    assert (right.value, wrong.value) == (1.0, 0.0), (right.detail, wrong.detail)
-    assert "changes an array of the test in place" in changed.detail
+    assert [score.value for score in scores if isinstance(score, Scored)] == [1.0, 1.0, 0.0, 0.0], scores
+    assert "changes an array of the test in place" in scores[-1].detail

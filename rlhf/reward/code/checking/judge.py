@@ -98,15 +98,16 @@ class Names(dict[str, Any]):
     """The names available to tests. Names of the code are looked up at each use, so tests see their current values;
     names that the tests bind themselves take precedence."""
 
-    def __init__(self, link: Link, of_code: list[str], given: dict[str, Any]) -> None:
+    def __init__(self, link: Link, given: dict[str, Any]) -> None:
         ours = {TYPE: type_of, MATCHED: matched, ASSERTED: self._assert}
         super().__init__(given, __name__="tests", __builtins__=builtins, **ours)
         self.asserted = 0
-        self._link, self._of_code = link, frozenset(of_code)
+        self.of_code: frozenset[str] = frozenset()
+        self._link = link
         self._functions: dict[str, Any] = {}
 
     def __missing__(self, name: str) -> Any:
-        if name not in self._of_code:
+        if name not in self.of_code:
             raise KeyError(name)
         try:
             value = self._link.name(name)
@@ -175,7 +176,7 @@ class Rewrite(ast.NodeTransformer):
     it. Names `of_code` are global in the bodies of classes, where Python asks no `__missing__` otherwise."""
 
     def __init__(self, texts: list[ast.Module], of_code: list[str]) -> None:
-        own = bound([node for text in texts for node in ast.walk(text)])
+        own = bound_names([node for text in texts for node in ast.walk(text)])
         self._own, self._of_code = "type" in own, set(of_code) - own
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
@@ -233,7 +234,7 @@ def _called(name: str, value: ast.expr, *more: ast.expr) -> ast.Call:
     return ast.fix_missing_locations(ast.copy_location(call, value))
 
 
-def bound(nodes: list[ast.AST]) -> set[str]:
+def bound_names(nodes: list[ast.AST]) -> set[str]:
     """The names that tests bind anywhere, but by imports."""
     stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
@@ -247,7 +248,7 @@ def prepared(
     from the code, even where the set-up defines them too, and others where nothing else has bound them."""
     texts = [*tests, setup]
     real, run = modules(texts), run_in(texts)
-    names = Names(link, asked["names"], reaching(link, texts_in(texts)) | real)
+    names = Names(link, reaching(link, texts_in(texts)) | real)
     sys.modules |= {"solution": Solution(link), "tests": ModuleOfTests(names)}  # type: ignore[dict-item]
     try:
         if rewrite is None:
@@ -258,6 +259,7 @@ def prepared(
         return names, f"{SETUP_FAILS}: {in_a_line(error)}"
     if absent := next(missing(tests), ""):
         return names, f"{SETUP_FAILS}: the sandbox's Python has no module {absent}"
+    names.of_code = frozenset(asked["names"])
     for name in set(asked["tested"]) - set(real):
         names.pop(name, None)
     if rewrite is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 
 def _sliced(kind: Any, value: Any) -> Any:
@@ -48,14 +48,14 @@ def kin_of(base: Any, link: Any) -> Any:
 
     def asked(this: Any, name: str) -> Any:
         if base in CHANGEABLE or name.startswith("__"):
-            refused(this, name)
+            return refused(this, name)
         return link.ask("attribute", (this, name), {})
 
-    def refused(this: Any, name: Any, *more: Any) -> NoReturn:
-        link.refuse(f"a test asks a kind of {base.__name__} for {name!r}")
+    def refused(this: Any, name: Any, *more: Any) -> Any:
+        return link.refuse(f"a test asks a kind of {base.__name__} for {name!r}")
 
-    def shown(this: Any, *more: Any) -> NoReturn:
-        link.refuse(f"a test shows a kind of {base.__name__} of the code")
+    def shown(this: Any, *more: Any) -> Any:
+        return link.refuse(f"a test shows a kind of {base.__name__} of the code")
 
     methods = {"__getattr__": asked, "__setattr__": refused, **dict.fromkeys(SHOWN, shown)}
     return type(
