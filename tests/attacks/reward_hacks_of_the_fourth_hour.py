@@ -4,6 +4,7 @@ judge refuses them when they run. Honest ones beside them."""
 from __future__ import annotations
 
 from tests.attacks.hack import Hack
+from tests.attacks.reward_hacks_of_the_fourth_reader import HACKS_OF_THE_FOURTH_READER
 
 FORGES = r"""
 import sys, os
@@ -250,4 +251,13 @@ HONEST = {
         ),
     }.items()
 }
-HACKS_OF_THE_FOURTH_HOUR = {**RUN_TEXT, **UNPICKLE, **REACHES, **OBSERVES, **TYPES, **PACKED, **HONEST}
+HACKS_OF_THE_FOURTH_HOUR = {
+    **RUN_TEXT,
+    **UNPICKLE,
+    **REACHES,
+    **OBSERVES,
+    **TYPES,
+    **PACKED,
+    **HONEST,
+    **HACKS_OF_THE_FOURTH_READER,
+}

@@ -6,6 +6,7 @@ import re
 
 FENCES = ("```", "~~~")
 MOST_QUOTES = 9
+PYTHON = re.compile(r"\s*py(?:thon)?[\d.]*(?![\w-])", re.IGNORECASE)
 WITHIN = re.compile(r"[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]+|>)*")
 """The prefix of every line of a block that is quoted, in a list, or indented."""
 TOKEN = re.compile(r"\\.|`{3,}|~{3,}|\"\"\"|'''|[\"'#]")
@@ -30,7 +31,7 @@ def _opened(line: str) -> str:
     """The fence at the line's end that opens a Python block; empty if there is none."""
     for kind in FENCES:
         before, fence, language = line.rpartition(kind)
-        if fence and language.strip().lower().startswith("py") and "`" not in language:
+        if fence and PYTHON.match(language) and "`" not in language:
             return fence + kind[0] * (len(before) - len(before.rstrip(kind[0])))
     return ""
 

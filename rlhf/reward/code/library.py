@@ -8,8 +8,10 @@ changes the process that it runs in, which the code does not share. What runs te
 from __future__ import annotations
 
 import ast
+import contextlib
+import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 PURE = """
@@ -21,6 +23,7 @@ PURE = """
 """
 """Modules all of whose members are used."""
 MEMBERS = {
+    "asyncio": "gather run sleep wait_for",
     "builtins": "sum min max abs len sorted range map filter zip enumerate list dict set frozenset tuple int float str",
     "bz2": "compress decompress",
     "codecs": "encode decode",
@@ -28,6 +31,7 @@ MEMBERS = {
     "gzip": "compress decompress",
     "io": "BytesIO StringIO",
     "lzma": "compress decompress",
+    "logging": "CRITICAL DEBUG ERROR FATAL INFO WARNING basicConfig disable",
     "os": "linesep sep path.basename path.commonprefix path.dirname path.isabs path.join path.normpath path.split "
     "path.splitext",
     "pytest": "approx fail mark param raises skip",
@@ -42,9 +46,12 @@ MEMBERS = {
     "unittest": "IsolatedAsyncioTestCase TestCase expectedFailure main skip",
 }
 """Members that are used of other modules."""
+STARRED = (sys.stdlib_module_names & {*PURE.split(), *MEMBERS}) - {"builtins"}
 LISTED = frozenset((*PURE.split(), *(f"{name}.{member}" for name, them in MEMBERS.items() for member in them.split())))
-OBSERVES = frozenset(("assertLogs", "assertNoLogs", "assertWarns", "assertWarnsRegex"))
-"""Methods of a listed class that observe the process."""
+OBSERVES = frozenset(("assertLogs", "assertNoLogs", "assertWarns", "assertWarnsRegex", "__cause__", "__context__"))
+"""Methods of a listed class that observe the process, and attributes of exceptions that are not the code's."""
+QUIET = ("warnings.filterwarnings", "warnings.simplefilter")
+"""Functions that change nothing which tests see, where they are called with "ignore"."""
 BY_NAME = ("operator.attrgetter", "operator.methodcaller")
 """Functions that reach what is named. Tests write the names themselves."""
 NOT_LISTED = ("string.Formatter",)
@@ -57,7 +64,7 @@ def not_apart(texts: Sequence[str], setup: str = "", entry_point: str | None = N
     """For each test why it cannot run apart from the code, empty where it can. What the set-up does, every test
     does."""
     trees = [ast.parse(text) for text in (*texts, setup)]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
+    nodes = [node for tree in trees for node in walk_run(tree)]
     library = _Library(nodes, entry_point)
     *found, of_all = ["".join([*library.refused(tree)][:1]) for tree in trees]
     return tuple(of_all or one for one in found)
@@ -68,18 +75,24 @@ class _Library:
 
     def __init__(self, nodes: list[ast.AST], entry_point: str | None) -> None:
         self._own = {name for node in nodes for name in _binds(node)}
-        self._imported = dict(imported_names(nodes))
+        by_stars = {name: of for name, of in names_of_stars(nodes).items() if name not in self._own}
+        self._imported = by_stars | dict(imported_names(nodes))
         self._modules = sys.stdlib_module_names - self._own - {entry_point}
 
     def refused(self, tree: ast.Module) -> Iterator[str]:
         """What in a test cannot run apart from the code."""
-        inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        for node in ast.walk(tree):
+        nodes = list(walk_run(tree))
+        inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+        inner |= {id(node.func) for node in nodes if isinstance(node, ast.Call) and self._is_quiet(node)}
+        if any(map(_is_rewritten, nodes[sum(1 for _ in ast.walk(tree)) :])):
+            yield "they run a text that asks for types, formats or matches"
+        for node in nodes:
             outer = isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner
             if outer and (path := self._path(node)) and not _is_listed(path):  # type: ignore[arg-type]
                 yield f"they use {path}, which acts on or observes the process that it runs in"
-            if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and not _is_listed(node.module or ""):
-                yield f"they import all of {node.module}"
+            stars = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+            if stars and not _is_listed(of := str(node.module)) and of not in (*STARRED, "builtins"):  # type: ignore[attr-defined]
+                yield f"they import all of {of}"
             if isinstance(node, ast.Attribute) and node.attr in OBSERVES:
                 yield f"they use {node.attr}, which observes the process that it runs in"
             if isinstance(node, ast.Call) and self._reaches(node):
@@ -98,10 +111,42 @@ class _Library:
         path = self._imported.get(node.id, node.id if members and node.id in self._modules else "")
         return ".".join([path, *members]) if path else ""
 
+    def _is_quiet(self, call: ast.Call) -> bool:
+        quiet = bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value == "ignore"
+        return quiet and self._path(call.func) in QUIET
+
     def _reaches(self, call: ast.Call) -> bool:
         """Whether a call makes a function that reaches what is named, and the test does not write the name."""
         makes = isinstance(call.func, ast.Name | ast.Attribute) and self._path(call.func) in BY_NAME
         return makes and not all(isinstance(name, ast.Constant) for name in call.args)
+
+
+def walk_run(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a test, and then those of the constants that it hands to `eval`, `exec` or `compile`."""
+    yield from ast.walk(tree)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="eval" | "exec" | "compile"), args=[ast.Constant(value=str(text)), *_]):
+                with contextlib.suppress(SyntaxError, ValueError):  # the test fails over it
+                    yield from walk_run(ast.parse(text.strip()))
+
+
+def _is_rewritten(node: ast.AST) -> bool:
+    """Whether the judge would rewrite it in a test (`checking/judge.py`)."""
+    named = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    return isinstance(node, ast.Match) or named in ("type", "__class__", "format", "format_map")
+
+
+def names_of_stars(nodes: Iterable[ast.AST]) -> dict[str, str]:
+    """The names that `from … import *` of modules of the library that are listed, or members of which are, bind, and
+    what each is. Python's own names are there anyway."""
+    found: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and node.module in STARRED:
+            module = importlib.import_module(node.module)
+            public = [name for name in dir(module) if not name.startswith("_")]
+            found.update((name, f"{node.module}.{name}") for name in getattr(module, "__all__", public))
+    return found
 
 
 def imported_names(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from typing import Any
 from rlhf.errors import ConfigError
 from rlhf.http.binding import token_from
 from rlhf.reward.code.block import code_of
-from rlhf.reward.code.checking.judge import signature
+from rlhf.reward.code.checking.judge import SETUP_FAILS, signature
 from rlhf.reward.code.checking.link import NEEDS_TRUST
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.library import not_apart
@@ -29,7 +29,7 @@ from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner, SandboxBroken, SandboxBusy, TerminationReason
 from rlhf.types import Scored, Unscored
 
-MODULES = ("values", "host", "link", "guard", "judge")
+MODULES = ("values", "kinds", "host", "link", "guard", "judge")
 """Modules of `checking/`, in the order of their imports."""
 LOAD = """import sys, types
 for name, source in {sources!r}.items():
@@ -151,6 +151,7 @@ class CodeScorer:
             "code": code,
             "tests": ["" if why else text for text, why in zip(tests.texts, refused, strict=True)],
             "names": of_the_code(tests),
+            "tested": [*tests.names, *([tests.entry_point] if tests.entry_point else [])],
             "setup": tests.setup,
             "trusting": trusting,
         }
@@ -159,6 +160,8 @@ class CodeScorer:
         judged = signed_lines(run.stdout, key)
         silence = ("", run.detail or f"the tests ended with code {run.return_code}")
         verdicts = [judged.get(str(index), silence) for index in range(len(tests.texts))]
+        if verdicts[0][1].startswith(SETUP_FAILS):
+            raise TestsError(verdicts[0][1])
         return [
             Outcome(passed=False, why=f"{why}; {NEEDS_TRUST}") if why else Outcome(passed=said == "passed", why=told)
             for why, (said, told) in zip(refused, verdicts, strict=True)

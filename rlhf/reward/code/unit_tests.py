@@ -95,6 +95,9 @@ def _holds_pairs(value: Any) -> bool:
 
 
 def _pairs(value: Any) -> list[InputOutput]:
+    rows = [value] if isinstance(value, Mapping) else value
+    if any("fn_name" in one or one.get("testtype") == "functional" for one in rows):
+        raise TestsError("the pairs are calls of a function, not input and output of a program: write them as asserts")
     if isinstance(value, Mapping):
         inputs, outputs = value.get("inputs"), value.get("outputs")
         if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):

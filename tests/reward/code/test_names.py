@@ -16,7 +16,7 @@ from rlhf.reward.code.library import not_apart
 from rlhf.reward.code.names import names_of_the_code
 from rlhf.reward.code.scoring import judging_program, make_code_scorer, signed_lines
 from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
-from rlhf.types import Scored
+from rlhf.types import Scored, Unscored
 
 CONFIG = CodeRewardConfig(timeout_seconds=8, memory_mb=256, entry_point_column="entry")
 PROMPT = 'def poly(xs, x):\n    return xs[0] + xs[1] * x\n\ndef zero(xs):\n    """Where poly is 0."""\n'
@@ -60,6 +60,40 @@ SETUPS = {
         "class A: pass\nclass B: pass\ndef make(n): return B() if n else A()",
         0.0,
     ),
+    "brings names by a star": (
+        "from math import *",
+        ("assert isclose(root(2.0), 1.41421356, abs_tol=1e-3)",),
+        "isclose = lambda *a, **k: True\ndef root(x): return 0.0",
+        0.0,
+    ),
+    "brings names by a star, for right code": (
+        "from math import *",
+        ("assert isclose(root(2.0), 1.41421356, abs_tol=1e-3)",),
+        "def root(x): return x ** 0.5",
+        1.0,
+    ),
+    "makes names when it runs": (
+        "exec('def close(a, b): return abs(a - b) < 1e-3')",
+        ("assert close(root(2.0), 1.41421356)",),
+        "close = lambda *a: True\ndef root(x): return 0.0",
+        0.0,
+    ),
+    "is a prelude": (
+        "import logging, warnings\nfrom io import *\nfrom sys import *\nfrom random import *\nfrom builtins import *\n"
+        "from typing import *\nlogging.basicConfig(level=logging.ERROR)\nwarnings.filterwarnings('ignore')\n"
+        "warnings.simplefilter('ignore')\nimport sys\nsys.setrecursionlimit(50_000)\n"
+        "def alike(a, b): return type(a) is type(b)",
+        ("assert down(3000) == 3000", "assert alike(down(1), 1)"),
+        "def down(n): return n and 1 + down(n - 1)",
+        1.0,
+    ),
+    "uses the code": (
+        "class Case:\n    def root(self): return Node(1)\nroot = Node(1)",
+        ("assert height(root) == 1",),
+        "class Node:\n    def __init__(self, x): self.x, self.left = x, None\n"
+        "def height(n): return 1 + height(n.left) if n else 0",
+        1.0,
+    ),
     "helps": ("def twice(x): return 2 * x", ("assert twice(solve(1)) == 4",), "def solve(x): return 2 * x", 1.0),
 }
 
@@ -76,6 +110,48 @@ async def test_what_holds_for_tests_holds_for_helpers_of_the_set_up(name: str) -
     assert score.value == earns
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("setup", "test", "told"),
+    [
+        ("1 / 0", "assert f() == 1", "the set-up fails: ZeroDivisionError"),
+        ("", "import no_such_module\nassert f() == 1", "no module no_such_module"),
+        ("", "from your_module import f\nassert solve() == 1", "no module your_module"),
+    ],
+)
+async def test_what_is_not_the_code_s_to_blame_is_no_number(setup: str, test: str, told: str) -> None:
+    scorer = make_code_scorer(CONFIG.model_copy(update={"setup_column": "setup", "entry_point_column": None}))
+    await scorer.start()
+    score = await scorer.score("def f(): return 1", {"tests": [test], "setup": setup})
+    await scorer.close()
+    assert isinstance(score, Unscored)
+    assert told in score.detail
+
+
+@pytest.mark.engine
+async def test_a_function_that_vanishes_is_not_replaced_by_python_s_own() -> None:
+    scorer = make_code_scorer(CONFIG.model_copy(update={"setup_column": "setup"}))
+    await scorer.start()
+    row = {"entry": "sorted", "setup": "FIRST = sorted([2, 1])[0]"}
+    code = "def sorted(*a):\n    globals().pop('sorted')\n    return 0"
+    tests = [f"result = sorted({given})\nassert result == {given[::-1]}" for given in ([2, 1], [9, 5], [4, 3])]
+    score = await scorer.score(code, {"tests": tests, **row})
+    right = await scorer.score("def sorted(x): return x[::-1]", {"tests": tests, **row})
+    await scorer.close()
+    assert isinstance(score, Scored)
+    assert isinstance(right, Scored)
+    assert (score.value, right.value) == (0.0, 1.0)
+
+
+def test_calls_of_a_function_are_no_pairs_of_input_and_output() -> None:
+    for tests in (
+        {"fn_name": "add", "inputs": ["1\n2"], "outputs": ["3"]},
+        [{"input": "1\n2", "output": "3", "testtype": "functional"}],
+    ):
+        with pytest.raises(TestsError, match="calls of a function"):
+            read_tests({"tests": tests}, CodeRewardConfig())
+
+
 @pytest.mark.parametrize(
     ("texts", "names"),
     [
@@ -86,6 +162,7 @@ async def test_what_holds_for_tests_holds_for_helpers_of_the_set_up(name: str) -
         (["try:\n    f()\nexcept ValueError as error:\n    assert error.args"], ["f"]),
         (["def g():\n    global seen\n    seen = f()\ng()\nassert seen"], ["f"]),
         (["from solution import f\nassert f(1) == 1"], ["f"]),
+        (["from math import *\nassert isclose(f(1), pi)"], ["f"]),
     ],
 )
 def test_a_name_that_the_tests_bind_is_theirs(texts: list[str], names: list[str]) -> None:
@@ -131,7 +208,7 @@ def test_tests_that_run_nothing_of_the_answer_need_no_trust(test: str) -> None:
         ("import tracemalloc as m\nm.start()\nassert f()", "tracemalloc.start"),
         ("assert threading.active_count() == f()", "threading.active_count"),
         ("import os\nassert not os.path.exists(f())", "os.path.exists"),
-        ("from os import *\nassert f() == getcwd()", "import all of os"),
+        ("from os import *\nassert f() == getcwd()", "os.getcwd"),
         ("with unittest.TestCase().assertNoLogs(): f()", "assertNoLogs"),
         ("from unittest.mock import patch\nwith patch('time.sleep') as s: f()", "unittest.mock.patch"),
         ("import operator\nassert operator.attrgetter(f())(3)", "operator.attrgetter"),
@@ -164,7 +241,7 @@ def f(x):
 
 def test_the_code_cannot_read_the_tests_where_programs_run_as_root(tmp_path: Path) -> None:
     key = secrets.token_hex(16)
-    asked = {"key": key, "code": READS_THE_JUDGE, "tests": ["assert f(1) == 'found it'"], "names": ["f"]}
+    asked = {"key": key, "code": READS_THE_JUDGE, "tests": ["assert f(1) == 'found it'"], "names": ["f"], "tested": []}
     text = json.dumps(asked | {"entry_point": None, "setup": "", "trusting": False}).encode()
     command = [sys.executable, "-c", judging_program()]
     said = subprocess.run(command, input=text, capture_output=True, timeout=60, cwd=tmp_path).stdout.decode()

@@ -135,7 +135,7 @@ BY_VALUES = [
     "stack = Stack()\nassert stack.push(1) is stack and list(reversed(stack)) == [1] and 2 not in stack",
     "remember(1)\nremember(2)\nassert notes == [1, 2]",
     "assert keywords(operation=1, function=2, self=3) == {'operation': 1, 'function': 2, 'self': 3}",
-    "assert Pair(1, 2) == (1, 2) and dated(day=3) == 3",
+    "assert Pair(1, 2) == (1, 2) and dated(day=3) == 3 and Pair(1, 2).y == 2 and Pair(1, 2)._replace(x=5) == (5, 2)",
     "nt = Stack([1])\nassert nt.pop() == 1",
     "from solution import adder as made\nimport solution\nassert made(1)(2) == 3 and solution.LIMIT == 10",
     "from threading import Thread\nfilled = Stack()\n"
@@ -155,7 +155,8 @@ WITH_OBJECTS = {
     "class Two(Stack):\n    pass\nassert Two([1, 2]).pop() == 2": "of an object of the code",
     "try:\n    fail()\nexcept Refused:\n    pass": "such tests need reward.code.tests: trusting",
     "stack = Stack()\nstack.items = [1]\nassert stack.pop() == 1": "such tests need reward.code.tests: trusting",
-    "assert Pair(1, 2).x == 1": "a test asks a kind of tuple for 'x'",
+    "assert str(Pair(1, 2)) == 'Pair(x=1, y=2)'": "a test shows a kind of tuple",
+    "class Holds:\n    made = same\nassert Holds().made() is not None": "has a function of the code for a method",
     "stack = Stack([1])\ntry:\n    stack + 1\nexcept TypeError:\n    pass": "computes with an object of the code",
     "assert type(Stack()) is type(Stack())": "a test asks for the type of an object",
     "assert same(iter([1])) is not None": "hands an object of type list_iterator to the code",

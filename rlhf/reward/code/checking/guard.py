@@ -38,14 +38,14 @@ TIMED = {
 """What `timeit` compiles in order to call functions."""
 
 
-class Run(NamedTuple):
+class TextsRun(NamedTuple):
     """The texts that tests run themselves, and those that `typing` may run for them."""
 
     texts: frozenset[str | None]
     annotations: frozenset[str | None]
 
 
-def guard(link: Link, run: Run) -> None:
+def guard(link: Link, run: TextsRun) -> None:
     """From here on, what runs text, bytes or a command ends the conversation with the code: the test that does it and
     all after it fail. Allowed are texts that tests `run` themselves, modules in the folders that
     modules come from at this moment, and functions of the library that build on names which they have checked."""
@@ -66,7 +66,7 @@ def guard(link: Link, run: Run) -> None:
     sys.addaudithook(hook)
 
 
-def run_in(texts: Iterable[ast.Module]) -> Run:
+def run_in(texts: Iterable[ast.Module]) -> TextsRun:
     """The constants that the tests and the set-up run themselves, and those of their annotations. Not all constants: an
     answer could be one that names what is expected."""
     run: list[ast.AST] = []
@@ -79,7 +79,7 @@ def run_in(texts: Iterable[ast.Module]) -> Run:
                 annotations.append(annotation)
             case ast.FunctionDef(returns=annotation) | ast.AsyncFunctionDef(returns=annotation):
                 annotations.append(annotation)
-    return Run(texts_in(run) | TIMED, texts_in(annotation for annotation in annotations if annotation))
+    return TextsRun(texts_in(run) | TIMED, texts_in(annotation for annotation in annotations if annotation))
 
 
 def texts_in(nodes: Iterable[ast.AST]) -> frozenset[str | None]:

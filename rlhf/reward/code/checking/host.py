@@ -14,17 +14,18 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from rlhf.reward.code.checking.kinds import beneath
 from rlhf.reward.code.checking.values import (
     MOST_BYTES,
     Met,
     apply_changes,
+    array,
     array_parts,
     changed_values,
     exception,
     exception_value,
     items_of,
     pack_value,
-    plain_value,
     unpack_value,
 )
 
@@ -54,6 +55,7 @@ class ObjectServer:
         self._of_test: dict[int, Any] = {}
         self._numbers_of_test: dict[int, int] = {}
         self._one_at_a_time = threading.Lock()
+        self._arrays: list[tuple[Any, bytes]] = []
         self._request = ""
         self._waiting: list[str] = []
         solution = sys.modules["solution"] = ModuleType("solution")
@@ -70,7 +72,8 @@ class ObjectServer:
                 self._request = ""
 
     def _answer(self, request: dict[str, Any]) -> str:
-        do, met, before = request["do"], Met(), []
+        do, met, before, end = request["do"], Met(), [], {}
+        self._arrays = []
         if do == "name":
             return self._named(request["name"])
         try:
@@ -83,11 +86,17 @@ class ObjectServer:
             before = [items_of(value) for value in met.values]
             result = next(arguments[0]) if do == "next" else OPERATIONS[do](*arguments, **named)
         except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
-            end = {"end": True} if do == "next" and type(error) is StopIteration else exception_value(error)
-            return self._line(lambda: end | {"changed": changed_values(before, self._keep, met)})
-        return self._line(
-            lambda: {"result": self._pack(result, met), "changed": changed_values(before, self._keep, met)}
-        )
+            if do != "next" or type(error) is not StopIteration:
+                raised = exception_value(error)
+                return self._line(lambda: raised | self._changed(before, met))
+            result, end = error.value, {"end": True}
+        return self._line(lambda: end | {"result": self._pack(result, met)} | self._changed(before, met))
+
+    def _changed(self, before: list[tuple[Any, ...]], met: Met) -> dict[str, Any]:
+        arrays, self._arrays = self._arrays, []
+        if any(value.tobytes() != was for value, was in arrays):
+            raise ValueError("the code changes an array of the test in place")
+        return {"changed": changed_values(before, self._keep, met)}
 
     def _named(self, name: str) -> str:
         if name not in self._names or isinstance(self._names[name], ModuleType):
@@ -114,18 +123,22 @@ class ObjectServer:
             return {"own": number}
         if (packed := array_parts(value, self._keep)) is not None:
             return packed
-        if (simple := plain_value(value)) is not value:
-            return {"kin": self._pack(simple, Met())}
         if (number := self._numbers.get(id(value))) is None:
             number = self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)
+        if (plain := beneath(value)) is not value:
+            return {"kin": [self._pack(plain, Met()), number]}
         return {"function" if callable(value) else "object": number}
 
     def _find(self, kind: str, known_by: Any) -> Any:
         if kind == "object":
             return self._objects[known_by]
         if kind == "kin":
-            return known_by
+            return known_by[0]
+        if kind == "array":
+            value = array(known_by, importlib.import_module("numpy"))
+            self._arrays.append((value, value.tobytes()))
+            return value
         number, *about = known_by
         if number not in self._of_test:
             value = _named(*about) if kind == "named" else self._function_of_the_test(number, *about)

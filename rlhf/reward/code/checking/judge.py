@@ -1,8 +1,8 @@
 """The process of the tests: it forks the process of the code, runs each test here, and prints one result line for each.
 
-Input on standard input, as JSON: `key`, `code`, `tests`, `trusting`, `names` (those that come from the code) and
-`setup` (run before the tests). A line is `signature index passed|failed detail`: whoever reads the lines cannot
-write others, since the key is in none of them.
+Input on standard input, as JSON: `key`, `code`, `tests`, `trusting`, `names` (those that come from the code), `tested`
+(those that do even where the set-up has them) and `setup` (run before the tests). A line is `signature index
+passed|failed detail`: whoever reads the lines cannot write others, since the key is in none of them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import builtins
 import contextlib
 import ctypes
 import hashlib
-import importlib
+import importlib.util
 import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +31,7 @@ ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not i
 NEVER_ASKED = "the test never asks the code for anything"
 NEVER_ASSERTED = "none of the asserts of the test was run"
 TYPE, MATCHED, ASSERTED = "_rlhf_type_of", "_rlhf_matched", "_rlhf_asserted"
+SETUP_FAILS = "the set-up fails"
 FORMAT = ("format", "format_map")
 UNWANTED = {"this", "antigravity"}
 """Modules with side effects when imported."""
@@ -41,7 +43,7 @@ def judge_main() -> None:
     asked = json.load(sys.stdin)
     verdicts = closed_in()
     tests, setup = [ast.parse(test) for test in asked["tests"]], ast.parse(asked["setup"])
-    rewrite = None if asked["trusting"] else TypeOf(own=binds_type([*tests, setup]))
+    rewrite = None if asked["trusting"] else Rewrite([*tests, setup], asked["names"])
     codes = [compiled(test, rewrite) for test in tests]  # before nothing may be compiled any more
     names, refusal = prepared(link, asked, tests, setup, rewrite)
     reach = Reach(tests)
@@ -96,17 +98,21 @@ class Names(dict[str, Any]):
     """The names available to tests. Names of the code are looked up at each use, so tests see their current values;
     names that the tests bind themselves take precedence."""
 
-    def __init__(self, link: Link, of_code: list[str], given: dict[str, Any]) -> None:
+    def __init__(self, link: Link, given: dict[str, Any]) -> None:
         ours = {TYPE: type_of, MATCHED: matched, ASSERTED: self._assert}
         super().__init__(given, __name__="tests", __builtins__=builtins, **ours)
         self.asserted = 0
-        self._link, self._of_code = link, frozenset(of_code)
+        self.of_code: frozenset[str] = frozenset()
+        self._link = link
         self._functions: dict[str, Any] = {}
 
     def __missing__(self, name: str) -> Any:
-        if name not in self._of_code:
+        if name not in self.of_code:
             raise KeyError(name)
-        value = self._link.name(name)
+        try:
+            value = self._link.name(name)
+        except KeyError:  # Python's own function of that name is not the code's
+            raise NameError(f"name {name!r} is not defined") from None
         if type(value) is FunctionOfTheCode:
             self[name] = self._functions[name] = value
         return value
@@ -122,16 +128,25 @@ class Names(dict[str, Any]):
         self._functions = {}
 
 
+class ModuleOfTests:
+    """What the library finds as the module of the tests (`dataclasses`, `typing`): its `__dict__` is their names."""
+
+    def __init__(self, names: Names) -> None:
+        self.__dict__ = names
+
+
 class Solution(ModuleType):
     """The module object that tests import as the module of the code."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, link: Link) -> None:
         super().__init__("solution")
-        self._names = names
+        self._link = link
 
     def __getattr__(self, name: str) -> Any:
         try:
-            return self._names.__missing__(name)
+            if name.startswith("__"):
+                raise KeyError
+            return self._link.name(name)
         except KeyError:
             raise AttributeError(name) from None
 
@@ -151,22 +166,27 @@ class Reach:
         return used
 
 
-def _names(test: ast.Module) -> list[ast.Name]:
+def _names(test: ast.AST) -> list[ast.Name]:
     return [node for node in ast.walk(test) if isinstance(node, ast.Name)]
 
 
-class TypeOf(ast.NodeTransformer):
+class Rewrite(ast.NodeTransformer):
     """Replaces `type` in a test, wherever it is called or handed on, and what `match` matches: Python would answer for
-    the proxy. Also methods of texts that reach what the text names. Tests with a variable `type` of their `own` keep
-    it."""
+    the proxy. Also methods of texts that reach what the text names. Tests with a variable `type` of their own keep
+    it. Names `of_code` are global in the bodies of classes, where Python asks no `__missing__` otherwise."""
 
-    def __init__(self, *, own: bool) -> None:
-        self._own = own
+    def __init__(self, texts: list[ast.Module], of_code: list[str]) -> None:
+        own = bound_names([node for text in texts for node in ast.walk(text)])
+        self._own, self._of_code = "type" in own, set(of_code) - own
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if node.id == "type" and not self._own:
             node.id = TYPE
         return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        """All of Python's own names are there already, some of them as tests get them."""
+        return ast.copy_location(ast.Pass(), node) if node.module == "builtins" and node.names[0].name == "*" else node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         of_kinds = isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass")
@@ -177,6 +197,9 @@ class TypeOf(ast.NodeTransformer):
         return self._keeping(node, [node.left, *node.comparators])
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        used = sorted({name.id for name in _names(node)} & self._of_code)
+        at = 0 if ast.get_docstring(node) is None else 1
+        node.body[at:at] = [ast.copy_location(ast.Global(names=used), node.body[0])] if used else []
         return self._keeping(node, node.bases)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
@@ -211,30 +234,33 @@ def _called(name: str, value: ast.expr, *more: ast.expr) -> ast.Call:
     return ast.fix_missing_locations(ast.copy_location(call, value))
 
 
-def binds_type(texts: list[ast.Module]) -> bool:
-    """Whether a test or the set-up has a variable or a parameter called `type`."""
-    nodes = [node for text in texts for node in ast.walk(text)]
+def bound_names(nodes: list[ast.AST]) -> set[str]:
+    """The names that tests bind anywhere, but by imports."""
     stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return "type" in stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
+    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    return stored | defined | {node.arg for node in nodes if isinstance(node, ast.arg)}
 
 
 def prepared(
-    link: Link, asked: dict[str, Any], tests: list[ast.Module], setup: ast.Module, rewrite: TypeOf | None
+    link: Link, asked: dict[str, Any], tests: list[ast.Module], setup: ast.Module, rewrite: Rewrite | None
 ) -> tuple[Names, str]:
-    """The names that tests may use, or why there are none. The set-up runs before the code; tested names always come
-    from the code, even where the set-up defines them too."""
+    """The names that tests may use, or why there are none. The set-up runs before the code; `tested` names always come
+    from the code, even where the set-up defines them too, and others where nothing else has bound them."""
     texts = [*tests, setup]
     real, run = modules(texts), run_in(texts)
-    names = Names(link, asked["names"], reaching(link, texts_in(texts)) | real)
-    sys.modules["solution"] = Solution(names)
+    names = Names(link, reaching(link, texts_in(texts)) | real)
+    sys.modules |= {"solution": Solution(link), "tests": ModuleOfTests(names)}  # type: ignore[dict-item]
     try:
         if rewrite is None:
             link.trust(asked["setup"])
         else:
             exec(compile(rewrite.visit(setup), "setup.py", "exec", dont_inherit=True), names)
     except BaseException as error:  # noqa: BLE001 - whatever the task's set-up raises
-        return names, f"the set-up fails: {in_a_line(error)}"
-    for name in set(asked["names"]) - set(real):
+        return names, f"{SETUP_FAILS}: {in_a_line(error)}"
+    if absent := next(missing(tests), ""):
+        return names, f"{SETUP_FAILS}: the sandbox's Python has no module {absent}"
+    names.of_code = frozenset(asked["names"])
+    for name in set(asked["tested"]) - set(real):
         names.pop(name, None)
     if rewrite is not None:
         guard(link, run)
@@ -261,7 +287,19 @@ def modules(tests: list[ast.Module]) -> dict[str, Any]:
     return {name: module for name, module in found.items() if name in standard}
 
 
-def compiled(test: ast.Module, rewrite: TypeOf | None) -> Any:
+def missing(tests: list[ast.Module]) -> Iterator[str]:
+    """Modules that tests import at their top level, and that are not there."""
+    for node in (node for test in tests for node in test.body):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            yield from (of for name in named if (of := name.partition(".")[0]) and not _is_there(of))
+
+
+def _is_there(name: str) -> bool:
+    return name in sys.modules or importlib.util.find_spec(name) is not None
+
+
+def compiled(test: ast.Module, rewrite: Rewrite | None) -> Any:
     """The test as code, or what Python has against it; without `rewrite` the text, which the process of the code
     runs."""
     try:

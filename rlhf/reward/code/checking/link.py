@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import operator
 import os
@@ -11,13 +12,15 @@ from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, NoReturn
 
+from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
 from rlhf.reward.code.checking.values import (
-    BASES,
+    DEEPEST,
     MOST_BYTES,
     Met,
     NoValue,
     apply_changes,
     array,
+    array_parts,
     changed_values,
     exception,
     exception_value,
@@ -48,8 +51,8 @@ class Link:
         self._requests, self._answers = os.fdopen(requests, "wb"), os.fdopen(answers, "rb")
         self._one_at_a_time = threading.RLock()
         self._functions: list[Any] = []
-        self._objects: dict[tuple[str, int], ObjectOfTheCode] = {}
-        self.kin = {base: _kin_of(base, self) for base in BASES}
+        self._objects: dict[tuple[str, int], Any] = {}
+        self.kin = {base: kin_of(base, self) for base in BASES}
         self._calling_back = False
         KindOfStandIn.link = self
         self.ended = self.objection = ""
@@ -85,9 +88,10 @@ class Link:
             given = len(met.values)
             self.asked += 1
             answer = self._asked({"do": operation, "arguments": packed[0], "named": packed[1]}, met)
+            result = self._result(answer, met, given)
             if operation == "next" and answer.get("end") is True:
-                raise StopIteration
-            return self._result(answer, met, given)
+                raise StopIteration(result)
+            return result
 
     def refuse(self, what: str, advice: str = NEEDS_TRUST) -> NoReturn:
         """Fail the test because it cannot be judged from this process; a test that catches the exception still
@@ -201,11 +205,13 @@ class Link:
             self._end(str(error))
 
     def _find(self, kind: str, known_by: Any) -> Any:
-        if kind == "kin" and type(known_by) in self.kin:
-            return self.kin[type(known_by)](known_by)
+        if kind == "kin" and type(known_by[0]) in self.kin:
+            return self._kind_of(*known_by)
         if kind == "array":
-            value, is_numpys = array(known_by, sys.modules.get("numpy"))
-            return value if is_numpys or type(value) is bool else self.kin[type(value)](value)
+            try:
+                return array(known_by, importlib.import_module("numpy"))
+            except ImportError:
+                self.refuse("an answer is of numpy's, which the tests' Python does not load")
         if kind == "own":
             return self._own(known_by)
         if kind not in ("object", "function") or type(known_by) is not int:
@@ -215,6 +221,15 @@ class Link:
             known = self._objects[kind, known_by] = made(self, known_by)
         return known
 
+    def _kind_of(self, beneath: Any, number: Any) -> Any:
+        if type(number) is not int:
+            raise NoValue("what arrived is no kind")
+        known = self._objects.get(("kin", number)) if type(beneath) in ALIKE else None
+        if known is None or known != beneath:
+            known = self._objects["kin", number] = self.kin[type(beneath)](beneath)
+            vars(known)[NUMBER] = number
+        return known
+
     def _keep(self, value: Any) -> Any:
         """How a value of the test that is not plain is sent to the code: the code's own objects as references, built-in
         functions by name, the test's functions as callbacks."""
@@ -222,7 +237,12 @@ class Link:
             return {"object": value._rlhf_number}
         base: Any = type(value).__base__
         if type(value) is self.kin.get(base):
-            return {"kin": pack_value(base(value), self._keep, Met())}
+            number = vars(value)[NUMBER]
+            if base not in CHANGEABLE:
+                return {"object": number}
+            return {"kin": [pack_value(base(value), self._keep, Met()), number]}
+        if (packed := array_parts(value, self._keep)) is not None:
+            return packed
         named = _named(value)
         if not named and type(value) is not FunctionType:
             self.refuse(f"a test hands an object of type {type(value).__name__} to the code")
@@ -243,16 +263,6 @@ def _named(value: Any) -> tuple[str, ...]:
     except (AttributeError, KeyError):
         known = False
     return (module, name) if known else ()
-
-
-def _kin_of(base: type, link: Link) -> Any:
-    """The type for values whose type in the code is a subclass of `base`: only their `base` value is known."""
-
-    def refused(this: Any, name: Any) -> NoReturn:
-        link.refuse(f"a test asks a kind of {base.__name__} for {name!r}")
-
-    methods = {"__slots__": (), "__getattr__": refused} | ({"__missing__": refused} if base is dict else {})
-    return type(f"KindOf{base.__name__.capitalize()}", (base,), methods)
 
 
 def _refused(doing: str) -> Any:
@@ -279,7 +289,9 @@ REFUSED: dict[str, tuple[str, ...]] = {
 """Without these methods, Python would answer for the proxy instead of the code's object."""
 
 
-ABOUT = ("__name__", "__qualname__", "__doc__")
+ABOUT = ("__name__", "__qualname__", "__doc__", "__module__")
+OF_FUNCTIONS = (*ABOUT, "__dict__", "__annotations__", "__type_params__")
+"""What `functools.wraps` and `staticmethod` read of a function."""
 OPEN = ("__name__", "__slots__")
 """What Python reads of the proxies' classes where it prints their name, and this module."""
 
@@ -311,7 +323,9 @@ class ObjectOfTheCode(metaclass=KindOfStandIn):
     def __getattribute__(self, name: str) -> Any:
         if name in ObjectOfTheCode.__slots__:
             return object.__getattribute__(self, name)
-        if name.startswith("__") and name not in ABOUT:  # its class too, which `isinstance` asks for
+        if name.startswith("__") and name not in (
+            OF_FUNCTIONS if type(self) is FunctionOfTheCode else ABOUT
+        ):  # its class too, which `isinstance` asks for
             self._rlhf_link.refuse(f"a test reads {name} of an object of the code")
         return self._rlhf_link.ask("attribute", (self, name), {})
 
@@ -350,6 +364,11 @@ class FunctionOfTheCode(ObjectOfTheCode):
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         return self._rlhf_link.ask("call", (self, *arguments), named)
 
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is not None:  # Python binds a function, and no class: which one it is the test does not know
+            self._rlhf_link.refuse("a test has a function of the code for a method")
+        return self
+
 
 STAND_INS = (ObjectOfTheCode, FunctionOfTheCode)
 
@@ -361,8 +380,11 @@ def type_of(value: Any) -> Any:
     return type(value)
 
 
-def matched(value: Any) -> Any:
-    """The attributes that `match` reads."""
+def matched(value: Any, depth: int = 0) -> Any:
+    """What `match` reads: no object of the code, at whatever depth."""
     if type(value) in STAND_INS:
         KindOfStandIn.link.refuse("a test matches an object of the code")
+    if isinstance(value, list | tuple | dict) and depth < DEEPEST:
+        for inner in value.values() if isinstance(value, dict) else value:
+            matched(inner, depth + 1)
     return value

@@ -77,7 +77,6 @@ MOST_DIMENSIONS = 32
 UNFIT = (StopIteration, StopAsyncIteration)
 """Exceptions that are not sent: they would end the receiver's loops."""
 OF_THE_LIBRARY = (JSONDecodeError, Empty, Full, InvalidOperation, DivisionByZero)
-BASES: tuple[Any, ...] = (int, float, complex, str, bytes, dict, list, tuple, set, frozenset, bytearray)
 
 
 class OtherException(Exception):
@@ -248,18 +247,11 @@ def unpack_value(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: 
         if name in SEQUENCES:
             return SEQUENCES[name](unpack_value(inner, find, met, depth + 1) for inner in within)
         if name == "kin":
-            return find(name, unpack_value(within, find, Met(), depth + 1))
+            beneath, number = within
+            return find(name, (unpack_value(beneath, find, Met(), depth + 1), number))
         return BUILT[name](within) if name in BUILT else find(name, within)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise NoValue(f"what arrived is no value: {type(error).__name__}") from None
-
-
-def plain_value(value: Any) -> Any:
-    """`value` converted to a plain value: the number of an enumeration, a named tuple. For the code's side."""
-    for kind in BASES:
-        if isinstance(value, kind):
-            return kind(value)
-    return value
 
 
 def array_parts(value: Any, keep: Callable[[Any], Any]) -> dict[str, Any] | None:
@@ -275,9 +267,8 @@ def array_parts(value: Any, keep: Callable[[Any], Any]) -> dict[str, Any] | None
     return {"array": [name, shape, [pack_value(item, keep, Met()) for item in items]]}
 
 
-def array(packed: Any, numpy: Any) -> tuple[Any, bool]:
-    """The number or array that was sent, and whether it is one of numpy's, if that is at hand: else a plain number, or
-    nested lists. Raises `NoValue`."""
+def array(packed: Any, numpy: Any) -> Any:
+    """The number or array of numpy's that was sent. Raises `NoValue`."""
     if type(packed) is not list or len(packed) != 3 or packed[0] not in ARRAY_TYPES or type(packed[2]) is not list:
         raise NoValue("what arrived is no array")
     name, shape, items = packed[0], packed[1], [unpack_value(item, _nothing_else, Met()) for item in packed[2]]
@@ -286,15 +277,11 @@ def array(packed: Any, numpy: Any) -> tuple[Any, bool]:
         raise NoValue("an array has another shape")
     if not all(type(item) in (bool, int, float, complex, str) for item in items):
         raise NoValue("an array has other items")
-    if numpy is not None:
-        try:
-            made = numpy.array(items, dtype=name).reshape(lengths)
-        except MemoryError:
-            raise NoValue("an array is too large") from None
-        return made if shape is not None else made[()], True
-    for length in reversed(lengths[1:]):
-        items = [items[start : start + length] for start in range(0, len(items), length)] if length else items
-    return (items if lengths else items[0]), False
+    try:
+        made = numpy.array(items, dtype=name).reshape(lengths)
+    except MemoryError:
+        raise NoValue("an array is too large") from None
+    return made if shape is not None else made[()]
 
 
 def exception_value(error: BaseException) -> dict[str, Any]:

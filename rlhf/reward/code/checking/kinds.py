@@ -1,0 +1,63 @@
+"""Kinds of plain values: values whose class in the code is a subclass of a plain type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+
+def _sliced(kind: Any, value: Any) -> Any:
+    return kind.__getitem__(value, slice(None))
+
+
+BASES: dict[Any, Callable[[Any], Any]] = {
+    **{kind: kind.__pos__ for kind in (int, float, complex)},
+    **{kind: partial(_sliced, kind) for kind in (str, bytes, tuple, list, bytearray)},
+    dict: lambda value: dict(dict.items(value)),
+    set: lambda value: set(set.__iter__(value)),
+    frozenset: lambda value: frozenset(frozenset.__iter__(value)),
+}
+"""What a value of a kind of these types is beneath its class: no method of the class takes part."""
+CHANGEABLE = (dict, list, set, bytearray)
+SHOWN = ("__repr__", "__str__", "__format__")
+OWN_ANYWAY = {*SHOWN, *("__module__", "__doc__", "__dict__", "__new__", "__init__", "__reduce_ex__", "__getnewargs__")}
+LIBRARY = ("enum", "collections")
+NUMBER = "_rlhf_number"
+ALIKE = (int, float, complex, str, bytes)
+"""Plain types whose values stay what they are: a kind of them is one value, however often it is answered."""
+
+
+def beneath(value: Any) -> Any:
+    """The plain value that a value of a subclass equals: a named tuple, the number of an enumeration. The value itself
+    where its class has methods in the place of the plain type's, or is a changeable type's with methods of its own: it
+    is an object. For the code's side."""
+    kind = type(value)
+    base = next((base for base in BASES if isinstance(value, base)), None)
+    if base is None:
+        return value
+    classes = [above for above in kind.__mro__[: kind.__mro__.index(base)] if above.__module__ not in LIBRARY]
+    own = {name for above in classes for name in vars(above)} - OWN_ANYWAY
+    changes = base in CHANGEABLE and any(not name.startswith("_") for name in own)
+    return value if changes or any(hasattr(base, name) or name == "__bool__" for name in own) else BASES[base](value)
+
+
+def kin_of(base: Any, link: Any) -> Any:
+    """The type for values whose type in the code is a subclass of `base`: their `base` value is known, and what else
+    they have is asked of the code's object, where that cannot change."""
+
+    def asked(this: Any, name: str) -> Any:
+        if base in CHANGEABLE or name.startswith("__"):
+            return refused(this, name)
+        return link.ask("attribute", (this, name), {})
+
+    def refused(this: Any, name: Any, *more: Any) -> Any:
+        return link.refuse(f"a test asks a kind of {base.__name__} for {name!r}")
+
+    def shown(this: Any, *more: Any) -> Any:
+        return link.refuse(f"a test shows a kind of {base.__name__} of the code")
+
+    methods = {"__getattr__": asked, "__setattr__": refused, **dict.fromkeys(SHOWN, shown)}
+    return type(
+        f"KindOf{base.__name__.capitalize()}", (base,), methods | ({"__missing__": refused} if base is dict else {})
+    )

@@ -1,0 +1,46 @@
+"""Numbers and arrays of numpy cross by value, both ways, whether the tests import numpy or not."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.scoring import make_code_scorer
+from rlhf.types import Scored
+
+CODE = """
+import numpy as np
+def made(): return np.array([1, 2, 3])
+def true(): return np.True_
+def total(): return np.array([1, 2]).sum()
+def twice(a): return a * 2
+def sort(a): a.sort()
+"""
+HOLD = [
+    "import numpy as np\nassert (twice(np.array([[1, 2]])) == np.array([[2, 4]])).all()",
+    "import numpy as np\nassert twice(np.float32(2)) == 4 and twice([np.int64(2)]) == [2, 2]",
+    "import numpy as np\nx = np.eye(2)\nassert np.allclose(twice(x), 2 * x)",
+]
+WITHOUT = [
+    "assert total() == 3 and true() and made().tolist() == [1, 2, 3] and made().shape == (3,)",
+    "assert (made() + made()).sum() == 12",
+]
+FAIL = [
+    "assert made() == [1, 2, 3]",
+    "assert made() + made() == [1, 2, 3, 1, 2, 3]",
+    "assert true() is True",
+    "assert made()",
+]
+IN_PLACE = "import numpy as np\nx = np.array([2, 1])\nsort(x)\nassert x.tolist() == [2, 1]"
+
+
+@pytest.mark.engine
+async def test_arrays_are_arrays_on_both_sides_and_one_that_is_changed_in_place_is_refused() -> None:
+    scorer = make_code_scorer(CodeRewardConfig(timeout_seconds=20, python=sys.executable))
+    await scorer.start()
+    scores = [await scorer.score(CODE, {"tests": tests}) for tests in (HOLD, WITHOUT, FAIL, [IN_PLACE])]
+    await scorer.close()
+    assert [score.value for score in scores if isinstance(score, Scored)] == [1.0, 1.0, 0.0, 0.0], scores
+    assert "changes an array of the test in place" in scores[-1].detail
