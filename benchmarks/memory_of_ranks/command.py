@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
         elements, largest_layer = sizes(folder / "large")
         peaks = ranks(folder, stage=3, saves=True) | ranks(folder, stage=1, saves=False)
     weights = 4 * elements / RANKS
-    trained = 4 * weights  # weights that are their own masters, two moments, gradients
+    trained = 5 * weights  # weights, masters, two moments, gradients
     added = {"load": weights, "start": trained + weights, "save": 0.0, "resume": 0.0, "convert": 0.0}
     print(
         f"{elements / 1e6:.0f} M parameters in float32, {RANKS} ranks; MiB: shard of the weights {weights / MEBI:,.0f}"

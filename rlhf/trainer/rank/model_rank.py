@@ -25,6 +25,7 @@ from rlhf.trainer.rank.ema import Average
 from rlhf.trainer.rank.export import export_weights
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.parking import Parking
+from rlhf.trainer.rank.process_memory import freed_at_once
 from rlhf.trainer.settings import Held, LearnerSettings
 from rlhf.types import PolicyVersion, Written
 
@@ -60,11 +61,12 @@ class ModelRank:
         """Write this rank's part of the state, and on rank 0 ready model folders; returns what it wrote, once on disk.
         Collective."""
         own = self._save_state(path)
-        own += self._export(path / "huggingface")
+        with freed_at_once():  # of every gathered weight the allocator would keep a gap that the next one does not fit
+            own += self._export(path / "huggingface")
         own += self._export_adapter(path / "adapter")
         if self.average:
             own += self.average.save(path / "ema")
-            with self.average.in_place():
+            with self.average.in_place(), freed_at_once():
                 own += self._export(path / "huggingface_ema")
         torch.save(random_state(self.device), path / f"random-{self.rank}.pt")
         own.append(path / f"random-{self.rank}.pt")

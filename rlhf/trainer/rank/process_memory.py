@@ -1,4 +1,4 @@
-"""Memory that is freed while a model is loaded goes back to the system at once."""
+"""Memory that is freed while a model is loaded or exported goes back to the system at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHILE_LOADING, USUAL = 2**20, 128 * 2**10
 @contextmanager
 def freed_at_once() -> Iterator[None]:
     """Inside, blocks of a mebibyte are not kept for reuse (`process_variables` says why they otherwise are): a shard
-    is made, moved into DeepSpeed's buffer of all shards, and freed."""
+    is made, moved into DeepSpeed's buffer of all shards, and freed; a weight is gathered, written, and freed."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:  # another C library than glibc, with an allocator of its own
