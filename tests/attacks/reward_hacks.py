@@ -136,8 +136,8 @@ OWN_TESTS = {
     "an object is an instance": Hack(
         code=OBJECT, tests=("assert isinstance(f(1), list)", "assert not isinstance(f(1), str)")
     ),
-    "an object has a docstring": Hack(
-        code=OBJECT, tests=("assert f.__doc__", "assert f.__dict__ == {}", "assert f.__module__")
+    "a function has no docstring, and a module": Hack(
+        code=OBJECT, tests=("assert f.__doc__", "assert f.__dict__ == {}", "assert f.__module__"), earns=2 / 3
     ),
     "an object has any method": Hack(
         code=OBJECT,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from rlhf.reward.code.checking.kinds import beneath
+from rlhf.reward.code.checking.kinds import CHANGEABLE, beneath
 from rlhf.reward.code.checking.values import (
     MOST_BYTES,
     Met,
@@ -123,10 +123,13 @@ class ObjectServer:
             return {"own": number}
         if (packed := array_parts(value, self._keep)) is not None:
             return packed
+        plain = beneath(value)
+        if type(plain) in CHANGEABLE:
+            return {"kin": [self._pack(plain, Met()), 0]}
         if (number := self._numbers.get(id(value))) is None:
             number = self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)
-        if (plain := beneath(value)) is not value:
+        if plain is not value:
             return {"kin": [self._pack(plain, Met()), number]}
         return {"function" if callable(value) else "object": number}
 

@@ -224,10 +224,12 @@ class Link:
     def _kind_of(self, beneath: Any, number: Any) -> Any:
         if type(number) is not int:
             raise NoValue("what arrived is no kind")
-        known = self._objects.get(("kin", number)) if type(beneath) in ALIKE else None
-        if known is None or known != beneath:
-            known = self._objects["kin", number] = self.kin[type(beneath)](beneath)
+        known = self._objects.get(("kin", number))
+        if known is None or known != beneath or type(beneath) not in ALIKE:
+            known = self.kin[type(beneath)](beneath)
             vars(known)[NUMBER] = number
+            if type(beneath) in ALIKE:
+                self._objects["kin", number] = known
         return known
 
     def _keep(self, value: Any) -> Any:
