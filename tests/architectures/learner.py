@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlhf.models.config import LoraConfig
@@ -33,7 +34,10 @@ class FamilyLearner(TorchLearner):
         return add_lora(model, self.lora)
 
     async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
-        ids = torch.tensor(token_ids, dtype=torch.long)
+        rows = [self._logprobs(torch.from_numpy(row).long()) for row in token_ids.reshape(-1, token_ids.shape[-1])]
+        return np.stack(rows).reshape(*token_ids.shape[:-1], -1)
+
+    def _logprobs(self, ids: Tensor) -> NDArray[np.float32]:
         targets = torch.arange(1, len(ids))
         with torch.no_grad():
             logprobs, _ = self.policy(ids[None], torch.arange(len(ids))[None], targets - 1, targets, 1.0)

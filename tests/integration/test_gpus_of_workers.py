@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from rlhf.cluster.ray_cluster import RayCluster
-from rlhf.cluster.resources import Role
-from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.workers import ENGINE, LEARNER, roles_of
-from tests.cluster.contract import WORKERS
-from tests.end_to_end.running import QUICKSTART
+from rlhf.recipe.workers import ENGINE, LEARNER
 from tests.pace import scaled
 from tests.raylets import RayletCluster, raylets
 
@@ -29,7 +26,6 @@ COLOCATED = (
     "rollout.engines=4",
     "rollout.tensor_parallel_size=2",
 )
-BYSTANDER = Role(name="bystander", count=1, cpus=0.1, factory=f"{WORKERS}:Calculator")
 
 
 @dataclass(frozen=True)
@@ -50,25 +46,13 @@ def nodes() -> Iterator[RayletCluster]:
 
 def seen(address: str, log_dir: Path, *overrides: str) -> dict[str, Seen]:
     """What every worker of the quickstart with these overrides sees, by its name; and a worker without GPUs."""
-    roles = roles_of(load_recipe(QUICKSTART, overrides).recipe)
-    cheap = [replace(role, factory=BYSTANDER.factory, imports="") for role in roles]
-    return asyncio.run(asked([*cheap, BYSTANDER], address, log_dir))
-
-
-async def asked(roles: list[Role], address: str, log_dir: Path) -> dict[str, Seen]:
-    cluster = RayCluster(address=address, nodes=NODES)
-    try:
-        planned = await cluster.start(roles, log_dir)
-        for role in roles:
-            await cluster.spawn(role.name, lambda index: {})
-        found = {}
-        for placed in planned.placements:
-            worker = cluster.workers(placed.role)[placed.index]
-            shown = await worker.call("variable", "CUDA_VISIBLE_DEVICES", timeout_seconds=scaled(30))
-            found[placed.worker] = Seen(placed.node, [gpu for gpu in shown.split(",") if gpu])
-        return found
-    finally:
-        await cluster.stop()
+    told = subprocess.run(
+        [sys.executable, "-m", "tests.integration.seen_gpus", address, str(NODES), str(log_dir), *overrides],
+        capture_output=True, text=True, timeout=scaled(200),
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr[-3000:]
+    found = json.loads(told.stdout.splitlines()[-1])
+    return {worker: Seen(node, gpus) for worker, (node, gpus) in found.items()}
 
 
 def of(role: str, workers: dict[str, Seen]) -> list[Seen]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -18,14 +19,16 @@ from tests.pace import scaled
 pytestmark = pytest.mark.engine
 
 Configs = dict[str, dict[str, dict[str, Any]]]
+OF_LIBRARIES = ("TORCH", "VLLM_", "DS_", "RAY_")
 ASKED = ("quantization", "kv_cache_dtype", "max_num_batched_tokens", "max_num_seqs")
 
 
 @pytest.fixture(scope="module")
 def made() -> Configs:
-    """From a process of its own, which sees GPUs that are not there."""
+    """From a process of its own, which sees GPUs that are not there, and no variable that a test has set for a CPU."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_LIBRARIES)}
     told = subprocess.run(
-        [sys.executable, "-m", "tests.goldens.gpu"], capture_output=True, text=True, timeout=scaled(120)
+        [sys.executable, "-m", "tests.goldens.gpu"], capture_output=True, text=True, timeout=scaled(120), env=kept
     )
     assert told.returncode == 0, told.stderr[-3000:]
     configs: Configs = json.loads(told.stdout[told.stdout.index("{") :])

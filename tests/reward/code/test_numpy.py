@@ -36,8 +36,9 @@ FAIL = [
 IN_PLACE = "import numpy as np\nx = np.array([2, 1])\nsort(x)\nassert x.tolist() == [2, 1]"
 
 
-@pytest.mark.engine
+@pytest.mark.slow
 async def test_arrays_are_arrays_on_both_sides_and_one_that_is_changed_in_place_is_refused() -> None:
+    """The sandbox's Python needs numpy: it is this one, which must not lie where the sandbox hides files (`/tmp`)."""
     scorer = make_code_scorer(CodeRewardConfig(timeout_seconds=20, python=sys.executable))
     await scorer.start()
     scores = [await scorer.score(CODE, {"tests": tests}) for tests in (HOLD, WITHOUT, FAIL, [IN_PLACE])]
