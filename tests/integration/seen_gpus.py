@@ -1,4 +1,4 @@
-"""Which GPUs every worker of the quickstart sees, as JSON: `python -m tests.integration.seen_gpus ADDRESS NODES LOG_DIR …`.
+"""Which GPUs every worker of the quickstart sees, as JSON: `python -m tests.integration.seen_gpus ADDRESS NODES DIR …`.
 
 A process of its own: Ray keeps the first token that a process has shown."""
 
