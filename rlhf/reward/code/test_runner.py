@@ -23,11 +23,11 @@ class NotRunnable(Exception):
 def as_run(texts: Sequence[ast.Module]) -> list[list[tuple[ast.stmt, bool]]]:
     """For each text its statements, and whether each is a call that was added. Raises `NotRunnable`."""
     bodies = [list(_opened(text.body)) for text in texts]
-    mentioned = [(statement, _names_in(statement)) for body in bodies for statement in body]
+    mentioned = [(statement, _called_in(statement)) for statement in _reached([one for body in bodies for one in body])]
     runs = []
     for body in bodies:
         added = [call for statement in body for call in _calls(statement, mentioned)]
-        runs.append([*((statement, False) for statement in body), *((call, True) for call in added)])
+        runs.append([*((statement, False) for statement in body), *((call, not _is_set_up(call)) for call in added)])
     _check_that_asserts_are_reached([statement for run in runs for statement, _ in run])
     return runs
 
@@ -85,6 +85,10 @@ def _calls_of_class(defined: ast.ClassDef) -> Iterator[ast.stmt]:
             yield _statement(call)
 
 
+def _is_set_up(call: ast.stmt) -> bool:
+    return ast.unparse(call).endswith(".setUpClass()")
+
+
 def _check_callable(function: ast.FunctionDef | ast.AsyncFunctionDef, *, arguments: int) -> None:
     given = function.args
     required = len(given.posonlyargs) + len(given.args) - len(given.defaults)
@@ -103,6 +107,23 @@ def _check_that_asserts_are_reached(statements: Sequence[ast.stmt]) -> None:
         reached += [defined.pop(name) for name in list(defined) if name in names]
     if not any(map(asserts, reached)) and (unreached := next(filter(asserts, defined.values()), None)):
         raise NotRunnable(f"nothing calls {unreached.name}, and nothing else asserts")
+
+
+def _reached(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Statements that run, and the definitions that they or tests mention."""
+    defined = {one.name: one for one in statements if isinstance(one, Definition)}
+    reached = [one for one in statements if not isinstance(one, Definition)]
+    for one in reached:  # grows while it is read
+        reached += [defined.pop(name) for name in list(defined) if name in _names_in(one)]
+    return [*reached, *(one for one in defined.values() if one.name.startswith(("test", "Test")))]
+
+
+def _called_in(statement: ast.stmt) -> set[str]:
+    """The names that a statement reads, and does not itself bind."""
+    names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    return {one.id for one in names if isinstance(one.ctx, ast.Load)} - {
+        one.id for one in names if isinstance(one.ctx, ast.Store)
+    }
 
 
 def _names_in(statement: ast.stmt) -> set[str]:

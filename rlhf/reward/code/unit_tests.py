@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import symtable
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -117,7 +118,8 @@ def _asserts(value: Any, entry_point: str | None) -> tuple[str, ...]:
     if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
         raise TestsError(f"tests are text, a list of texts, or pairs of input and output, not {type(value).__name__}")
     texts = [_parsed(one) for one in value]
-    return tuple(_text(statement for statement, _ in run) for run in _run(texts, None))
+    runs = [[statement for statement, _ in run] for run in _run(texts, None)]
+    return tuple(one if run == text.body else _text(run) for one, text, run in zip(value, texts, runs, strict=True))
 
 
 def _run(texts: list[ast.Module], entry_point: str | None) -> list[list[tuple[ast.stmt, bool]]]:
@@ -181,14 +183,20 @@ def _split(statements: list[tuple[ast.stmt, bool]]) -> list[str]:
 
 
 def _text(statements: Iterable[ast.stmt]) -> str:
-    return ast.unparse(ast.Module(body=list(statements), type_ignores=[]))
+    try:
+        return ast.unparse(ast.Module(body=list(statements), type_ignores=[]))
+    except RecursionError:
+        raise TestsError("a test is nested too deeply") from None
 
 
 def _parsed(text: str) -> ast.Module:
     try:
+        symtable.symtable(text, "tests", "exec")
         return ast.parse(text)
     except (SyntaxError, ValueError) as error:
         raise TestsError(f"a test is no Python: {error}") from None
+    except RecursionError:
+        raise TestsError("a test is nested too deeply") from None
 
 
 def _entry_point(row: Row, column: str | None) -> str | None:

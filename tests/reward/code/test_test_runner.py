@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from rlhf.reward.code.checking.values import OtherException, exception
 from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.scoring import make_code_scorer
 from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
 
 FUNCTIONS = "def test_a():\n    assert add(1, 2) == 3\n\ndef test_b():\n    assert add(2, 2) == 4"
@@ -70,3 +72,51 @@ def test_a_set_up_that_uses_the_code_runs_after_it() -> None:
     read = read_tests(row, CodeRewardConfig(setup_column="setup"))
     assert isinstance(read, Asserts)
     assert (read.setup, read.texts) == ("", ("root = Node(1)\nassert depth(root) == 1", "assert root"))
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [("def add(a, b): return a + b", 1.0), ("def add(a, b): return 0", 0.0), ("def add(a, b): return 3", 0.5)],
+)
+async def test_each_test_function_is_judged_by_what_it_runs(code: str, value: float) -> None:
+    """The first function holds no assert statement, and its definitions stand in the piece of the first."""
+    tests = (
+        "import pytest\nr = add(2, 2)\ndef test_a():\n    with pytest.raises(TypeError):\n        add(1)\n    "
+        "if add(1, 2) != 3: raise ValueError\ndef test_b():\n    assert r == 4"
+    )
+    assert (await score(code, tests)).value == value
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "def run(t):\n    try: t()\n    except AssertionError: pass\ndef t(): assert add(1, 2) == 3\nrun(t)",
+        "def test_a():\n    assert add(1, 2) == 3\ndef one():\n    test_a = 1\n    return test_a\nassert one() + add(0, 0)",
+    ],
+)
+async def test_an_assert_that_fails_is_not_forgiven_and_a_mention_is_no_call(tests: str) -> None:
+    assert (await score("def add(a, b): return 0", tests)).value < 1
+    assert (await score("def add(a, b): return a + b", tests)).value == 1
+
+
+async def score(code: str, tests: str) -> Any:
+    scorer = make_code_scorer(CodeRewardConfig(timeout_seconds=20))
+    await scorer.start()
+    scored = await scorer.score(f"```python\n{code}\n```", {"tests": tests})
+    await scorer.close()
+    return scored
+
+
+def test_an_error_of_encoding_is_placed_in_its_text() -> None:
+    told = {"raised": "UnicodeDecodeError", "text": "", "made_of": {"tuple": ["utf-8", {"bytes": "ab"}, -33, 1, "?"]}}
+    assert isinstance(exception(told), OtherException)
+    told["made_of"] = {"tuple": ["utf-8", {"bytes": "ab"}, 0, 1, "?"]}
+    assert isinstance(exception(told), UnicodeDecodeError)
+
+
+@pytest.mark.parametrize("test", ["def f(a, a): pass\nassert f(1, 2)", "def f():\n    from math import *\nassert f()"])
+def test_what_no_compiler_takes_is_no_test(test: str) -> None:
+    with pytest.raises(TestsError, match="no Python"):
+        read_tests({"tests": test}, CodeRewardConfig())

@@ -30,6 +30,7 @@ ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not i
 """Python's error messages for unsupported operations, and for `except` with a class of the code."""
 NEVER_ASKED = "the test never asks the code for anything"
 NEVER_ASSERTED = "none of the asserts of the test was run"
+CAUGHT = "an assert of the test fails, and the failure is caught"
 TYPE, MATCHED, ASSERTED = "_rlhf_type_of", "_rlhf_matched", "_rlhf_asserted"
 SETUP_FAILS = "the set-up fails"
 FORMAT = ("format", "format_map")
@@ -101,7 +102,7 @@ class Names(dict[str, Any]):
     def __init__(self, link: Link, given: dict[str, Any]) -> None:
         ours = {TYPE: type_of, MATCHED: matched, ASSERTED: self._assert}
         super().__init__(given, __name__="tests", __builtins__=builtins, **ours)
-        self.asserted = 0
+        self.asserted = self.failed = 0
         self.of_code: frozenset[str] = frozenset()
         self._link = link
         self._functions: dict[str, Any] = {}
@@ -117,8 +118,11 @@ class Names(dict[str, Any]):
             self[name] = self._functions[name] = value
         return value
 
-    def _assert(self) -> None:
+    def _assert(self, claim: Any) -> bool:
         self.asserted += 1
+        holds = bool(claim)
+        self.failed += not holds
+        return holds
 
     def ask_again(self) -> None:
         """Drop the functions that the last test looked up, except names that the test bound itself."""
@@ -155,15 +159,42 @@ class Reach:
     """Which tests depend on the code: those that query it, or that use a variable set or used by such a test."""
 
     def __init__(self, tests: list[ast.Module]) -> None:
+        self._defined = {one.name: one for test in tests for one in test.body if isinstance(one, DEFINITIONS)}
         self._set = {name.id for test in tests for name in _names(test) if isinstance(name.ctx, ast.Store)}
         self._reached: set[str] = set()
 
     def uses_the_code(self, test: ast.Module, *, asked: bool) -> bool:
         """Whether the test depends on the code; `asked` is whether it queried the code."""
-        mentioned = {name.id for name in _names(test)} & self._set
+        mentioned = {node.id for node in self.run_by(test) if isinstance(node, ast.Name)} & self._set
         used = asked or bool(mentioned & self._reached)
         self._reached |= mentioned if used else set()
         return used
+
+    def run_by(self, test: ast.Module) -> list[ast.AST]:
+        """The nodes that a test runs: not those of definitions that it does not reach, but those of other tests'
+        definitions that it does. Of a class of tests it runs the methods that it names."""
+        ahead: list[ast.AST] = [one for one in test.body if not isinstance(one, DEFINITIONS)]
+        nodes, left = [], dict(self._defined)
+        for part in ahead:  # grows while it is read
+            inside = list(ast.walk(part))
+            nodes += inside
+            said = {node.attr for node in inside if isinstance(node, ast.Attribute)}
+            said |= {str(node.value) for node in inside if isinstance(node, ast.Constant)}
+            for name in {node.id for node in inside if isinstance(node, ast.Name)} & set(left):
+                one = left.pop(name)
+                ahead += [inner for inner in one.body if not _is_another_test(inner, said)] if _is_class(one) else [one]
+        return nodes
+
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _is_class(node: ast.AST) -> bool:
+    return isinstance(node, ast.ClassDef)
+
+
+def _is_another_test(node: ast.stmt, said: set[str]) -> bool:
+    return isinstance(node, DEFINITIONS) and node.name.startswith("test") and node.name not in said
 
 
 def _names(test: ast.AST) -> list[ast.Name]:
@@ -209,11 +240,12 @@ class Rewrite(ast.NodeTransformer):
             return _called(TYPE, node.value)
         return _called(FORMATS, node.value, ast.Constant(node.attr)) if asks and node.attr in FORMAT else node
 
-    def visit_Assert(self, node: ast.Assert) -> list[ast.AST]:
-        """Asserts are counted: one that is not run proves nothing."""
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        """Asserts are counted: one that is not run proves nothing, and one that fails is not forgiven."""
         self.generic_visit(node)
-        counted = ast.Expr(value=ast.Call(func=ast.Name(id=ASSERTED, ctx=ast.Load()), args=[], keywords=[]))
-        return [ast.fix_missing_locations(ast.copy_location(counted, node)), node]
+        if not isinstance(node.test, ast.Constant):
+            node.test = _called(ASSERTED, node.test)
+        return node
 
     def visit_Match(self, node: ast.Match) -> ast.AST:
         self.generic_visit(node)
@@ -311,15 +343,16 @@ def compiled(test: ast.Module, rewrite: Rewrite | None) -> Any:
 def why_test_fails(test: ast.Module, code: Any, names: Names, link: Link, reach: Reach) -> str:
     """Why the test fails; empty when it passes. When the process of the code has ended, no test passes; a test that
     never queries the code, or runs none of its asserts, fails too, since it proves nothing about it."""
-    link.objection, before, asserted = "", link.asked, names.asserted
+    link.objection, before, asserted, failed = "", link.asked, names.asserted, names.failed
     names.ask_again()
     try:
         if isinstance(code, Exception):
             raise code
         link.trust(code) if isinstance(code, str) else exec(code, names)
         complaint = "" if reach.uses_the_code(test, asked=link.asked > before) else NEVER_ASKED
-        if not isinstance(code, str) and names.asserted == asserted and any(map(decides, ast.walk(test))):
-            complaint = NEVER_ASSERTED
+        if not isinstance(code, str) and names.asserted == asserted and any(map(decides, reach.run_by(test))):
+            complaint = complaint or NEVER_ASSERTED
+        complaint = complaint or (CAUGHT if names.failed > failed else "")
     except BaseException as error:  # noqa: BLE001 - whatever a test raises is a failure of the code
         reach.uses_the_code(test, asked=link.asked > before)
         about_objects = any(words in (complaint := in_a_line(error)) for words in ABOUT_OBJECTS)

@@ -309,9 +309,17 @@ def exception(told: dict[str, Any]) -> BaseException:
     name, text = (one if type(one) is str else "" for one in (told["raised"], told.get("text")))
     kind = (EXCEPTIONS | OTHERS).get(name, OtherException)
     try:
-        return kind(*unpack_value(told["made_of"], _nothing_else, Met())) if "made_of" in told else kind(text)
+        made = kind(*unpack_value(told["made_of"], _nothing_else, Met())) if "made_of" in told else kind(text)
+        return made if _within_its_text(made) else OtherException(text)
     except (NoValue, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # says its class
         return OtherException(text)
+
+
+def _within_its_text(error: BaseException) -> bool:
+    """Of an error of encoding, whether its place is in its text: Python reads there without looking, to show it."""
+    if not isinstance(error, UnicodeDecodeError | UnicodeEncodeError | UnicodeTranslateError):
+        return True
+    return 0 <= error.start <= error.end <= len(error.object)
 
 
 def _nothing_else(*value: Any) -> NoReturn:
