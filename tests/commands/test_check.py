@@ -41,8 +41,8 @@ def test_unit_tests_that_need_trust_are_told_in_a_line(rlhf: Command, recipe: Pa
     ended = rlhf("check", recipe, "reward.kind=code")
     needs = (
         "1 of the first 4 rows need reward.code.tests: trusting, the first is row 2: they compare Stack([1]); "
-        "1 cannot be used, and give no number, the first is row 4: the tests cannot be run: nothing calls check, and "
-        "nothing else asserts"
+        "1 cannot be used, and give no number, the first is row 4: the tests cannot be run: nothing calls check, "
+        "which asserts"
     )
     assert f"unit tests     apart from the code; {needs}\n" in ended.stdout
     trusting = rlhf("check", recipe, "reward.kind=code", "reward.code.tests=trusting")

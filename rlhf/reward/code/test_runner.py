@@ -23,7 +23,9 @@ class NotRunnable(Exception):
 def as_run(texts: Sequence[ast.Module]) -> list[list[tuple[ast.stmt, bool]]]:
     """For each text its statements, and whether each is a call that was added. Raises `NotRunnable`."""
     bodies = [list(_opened(text.body)) for text in texts]
-    mentioned = [(statement, _called_in(statement)) for statement in _reached([one for body in bodies for one in body])]
+    mentioned = [
+        (statement, _called_in(statement)) for statement in _with_tests([one for body in bodies for one in body])
+    ]
     runs = []
     for body in bodies:
         added = [call for statement in body for call in _calls(statement, mentioned)]
@@ -33,11 +35,9 @@ def as_run(texts: Sequence[ast.Module]) -> list[list[tuple[ast.stmt, bool]]]:
 
 
 def asserts(node: ast.AST) -> bool:
-    """Whether a statement holds something that fails where an answer is wrong. `assert False` marks what is not
-    reached."""
+    """Whether a statement holds an assert, or a method of the kind. `assert False` marks what is not to be reached."""
     return any(
         (isinstance(inner, ast.Assert) and not isinstance(inner.test, ast.Constant))
-        or isinstance(inner, ast.Raise)
         or (isinstance(inner, ast.Attribute) and inner.attr.startswith("assert"))
         for inner in ast.walk(node)
     )
@@ -99,23 +99,27 @@ def _check_callable(function: ast.FunctionDef | ast.AsyncFunctionDef, *, argumen
 
 
 def _check_that_asserts_are_reached(statements: Sequence[ast.stmt]) -> None:
-    """Raise `NotRunnable` where all that asserts is in definitions that nothing reaches."""
-    defined = {statement.name: statement for statement in statements if isinstance(statement, Definition)}
-    reached = [statement for statement in statements if not isinstance(statement, Definition)]
-    for statement in reached:  # grows while it is read
-        names = _names_in(statement)
-        reached += [defined.pop(name) for name in list(defined) if name in names]
-    if not any(map(asserts, reached)) and (unreached := next(filter(asserts, defined.values()), None)):
-        raise NotRunnable(f"nothing calls {unreached.name}, and nothing else asserts")
+    """Raise `NotRunnable` where a definition asserts and nothing reaches it: what it tests would be passed over."""
+    reached = _reached(statements)
+    for statement in statements:
+        if isinstance(statement, Definition) and statement not in reached and asserts(statement):
+            raise NotRunnable(f"nothing calls {statement.name}, which asserts")
 
 
 def _reached(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Statements that run, and the definitions that they or tests mention."""
+    """The statements that run, and the definitions that they mention."""
     defined = {one.name: one for one in statements if isinstance(one, Definition)}
     reached = [one for one in statements if not isinstance(one, Definition)]
     for one in reached:  # grows while it is read
         reached += [defined.pop(name) for name in list(defined) if name in _names_in(one)]
-    return [*reached, *(one for one in defined.values() if one.name.startswith(("test", "Test")))]
+    return reached
+
+
+def _with_tests(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """What runs, with everything that looks like a test."""
+    reached = _reached(statements)
+    named = [one for one in statements if isinstance(one, Definition) and one.name.startswith(("test", "Test"))]
+    return [*reached, *(one for one in named if one not in reached)]
 
 
 def _called_in(statement: ast.stmt) -> set[str]:

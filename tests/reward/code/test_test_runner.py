@@ -53,6 +53,10 @@ def test_the_entry_point_is_checked_where_there_is_a_check() -> None:
             "def check(candidate):\n    assert candidate(1) == 2\ncandidate = add",
             "nothing calls check",
         ),
+        (
+            "def run_all():\n    assert add(1, 2) == 3\ndef test_c():\n    assert add(0, 0) == 0",
+            "nothing calls run_all",
+        ),
         ("def test_a(value):\n    assert add(value) == 3", "test_a takes arguments, which need pytest"),
         ("async def test_a():\n    assert await add(1) == 3", "test_a is asynchronous"),
         (
@@ -93,7 +97,7 @@ async def test_each_test_function_is_judged_by_what_it_runs(code: str, value: fl
     "tests",
     [
         "def run(t):\n    try: t()\n    except AssertionError: pass\ndef t(): assert add(1, 2) == 3\nrun(t)",
-        "def test_a():\n    assert add(1, 2) == 3\ndef one():\n    test_a = 1\n    return test_a\nassert one() + add(0, 0)",
+        "def test_a():\n    assert add(1, 2) == 3\nadd(0, 0)\ndef one():\n    test_a = 1\n    return test_a\nassert one()",
     ],
 )
 async def test_an_assert_that_fails_is_not_forgiven_and_a_mention_is_no_call(tests: str) -> None:
