@@ -97,7 +97,7 @@ async def test_each_test_function_is_judged_by_what_it_runs(code: str, value: fl
     "tests",
     [
         "def run(t):\n    try: t()\n    except AssertionError: pass\ndef t(): assert add(1, 2) == 3\nrun(t)",
-        "def test_a():\n    assert add(1, 2) == 3\nadd(0, 0)\ndef one():\n    test_a = 1\n    return test_a\nassert one()",
+        "def test_a(): assert add(1, 2) == 3\nadd(0, 0)\ndef one():\n    test_a = 1\n    return test_a\nassert one()",
     ],
 )
 async def test_an_assert_that_fails_is_not_forgiven_and_a_mention_is_no_call(tests: str) -> None:
