@@ -20,7 +20,7 @@ from rlhf.commands.node import node
 from rlhf.commands.reached import Certificate, Key, LimitTexts, Names, access_of
 from rlhf.commands.serve_sandbox import sandbox
 from rlhf.commands.slurm import slurm
-from rlhf.errors import RlhfError
+from rlhf.errors import RlhfError, UserError
 from rlhf.http.limits import POLICY, REWARD
 
 app = typer.Typer(
@@ -176,6 +176,8 @@ def doctor(
     ] = None,
 ) -> None:
     """Look at this machine; say what to put right."""
+    if not gpu and (model or report or nodes > 1):
+        raise UserError("--model, --nodes and --json go with --gpu")
     raise typer.Exit(commands.doctor.run_gpu_doctor(model, nodes, report) if gpu else commands.doctor.run_doctor())
 
 

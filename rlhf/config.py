@@ -93,6 +93,10 @@ def build(kind: type[C], values: Mapping[str, Any], known: Callable[[ValidationE
         raise ConfigError(known(error) or explain(kind, error)) from None
 
 
+SCALARS = ("bool", "int", "float", "str")
+"""How pydantic ends a location where a value may have one of several such types."""
+
+
 def explain(kind: type[Config], error: ValidationError) -> str:
     """The first problem of a validation error as one line."""
     problem = error.errors()[0]
@@ -109,7 +113,8 @@ def explain(kind: type[Config], error: ValidationError) -> str:
 
 def key_of(problem: Mapping[str, Any]) -> tuple[str, ...]:
     """The key that a problem is about, part by part."""
-    return tuple(str(part) for part in problem["loc"] if not _is_tag(part))
+    parts = tuple(str(part) for part in problem["loc"] if not _is_tag(part))
+    return parts[:-1] if parts[-1:] and parts[-1].removeprefix("constrained-") in SCALARS else parts
 
 
 def known_keys(kind: type[Config]) -> list[str]:

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+Span = Mapping[str, Any]
 SAMPLE_SECONDS = 0.1
 PHASES = ("sleep", "hold", "weight_sync", "save", "train", "evaluate", "wait", "start")
-"""Names of spans, the innermost first: a moment belongs to the first of these that covers it."""
+"""Names of spans, the innermost first: a moment belongs to the first of these that covers it, or to what ended last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Bytes of one process: all that is resident, and its part of that where pages are divided by those that share them
+    (proportional set size)."""
+
+    resident: int
+    part: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Bytes of each role's processes together, without what they share with others (proportional set size)."""
+    """The workers by name (`learner-0`) at one moment."""
 
     moment: float
-    bytes: Mapping[str, int]
+    workers: Mapping[str, Held]
 
     @property
     def total(self) -> int:
-        return sum(self.bytes.values())
+        """What they take of the machine."""
+        return sum(held.part for held in self.workers.values())
+
+    def of(self, role: str) -> int:
+        """What those of a role take."""
+        return sum(held.part for name, held in self.workers.items() if name.startswith(role))
 
 
 def watched(command: Sequence[str]) -> list[Sample]:
@@ -34,41 +48,45 @@ def watched(command: Sequence[str]) -> list[Sample]:
     samples = []
     with subprocess.Popen(command) as process:
         while process.poll() is None:
-            samples.append(Sample(moment=time.time(), bytes=_bytes_by_role(psutil.Process(process.pid))))
+            samples.append(Sample(moment=time.time(), workers=dict(_workers(psutil.Process(process.pid)))))
             time.sleep(SAMPLE_SECONDS)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return [sample for sample in samples if sample.bytes]
+    return [sample for sample in samples if sample.workers]
 
 
-def by_phase(samples: Sequence[Sample], spans: Path) -> dict[str, Sample]:
+def by_phase(samples: Sequence[Sample], spans: Sequence[Span]) -> dict[str, Sample]:
     """For each phase of the run, the sample with the largest sum over all workers."""
-    told = [json.loads(line) for line in spans.read_text().splitlines()]
-    largest: dict[str, Sample] = {}
-    for sample in samples:
-        phase = _phase_at(sample.moment, told)
-        if phase and (phase not in largest or sample.total > largest[phase].total):
-            largest[phase] = sample
-    return {phase: largest[phase] for phase in PHASES if phase in largest}
+    found = largest((phase_at(sample.moment, spans), sample) for sample in samples)
+    return {phase: found[phase] for phase in PHASES if phase in found}
 
 
-def _phase_at(moment: float, spans: Sequence[Mapping[str, float]]) -> str | None:
-    now = {span["name"] for span in spans if span["start"] <= moment <= span["start"] + span["seconds"]}
-    return next((phase for phase in PHASES if phase in now), None)
+def largest(named: Iterable[tuple[str | None, Sample]]) -> dict[str, Sample]:
+    """The sample with the largest sum of each name."""
+    found: dict[str, Sample] = {}
+    for name, sample in named:
+        if name and (name not in found or sample.total > found[name].total):
+            found[name] = sample
+    return found
 
 
-def _bytes_by_role(root: psutil.Process) -> dict[str, int]:
-    found: dict[str, int] = defaultdict(int)
-    for role, process in _workers(root):
-        try:
-            found[role] += process.memory_full_info().pss
-        except psutil.Error:
-            continue
-    return dict(found)
+def phase_at(moment: float, spans: Sequence[Span]) -> str | None:
+    """The phase of a moment; None before the first."""
+    span = span_at(moment, spans)
+    return str(span["name"]) if span else None
 
 
-def _workers(root: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
-    """Processes whose output is a worker's log, by the worker's role."""
+def span_at(moment: float, spans: Sequence[Span]) -> Span | None:
+    """The innermost span over a moment, or the last that ended before it."""
+    known = [span for span in spans if span["name"] in PHASES and span["start"] <= moment]
+    over = [span for span in known if moment <= span["start"] + span["seconds"]]
+    if over:
+        return min(over, key=lambda span: PHASES.index(span["name"]))
+    return max(known, key=lambda span: span["start"] + span["seconds"], default=None)
+
+
+def _workers(root: psutil.Process) -> Iterator[tuple[str, Held]]:
+    """Processes whose output is a worker's log, by its name."""
     try:
         below = root.children(recursive=True)
     except psutil.Error:
@@ -76,7 +94,8 @@ def _workers(root: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
     for process in below:
         try:
             log = Path(f"/proc/{process.pid}/fd/1").readlink()
-        except OSError:
+            if log.parent.name == "logs" and log.stem.startswith(("learner-", "engine-")):
+                used = process.memory_full_info()
+                yield log.stem, Held(resident=used.rss, part=used.pss)
+        except (OSError, psutil.Error):
             continue
-        if log.parent.name == "logs" and log.stem.startswith(("learner-", "engine-")):
-            yield log.stem.rpartition("-")[0], process

@@ -64,7 +64,9 @@ def main(arguments: Sequence[str]) -> None:
             save_model(Path(made), dtype)
             for case in (Case(dtype=dtype, stage=s, ranks=r) for s in options.zero for r in options.ranks):
                 measured.append(asyncio.run(figures(case, Path(made), options.rounds)))
-                print(f"{case.name}: {measured[-1].ratio:.2f} times its bound", flush=True)
+                print(f"{case.name}: {measured[-1].ratio:.2f} times its bound; rounds:", flush=True)
+                for one in measured[-1].rounds:
+                    print(f"  gloo {one.gloo:.2f}  reload {one.reload:.2f}  publish {one.publish:.2f}", flush=True)
     print(f"\nSeconds, medians of {options.rounds} rounds.\n\n{table(measured)}\n")
     print("RESULT", json.dumps(result(measured)), flush=True)
     if out := missed(measured):

@@ -24,6 +24,7 @@ from rlhf.cluster.gpus import present_gpus, this_machines_gpus
 from rlhf.commands.gpu_checks.nvml import driver_of, nvml_library, shown_gpus
 from rlhf.commands.gpu_checks.runner import performed_in_child, run_checks
 from rlhf.commands.gpu_checks.table import CHECKS
+from rlhf.errors import UserError
 from rlhf.sandbox.isolation import BEST_EFFORT
 from rlhf.sandbox.levels import choose
 from rlhf.sandbox.program import SandboxUnavailable
@@ -72,12 +73,15 @@ def run_doctor() -> int:
 
 
 def run_gpu_doctor(model: str | None, nodes: int, report_file: Path | None) -> int:
-    """Perform every check of GPUs that this machine can, one line each; return 1 if one fails, 2 without a GPU."""
+    """Perform every check of GPUs that this machine can, one line each; return 1 if one fails, 2 without a GPU. Raises
+    `UserError` where the report has no place."""
     library = nvml_library()
     seen = shown_gpus(driver_of(library), os.environ.get("CUDA_VISIBLE_DEVICES")) if library else []
     if not seen:
         print("no GPU: NVIDIA's driver is not loaded, has none, or CUDA_VISIBLE_DEVICES hides all; nothing was checked")
         return NO_GPU
+    if report_file and not report_file.parent.is_dir():
+        raise UserError(f"--json {report_file}: there is no folder {report_file.parent}")
     folder = Path(tempfile.mkdtemp(prefix="gpu-doctor-", dir=Path.cwd() if nodes > 1 else None))
     named = ", ".join(sorted({gpu.name for gpu in seen}))
     print(f"{len(seen)} x {named}, {nodes} node(s); logs and runs are in {folder}")

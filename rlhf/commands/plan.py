@@ -17,16 +17,18 @@ from rlhf.cluster.plan import describe, plan
 from rlhf.cluster.resources import Resources
 from rlhf.errors import PlacementError
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.planning.configs import model_values
+from rlhf.recipe.planning.configs import Values, model_values
 from rlhf.recipe.planning.estimate import Estimate, estimate_run, least_ranks, mends
-from rlhf.recipe.planning.layout import PROMPT_TOKENS, layout_of
+from rlhf.recipe.planning.known import known_model
+from rlhf.recipe.planning.layout import PROMPT_TOKENS, RunLayout, layout_of
 from rlhf.recipe.planning.machines import GIB, Machine, card_of_driver, machine_of
 from rlhf.recipe.planning.processes import PHASES, Phases, held
-from rlhf.recipe.planning.shape import Activations
+from rlhf.recipe.planning.shape import Activations, ModelShape, some_recomputed
 from rlhf.recipe.planning.times import tokens_of_update
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import learner_device, roles_of
+from rlhf.trainer.rank.zero_config import deepspeed_config
 from rlhf.trainer.settings import LearnerSettings
 
 DENSE_TOKENS = 4096
@@ -73,28 +75,24 @@ def planned(
     recipe: Recipe, machine: Machine, *, config: Path | None = None, prompt_tokens: int = PROMPT_TOKENS
 ) -> tuple[Estimate, str]:
     """The estimate, and what to change where something does not fit. Raises `ModelError`."""
-    from rlhf.recipe.planning.meta import activations_of, shape_of
-    from rlhf.trainer.rank.zero import deepspeed_config
-
     name, values = model_values(recipe.model, config)
-    shape = shape_of(name, values)
+    known = known_model(name, values)
+    shape = known.shape if known else _shape(name, values)
     settings = LearnerSettings(
         model_path=name, model=recipe.model, trainer=recipe.trainer, device=learner_device(recipe)
     )
     zero = deepspeed_config(settings, recipe.trainer.optimizer, recipe.trainer.deepspeed.ranks, shape.parameters)
     run = layout_of(recipe, zero["zero_optimization"], prompt=prompt_tokens)
+    memory = machine.card.memory if machine.card and run.learner.device == "cuda" else None
 
     @cache
-    def measured(checkpointing: bool) -> Activations:
-        reply = max(min(run.reply, shape.context_tokens - run.prompt), 1)
-        shared = run.replies > 1 and run.prompt + reply <= DENSE_TOKENS
-        lengths = (run.prompt, reply, 2 if shared else 1)
-        attention = recipe.model.attention
-        memory = machine.card.memory if machine.card and run.learner.device == "cuda" else None
-        return activations_of(
-            name, values, dtype=recipe.model.dtype, checkpointing=checkpointing, attention=attention, lengths=lengths,
-            memory=memory,
-        )  # fmt: skip
+    def measured(every: int) -> Activations:
+        if every > 1:
+            return some_recomputed(measured(0), measured(1), -(-shape.layers // every) / shape.layers)
+        checkpointing = every == 1
+        if known and memory and recipe.model.dtype != "float32" and recipe.model.attention == "auto":
+            return known.activations(checkpointing=checkpointing, memory=memory)
+        return _activations(shape, values, recipe, run, checkpointing=checkpointing, memory=memory)
 
     try:
         placement, problem = plan(roles_of(recipe), alike_nodes(machine)), ""
@@ -103,6 +101,27 @@ def planned(
     found = estimate_run(shape, run, machine, placement, measured)
     advice = partial(_advice, found, measured)
     return found, f"{problem}; {advice()}" if problem else "" if found.fits else advice()
+
+
+def _shape(name: str, values: Values) -> ModelShape:
+    from rlhf.recipe.planning.meta import shape_of
+
+    return shape_of(name, values)
+
+
+def _activations(
+    shape: ModelShape, values: Values, recipe: Recipe, run: RunLayout, *, checkpointing: bool, memory: int | None
+) -> Activations:
+    """The passes of the model's modules over rows of full length."""
+    from rlhf.recipe.planning.meta import activations_of
+
+    reply = max(min(run.reply, shape.context_tokens - run.prompt), 1)
+    shared = run.replies > 1 and run.prompt + reply <= DENSE_TOKENS
+    return activations_of(
+        shape.name, values, dtype=recipe.model.dtype, checkpointing=checkpointing, attention=recipe.model.attention,
+        lengths=(run.prompt, reply, 2 if shared else 1), tokens=run.learner.tokens // run.learner.sequence_parallel,
+        memory=memory,
+    )  # fmt: skip
 
 
 def alike_nodes(machine: Machine) -> list[Resources]:
@@ -123,7 +142,7 @@ def told(found: Estimate, problem: str) -> list[str]:
         "",
         *([describe(found.plan), ""] if found.plan else []),
         *memory_table("a rank", found.learner),
-        *(memory_table("an engine's process", found.engine) if found.engine else []),
+        *engine_lines(found),
         *limit_lines(found),
         *time_lines(found),
     ]
@@ -133,6 +152,13 @@ def told(found: Estimate, problem: str) -> list[str]:
     else:
         lines.append("it fits")
     return lines
+
+
+def engine_lines(found: Estimate) -> Iterable[str]:
+    """A table for the engines of each size."""
+    for layout, phases in zip(found.run.engines, found.engines, strict=True):
+        size = f"a process of an engine of {layout.parallel}" if len(found.engines) > 1 else "an engine's process"
+        yield from memory_table(size, phases)
 
 
 def memory_table(process: str, phases: Phases) -> list[str]:
@@ -172,9 +198,9 @@ def limit_lines(found: Estimate) -> Iterable[str]:
             f"micro-batch  {run.learner.tokens:,} tokens a rank; at most {found.microbatch:,} fit; "
             f"longest sequence {found.context or 0:,} tokens"
         )
-    if run.engine:
-        each = found.cache_tokens // (run.prompt + run.reply)
-        yield f"KV cache     {found.cache_tokens:,} tokens an engine: {each:,} sequences of full length at once"
+    for layout, tokens in zip(run.engines, found.cache_tokens, strict=True):
+        each, size = tokens // (run.prompt + run.reply), f" of {layout.parallel}" if len(run.engines) > 1 else ""
+        yield f"KV cache     {tokens:,} tokens an engine{size}: {each:,} sequences of full length at once"
 
 
 def time_lines(found: Estimate) -> Iterable[str]:
@@ -206,9 +232,9 @@ def _advice(found: Estimate, measured: Any) -> str:
     machine, run, shape = found.machine, found.run, found.shape
     if machine.card is None:
         return "use a smaller model, or a machine with more memory"
-    needed = least_ranks(shape, run.learner, machine.card, measured(True))
+    needed = least_ranks(shape, run.learner, machine.card, measured(1))
     at_least = f"with ZeRO-3 the learner needs at least {needed} x {machine.card.name}"
-    engine = [one for one in found.shortages if "engine" in one.where]
+    engine = [one for one in found.shortages if "an engine" in one.where and "a rank" not in one.where]
     if engine and run.engine and run.engine.utilisation < 0.9:
         return f"rollout.tensor_parallel_size={2 * run.engine.parallel} or a larger rollout.gpu_memory_utilization"
     if found.shortages and "rank" in found.shortages[0].where:

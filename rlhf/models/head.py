@@ -11,14 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-LOGITS_AT_ONCE = 2**22
-"""Largest number of logits in a chunk on a CPU (16 MiB in float32). With more logits than this, tokens are processed in
-chunks that are recomputed in the backward pass."""
-MEMORY_SHARE = 128
-"""On a GPU the logits of a chunk, in float32, take one part in so many of its memory: 640 MiB of 80 GiB, which is 1,100
-tokens of a vocabulary of 152,064. A chunk's backward pass holds about three times as much."""
-MIN_CHUNK_TOKENS = 64
-"""Smallest chunk in tokens: smaller chunks would mostly add up gradients of the head, each as large as the head."""
+from rlhf.models.head_chunks import tokens_at_once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +47,6 @@ class HeadPass(nn.Module):
 def memory_of(device: torch.device) -> int | None:
     """Bytes of a GPU; None for the machine's memory."""
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
-
-
-def tokens_at_once(vocabulary: int, memory: int | None) -> int:
-    """Tokens of a chunk, on a device with `memory` bytes."""
-    logits = LOGITS_AT_ONCE if memory is None else memory // MEMORY_SHARE // 4
-    return max(MIN_CHUNK_TOKENS, logits // vocabulary)
 
 
 def head_logprobs(

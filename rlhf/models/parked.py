@@ -50,8 +50,9 @@ class ParkedStorages:
         Returns the number of bytes that are free. Small storages are left alone, and those of somebody else (a file, an
         array) that several tensors share."""
         kept = {_key(tensor) for tensor in keep}
-        large = [one for one in tensors if _size(one) >= SMALLEST_BYTES and _key(one) not in kept]
-        own_storages(large)
+        mine = [one for one in tensors if _key(one) not in kept]
+        own_storages(mine)
+        large = [one for one in mine if _size(one) >= SMALLEST_BYTES]
         chosen = {_key(one): one.untyped_storage() for one in large if one.untyped_storage().resizable()}
         copies = copied(chosen) if contents else {}
         wait_for_copies(chosen.values())
@@ -75,7 +76,7 @@ class ParkedStorages:
 
 def own_storages(tensors: Iterable[Tensor]) -> None:
     """Give tensors a storage of torch's own where theirs cannot be resized and nobody else is on it: weights that were
-    loaded from a file are such."""
+    loaded from a file are such, and one norm that stayed in the file's mapping would keep all of its pages."""
     users: dict[int, dict[int, Tensor]] = {}
     for tensor in tensors:
         if not tensor.untyped_storage().resizable():

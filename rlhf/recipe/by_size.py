@@ -82,12 +82,13 @@ def rough_parameters(values: Values) -> float:
     text = text_config(values)
 
     def read(key: str, default: float) -> float:
-        return float(text.get(key) or default)
+        value = text.get(key) or default
+        return float(max(value) if isinstance(value, list) else value)
 
     width, heads = read("hidden_size", 0), read("num_attention_heads", 1)
     size = read("head_dim", width / heads)
     attention = width * size * (2 * heads + 2 * read("num_key_value_heads", heads))
-    experts = read("num_experts", read("num_local_experts", 1))
+    experts = read("num_experts", read("num_local_experts", read("n_routed_experts", 1)))
     inner = (
         read("moe_intermediate_size", read("intermediate_size", 4 * width))
         if experts > 1

@@ -26,9 +26,10 @@ from rlhf.models.folder import text_config
 from rlhf.models.headers import tensor_shapes
 from rlhf.models.remote_code import brings_code, check_remote_code
 from rlhf.models.tokenizer_files import check_template, check_tokenizer, check_vocabulary
+from rlhf.recipe.heads import check_heads
 from rlhf.recipe.kinds import start_of
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.workers import engine_device, learner_device, roles_of
+from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_one_gpu
 from rlhf.rollout.tool_calls import tool_format
 from rlhf.rollout.vllm.given import check_arguments, check_variables
 from rlhf.rollout.vllm.wheel import installed_device
@@ -85,6 +86,11 @@ def check_devices(recipe: Recipe) -> None:
             f"trainer.weight_sync.backend is {backend}, but not every engine and rank has a GPU "
             "(rollout.gpus_per_engine, trainer.deepspeed.gpus_per_rank); use auto or gloo"
         )
+    if recipe.plays and backend == "ipc" and recipe.cluster.placement != "colocated" and not shares_one_gpu(recipe):
+        raise ConfigError(
+            "trainer.weight_sync.backend is ipc, by which a rank sends to an engine on its own GPU, but engines have "
+            "others; use auto or nccl, or cluster.placement=colocated"
+        )
     if recipe.plays and engine_device(recipe) == "cpu" and installed_device() == "cuda":
         raise ConfigError(
             "rollout.gpus_per_engine is 0, but the installed vLLM computes on GPUs only; give 1 (on a single GPU with "
@@ -133,12 +139,20 @@ def check_loggers(recipe: Recipe) -> None:
 def check_model_folder(recipe: Recipe) -> None:
     """Check that a local model is a complete and consistent model folder, and that its context suffices for the recipe.
     Names of hub models are not checked."""
+    if (tiny := recipe.model.tiny) is not None:
+        check_heads(recipe, {"num_attention_heads": tiny.heads, "num_key_value_heads": tiny.kv_heads})
     if recipe.model.path is None or is_hub_name(recipe.model.path):
         return
     folder = Path(recipe.model.path).expanduser()
     config = read_model_config(folder)
     check_remote_code(folder, config, trusted=recipe.model.trust_remote_code)
     check_context(recipe, context_tokens(config))
+    check_heads(recipe, config)
+    if recipe.plays and text_config(config).get("dual_chunk_attention_config"):
+        raise ModelError(
+            f"{folder}: its config.json has dual_chunk_attention_config, which the learner ignores and no kernel of "
+            "vLLM has; use another model, or take it out for contexts within its original_max_position_embeddings"
+        )
     shapes, rows = tensor_shapes(folder), text_config(config).get("vocab_size")
     if brings_code(folder, config):
         return  # only that code knows how to read its files

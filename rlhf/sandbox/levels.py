@@ -10,13 +10,15 @@ import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rlhf.sandbox import landlock
+from rlhf.sandbox.bubblewrap import FOLDER
 from rlhf.sandbox.groups import NoGroups, Parents, find_parents
 from rlhf.sandbox.isolation import IsolationLevel, SandboxIsolation, sweep_folders
 from rlhf.sandbox.limits import MIB, SandboxLimits
 from rlhf.sandbox.program import Program, ProgramResult, SandboxBroken, SandboxUnavailable
-from rlhf.sandbox.python import candidates, interpreter
+from rlhf.sandbox.python import Interpreter, candidates, interpreter
 from rlhf.sandbox.run import run_program
 
 PROBE_LIMITS = SandboxLimits(wall_seconds=20.0, memory_bytes=256 * MIB)
@@ -91,7 +93,7 @@ def _groups() -> tuple[Parents | None, str]:
 
 def _strongest(whole: SandboxIsolation) -> tuple[SandboxIsolation | None, str]:
     """The level with as many kernel limits as work here, or None; and the reason for anything that does not work."""
-    if missing := _missing(whole.level):
+    if missing := _missing(whole.level, whole.python):
         return None, missing
     reason = ""
     for groups in dict.fromkeys((whole.groups, None)):
@@ -124,9 +126,11 @@ def _judge(seen: ProgramResult, level: IsolationLevel) -> str:
     )
 
 
-def _missing(level: IsolationLevel) -> str:
+def _missing(level: IsolationLevel, python: Interpreter) -> str:
     if level is IsolationLevel.BUBBLEWRAP and shutil.which("bwrap") is None:
         return "bwrap is not installed"
+    if level is IsolationLevel.BUBBLEWRAP and any(Path(one).is_relative_to(FOLDER) for one in python.folders):
+        return f"it lies below {FOLDER}, which every run has for itself; use a Python elsewhere"
     if level is IsolationLevel.LANDLOCK and landlock.version() == 0:
         return "the kernel has no Landlock, or it is off"
     return ""

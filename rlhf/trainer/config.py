@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlhf.config import Config
 from rlhf.trainer.deepspeed_names import check_names
@@ -280,7 +280,7 @@ class WeightSyncConfig(Config):
 
     backend: Literal["auto", "gloo", "nccl", "ipc"] = "auto"
     """`auto`: gloo without GPUs, ipc where engine and rank share a GPU, nccl otherwise."""
-    bucket_megabytes: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
+    bucket_megabytes: float | Literal["auto"] = "auto"
     """Tensors are gathered and sent in packed buckets of this size, of which both sides hold two. `auto`: 32 on a CPU,
     where larger ones leave its cache, and 256 on a GPU, where smaller ones cost latency."""
     verify_at_start: bool = True
@@ -288,6 +288,13 @@ class WeightSyncConfig(Config):
     change accordingly."""
     tolerance: float | None = Field(None, gt=0)
     """Largest allowed difference of canary log-probs; default: 1e-4 in float32, and measured in 16 bits."""
+
+    @field_validator("bucket_megabytes", mode="before")
+    @classmethod
+    def _is_a_size(cls, given: Any) -> Any:
+        if given != "auto" and (type(given) not in (int, float) or not given > 0):
+            raise ValueError("give megabytes above 0, or auto")
+        return given
 
     def bucket_bytes(self, *, on_gpu: bool) -> int:
         """The size of a bucket that is in a GPU's memory, or in a CPU's."""

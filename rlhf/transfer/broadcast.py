@@ -25,11 +25,9 @@ from rlhf.transfer.buckets import (
 )
 from rlhf.transfer.communicator import Communicator, join_group
 from rlhf.transfer.store import ROOT
-from rlhf.transfer.types import Manifest, Rendezvous
+from rlhf.transfer.types import AHEAD_BYTES, Manifest, Rendezvous
 
 DIGEST_BYTES = 32
-AHEAD_BYTES = 512 * 2**20
-"""The most that may arrive ahead of the reload on a CPU, beyond the next bucket."""
 
 
 class BroadcastSender:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from torch.distributed import DistNetworkError
 
 from rlhf.errors import TransferError
 from rlhf.transfer.store import ROOT, open_store
@@ -86,6 +87,7 @@ def arguments_of(handle: Handle) -> tuple[Any, ...]:
 
 NONE = -1
 """The number of no sender."""
+LEFT = "rank 0 of the learner, which keeps the exchange of handles, is gone"
 
 
 class HandleExchange:
@@ -106,12 +108,12 @@ class HandleExchange:
 
     def tell_gpu(self, sender: int, uuid: str) -> None:
         """Tell the readers which GPU this sender is on."""
-        self._store.set(f"gpu/{sender}", uuid)
+        self._tell(f"gpu/{sender}", uuid)
 
     def choose_sender(self, reader: int, uuid: str) -> int:
         """The one sender on this reader's GPU; all are told. Raises `TransferError` where there is none, or several."""
         found = [n for n in range(self._rendezvous.senders) if self._heard(f"gpu/{n}").decode() == uuid]
-        self._store.set(f"reads/{reader}", str(found[0] if len(found) == 1 else NONE))
+        self._tell(f"reads/{reader}", str(found[0] if len(found) == 1 else NONE))
         if len(found) != 1:
             raise TransferError(
                 f"{len(found)} ranks of the learner are on GPU {uuid}, where an engine is; ipc needs one: place "
@@ -125,7 +127,7 @@ class HandleExchange:
 
     def open(self, reader: int, opening: SyncStart) -> None:
         """Begin a weight sync for one reader."""
-        self._store.set(f"{self._syncs}/open/{reader}", opening.model_dump_json())
+        self._tell(f"{self._syncs}/open/{reader}", opening.model_dump_json())
 
     def opening(self, reader: int) -> SyncStart:
         """The beginning of the next weight sync."""
@@ -136,7 +138,7 @@ class HandleExchange:
 
     def tell_filled(self, bucket: int, sender: int, failure: str = "") -> None:
         """The bucket is in the memory; or it never will be, for this reason."""
-        self._store.set(f"{self._syncs}/{bucket}/filled/{sender}", failure)
+        self._tell(f"{self._syncs}/{bucket}/filled/{sender}", failure)
 
     def wait_filled(self, bucket: int, sender: int) -> None:
         """Wait until the sender has filled the bucket."""
@@ -144,7 +146,7 @@ class HandleExchange:
 
     def tell_loaded(self, bucket: int, reader: int, failure: str = "") -> None:
         """The reader has loaded the bucket and does not read it again; or it failed, for this reason."""
-        self._store.set(f"{self._syncs}/{bucket}/loaded/{reader}", failure)
+        self._tell(f"{self._syncs}/{bucket}/loaded/{reader}", failure)
 
     def wait_loaded(self, bucket: int, readers: Iterable[int]) -> None:
         """Wait until these readers have loaded the bucket; there is none before the first."""
@@ -163,8 +165,16 @@ class HandleExchange:
     def _heard(self, key: str) -> bytes:
         try:
             self._store.wait([key], timedelta(seconds=self._rendezvous.timeout_seconds))
+            return self._store.get(key)
+        except DistNetworkError as error:
+            raise TransferError(LEFT) from error
         except RuntimeError as error:
             raise TransferError(
                 f"{key} did not come within {self._rendezvous.timeout_seconds:g} s: a peer is gone or hangs"
             ) from error
-        return self._store.get(key)
+
+    def _tell(self, key: str, value: str) -> None:
+        try:
+            self._store.set(key, value)
+        except DistNetworkError as error:
+            raise TransferError(LEFT) from error

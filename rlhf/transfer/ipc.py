@@ -28,6 +28,7 @@ class IpcSender:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._exchange: HandleExchange | None = None
+        self._left: HandleExchange | None = None
         self._readers: tuple[int, ...] = ()
 
     def connect(self, rendezvous: Rendezvous) -> None:
@@ -50,7 +51,8 @@ class IpcSender:
             failing.pop_all()
 
     def close(self) -> None:
-        self._exchange = None
+        """Leave the exchange. Rank 0 keeps it for as long as it lives: peers have yet to read why it failed."""
+        self._left, self._exchange = self._exchange or self._left, None
 
     def _send(
         self,

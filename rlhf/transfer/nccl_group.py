@@ -54,29 +54,33 @@ class NcclGroup:
         self._started: deque[Any] = deque()
 
     def start_broadcast(self, buffer: Tensor) -> None:
-        self._begin(lambda stream: self._group.broadcast(buffer, ROOT, stream=stream))
+        self._begin(lambda stream: self._group.broadcast(buffer, ROOT, stream=stream), buffer)
 
     def start_meeting(self) -> None:
-        self._begin(lambda stream: self._group.all_reduce(torch.zeros(1, device=self.device), stream=stream))
+        asked, answer = (torch.zeros(1, device=self.device) for _ in range(2))
+        self._begin(lambda stream: self._group.all_reduce(asked, answer, stream=stream), asked, answer)
 
     def finish_next(self) -> None:
-        ended, deadline = self._started.popleft(), time.monotonic() + self._seconds
+        (ended, _), deadline = self._started[0], time.monotonic() + self._seconds
         while not ended.query():
             if time.monotonic() > deadline:
                 self.close()
                 raise TransferError(f"a broadcast failed: a peer is gone, or hangs for {self._seconds:g} s")
             time.sleep(POLL_SECONDS)
         torch.cuda.current_stream(self.device).wait_event(ended)
+        self._started.popleft()
 
     def close(self) -> None:
-        self._started.clear()
         if self._group is not None:
             self._group.destroy()
             self._group = None
+        self._started.clear()
 
-    def _begin(self, collective: Any) -> None:
+    def _begin(self, collective: Any, *memory: Tensor) -> None:
+        """Start a collective on this `memory`, which is kept until it is finished: torch would give memory that nobody
+        refers to to the current stream's next tensor, which another stream's collective then overwrites."""
         if self._group is None:
             raise TransferError("the transfer group was left")
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         collective(self._stream)
-        self._started.append(self._stream.record_event())
+        self._started.append((self._stream.record_event(), memory))

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 Seconds = Mapping[str, float]
 """What a part of a weight sync spent on what, by name: `gather` and `send` of a rank; `receive`, `reload` and `repack`
 of an engine."""
+AHEAD_BYTES = 2 * 2**30
+"""The most that may arrive ahead of the reload on a CPU, beyond the next bucket: the sooner the learner has sent its
+last, the more of its canary it answers while engines reload. An engine keeps this memory, or a model's size of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,7 @@ REACHES = {
         "reduce": "import functools\nassert functools.reduce(getattr, f()[:2], P())",
         "attrgetter": "import operator\nassert operator.attrgetter('.'.join(f()[:2]))(P())",
         "globals": "def close(a, b): return a == b\nglobals().update(close=f)\nassert close(f(), 1)",
-        "setattr": "p = P()\nsetattr(p, f()[0], 1)",
+        "setattr": "p = P()\nsetattr(p, f()[0], 1)\nassert p",
     }.items()
 }
 OBSERVES = {

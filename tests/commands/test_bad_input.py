@@ -33,6 +33,19 @@ def test_a_wrong_type_names_the_key_and_the_value(rlhf: Command, recipe: Path):
     assert "'many'" in error
 
 
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("model.gradient_checkpointing=often", "error: model.gradient_checkpointing: Input should be"),
+        ("trainer.weight_sync.bucket_megabytes=0", "bucket_megabytes: give megabytes above 0, or auto (got 0)"),
+        ("trainer.weight_sync.bucket_megabytes=big", "bucket_megabytes: give megabytes above 0, or auto (got 'big')"),
+        ("rollout.tensor_parallel_size=3", "rollout.tensor_parallel_size is 3, but the model has"),
+    ],
+)
+def test_a_value_of_no_alternative_names_the_key_alone(rlhf: Command, recipe: Path, override: str, told: str):
+    assert told in refusal(rlhf, recipe, override)
+
+
 def test_an_override_without_a_value_shows_how_to_write_one(rlhf: Command, recipe: Path):
     assert "key=value" in refusal(rlhf, recipe, "trainer.updates")
 

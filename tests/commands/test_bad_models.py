@@ -40,6 +40,10 @@ def with_code_of_its_own(folder: Path) -> None:
     change(folder / "config.json", model_type="mine", auto_map={"AutoConfig": "mine.MyConfig"})
 
 
+def with_attention_in_two_chunks(folder: Path) -> None:
+    change(folder / "config.json", dual_chunk_attention_config={"chunk_size": 262144})
+
+
 @pytest.mark.parametrize(
     ("spoilt", "told"),
     [
@@ -52,6 +56,7 @@ def with_code_of_its_own(folder: Path) -> None:
                                    "7; take the model's own tokenizer"),
         (without_a_template, "FOLDER: its tokenizer has no chat template (chat_template.jinja, or chat_template in "
                              "tokenizer_config.json); use an instruction-tuned model, or add a template"),
+        (with_attention_in_two_chunks, "FOLDER: its config.json has dual_chunk_attention_config, which the learner"),
         (with_code_of_its_own, "FOLDER brings its own code (auto_map in config.json)"),
     ],
 )  # fmt: skip

@@ -66,7 +66,7 @@ def test_the_kind_code_is_attacked_with_programs(
         ("assert isinstance(make(), Stack)", "they ask for instances of Stack"),
         ("assert str(Point(1, 2)) == '(1, 2)'", "they convert Point(1, 2)"),
         ("assert (Point(1, 2) + Point(1, 2)).x == 2", "they compute with Point(1, 2)"),
-        ("try:\n    f()\nexcept Refused:\n    pass", "they catch Refused"),
+        ("try:\n    f()\nexcept Refused:\n    pass\nelse:\n    assert False", "they catch Refused"),
         ("class Two(Stack):\n    pass\nassert Two().pop() == 1", "the class Two is one of the code's kind"),
         ("class Node:\n    pass\nassert f(Node()) == 1", "they define the class Node"),
         ("with Lock() as lock:\n    assert lock.held() == 1", "they enter Lock()"),

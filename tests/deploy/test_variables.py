@@ -88,7 +88,7 @@ def test_the_page_says_what_reaches_a_process(name: str, way: str, monkeypatch: 
 def test_the_table_has_all_that_a_site_sets() -> None:
     named = {
         "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE",
-        "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_DEBUG", "VLLM_ATTENTION_BACKEND",
+        "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_DEBUG", "VLLM_USE_V2_MODEL_RUNNER",
     }  # fmt: skip
     assert named <= set(ROWS)
 

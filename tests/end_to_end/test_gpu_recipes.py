@@ -14,7 +14,7 @@ from tests.recipe.planning.gpu_recipes import MACHINES, recipe_file
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
 GSM8K = ROOT.parent / "shared" / "data" / "gsm8k"
-ARCHITECTURES = {"moe_30b_a3b": "qwen3_moe", "llama_70b_16_nodes": "llama"}
+ARCHITECTURES = {"moe_30b_a3b": "qwen3_moe", "llama_70b_16_nodes": "llama", "long_context_64k": "llama"}
 """Of the others it is qwen2."""
 SMALL = (
     "model.path=null", "model.tiny.max_position_embeddings=2048", "model.tiny.kv_heads=2",

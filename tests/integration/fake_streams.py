@@ -81,8 +81,11 @@ class FakeNccl:
         self._gloo.start_broadcast(tensor)
         stream.works.append(self._gloo._started[-1])
 
-    def all_reduce(self, tensor: Tensor, stream: Stream) -> None:
-        stream.works.append(self._gloo._group.allreduce(tensor))
+    def all_reduce(self, tensor: Tensor, answer: Tensor | None = None, *, stream: Stream) -> Tensor:
+        answer = torch.empty_like(tensor) if answer is None else answer
+        answer.copy_(tensor)
+        stream.works.append(self._gloo._group.allreduce(answer))
+        return answer
 
     def destroy(self) -> None:
         self._gloo.close()

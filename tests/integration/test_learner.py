@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
-from rlhf.models import head
+from rlhf.models import head_chunks
 from rlhf.models.config import ModelConfig, TinyModelConfig, WarmupConfig
 from rlhf.models.loading import load_policy, load_tokenizer
 from rlhf.models.policy import chosen_logprobs
@@ -360,11 +361,11 @@ def test_an_engine_receives_every_weight_bit_for_bit(
 
 def gradient_in_chunks(rank: Rank, minibatches: Any) -> np.ndarray:
     """The gradient, with the head in chunks of 64 tokens, as for a vocabulary of 65,536 and more."""
-    logits_at_once, head.LOGITS_AT_ONCE = head.LOGITS_AT_ONCE, 1
+    logits_at_once, head_chunks.LOGITS_AT_ONCE = head_chunks.LOGITS_AT_ONCE, 1
     try:
         return gradient_of(rank, minibatches)
     finally:
-        head.LOGITS_AT_ONCE = logits_at_once
+        head_chunks.LOGITS_AT_ONCE = logits_at_once
 
 
 def test_ranks_with_fewer_chunks_of_the_head_than_others_meet_them_under_zero_3(
@@ -374,7 +375,7 @@ def test_ranks_with_fewer_chunks_of_the_head_than_others_meet_them_under_zero_3(
     batch = made_batch(GROUPS)
     parts = build_minibatches(batch, minibatches=1, ranks=2, tokens_per_microbatch=1000, row_tokens=512)
     ((one, *_), (other, *_)) = ([len(m.targets) for m in part[0].microbatches] for part in parts)
-    size = head.MIN_CHUNK_TOKENS
+    size = head_chunks.MIN_CHUNK_TOKENS
     assert -(-one // size) != -(-other // size), "the ranks have different numbers of chunks"
     assert off(look(pair, gradient_in_chunks, *[(part,) for part in parts]), reference_gradient) <= 1e-6
 
@@ -397,13 +398,13 @@ def gathers_of_head(rank: Rank, minibatches: Any) -> list[list[str]]:
 
     setattr(Coordinator, f"{own}all_gather_params_", counted)
     hook = rank.policy.register_forward_pre_hook(lambda *_: seen.append([]), prepend=True)
-    logits_at_once, head.LOGITS_AT_ONCE = head.LOGITS_AT_ONCE, 1
+    logits_at_once, head_chunks.LOGITS_AT_ONCE = head_chunks.LOGITS_AT_ONCE, 1
     try:
         rank.update(minibatches, UpdateArguments())
     finally:
         setattr(Coordinator, f"{own}all_gather_params_", gather)
         hook.remove()
-        head.LOGITS_AT_ONCE = logits_at_once
+        head_chunks.LOGITS_AT_ONCE = logits_at_once
     return seen
 
 
@@ -412,7 +413,7 @@ def test_zero_3_gathers_the_head_once_a_pass_however_many_chunks(pair: list[Proc
     start(pair, str(save_tiny(wide, 0, tmp_path)), trainer(2, 3))
     groups = made_groups(60, 8)
     parts = build_minibatches(made_batch(groups), minibatches=1, ranks=2, tokens_per_microbatch=2000, row_tokens=512)
-    chunks = [-(-len(micro.targets) // head.MIN_CHUNK_TOKENS) for micro in parts[0][0].microbatches]
+    chunks = [-(-len(micro.targets) // head_chunks.MIN_CHUNK_TOKENS) for micro in parts[0][0].microbatches]
     assert len(set(chunks)) > 1 < min(chunks), "micro-batches with several chunks, not as many in each"
     assert len(chunks) >= 4
     seen = look(pair, gathers_of_head, *[(part,) for part in parts])
@@ -440,6 +441,20 @@ def test_log_probs_come_back_to_their_samples_at_the_sampling_temperature(
     )
     assert updated.metrics["logprob_difference_max"] == pytest.approx(np.abs(difference).max(), rel=1e-4)
     assert sum(len(one.logprobs) for one in updated.samples) == len(difference)
+
+
+def warnings_of_scoring(rank: Rank, tokens: np.ndarray) -> list[str]:
+    tokens.setflags(write=False)  # as Ray hands it over
+    torch.set_warn_always(True)
+    with warnings.catch_warnings(record=True) as told:
+        rank.token_logprobs(tokens)
+    torch.set_warn_always(False)
+    return [str(one.message) for one in told]
+
+
+def test_rows_that_cannot_be_written_are_scored_without_a_warning(single: list[ProcessWorker], folder: str) -> None:
+    start(single, folder, trainer(1, 0))
+    assert look(single, warnings_of_scoring, (np.arange(60, 70, dtype=np.int32)[None],)) == []
 
 
 def test_scoring_gives_the_log_probs_that_an_update_starts_from(pair: list[ProcessWorker], folder: str) -> None:

@@ -4,6 +4,7 @@ producer, against the receiver that runs in vLLM's workers."""
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -205,6 +206,39 @@ def test_nccl_that_moves_nothing_is_refused_by_name(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(nccl_group, "uid_init_process_group", lambda *_: type("Disabled", (), {"available": False}))
     with pytest.raises(TransferError, match="nccl moves nothing in this process: libnccl is missing"):
         nccl_group.NcclGroup(0, rendezvous(2, secret="c2VjcmV0"), torch.device("cpu"))
+
+
+class NeverEnding:
+    """A binding of nccl whose collectives are queued; it refers to no tensor, as nccl does not."""
+
+    available = True
+
+    def __init__(self) -> None:
+        self.queued: list[weakref.ref[Tensor]] = []
+
+    def broadcast(self, tensor: Tensor, src: int, stream: Stream) -> None:
+        self.queued.append(weakref.ref(tensor))
+
+    def all_reduce(self, tensor: Tensor, answer: Tensor | None = None, *, stream: Stream) -> Tensor:
+        answer = torch.empty_like(tensor) if answer is None else answer
+        self.queued += [weakref.ref(tensor), weakref.ref(answer)]
+        return answer
+
+
+def test_memory_of_a_collective_is_nobody_elses_before_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch gives a freed tensor's memory to the next one of the same stream: a small weight, which the barrier at the
+    end of a weight sync would overwrite while it is loaded."""
+    from rlhf.transfer import nccl_group
+
+    meeting, binding = rendezvous(1, secret="c2VjcmV0"), NeverEnding()
+    replace_cuda(monkeypatch, meeting)
+    monkeypatch.setattr(nccl_group, "uid_init_process_group", lambda *_: binding)
+    group = nccl_group.NcclGroup(0, meeting, CPU)
+    group.start_broadcast(torch.zeros(32))
+    group.start_meeting()
+    assert [one() is not None for one in binding.queued] == [True, True, True]
+    group.finish_next()
+    assert [one() is not None for one in binding.queued] == [False, True, True]
 
 
 def test_joining_leaves_the_threads_stream_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

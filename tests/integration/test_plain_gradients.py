@@ -23,7 +23,6 @@ from rlhf.trainer.pairs import PreferenceLearner
 from rlhf.trainer.rank import weights, zero
 from rlhf.trainer.rank.policy_rank import Rank
 from rlhf.trainer.settings import LearnerSettings
-from rlhf.transfer.perturbation import add_noise
 from rlhf.types import Group
 from tests.integration import plain
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
@@ -117,13 +116,7 @@ def recorded(rank: Rank) -> list[Gradient]:
 
 def stir(rank: Rank) -> None:
     """Adapters that do something: a new `B` is zero, and the gradient of `A` with it."""
-    weights.change(rank.policy, BYTES, stirred, "adapter")
-
-
-def stirred(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    noise = torch.zeros_like(tensor)
-    add_noise(name, noise)
-    return tensor + 0.05 * noise
+    weights.perturb(rank.policy, "adapter")
 
 
 def adapters(rank: Rank) -> dict[str, torch.Tensor]:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rlhf.models import head as head_module
-from rlhf.models.head import BehindHead, chosen_logprobs, head_logprobs, tokens_at_once
+from rlhf.models import head_chunks
+from rlhf.models.head import BehindHead, chosen_logprobs, head_logprobs
+from rlhf.models.head_chunks import tokens_at_once
 from rlhf.models.policy import logits_of
 
 TOKENS, HIDDEN, VOCABULARY = 23, 16, 50
@@ -20,8 +21,8 @@ OF_LOGPROBS, OF_ENTROPIES = torch.linspace(-1, 2, TOKENS), torch.linspace(1, -2,
 
 @pytest.fixture(autouse=True)
 def chunks_of_five_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_module, "LOGITS_AT_ONCE", 5 * VOCABULARY)
-    monkeypatch.setattr(head_module, "MIN_CHUNK_TOKENS", 1)
+    monkeypatch.setattr(head_chunks, "LOGITS_AT_ONCE", 5 * VOCABULARY)
+    monkeypatch.setattr(head_chunks, "MIN_CHUNK_TOKENS", 1)
 
 
 def made(dtype: torch.dtype, bias: bool = False) -> tuple[nn.Linear, Tensor]:
@@ -129,7 +130,7 @@ def test_sixteen_bit_weights_have_their_softmax_in_float32() -> None:
 def test_chunks_equal_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     head, hidden = made(torch.float32)
     in_chunks = gradients(chunked, head, hidden)
-    monkeypatch.setattr(head_module, "LOGITS_AT_ONCE", 10**6)
+    monkeypatch.setattr(head_chunks, "LOGITS_AT_ONCE", 10**6)
     close(in_chunks, gradients(chunked, head, hidden), 1e-6)
 
 
@@ -186,7 +187,7 @@ def test_ranks_with_fewer_tokens_call_the_head_as_often_as_the_one_with_most(tok
 
 def test_no_tensor_is_as_large_as_the_logits_of_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     head, hidden, ids = nn.Linear(4, 2000), torch.randn(64, 4).requires_grad_(), torch.arange(64)
-    monkeypatch.setattr(head_module, "LOGITS_AT_ONCE", 8 * 2000)
+    monkeypatch.setattr(head_chunks, "LOGITS_AT_ONCE", 8 * 2000)
     with torch.profiler.profile(profile_memory=True) as profile:
         logprobs, entropies = head_logprobs(head, hidden, ids, vocabulary=2000, entropy_gradient=True)
         (logprobs + entropies).sum().backward()

@@ -129,7 +129,7 @@ def test_a_start_check_moves_every_tensor_that_is_published_and_leaves_no_trace(
     policy = adapted(folder)
     before = {name: tensor.clone() for name, tensor in weights.published_tensors(policy, 1 << 14, form)}
     held = weights.snapshot(policy)
-    weights.change(policy, 1 << 14, lambda name, tensor: tensor + 1, form)
+    weights.perturb(policy, form)
     moved = dict(weights.published_tensors(policy, 1 << 14, form))
     assert not any(torch.equal(moved[name], before[name]) for name in before)
     if form == "adapter":

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from rlhf.models import parked
 from rlhf.models.parked import HostCopy, InHostMemory, ParkedStorages, copied
@@ -68,6 +71,17 @@ def test_weights_of_a_file_get_a_storage_that_can_be_emptied_and_shared_ones_sta
     assert weight.untyped_storage().nbytes() == 0
     storages.restore()
     assert float(weight.detach().sum()) == float(shared.sum()) == 5000
+
+
+def test_a_small_weight_does_not_keep_the_mapping_of_the_file_that_all_were_loaded_from(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({"norm": torch.ones(16), "weight": torch.ones(5000)}, file)
+    with safe_open(file, "pt") as opened:
+        weights = {name: torch.nn.Parameter(opened.get_tensor(name)) for name in opened.keys()}  # noqa: SIM118
+    assert str(file) in Path("/proc/self/maps").read_text()
+    ParkedStorages().park(weights.values())
+    assert str(file) not in Path("/proc/self/maps").read_text()
+    assert float(weights["norm"].detach().sum()) == 16
 
 
 def test_many_storages_are_in_one_file() -> None:

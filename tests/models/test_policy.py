@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlhf.models import head as head_module
+from rlhf.models import head_chunks
 from rlhf.models import policy as policy_module
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.loading import load_policy
@@ -124,8 +124,8 @@ def test_large_vocabularies_go_in_chunks_with_the_same_gradient(
     policy: PolicyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, whole_gradient = computed(policy, row_tokens=128, tokens=512)
-    monkeypatch.setattr(head_module, "LOGITS_AT_ONCE", 288 * 5)
-    monkeypatch.setattr(head_module, "MIN_CHUNK_TOKENS", 1)
+    monkeypatch.setattr(head_chunks, "LOGITS_AT_ONCE", 288 * 5)
+    monkeypatch.setattr(head_chunks, "MIN_CHUNK_TOKENS", 1)
     chunked, chunked_gradient = computed(policy, row_tokens=128, tokens=512)
     np.testing.assert_allclose(chunked, whole, rtol=0, atol=1e-6)
     assert float((chunked_gradient - whole_gradient).norm() / whole_gradient.norm()) <= 1e-6

@@ -27,6 +27,17 @@ def test_weights_are_counted_without_torch_as_the_modules_have_them(name: str, p
     assert rough_parameters(known_models()[name]) == pytest.approx(parameters, rel=0.002)
 
 
+def test_routed_experts_are_counted_by_deepseeks_name_too() -> None:
+    values = {"hidden_size": 8, "num_hidden_layers": 1, "moe_intermediate_size": 4, "n_routed_experts": 16}
+    assert rough_parameters(values) == 16 * 3 * 8 * 4 + 4 * 8 * 8
+
+
+def test_a_width_for_every_layer_is_counted_by_the_largest() -> None:
+    """Gemma 3n lists them."""
+    values = {"hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": [16, 32]}
+    assert rough_parameters(values) == 2 * (3 * 8 * 32 + 4 * 8 * 8)
+
+
 def test_a_large_model_has_time_to_load_to_save_and_to_travel() -> None:
     found = loaded({"path": LLAMA, "dtype": "bfloat16"}, trainer={"deepspeed": {"ranks": 64, "zero_stage": 3}})
     recipe = found.recipe

@@ -67,9 +67,14 @@ def test_within_one_process_weights_travel_by_gloo_on_gpus_too(share: float) -> 
     check_devices(on_gpus("local", share=share))
 
 
+def test_ipc_between_gpus_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"weight_sync\.backend is ipc, by which a rank sends to an engine"):
+        check_devices(on_gpus("ray", "ipc"))
+
+
 @pytest.mark.parametrize("backend", ["nccl", "ipc"])
 def test_what_joins_processes_is_refused_by_name_within_one(backend: str) -> None:
-    check_devices(on_gpus("ray", backend))
+    check_devices(on_gpus("ray", backend, share=0.5))
     with pytest.raises(
         ConfigError, match=rf"weight_sync\.backend is {backend}, but cluster\.kind: local .* one process"
     ):

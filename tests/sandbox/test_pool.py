@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+import venv
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
+from rlhf.sandbox.bubblewrap import FOLDER
 from rlhf.sandbox.isolation import IsolationLevel
 from rlhf.sandbox.levels import choose
 from rlhf.sandbox.limits import MIB, SandboxLimits
@@ -125,6 +128,13 @@ async def test_a_sandbox_that_cannot_start_a_program_says_so_and_gives_no_run(
         choose(python="/nonexistent/python")
     with pytest.raises(SandboxBroken, match="before it was started"):
         await Sandbox().run(Program(code="1"))
+
+
+def test_a_python_that_the_folder_of_a_run_would_hide_is_refused_by_name() -> None:
+    with tempfile.TemporaryDirectory(dir=FOLDER) as made:
+        venv.create(made, symlinks=True)
+        with pytest.raises(SandboxUnavailable, match=f"{made}/bin/python: it lies below {FOLDER}"):
+            choose(python=f"{made}/bin/python", levels=(IsolationLevel.BUBBLEWRAP,))
 
 
 def test_no_isolation_means_no_run(monkeypatch: pytest.MonkeyPatch) -> None:

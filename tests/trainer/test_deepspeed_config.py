@@ -10,7 +10,7 @@ from rlhf.errors import ConfigError
 from rlhf.models.config import ModelConfig
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
-from rlhf.trainer.rank import zero
+from rlhf.trainer.rank.zero_config import deepspeed_config
 from rlhf.trainer.settings import LearnerSettings
 from tests.small_tasks import sorting
 
@@ -29,7 +29,7 @@ def told(device: str = "cpu", **deepspeed: Any) -> dict[str, Any]:
     """What DeepSpeed is told of sharding."""
     trainer = recipe(**deepspeed).trainer
     settings = LearnerSettings(model_path="x", model=ModelConfig(tiny={}), trainer=trainer, device=device)
-    told: dict[str, Any] = zero.deepspeed_config(settings, trainer.optimizer, 1, 1000)["zero_optimization"]
+    told: dict[str, Any] = deepspeed_config(settings, trainer.optimizer, 1, 1000)["zero_optimization"]
     return told
 
 

@@ -37,6 +37,9 @@ def test_a_name_of_deepspeed_reaches_deepspeed() -> None:
         ({"optimizer": {"type": "Adam"}}, "trainer.deepspeed.config.optimizer is not set there: set trainer.optimizer"),
         ({"zero_optimization": {"stage": 2}}, "zero_optimization.stage is not set there: set trainer.deepspeed.zero_"),
         ({"fp16": {"enabled": True}}, "set model.dtype"),
+        ({"gradient_predivide_factor": 2}, "gradients are summed in float32"),
+        ({"prescale_gradients": True}, "gradients are summed in float32"),
+        ({"disable_allgather": True}, "DeepSpeed itself does not read it"),
         ({"zero_optimization": 3}, "is a mapping of DeepSpeed's names, not 3"),
     ],
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -150,6 +152,23 @@ def test_a_tensor_that_is_not_the_manifests_ends_both_ends_at_once(
     assert time.monotonic() - began < scaled(5)
     with pytest.raises(TransferError, match="after a publish that failed"):
         rank.send(fleeting(tensors(0)), manifest())
+
+
+def test_a_reader_that_comes_late_still_learns_why_its_rank_failed(gpus: SharedGpus) -> None:
+    (rank,), (inlet,) = joined(["A"], ["A"], timeout_seconds=20)
+    with suppress(TransferError):  # kept by nobody, as in a rank's process, and with it what it refers to
+        rank.send(iter(()), manifest())
+    gc.collect()
+    with pytest.raises(TransferError, match="the other end of the weight sync failed"):
+        received(inlet)
+
+
+def test_a_rank_0_that_is_gone_is_named(gpus: SharedGpus) -> None:
+    (rank,), (inlet,) = joined(["A"], ["A"], timeout_seconds=20)
+    rank.__dict__.clear()
+    gc.collect()
+    with pytest.raises(TransferError, match="rank 0 of the learner"):
+        received(inlet)
 
 
 @pytest.mark.waits

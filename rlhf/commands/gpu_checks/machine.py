@@ -11,8 +11,8 @@ from rlhf.commands.gpu_checks.device import Device
 from rlhf.commands.gpu_checks.nvml import Driver
 from rlhf.models.config import TinyModelConfig
 
-DEEP = TinyModelConfig(hidden_size=896, intermediate_size=4864, layers=24, heads=14, kv_heads=2)
-"""The shape of Qwen2.5-0.5B."""
+DEEP = TinyModelConfig(hidden_size=1024, intermediate_size=4864, layers=24, heads=16, kv_heads=2)
+"""Nearly the shape of Qwen2.5-0.5B, whose 14 heads four GPUs cannot share."""
 DEEP_VOCABULARY = 151_936
 
 

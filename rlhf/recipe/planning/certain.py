@@ -9,7 +9,7 @@ from rlhf.cluster.gpus import this_machines_gpus
 from rlhf.cluster.resources import Plan
 from rlhf.errors import PlacementError
 from rlhf.recipe.by_size import parameter_count
-from rlhf.recipe.planning.layout import EngineLayout, engine_layout, learner_layout
+from rlhf.recipe.planning.layout import EngineLayout, engine_layouts, learner_layout
 from rlhf.recipe.planning.machines import GIB
 from rlhf.recipe.planning.processes import bare_shape, least_state
 from rlhf.recipe.schema import Recipe
@@ -29,22 +29,24 @@ def check_fits(recipe: Recipe, parameters: int, card: int | None, host: int) -> 
     """Compare the least that ranks and engines hold with a card's and this machine's memory in bytes; without a `card`
     only processes without GPUs are compared. Raises `PlacementError`."""
     learner = learner_layout(recipe, {})
-    engine = engine_layout(recipe) if recipe.plays else None
+    engines = engine_layouts(recipe) if recipe.plays else ()
     rank = least_state(bare_shape(parameters), learner)
-    served = _least_engine(parameters, engine) if engine else 0
     if learner.device == "cuda" and card is not None and rank > card:
         raise PlacementError(
             f"a rank needs at least {rank / GIB:.0f} GiB for the state of {parameters / 1e9:.1f}e9 weights "
             f"({learner.ranks} rank(s), ZeRO {learner.stage}), and a GPU here has {card / GIB:.0f} GiB; "
             "use more trainer.deepspeed.ranks with zero_stage: 3, or offload_optimizer: cpu; rlhf plan says how many"
         )
-    if engine and engine.device == "cuda" and card is not None and served > engine.utilisation * card:
-        raise PlacementError(
-            f"an engine's weights are {served / GIB:.0f} GiB a GPU, and rollout.gpu_memory_utilization leaves it "
-            f"{engine.utilisation * card / GIB:.0f} GiB; use a larger rollout.tensor_parallel_size"
-        )
-    together = (learner.ranks * rank if learner.device == "cpu" else 0) + (
-        engine.engines * engine.parallel * served if engine and engine.device == "cpu" else 0
+    for engine in engines:
+        served = _least_engine(parameters, engine)
+        if engine.device == "cuda" and card is not None and served > engine.utilisation * card:
+            raise PlacementError(
+                f"an engine's weights are {served / GIB:.0f} GiB a GPU, and rollout.gpu_memory_utilization leaves it "
+                f"{engine.utilisation * card / GIB:.0f} GiB; use a larger rollout.tensor_parallel_size"
+            )
+    on_cpu = [one for one in engines if one.device == "cpu"]
+    together = (learner.ranks * rank if learner.device == "cpu" else 0) + sum(
+        one.engines * one.parallel * _least_engine(parameters, one) for one in on_cpu
     )
     if together > host:
         raise PlacementError(

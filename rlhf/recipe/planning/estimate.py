@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rlhf.cluster.resources import Plan
-from rlhf.recipe.planning.layout import LearnerLayout, RunLayout
+from rlhf.recipe.planning.layout import EngineLayout, LearnerLayout, RunLayout
 from rlhf.recipe.planning.machines import ALLOCATOR_SHARE, GIB, Card, Machine
 from rlhf.recipe.planning.processes import (
     PHASES,
@@ -21,10 +21,9 @@ from rlhf.recipe.planning.processes import (
 )
 from rlhf.recipe.planning.shape import Activations, Line, ModelShape
 from rlhf.recipe.planning.times import Times, times_of
-from rlhf.recipe.workers import ENGINE
 
-ActivationsOf = Callable[[bool], Activations]
-"""The activations of the model, with or without gradient checkpointing."""
+ActivationsOf = Callable[[int], Activations]
+"""The activations of the model where every n-th layer is computed again; 0: none."""
 LEAST_TOKENS = 256
 """A step of the search for the largest micro-batch."""
 
@@ -56,12 +55,17 @@ class Estimate:
     run: RunLayout
     plan: Plan | None
     learner: Phases
-    engine: Phases | None
-    cache_tokens: int
+    engines: tuple[Phases, ...]
+    cache_tokens: tuple[int, ...]
     shortages: tuple[Shortage, ...]
     microbatch: int | None
     context: int | None
     times: Times | None
+
+    @property
+    def engine(self) -> Phases | None:
+        """A process of the smallest engines, which holds most."""
+        return self.engines[0] if self.engines else None
 
     @property
     def fits(self) -> bool:
@@ -75,8 +79,11 @@ def estimate_run(
     activations = activations_of(run.learner.checkpointing)
     learner = learner_phases(shape, run.learner, activations, parked=run.colocated)
     card = machine.card if run.engine and run.engine.device == "cuda" else None
-    engine = engine_phases(shape, run.engine, card, asleep=run.colocated) if run.engine else None
-    cache = cache_tokens(shape, run.engine, engine["generate"]) if run.engine and engine else 0
+    engines = tuple(engine_phases(shape, one, card, asleep=run.colocated) for one in run.engines)
+    caches = tuple(
+        cache_tokens(shape, one, held_by["generate"]) for one, held_by in zip(run.engines, engines, strict=True)
+    )
+    cache = min(caches, default=0)
     microbatch = largest_microbatch(shape, run, machine, activations)
     return Estimate(
         shape=shape,
@@ -84,9 +91,9 @@ def estimate_run(
         run=run,
         plan=plan,
         learner=learner,
-        engine=engine,
-        cache_tokens=cache,
-        shortages=tuple(shortages(run, machine, plan, learner, engine)),
+        engines=engines,
+        cache_tokens=caches,
+        shortages=tuple(shortages(run, machine, plan, learner, engines)),
         microbatch=microbatch,
         context=None if microbatch is None else _context(shape, run, microbatch, cache),
         times=times_of(shape, run, machine, cache),
@@ -94,19 +101,22 @@ def estimate_run(
 
 
 def shortages(
-    run: RunLayout, machine: Machine, plan: Plan | None, learner: Phases, engine: Phases | None
+    run: RunLayout, machine: Machine, plan: Plan | None, learner: Phases, engines: Sequence[Phases]
 ) -> Iterator[Shortage]:
     """Every place that would overflow, in its worst phase."""
     card = machine.card
     if card is not None:
-        yield from _of_cards(run, card, learner, engine)
-    counts = _counts(plan) or {"one": Counter(learner=1, engine=1)}
-    parallel = run.engine.parallel if run.engine else 1
+        for layout, engine in zip(run.engines, engines, strict=True):
+            yield from _of_engines_cards(run, layout, card, learner, engine)
+        if not (run.engines and (run.colocated or run.shared)) and run.learner.device == "cuda":
+            yield from _overflowing("a card with a rank", round((1 - ALLOCATOR_SHARE) * card.memory), learner)
+    counts = _counts(plan) or {"one": Counter(["learner", *(one.role for one in run.engines)])}
     worst: Shortage | None = None
     for node, workers in counts.items():
         for phase in PHASES:
-            bytes = workers["learner"] * _on_host(learner, phase, card) + (
-                workers["engine"] * parallel * _on_host(engine, phase, card) if engine else 0
+            bytes = workers["learner"] * _on_host(learner, phase, card) + sum(
+                workers[layout.role] * layout.parallel * _on_host(engine, phase, card)
+                for layout, engine in zip(run.engines, engines, strict=True)
             )
             if bytes > machine.host_memory and (worst is None or bytes > worst.needed):
                 worst = Shortage(
@@ -165,8 +175,8 @@ def _ranks_fit(phases: Phases, layout: LearnerLayout, machine: Machine) -> bool:
 
 
 def _changes(learner: LearnerLayout, sequence: int) -> Iterator[tuple[dict[str, str], LearnerLayout]]:
-    if not learner.checkpointing:
-        learner = replace(learner, checkpointing=True)
+    if learner.checkpointing != 1:
+        learner = replace(learner, checkpointing=1)
         yield {"model.gradient_checkpointing": "true"}, learner
     if learner.stage < 3:
         learner = replace(learner, stage=3)
@@ -179,19 +189,25 @@ def _changes(learner: LearnerLayout, sequence: int) -> Iterator[tuple[dict[str, 
         yield {"trainer.deepspeed.offload_optimizer": "cpu"}, learner
 
 
-def _of_cards(run: RunLayout, card: Card, learner: Phases, engine: Phases | None) -> Iterator[Shortage]:
-    together = run.colocated or run.shared
-    kinds = {"a card with a rank and an engine": (learner, engine)} if together and engine else {
-        "a card with a rank": (learner,) if run.learner.device == "cuda" else (),
-        "a card with an engine": (engine,) if engine and run.engine and run.engine.device == "cuda" else (),
-    }  # fmt: skip
-    for where, processes in kinds.items():
-        needed = {phase: sum(held(one[phase], "device") for one in processes if one) for phase in PHASES}
-        phase = max(PHASES, key=lambda name: needed[name])
-        # What vLLM takes is one block that it never outgrows; a rank's allocator leaves holes.
-        available = card.memory if where.endswith("with an engine") else round((1 - ALLOCATOR_SHARE) * card.memory)
-        if needed[phase] > available:
-            yield Shortage(where=where, phase=phase, needed=needed[phase], available=available)
+def _of_engines_cards(
+    run: RunLayout, layout: EngineLayout, card: Card, learner: Phases, engine: Phases
+) -> Iterator[Shortage]:
+    """Cards with one of these engines' processes, and with a rank where they are the ranks' too."""
+    size = f" of {layout.parallel}" if len(run.engines) > 1 else ""
+    if run.colocated or run.shared:
+        available = round((1 - ALLOCATOR_SHARE) * card.memory)
+        yield from _overflowing(f"a card with a rank and an engine{size}", available, learner, engine)
+    elif (
+        layout.device == "cuda"
+    ):  # what vLLM takes is one block that it never outgrows; a rank's allocator leaves holes
+        yield from _overflowing(f"a card with an engine{size}", card.memory, engine)
+
+
+def _overflowing(where: str, available: int, *processes: Phases) -> Iterator[Shortage]:
+    needed = {phase: sum(held(one[phase], "device") for one in processes) for phase in PHASES}
+    phase = max(PHASES, key=lambda name: needed[name])
+    if needed[phase] > available:
+        yield Shortage(where=where, phase=phase, needed=needed[phase], available=available)
 
 
 def _on_host(phases: Phases, phase: PhaseName, card: Card | None) -> int:
@@ -201,14 +217,13 @@ def _on_host(phases: Phases, phase: PhaseName, card: Card | None) -> int:
 def _counts(plan: Plan | None) -> dict[str, Counter[str]]:
     counts: dict[str, Counter[str]] = {}
     for placed in plan.placements if plan else ():
-        kind = ENGINE if placed.role.startswith(ENGINE) else placed.role  # engines of several sizes are several roles
-        counts.setdefault(placed.node, Counter())[kind] += 1
+        counts.setdefault(placed.node, Counter())[placed.role] += 1
     return counts
 
 
 def _context(shape: ModelShape, run: RunLayout, microbatch: int, cache: int) -> int:
     limits = [shape.context_tokens, microbatch]
-    if run.engine is not None:
+    if run.engines:
         limits.append(cache)
     return min(limits)
 

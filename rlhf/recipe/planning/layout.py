@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf.recipe.planning.shape import DTYPE_BYTES
 from rlhf.recipe.schema import Recipe
-from rlhf.recipe.workers import engine_device, learner_device, shares_one_gpu
+from rlhf.recipe.workers import engine_device, engine_sizes, learner_device, shares_one_gpu
 from rlhf.trainer.algorithms.registry import needs_reference
 
 PROMPT_TOKENS = 512
@@ -18,14 +18,16 @@ PROMPT_TOKENS = 512
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerLayout:
     """The ranks and what each does. `width` is the bytes of a weight; `zero` the `zero_optimization` of DeepSpeed's
-    configuration; `tokens` those of a micro-batch on one rank; `lora` the rank of the adapters, 0 without."""
+    configuration; `tokens` those of a micro-batch on one rank; `lora` the rank of the adapters, 0 without;
+    `checkpointing` n where every n-th layer is computed again, 0 where none is; `beside_engines` whether there are
+    engines, to which it sends weights."""
 
     device: str
     ranks: int
     stage: int
     width: int
     tokens: int
-    checkpointing: bool
+    checkpointing: int
     sequence_parallel: int
     offload_optimizer: bool
     offload_parameters: bool
@@ -34,14 +36,22 @@ class LearnerLayout:
     average: bool
     lora: int
     bucket_bytes: int
+    beside_engines: bool
     steps: int
     zero: Mapping[str, Any]
+
+    @property
+    def recomputed(self) -> float:
+        """The part of the layers that is computed again."""
+        return 1 / self.checkpointing if self.checkpointing else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLayout:
-    """The engines. `utilisation` is the share of a GPU that one takes, `cache_bytes` the KV cache on a CPU."""
+    """Engines of one size, whose workers have this `role`. `utilisation` is the share of a GPU that one takes,
+    `cache_bytes` the KV cache on a CPU, `bucket_bytes` what it receives weights in."""
 
+    role: str
     device: str
     engines: int
     parallel: int
@@ -50,17 +60,18 @@ class EngineLayout:
     batched_tokens: int
     utilisation: float
     cache_bytes: int
+    bucket_bytes: int
     context: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLayout:
-    """A run. `prompt`, `reply` and `replies` are tokens of a prompt, of a reply, and replies to one prompt; `samples`
-    those of an update. `colocated` engines and ranks take turns on the same GPUs; `shared` ones use parts of one at
-    once."""
+    """A run. `engines` are those of each size, the smallest first, whose processes hold most; `prompt`, `reply` and
+    `replies` are tokens of a prompt, of a reply, and replies to one prompt; `samples` those of an update. `colocated`
+    engines and ranks take turns on the same GPUs; `shared` ones use parts of one at once."""
 
     learner: LearnerLayout
-    engine: EngineLayout | None
+    engines: tuple[EngineLayout, ...]
     colocated: bool
     shared: bool
     asynchronous: bool
@@ -68,6 +79,11 @@ class RunLayout:
     reply: int
     replies: int
     samples: int
+
+    @property
+    def engine(self) -> EngineLayout | None:
+        """Those of the smallest size; None without engines."""
+        return self.engines[0] if self.engines else None
 
 
 SEQUENCES = {"cpu": 256, "cuda": 1024}
@@ -79,7 +95,7 @@ def layout_of(recipe: Recipe, zero: Mapping[str, Any], *, prompt: int = PROMPT_T
     trainer = recipe.trainer
     return RunLayout(
         learner=learner_layout(recipe, zero),
-        engine=engine_layout(recipe) if recipe.plays else None,
+        engines=engine_layouts(recipe) if recipe.plays else (),
         colocated=recipe.plays and recipe.cluster.placement == "colocated",
         shared=recipe.plays and shares_one_gpu(recipe),
         asynchronous=trainer.max_staleness > 0,
@@ -102,7 +118,7 @@ def learner_layout(recipe: Recipe, zero: Mapping[str, Any]) -> LearnerLayout:
         stage=max(trainer.deepspeed.zero_stage, least),
         width=DTYPE_BYTES[model.dtype],
         tokens=trainer.tokens_per_microbatch,
-        checkpointing=model.gradient_checkpointing == 1,  # every n-th layer takes more: as much as without, at most
+        checkpointing=int(model.gradient_checkpointing),
         sequence_parallel=trainer.deepspeed.sequence_parallel,
         offload_optimizer=trainer.deepspeed.offload_optimizer == "cpu",
         offload_parameters=trainer.deepspeed.offload_parameters == "cpu",
@@ -111,22 +127,30 @@ def learner_layout(recipe: Recipe, zero: Mapping[str, Any]) -> LearnerLayout:
         average=trainer.ema_decay is not None,
         lora=model.lora.rank if model.lora else 0,
         bucket_bytes=trainer.weight_sync.bucket_bytes(on_gpu=device == "cuda"),
+        beside_engines=recipe.plays,
         steps=trainer.epochs,
         zero=zero,
     )
 
 
-def engine_layout(recipe: Recipe) -> EngineLayout:
-    """The engines of a recipe."""
+def engine_layouts(recipe: Recipe) -> tuple[EngineLayout, ...]:
+    """The engines of a recipe, of each size, the smallest first."""
+    by_size = sorted((size, role) for role, size in engine_sizes(recipe).items())
+    return tuple(_engine_layout(recipe, role, size) for size, role in by_size)
+
+
+def _engine_layout(recipe: Recipe, role: str, size: int) -> EngineLayout:
     rollout, device = recipe.rollout, engine_device(recipe)
     return EngineLayout(
+        role=role,
         device=device,
-        engines=rollout.engines,
-        parallel=min(rollout.tensor_parallel_sizes),  # of engines of several sizes, the one that takes most of a card
+        engines=rollout.tensor_parallel_sizes.count(size),
+        parallel=size,
         width=DTYPE_BYTES[recipe.model.dtype],
         sequences=rollout.max_sequences or SEQUENCES[device],
         batched_tokens=16384 if device == "cuda" else 2048,
         utilisation=rollout.gpu_memory_utilization,
         cache_bytes=rollout.kv_cache_megabytes * 2**20,
+        bucket_bytes=recipe.trainer.weight_sync.bucket_bytes(on_gpu=device == "cuda"),
         context=rollout.max_context_tokens,
     )

@@ -23,14 +23,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.attention import decoder_of
-from rlhf.models.head import chosen_logprobs, head_logprobs, tokens_at_once
+from rlhf.models.head import chosen_logprobs, head_logprobs
 from rlhf.models.loading import DTYPES, first_line, ready_to_train
 from rlhf.models.policy import logits_of, row_arguments
-from rlhf.recipe.planning.shape import Activations, Line, ModelShape
+from rlhf.recipe.planning.shape import Activations, Line, ModelShape, head_on_gpu
 
 Values = dict[str, Any]
 HEAD_TOKENS = (1024, 2048)
 """Numbers of tokens at which the head is measured."""
+SHORT_CHUNKS, LONG_CHUNKS = (64, 128), (16384, 32768)
+"""The same of one of its chunks on a GPU."""
 
 
 def shape_of(name: str, values: Values) -> ModelShape:
@@ -70,22 +72,25 @@ def activations_of(
     checkpointing: bool,
     attention: str,
     lengths: tuple[int, int, int],
+    tokens: int,
     memory: int | None = None,
 ) -> Activations:
-    """The memory of a forward and backward pass. `lengths` are the tokens of a prompt and of a reply, and the replies
-    that share a prompt in a row; `memory` is that of a GPU, by which the head's chunks are sized, None for a CPU."""
+    """The memory of a forward and backward pass of about so many `tokens`: what is the most of it changes with them.
+    `lengths` are the tokens of a prompt and of a reply, and the replies that share a prompt in a row; `memory` is that
+    of a GPU, by which the head's chunks are sized, None for a CPU."""
     config = config_of(name, values)
     unit = lengths[0] + lengths[1] * lengths[2]
+    most = max(-(-tokens // unit), 2)
     points = {
-        tokens: [
-            _decoder_bytes(name, config, dtype, checkpointing, attention, lengths, tokens, deep) for deep in (1, 2)
+        rows * unit: [
+            _decoder_bytes(name, config, dtype, checkpointing, attention, lengths, rows * unit, deep) for deep in (1, 2)
         ]
-        for tokens in (unit, 2 * unit)
+        for rows in (most // 2, most)
     }
     layers = int(config.get_text_config().num_hidden_layers)
     saved, peak = (
-        Line.through(*((tokens, one[which] + (layers - 1) * (two[which] - one[which]))
-                       for tokens, (one, two) in points.items()))
+        Line.through(*((at, one[which] + (layers - 1) * (two[which] - one[which]))
+                       for at, (one, two) in points.items()))
         for which in (0, 1)
     )  # fmt: skip
     return Activations(saved=saved, decoder_peak=peak, head_peak=_head_line(name, config, dtype, memory))
@@ -180,13 +185,18 @@ def _settle(lazy: object) -> None:
 
 
 def _head_line(name: str, config: Any, dtype: str, memory: int | None) -> Line:
-    """What the head adds. On a GPU its chunks are larger: one of them, and the gradient that the others left."""
-    text = config.get_text_config()
+    """What the head adds."""
     if memory is None:
         return Line.through(*((tokens, _head_bytes(name, config, dtype, tokens)) for tokens in HEAD_TOKENS))
-    chunk = _head_bytes(name, config, dtype, tokens_at_once(text.vocab_size, memory), whole=True)
-    width = DTYPES[dtype].itemsize
-    return Line(base=chunk + text.vocab_size * text.hidden_size * width, each=text.hidden_size * width)
+    text, chunk = config.get_text_config(), head_chunk(name, config, dtype)
+    return head_on_gpu(chunk, text.vocab_size, text.hidden_size, DTYPES[dtype].itemsize, memory)
+
+
+def head_chunk(name: str, config: Any, dtype: str) -> tuple[Line, ...]:
+    """The most that the passes of one chunk of the head hold, over its tokens: of a short chunk the gradient of its
+    weights is most of it, of a long one the logits."""
+    sizes = {tokens: _head_bytes(name, config, dtype, tokens, whole=True) for tokens in (*SHORT_CHUNKS, *LONG_CHUNKS)}
+    return tuple(Line.through((a, sizes[a]), (b, sizes[b])) for a, b in (SHORT_CHUNKS, LONG_CHUNKS))
 
 
 def _head_bytes(name: str, config: Any, dtype: str, tokens: int, *, whole: bool = False) -> int:

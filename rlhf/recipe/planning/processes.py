@@ -6,15 +6,16 @@ from its `v1/worker/gpu_worker.py` (0.32). All gradients are added up in float32
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rlhf.recipe.planning.layout import EngineLayout, LearnerLayout
 from rlhf.recipe.planning.machines import CUDA_CONTEXT, CUDA_GRAPHS, NCCL_BUFFERS, Card
 from rlhf.recipe.planning.shape import Activations, ModelShape
+from rlhf.transfer.types import AHEAD_BYTES
 
-Place = Literal["device", "host"]
+Place = Literal["device", "host", "files"]
 PhaseName = Literal["load", "generate", "forward and backward", "optimizer step", "weight sync"]
 PHASES: tuple[PhaseName, ...] = ("load", "generate", "forward and backward", "optimizer step", "weight sync")
 MB = 10**6
@@ -22,11 +23,18 @@ LEARNER_PROCESS = 420 * MB
 """Resident memory of a rank on a CPU before its model: torch, transformers and DeepSpeed, measured."""
 ENGINE_PROCESS = 650 * MB
 """The same of an engine on a CPU: torch, transformers and vLLM, measured."""
+ENGINE_MODULES = 192 * MB
+"""What the modules of an engine add to those of a rank, measured after their imports. A rank on a CPU has them where
+there are engines: all workers are forks of one process that has imported both (`rlhf.cluster.forking`)."""
 HEAP_SHARE = 0.5
 """Of a rank's activations on a CPU: what glibc's heap keeps between blocks in use, measured (0.4 to 0.6). Ranks keep it
 on purpose (`rlhf.trainer.rank.process_variables`)."""
 HOST_PROCESS = 3 * 10**9
 """Host memory of a process that works on a GPU: libraries, CUDA's pinned buffers, vLLM's or DeepSpeed's own."""
+
+BUCKETS = "buckets of weight syncs"
+KEPT_ASLEEP = ("libraries", BUCKETS, "CUDA context", "NCCL", "CUDA graphs")
+"""What a sleeping engine does not give back."""
 
 DEFAULTS = {
     "stage3_prefetch_bucket_size": 5e7,
@@ -40,7 +48,7 @@ DEFAULTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Memory of one purpose: `place` is a card's memory or the machine's."""
+    """Memory of one purpose: `place` is a card's memory, the machine's, or none of it: files."""
 
     what: str
     bytes: int
@@ -64,26 +72,34 @@ def peak(phases: Phases, place: Place) -> int:
 def learner_phases(
     shape: ModelShape, layout: LearnerLayout, activations: Activations, *, parked: bool = False, heap: bool = True
 ) -> Phases:
-    """The memory of one rank. `parked`: its state waits in host memory while engines generate. On a CPU everything is
-    in one memory, and `heap` says whether the allocator keeps what is freed."""
-    base = _process(layout)
+    """The memory of one rank. `parked`: its state waits in host memory, of a run on a CPU in files, while engines
+    generate, and all but its weights during a weight sync. On a CPU everything is in one memory, and `heap` says
+    whether the allocator keeps what is freed."""
+    base, sent = _process(layout), Part(what=BUCKETS, bytes=_buckets(shape, layout))
+    ready = [*base, sent] if layout.device == "cpu" else base  # a CPU's buffers are kept from sync to sync
     states = [Part(what=what, bytes=bytes, place=place) for what, bytes, place in _states(shape, layout)]
     passing = [*states, *_accumulated(shape, layout), *_passing(shape, layout, activations)]
     if layout.device == "cpu" and heap:
         activated = sum(part.bytes for part in passing if part.what == "activations")
         passing.append(Part(what="free blocks of the heap", bytes=round(HEAP_SHARE * activated)))
     stepping = [*states, *_accumulated(shape, layout), *_stepping(shape, layout)]
-    waiting = [Part(what=part.what, bytes=part.bytes, place="host") for part in states] if parked else states
-    sending = [*states, Part(what="buckets on their way", bytes=2 * max(layout.bucket_bytes, _largest(shape, layout)))]
+    waiting = _away(layout, states, of=states) if parked else states
+    sending = _away(layout, states, of=[one for one in states if one.what != "weights"]) if parked else states
     loading = [Part(what="weights", bytes=_weights(shape, layout)), *_loading(shape, layout)]
     phases: Phases = {
         "load": (*base, *loading),
-        "generate": (*base, *waiting),
-        "forward and backward": (*base, *passing),
-        "optimizer step": (*base, *stepping),
-        "weight sync": (*base, *sending),
+        "generate": (*ready, *waiting),
+        "forward and backward": (*ready, *passing),
+        "optimizer step": (*ready, *stepping),
+        "weight sync": (*base, *sending, sent),
     }
     return {name: _on(layout.device, parts) for name, parts in phases.items()}
+
+
+def _away(layout: LearnerLayout, states: Iterable[Part], *, of: Sequence[Part]) -> list[Part]:
+    """The states, those `of` them that are parked where a rank parks them."""
+    elsewhere: Place = "files" if layout.device == "cpu" else "host"
+    return [replace(part, place=elsewhere) if part in of else part for part in states]
 
 
 def least_state(shape: ModelShape, layout: LearnerLayout) -> int:
@@ -104,15 +120,14 @@ def bare_shape(parameters: int) -> ModelShape:
 def engine_phases(shape: ModelShape, layout: EngineLayout, card: Card | None, *, asleep: bool = False) -> Phases:
     """The memory of one of an engine's processes. `asleep`: while ranks train, weights and KV cache are freed."""
     awake = engine_parts(shape, layout, card)
-    sleeping = tuple(part for part in awake if part.what in ("libraries", "CUDA context", "NCCL", "CUDA graphs"))
+    sleeping = tuple(part for part in awake if part.what in KEPT_ASLEEP)
     resting = sleeping if asleep else awake
-    without_cache = tuple(part for part in awake if part.what != "KV cache") if asleep else awake
     return {
         "load": awake if card else _on("cpu", _cpu_loading(shape, layout)),
         "generate": awake,
         "forward and backward": resting,
         "optimizer step": resting,
-        "weight sync": without_cache,
+        "weight sync": awake,  # its check computes, with the KV cache
     }
 
 
@@ -155,7 +170,14 @@ def _cpu_engine(shape: ModelShape, layout: EngineLayout) -> list[Part]:
         Part(what="packed head", bytes=shape.head_parameters * layout.width // layout.parallel),
         Part(what="KV cache", bytes=layout.cache_bytes),
         Part(what="logits", bytes=3 * 4 * min(layout.sequences, 64) * shape.vocabulary),
+        # A reload is slower than gloo: what has arrived waits, and the buffers are kept (`rlhf.transfer.broadcast`).
+        Part(what=BUCKETS, bytes=_arriving(shape.parameters * layout.width // layout.parallel, layout.bucket_bytes)),
     ]
+
+
+def _arriving(weights: int, bucket: int) -> int:
+    """The buffers of an engine's end: of what arrives ahead, of the bucket that is loaded, and of the one before."""
+    return min(weights, AHEAD_BYTES + 2 * bucket) if bucket else 0
 
 
 def _cpu_loading(shape: ModelShape, layout: EngineLayout) -> list[Part]:
@@ -169,7 +191,8 @@ def _cpu_loading(shape: ModelShape, layout: EngineLayout) -> list[Part]:
 
 def _process(layout: LearnerLayout) -> list[Part]:
     if layout.device == "cpu":
-        return [Part(what="libraries", bytes=LEARNER_PROCESS)]
+        engines = [Part(what="modules of engines", bytes=ENGINE_MODULES)] if layout.beside_engines else []
+        return [Part(what="libraries", bytes=LEARNER_PROCESS), *engines]
     nccl = [Part(what="NCCL", bytes=NCCL_BUFFERS)] if layout.ranks > 1 else []
     return [
         Part(what="CUDA context", bytes=CUDA_CONTEXT), *nccl,
@@ -189,6 +212,14 @@ def _share(layout: LearnerLayout, sharded: bool) -> int:
 def _weights(shape: ModelShape, layout: LearnerLayout) -> int:
     elements = shape.parameters + (shape.adapter * layout.lora if layout.lora else 0)
     return elements * layout.width // _share(layout, layout.stage == 3)
+
+
+def _buckets(shape: ModelShape, layout: LearnerLayout) -> int:
+    """The two buffers of the learner's end; what is gathered for them may be larger."""
+    if not layout.beside_engines:
+        return 0
+    bucket = min(layout.bucket_bytes, shape.parameters * layout.width)
+    return 2 * max(bucket, _largest(shape, layout))
 
 
 def _largest(shape: ModelShape, layout: LearnerLayout) -> int:
@@ -316,4 +347,4 @@ def _on(device: str, parts: Iterable[Part]) -> tuple[Part, ...]:
     """On a CPU there is one memory."""
     if device != "cpu":
         return tuple(part for part in parts if part.bytes)
-    return tuple(Part(what=part.what, bytes=part.bytes) for part in parts if part.bytes)
+    return tuple(replace(part, place="files" if part.place == "files" else "device") for part in parts if part.bytes)

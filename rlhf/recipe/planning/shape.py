@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from rlhf.models.head_chunks import tokens_at_once
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -55,6 +58,10 @@ class Line:
         each = (b[1] - a[1]) / (b[0] - a[0])
         return cls(base=a[1] - each * a[0], each=each)
 
+    def plus(self, other: Line, times: float = 1) -> Line:
+        """The sum of this line and so many of the other."""
+        return Line(base=self.base + times * other.base, each=self.each + times * other.each)
+
     def at(self, tokens: int) -> int:
         return round(max(self.base + self.each * tokens, 0))
 
@@ -74,3 +81,19 @@ class Activations:
     def peak(self, tokens: int) -> int:
         """The most that is alive at once for a micro-batch of so many tokens."""
         return max(self.decoder_peak.at(tokens), self.saved.at(tokens) + self.head_peak.at(tokens))
+
+
+def some_recomputed(none: Activations, all: Activations, share: float) -> Activations:
+    """The passes where this share of the layers is computed again, from those where none is and where all are. The most
+    is alive while a layer is computed again."""
+    saved = none.saved.plus(none.saved.plus(all.saved, -1), -share)
+    peak = saved.plus(all.decoder_peak.plus(all.saved, -1))
+    return Activations(saved=saved, decoder_peak=peak, head_peak=none.head_peak)
+
+
+def head_on_gpu(chunk: Sequence[Line], vocabulary: int, hidden_size: int, width: int, memory: int) -> Line:
+    """What the head adds on a GPU of so much memory, which sizes its chunks: one of them, which holds the largest of
+    the lines `chunk` over its tokens, and the gradients that the others left, of its weights and of hidden states."""
+    tokens = tokens_at_once(vocabulary, memory)
+    base = max(line.at(tokens) for line in chunk) + vocabulary * hidden_size * width
+    return Line(base=base, each=hidden_size * width)

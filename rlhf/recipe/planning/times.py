@@ -59,8 +59,8 @@ def _train(shape: ModelShape, run: RunLayout, card: Card) -> float:
     learner, tokens = run.learner, tokens_of_update(run)
     attended = 2 * len(shape.windows) * shape.heads * shape.head_size * (run.prompt + run.reply)
     forward = (2 * shape.multiplied + attended) * tokens
-    passes = (3 + learner.checkpointing) * learner.steps + learner.reference + (1 if learner.steps > 1 else 0)
-    passes += (3 + learner.checkpointing) * learner.steps * learner.critic
+    passes = (3 + learner.recomputed) * learner.steps + learner.reference + (1 if learner.steps > 1 else 0)
+    passes += (3 + learner.recomputed) * learner.steps * learner.critic
     return float(forward * passes / (learner.ranks * card.flops * UTILISATION))
 
 
@@ -71,7 +71,7 @@ def _communicate(shape: ModelShape, run: RunLayout, learner: LearnerLayout, link
         return 0.0
     teams = learner.ranks // learner.sequence_parallel
     passes = max(-(-tokens_of_update(run) // (teams * learner.tokens)), 1) * learner.steps
-    gathers = (2 + learner.checkpointing) * passes if learner.stage == 3 else 1
+    gathers = (2 + learner.recomputed) * passes if learner.stage == 3 else 1
     reduces = passes if learner.stage >= 2 else 1
     bytes = shape.parameters * (gathers * learner.width + reduces * 4)
     return bytes * (learner.ranks - 1) / learner.ranks / link
@@ -79,7 +79,7 @@ def _communicate(shape: ModelShape, run: RunLayout, learner: LearnerLayout, link
 
 def _generate(shape: ModelShape, run: RunLayout, engine: EngineLayout, card: Card, cache: int) -> float:
     """A step reads all weights and the keys and values of every running sequence; prompts are computed once."""
-    each = -(-run.samples // engine.engines)
+    each = -(-run.samples // sum(one.engines for one in run.engines))
     length = run.prompt + run.reply
     together = max(min(engine.sequences, each, cache // length), 1)
     per_token = shape.cache_elements(engine.parallel) * engine.width

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 FENCES = ("```", "~~~")
 MOST_QUOTES = 9
+MOST_SCANS = 4
+"""How often a line is read for the end of a block, on average: ends are looked for behind strings that never end."""
 PYTHON = re.compile(r"\s*py(?:thon)?[\d.]*(?![\w-])", re.IGNORECASE)
 WITHIN = re.compile(r"[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]+|>)*")
 """The prefix of every line of a block that is quoted, in a list, or indented."""
@@ -17,11 +20,11 @@ never shifts token boundaries."""
 def code_of(response: str) -> str:
     """The last Python block in a reply; the whole reply where it has none."""
     lines = response.split("\n")
-    code, at = response, 0
+    code, at, budget = response, 0, iter(range(MOST_SCANS * len(lines)))
     while at < len(lines):
         at += 1
         if fence := _opened(lines[at - 1]):
-            end, before = _end(lines, at, fence)
+            end, before = _end(lines, at, fence, budget)
             code = "\n".join(_taken_out([*lines[at:end], *before], lines[at - 1].rpartition(fence)[0]))
             at = end  # the line may open the next block
     return code
@@ -51,19 +54,22 @@ def _without(line: str, quotes: int, blanks: int) -> str:
     return line[min(blanks, len(line) - len(line.lstrip())) :]
 
 
-def _end(lines: list[str], start: int, fence: str) -> tuple[int, list[str]]:
+def _end(lines: list[str], start: int, fence: str, budget: Iterator[int]) -> tuple[int, list[str]]:
     """The line of the fence that closes a block, and the text before the fence on that line.
 
     A fence within a string or comment closes nothing. Where all possible closing fences are within a string, that
-    string is unterminated, and the first fence at the start of a line closes the block. There are two kinds of
-    multi-line strings, and after an unterminated one no other of its kind begins: at most three blocks are scanned to
-    the end of the reply.
+    string is unterminated, and the first fence at the start of a line closes the block; so it does where as many lines
+    as the `budget` has were scanned.
     """
     quote, first = "", len(lines)
     for at in range(start, len(lines)):
         line = lines[at]
         if first == len(lines) and line.lstrip().startswith(fence[:3]):
             first = at
+        if next(budget, None) is None:
+            if first < len(lines):
+                break
+            continue
         for token in TOKEN.finditer(line):
             found = token[0]
             if quote:

@@ -13,6 +13,7 @@ import importlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from types import ModuleType
 
 PURE = """
     abc array ast base64 binascii bisect calendar cmath collections colorsys copy csv datetime decimal difflib
@@ -43,7 +44,7 @@ MEMBERS = {
     "threading": "Barrier Condition Event Lock RLock Semaphore Thread Timer",
     "time": "asctime ctime gmtime localtime mktime monotonic monotonic_ns perf_counter perf_counter_ns sleep strftime "
     "strptime struct_time time time_ns",
-    "unittest": "IsolatedAsyncioTestCase TestCase expectedFailure main skip",
+    "unittest": "IsolatedAsyncioTestCase TestCase TestSuite expectedFailure main skip suite._DebugResult",
 }
 """Members that are used of other modules."""
 STARRED = (sys.stdlib_module_names & {*PURE.split(), *MEMBERS}) - {"builtins"}
@@ -118,21 +119,32 @@ class _Library:
     def _reaches(self, call: ast.Call) -> bool:
         """Whether a call makes a function that reaches what is named, and the test does not write the name."""
         makes = isinstance(call.func, ast.Name | ast.Attribute) and self._path(call.func) in BY_NAME
-        return makes and not all(isinstance(name, ast.Constant) for name in call.args)
+        names = [name.value for name in call.args if isinstance(name, ast.Constant)]
+        return makes and (len(names) < len(call.args) or any("__class__" in str(name) for name in names))
 
 
 def walk_run(tree: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a test, and then those of the constants that it hands to `eval`, `exec` or `compile`."""
     yield from ast.walk(tree)
+    for inner in _constants_run(tree):
+        yield from walk_run(inner)
+
+
+def constants_run(text: str) -> list[str]:
+    """The constants that a test runs."""
+    return [ast.unparse(inner) for inner in _constants_run(ast.parse(text))]
+
+
+def _constants_run(tree: ast.AST) -> Iterator[ast.Module]:
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id="eval" | "exec" | "compile"), args=[ast.Constant(value=str(text)), *_]):
                 with contextlib.suppress(SyntaxError, ValueError):  # the test fails over it
-                    yield from walk_run(ast.parse(text.strip()))
+                    yield ast.parse(text.strip())
 
 
 def _is_rewritten(node: ast.AST) -> bool:
-    """Whether the judge would rewrite it in a test (`checking/judge.py`)."""
+    """Whether the judge would rewrite it in a test (`checking/rewrite.py`)."""
     named = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
     return isinstance(node, ast.Match) or named in ("type", "__class__", "format", "format_map")
 
@@ -171,4 +183,14 @@ def _binds(node: ast.AST) -> Iterator[str]:
 
 def _is_listed(path: str) -> bool:
     parts = path.split(".")
-    return path not in NOT_LISTED and any(".".join(parts[:end]) in LISTED for end in range(1, len(parts) + 1))
+    listed = any(".".join(parts[:end]) in LISTED for end in range(1, len(parts) + 1))
+    return listed and path not in NOT_LISTED and not _is_another_module(*parts[:2])
+
+
+def _is_another_module(library: str, member: str = "") -> bool:
+    """Whether a module of the library has it only because it imports it: `inspect.sys`."""
+    found = getattr(importlib.import_module(library), member, None) if library in STARRED and member else None
+    if not isinstance(found, ModuleType) or found.__name__ in LISTED:
+        return False
+    within = f"{library}.{member}."
+    return found.__name__ != within[:-1] and not any(listed.startswith(within) for listed in LISTED)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from rlhf.reward.code.library import imported_names, names_of_stars
+from rlhf.reward.code.library import constants_run, imported_names, names_of_stars
 
 OF_PYTHON = frozenset(dir(builtins))
 KNOWN = OF_PYTHON | set(sys.stdlib_module_names)
@@ -27,15 +27,20 @@ def names_of_the_code(
 
 @lru_cache(maxsize=1024)
 def unknown_names(texts: Sequence[str], setup: str, entry_point: str | None, listed: tuple[str, ...]) -> list[str]:
-    """Names that tests of a function use and that are not defined anywhere. Empty without an entry point."""
-    known = KNOWN | {entry_point, *listed}
-    return sorted(_free(texts, setup) - known) if entry_point else []
+    """Names that tests use, that are not defined anywhere, and that are not the code's: without an entry point those
+    by which tests decide, which code could then define as it likes."""
+    free = _free(texts, setup) - KNOWN - {entry_point, *listed}
+    return sorted(free if entry_point else filter(_is_of_tests, free))
+
+
+def _is_of_tests(name: str) -> bool:
+    return name.startswith(("assert", "expect")) or name in ("Test", "pytest", "unittest", "np", "numpy")
 
 
 def _free(texts: Sequence[str], setup: str) -> set[str]:
     used: set[str] = set()
     bound: set[str] = set()
-    for text in (*texts, setup):
+    for text in (run for given in (*texts, setup) for run in (given, *constants_run(given))):
         for symbol, is_global, at_the_top in _symbols(symtable.symtable(text, "tests", "exec"), top=True):
             if symbol.is_referenced() and (at_the_top or is_global):
                 used.add(symbol.get_name())

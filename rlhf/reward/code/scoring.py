@@ -15,6 +15,7 @@ from typing import Any
 
 from rlhf.errors import ConfigError
 from rlhf.http.binding import token_from
+from rlhf.http.inert import inert_line
 from rlhf.reward.code.block import code_of
 from rlhf.reward.code.checking.judge import SETUP_FAILS, signature
 from rlhf.reward.code.checking.link import NEEDS_TRUST
@@ -29,7 +30,7 @@ from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner, SandboxBroken, SandboxBusy, TerminationReason
 from rlhf.types import Scored, Unscored
 
-MODULES = ("values", "kinds", "host", "link", "guard", "judge")
+MODULES = ("values", "kinds", "host", "link", "questions", "guard", "completeness", "rewrite", "judge")
 """Modules of `checking/`, in the order of their imports."""
 LOAD = """import sys, types
 for name, source in {sources!r}.items():
@@ -103,6 +104,8 @@ class CodeScorer:
             return self._scored(await self._outcomes(code, tests), tests)
         except TestsError as error:
             return Unscored(kind="no tests", detail=str(error))
+        except RecursionError:
+            return Unscored(kind="no tests", detail="a test is nested too deeply")
         except SandboxBusy as error:
             return Unscored(kind="sandbox", detail=str(error))
         except SandboxBroken as error:
@@ -230,7 +233,7 @@ def in_words(outcomes: Sequence[Outcome], *, trusting: bool, from_the_code: Sequ
     failed = next(((place, outcome) for place, outcome in enumerate(outcomes, 1) if not outcome.passed), None)
     why = f"; test {failed[0]}: {failed[1].why}"[:400] if failed and failed[1].why else ""
     names = f"; from the code: {', '.join(from_the_code)}"[:200] if from_the_code else ""
-    return f"{told}{' (trusting)' if trusting else ''}{names}{why}"
+    return inert_line(f"{told}{' (trusting)' if trusting else ''}{names}{why}")
 
 
 def make_code_scorer(config: CodeRewardConfig) -> CodeScorer:
@@ -252,4 +255,4 @@ def make_runner(config: CodeRewardConfig) -> ProgramRunner:
 
 def _lines(text: str) -> list[str]:
     """Lines without trailing blanks, and without empty lines at the end."""
-    return [line.rstrip() for line in text.rstrip().splitlines()]
+    return [line.rstrip() for line in text.rstrip().split("\n")]

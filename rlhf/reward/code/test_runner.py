@@ -1,17 +1,30 @@
 """Tests as a test runner would run them: what they define as tests is called, and a main guard is open.
 
-`test_…` functions and methods of `unittest.TestCase` or of classes `Test…` are called one by one, where the text does
-not call them itself; calls of `unittest.main` and `pytest.main` go.
+`test_…` functions, methods of `unittest.TestCase` (by the library's own suite, with its fixtures) and of classes
+`Test…` are called one by one, where the text does not call them itself; calls of `unittest.main` and `pytest.main` go.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rlhf.reward.code.checking.completeness import OF_METHODS, RESULT, required_arguments
+from rlhf.reward.code.reached import Definition, Function, asserts, reached_from
 
 MAINS = ("unittest.main", "pytest.main", "sys.exit(pytest.main", "sys.exit(unittest.main")
+ENDS = ("exit()", "quit()", "sys.exit()", "exit(0)", "sys.exit(0)")
+"""Calls that end a file of tests."""
 NEEDS_PYTEST = ("setup_method", "setup_class", "setup_function", "setup_module")
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+SKIPPED = ("unittest.skip(", "skip(", "pytest.mark.skip")
+PREPARED = ("import unittest", f"{RESULT} = unittest.suite._DebugResult()", f"{RESULT}._testRunEntered = True")
+"""A result by which suites raise what tests raise, and set a class up once for those of its tests that follow."""
+ENDED = (f"{RESULT}._testRunEntered = False", f"unittest.TestSuite().run({RESULT}, debug=True)")
+"""What tears down the last class, and the module."""
+OF_UNITTEST = "unittest.TestSuite(["
+UNDECIDED = frozenset(("skipIf", "skipUnless", "skipif", "skipTest", "SkipTest", "expectedFailure", "xfail"))
+Run = list[tuple[ast.stmt, bool]]
+"""Statements, and whether each is a test of its own."""
 
 
 class NotRunnable(Exception):
@@ -20,35 +33,48 @@ class NotRunnable(Exception):
     __test__ = False
 
 
-def as_run(texts: Sequence[ast.Module]) -> list[list[tuple[ast.stmt, bool]]]:
-    """For each text its statements, and whether each is a call that was added. Raises `NotRunnable`."""
-    bodies = [list(_opened(text.body)) for text in texts]
-    mentioned = [
-        (statement, _called_in(statement)) for statement in _with_tests([one for body in bodies for one in body])
-    ]
-    runs = []
-    for body in bodies:
-        added = [call for statement in body for call in _calls(statement, mentioned)]
-        runs.append([*((statement, False) for statement in body), *((call, not _is_set_up(call)) for call in added)])
-    _check_that_asserts_are_reached([statement for run in runs for statement, _ in run])
+def as_run(texts: Sequence[ast.Module]) -> list[Run]:
+    """The statements of each text, with the calls of what it defines as tests. Raises `NotRunnable`."""
+    for text in texts:
+        _check_forms(text)
+    mains = tuple(f"{name}(" for text in texts for name in _mains(text))
+    bodies = [list(_opened(text.body, (*MAINS, *mains))) for text in texts]
+    if any(_asks_for_its_name(statement) for body in bodies for statement in body):
+        raise NotRunnable("a condition on __name__ is more than a main guard")
+    runs = [_with_calls(body, [other for other in bodies if other is not body]) for body in bodies]
+    _, unreached = reached_from([statement for run in runs for statement, _ in run])
+    for name, definition in unreached:
+        if asserts(definition) and not _is_skipped(definition) and not _is_helper(definition):
+            raise NotRunnable(f"nothing calls {name}, which asserts")
     return runs
 
 
-def asserts(node: ast.AST) -> bool:
-    """Whether a statement holds an assert, or a method of the kind. `assert False` marks what is not to be reached."""
-    return any(
-        (isinstance(inner, ast.Assert) and not isinstance(inner.test, ast.Constant))
-        or (isinstance(inner, ast.Attribute) and inner.attr.startswith("assert"))
-        for inner in ast.walk(node)
-    )
+def _check_forms(text: ast.Module) -> None:
+    if needed := _defined(text.body) & set(NEEDS_PYTEST):
+        raise NotRunnable(f"{needed.pop()} needs pytest")
+    for node in ast.walk(text):
+        named = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        if named in UNDECIDED:
+            raise NotRunnable(f"{named} leaves open whether a test counts")
+        if isinstance(node, ast.Assert) and isinstance(node.test, ast.Tuple) and node.test.elts:
+            raise NotRunnable(f"`assert {ast.unparse(node.test)}` holds always")
 
 
-def _opened(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements, with those of main guards in their place, and without calls of a runner."""
+def _mains(text: ast.Module) -> Iterator[str]:
+    """The names that `unittest.main` and `pytest.main` are imported by."""
+    for node in ast.walk(text):
+        if isinstance(node, ast.ImportFrom) and node.module in ("unittest", "pytest"):
+            yield from (alias.asname or alias.name for alias in node.names if alias.name == "main")
+
+
+def _opened(body: Iterable[ast.stmt], mains: tuple[str, ...]) -> Iterator[ast.stmt]:
+    """The statements, with those of main guards in their place, without calls of a runner and what is skipped."""
     for statement in body:
         if isinstance(statement, ast.If) and _is_main_guard(statement.test):
-            yield from _opened(statement.body)
-        elif not (isinstance(statement, ast.Expr) and ast.unparse(statement).startswith(MAINS)):
+            yield from _opened(statement.body, mains)
+        elif failures := _code_of_exit(statement):
+            yield ast.copy_location(ast.Assert(test=ast.UnaryOp(op=ast.Not(), operand=failures)), statement)
+        elif not _runs_all(statement, mains) and not (isinstance(statement, Definition) and _is_skipped(statement)):
             yield statement
 
 
@@ -56,82 +82,147 @@ def _is_main_guard(test: ast.expr) -> bool:
     return ast.unparse(test) in ("__name__ == '__main__'", "'__main__' == __name__")
 
 
-def _calls(statement: ast.stmt, mentioned: Sequence[tuple[ast.stmt, set[str]]]) -> Iterator[ast.stmt]:
-    """The calls that run what the statement defines as tests, where no other statement mentions it."""
-    if not isinstance(statement, Definition) or any(
-        statement.name in names for other, names in mentioned if other is not statement
-    ):
-        return
+def _asks_for_its_name(statement: ast.stmt) -> bool:
+    compared = [node for node in ast.walk(statement) if isinstance(node, ast.Compare)]
+    return any(_is_named(node, "__name__") for one in compared for node in ast.walk(one))
+
+
+def _runs_all(statement: ast.stmt, mains: tuple[str, ...]) -> bool:
+    text = ast.unparse(statement) if isinstance(statement, ast.Expr) else ""
+    return text.startswith(mains) or text in ENDS
+
+
+def _code_of_exit(statement: ast.stmt) -> ast.expr | None:
+    """What a file of tests ends with: `sys.exit(main())` fails where the answer is not 0 or None."""
+    match statement:
+        case (
+            ast.Expr(value=ast.Call(func=ended, args=[ast.Call(func=ast.Name()) as code]))
+            | ast.Raise(exc=ast.Call(func=ended, args=[ast.Call(func=ast.Name()) as code]))
+        ) if ast.unparse(ended) in ("sys.exit", "exit", "quit", "SystemExit"):
+            return code
+        case _:
+            return None
+
+
+def _is_skipped(definition: Definition) -> bool:
+    return any(ast.unparse(decorator).startswith(SKIPPED) for decorator in definition.decorator_list)
+
+
+def _with_calls(body: Sequence[ast.stmt], others: Sequence[Sequence[ast.stmt]]) -> Run:
+    """The statements of a text with the calls that run its tests. A test that nothing else mentions stands directly
+    before its calls, so that what it needs is no matter of other tests."""
+    named = _defined(body)
+    shared = [one for other in others if not _defined(other) & named for one in other]
+    nodes, _ = reached_from([*shared, *body])
+    called = {name for one in (*shared, *body) if (name := _called_plainly(one))}
+    classes = {one.name: one for one in [*shared, *body] if isinstance(one, ast.ClassDef)}
+    first: Run = []
+    last: Run = []
+    for statement in body:
+        calls = list(_calls(statement, classes, nodes, called))
+        mentioned = isinstance(statement, Definition) and _is_mentioned(statement, body)
+        (last if calls and not mentioned else first).append((statement, _calls_a_test(statement, named)))
+        last += [(call, True) for call in calls]
+    if any(ast.unparse(one).startswith(OF_UNITTEST) for one, is_test in last if is_test):
+        last = [*_statements(PREPARED), *last, *_statements(ENDED)]
+    return [*first, *last]
+
+
+def _statements(texts: Iterable[str]) -> Run:
+    return [(_statement(text), False) for text in texts]
+
+
+def _defined(body: Iterable[ast.stmt]) -> set[str]:
+    return {one.name for one in body if isinstance(one, Definition)}
+
+
+def _is_mentioned(definition: Definition, body: Sequence[ast.stmt]) -> bool:
+    return any(
+        isinstance(node, ast.Name) and node.id == definition.name
+        for other in body
+        if other is not definition
+        for node in ast.walk(other)
+    )
+
+
+def _calls_a_test(statement: ast.stmt, named: set[str]) -> bool:
+    return (name := _called_plainly(statement)).startswith("test") and name in named
+
+
+def _called_plainly(statement: ast.stmt) -> str:
+    """The function that a statement only calls, as a runner would. What another statement calls may not be called, or
+    be caught."""
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=[], keywords=[])):
+            return name
+        case _:
+            return ""
+
+
+def _calls(
+    statement: ast.stmt, classes: Mapping[str, ast.ClassDef], running: Iterable[ast.AST], called: set[str]
+) -> Iterator[ast.stmt]:
+    """The calls that run what the statement defines as tests, where it is not among what is `called`."""
     if isinstance(statement, ast.ClassDef):
-        yield from _calls_of_class(statement)
-    elif statement.name.startswith("test"):
-        _check_callable(statement, arguments=0)
-        yield _statement(f"{statement.name}()")
+        yield from _calls_of_class(statement, classes, running)
+    elif isinstance(statement, Function) and statement.name.startswith("test"):
+        required = statement.args.args and any(_is_named(node, statement.name) for node in running)
+        if statement.name not in called and not required:
+            _check_callable(statement, arguments=0)
+            yield _statement(f"{statement.name}()")
 
 
-def _calls_of_class(defined: ast.ClassDef) -> Iterator[ast.stmt]:
-    of_unittest = any(ast.unparse(base).endswith("TestCase") for base in defined.bases)
-    if not of_unittest and not defined.name.startswith("Test"):
-        return
-    methods = [part for part in defined.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)]
-    if needed := next((method.name for method in methods if method.name in NEEDS_PYTEST), ""):
-        raise NotRunnable(f"{defined.name}.{needed} needs pytest")
-    if of_unittest and any(method.name == "setUpClass" for method in methods):
-        yield _statement(f"{defined.name}.setUpClass()")
-    for method in methods:
-        if method.name.startswith("test"):
-            _check_callable(method, arguments=1)
-            call = f"{defined.name}({method.name!r}).debug()" if of_unittest else f"{defined.name}().{method.name}()"
-            yield _statement(call)
+def _is_named(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id == name
 
 
-def _is_set_up(call: ast.stmt) -> bool:
-    return ast.unparse(call).endswith(".setUpClass()")
+def _calls_of_class(
+    defined: ast.ClassDef, classes: Mapping[str, ast.ClassDef], running: Iterable[ast.AST]
+) -> Iterator[ast.stmt]:
+    methods = {method.name: method for above in _mro(defined, classes) for method in _methods(above)}
+    tests = [method for name, method in methods.items() if name.startswith("test") and not _is_skipped(method)]
+    if _derives(defined, classes, "TestCase"):
+        tests = tests or [method for name, method in methods.items() if name == "runTest"]
+        for method in sorted(tests, key=lambda one: one.name):
+            _check_callable(method, arguments=1, awaited=_derives(defined, classes, "IsolatedAsyncioTestCase"))
+            yield _statement(f"{OF_UNITTEST}{defined.name}({method.name!r})]).run({RESULT}, debug=True)")
+    elif defined.name.startswith("Test") and "__init__" not in methods:
+        if needed := next((name for name in methods if name in NEEDS_PYTEST), ""):
+            raise NotRunnable(f"{defined.name}.{needed} needs pytest")
+        said = {node.attr for node in running if isinstance(node, ast.Attribute)}
+        for method in tests:
+            if method.name not in said:
+                _check_callable(method, arguments=1)
+                yield _statement(f"{defined.name}().{method.name}()")
 
 
-def _check_callable(function: ast.FunctionDef | ast.AsyncFunctionDef, *, arguments: int) -> None:
-    given = function.args
-    required = len(given.posonlyargs) + len(given.args) - len(given.defaults)
-    if required > arguments or any(default is None for default in given.kw_defaults):
+def _mro(defined: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> list[ast.ClassDef]:
+    """The class after those of the texts that it derives from."""
+    above = [classes[base.id] for base in defined.bases if isinstance(base, ast.Name) and base.id in classes]
+    return [*(one for base in reversed(above) if base is not defined for one in _mro(base, classes)), defined]
+
+
+def _methods(defined: ast.ClassDef) -> list[Function]:
+    return [part for part in defined.body if isinstance(part, Function)]
+
+
+def _derives(defined: ast.ClassDef, classes: Mapping[str, ast.ClassDef], kind: str) -> bool:
+    """Whether a class derives from one whose name ends so."""
+    return any(ast.unparse(base).endswith(kind) for one in _mro(defined, classes) for base in one.bases)
+
+
+def _is_helper(definition: Definition) -> bool:
+    """Whether no runner would call it: it needs arguments, and has no name of a test."""
+    if isinstance(definition, ast.ClassDef) or definition.name.startswith(("test", "check")):
+        return False
+    return not set(required_arguments(definition)) <= OF_METHODS
+
+
+def _check_callable(function: Function, *, arguments: int, awaited: bool = False) -> None:
+    if len(required_arguments(function)) > arguments or None in function.args.kw_defaults:
         raise NotRunnable(f"{function.name} takes arguments, which need pytest")
-    if isinstance(function, ast.AsyncFunctionDef):
+    if isinstance(function, ast.AsyncFunctionDef) and not awaited:
         raise NotRunnable(f"{function.name} is asynchronous: call it with asyncio.run")
-
-
-def _check_that_asserts_are_reached(statements: Sequence[ast.stmt]) -> None:
-    """Raise `NotRunnable` where a definition asserts and nothing reaches it: what it tests would be passed over."""
-    reached = _reached(statements)
-    for statement in statements:
-        if isinstance(statement, Definition) and statement not in reached and asserts(statement):
-            raise NotRunnable(f"nothing calls {statement.name}, which asserts")
-
-
-def _reached(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """The statements that run, and the definitions that they mention."""
-    defined = {one.name: one for one in statements if isinstance(one, Definition)}
-    reached = [one for one in statements if not isinstance(one, Definition)]
-    for one in reached:  # grows while it is read
-        reached += [defined.pop(name) for name in list(defined) if name in _names_in(one)]
-    return reached
-
-
-def _with_tests(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """What runs, with everything that looks like a test."""
-    reached = _reached(statements)
-    named = [one for one in statements if isinstance(one, Definition) and one.name.startswith(("test", "Test"))]
-    return [*reached, *(one for one in named if one not in reached)]
-
-
-def _called_in(statement: ast.stmt) -> set[str]:
-    """The names that a statement reads, and does not itself bind."""
-    names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
-    return {one.id for one in names if isinstance(one.ctx, ast.Load)} - {
-        one.id for one in names if isinstance(one.ctx, ast.Store)
-    }
-
-
-def _names_in(statement: ast.stmt) -> set[str]:
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
 
 
 def _statement(text: str) -> ast.stmt:

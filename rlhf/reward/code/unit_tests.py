@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import json
-import symtable
+import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from rlhf.reward.code.config import CodeRewardConfig
+from rlhf.reward.code.library import walk_run
 from rlhf.reward.code.names import names_of_the_code, unknown_names
+from rlhf.reward.code.reached import Definition, asserts, checks
 from rlhf.reward.code.test_runner import NotRunnable, as_run
 from rlhf.sandbox.limits import SandboxLimits
 
 Row = Mapping[str, Any]
 OUTPUT_BYTES = SandboxLimits().output_bytes
+ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\(\))?(\.[A-Za-z_]\w*)*")
+"""A function, or a method: `two_sum`, `Solution().twoSum`."""
 
 
 class TestsError(Exception):
@@ -59,15 +65,19 @@ def read_tests(row: Row, config: CodeRewardConfig) -> Tests:
     if _holds_pairs(value):
         pairs = _pairs(value)
         return pairs if pairs else _none(column)
-    entry_point = _entry_point(row, config.entry_point_column)
+    tested = _entry_point(row, config.entry_point_column)
     setup = _setup(row, config.setup_column)
-    texts = _asserts(value, entry_point)
+    texts = _asserts(value, tested)
     if not texts:
         _none(column)
+    entry_point = tested and _module_or_name(tested, texts)
     if setup and not entry_point and names_of_the_code((), setup, None, ()):
         texts, setup = (f"{setup}\n{texts[0]}", *texts[1:]), ""  # it uses the code, which has to be there
     tests = Asserts(texts=_asking(texts), entry_point=entry_point, names=config.names, setup=setup)
-    if config.tests == "values" and (unknown := unknown_names(tests.texts, setup, entry_point, config.names)):
+    if not any(checks(node) for text in (*tests.texts, setup) for node in walk_run(_parsed(text))):
+        raise TestsError("nothing in the tests asserts or raises: any code that runs would pass")
+    unknown = unknown_names(tests.texts, setup, entry_point, config.names)
+    if config.tests == "values" and unknown:
         raise TestsError(
             f"the tests use {', '.join(unknown)}, and hold no such names: reward.code.setup_column names a column that "
             f"does, reward.code.names those that are the code's"
@@ -118,17 +128,26 @@ def _asserts(value: Any, entry_point: str | None) -> tuple[str, ...]:
     if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
         raise TestsError(f"tests are text, a list of texts, or pairs of input and output, not {type(value).__name__}")
     texts = [_parsed(one) for one in value]
-    runs = [[statement for statement, _ in run] for run in _run(texts, None)]
-    return tuple(one if run == text.body else _text(run) for one, text, run in zip(value, texts, runs, strict=True))
+    before = [list(text.body) for text in texts]
+    runs = [[statement for statement, _ in run] for run in _run(texts, entry_point)]
+    return tuple(one if run == body else _text(run) for one, body, run in zip(value, before, runs, strict=True))
 
 
 def _run(texts: list[ast.Module], entry_point: str | None) -> list[list[tuple[ast.stmt, bool]]]:
-    if entry_point and any(isinstance(one, ast.FunctionDef) and one.name == "check" for one in texts[-1].body):
-        texts[-1].body += ast.parse(f"check({entry_point})").body
+    called = any(isinstance(one, ast.Name) and one.id == "check" for text in texts for one in ast.walk(text))
+    if entry_point and not called:
+        of_python = _name_of(entry_point) in dir(builtins)
+        call = f"import solution\ncheck(solution.{entry_point})" if of_python else f"check({entry_point})"
+        for text in texts:
+            text.body += ast.parse(call).body if any(map(_is_check, text.body)) else []
     try:
         return as_run(texts)
     except NotRunnable as reason:
         raise TestsError(f"the tests cannot be run: {reason}") from None
+
+
+def _is_check(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.FunctionDef) and statement.name == "check"
 
 
 def _setup(row: Row, column: str | None) -> str:
@@ -137,8 +156,16 @@ def _setup(row: Row, column: str | None) -> str:
     text = row.get(column)
     if not isinstance(text, str):
         raise TestsError(f"column {column!r} holds no set-up")
-    _parsed(text)
+    if tests := [one.name for one in _parsed(text).body if _is_test(one) and asserts(one)]:
+        raise TestsError(f"the set-up defines {tests[0]}, which asserts, and only tests are run: put it into the tests")
     return text
+
+
+def _is_test(statement: ast.stmt) -> TypeGuard[Definition]:
+    return isinstance(statement, Definition) and (
+        statement.name.startswith(("test", "Test"))
+        or (isinstance(statement, ast.ClassDef) and any(ast.unparse(of).endswith("TestCase") for of in statement.bases))
+    )
 
 
 def _asking(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -153,7 +180,7 @@ def _asking(texts: tuple[str, ...]) -> tuple[str, ...]:
             before = []
     if not tests:
         raise TestsError("the tests ask the code for nothing, they only define and import")
-    return tuple(tests)
+    return (*tests[:-1], "\n".join([tests[-1], *before]))
 
 
 def _only_prepares(statement: ast.stmt) -> bool:
@@ -191,8 +218,9 @@ def _text(statements: Iterable[ast.stmt]) -> str:
 
 def _parsed(text: str) -> ast.Module:
     try:
-        symtable.symtable(text, "tests", "exec")
-        return ast.parse(text)
+        with warnings.catch_warnings(action="ignore"):  # about the author of the tests
+            compile(text, "tests", "exec", dont_inherit=True)
+            return ast.parse(text)
     except (SyntaxError, ValueError) as error:
         raise TestsError(f"a test is no Python: {error}") from None
     except RecursionError:
@@ -203,6 +231,17 @@ def _entry_point(row: Row, column: str | None) -> str | None:
     if column is None:
         return None
     name = row.get(column)
-    if not isinstance(name, str) or not name.isidentifier():
+    if not isinstance(name, str) or not ENTRY_POINT.fullmatch(name):
         raise TestsError(f"column {column!r} holds no name of a function")
     return name
+
+
+def _name_of(entry_point: str) -> str:
+    return entry_point.partition(".")[0].removesuffix("()")
+
+
+def _module_or_name(entry_point: str, texts: tuple[str, ...]) -> str:
+    """The name that comes from the code. A function that is named as one of Python's is reached through the module
+    where it is handed to `check`: in the tests the name is Python's."""
+    through_the_module = any(f"check(solution.{entry_point})" in text for text in texts)
+    return "solution" if through_the_module else _name_of(entry_point)

@@ -26,6 +26,8 @@ from vllm.model_executor.model_loader.reload.layerwise import (
 from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS, get_numel_loaded, to_meta_tensor
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 
+from rlhf.cluster.attempt import Raised, attempt
+from rlhf.errors import TransferError
 from rlhf.transfer.types import Manifest, TensorSpec
 
 
@@ -74,14 +76,19 @@ class _Rehearsal:
         self._loaded: Counter[int] = Counter()
         self._taken: set[int] = set()
         self._turn = -1
+        self._drawn = TensorSpec(name="no tensor", dtype="", shape=())
         for one in self._awaited:
             loader = _get_original_loader(one.tensor)
             loaders.append((one.tensor, loader))
             one.tensor.weight_loader = self._counting(one, loader)  # type: ignore[attr-defined]
 
     def load(self, manifest: Manifest) -> None:
+        """Raises `TransferError` where the model's own loader does not take a tensor, of another shape for instance."""
         self._sent = [_empty(spec) for spec in manifest.tensors]
-        self._model.load_weights(self._in_turn(manifest))
+        loaded = attempt(lambda: self._model.load_weights(self._in_turn(manifest)))
+        if isinstance(loaded, Raised):
+            at = self._drawn
+            raise TransferError(f"the model does not take {at.name} {at.dtype} {list(at.shape)}") from loaded.error
 
     def unknown(self, manifest: Manifest) -> list[str]:
         taken = (sent.untyped_storage().data_ptr() in self._taken for sent in self._sent)
@@ -97,6 +104,7 @@ class _Rehearsal:
 
     def _in_turn(self, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
         for spec, sent in zip(manifest.tensors, self._sent, strict=True):
+            self._drawn = spec
             self._turn = sent.untyped_storage().data_ptr()
             yield spec.name, sent
 

@@ -84,7 +84,7 @@ class Rank(ModelRank):
     ) -> NDArray[np.float32]:
         """Log-probs `[R, T - 1]` of the rows `[R, T]` at temperature 1, or as another way of rounding gives them;
         `routing` `[R, t, layers, k]` may be of the first tokens only."""
-        rows = torch.as_tensor(token_ids, dtype=torch.long, device=self.device)
+        rows = torch.tensor(token_ids, dtype=torch.long, device=self.device)  # what came by Ray is read-only
         places = torch.arange(rows.numel(), device=self.device).view_as(rows)
         self._take_routing(routing if routing is None else _filled(routing, tuple(rows.shape)))
         positions = places[:1].expand_as(rows)

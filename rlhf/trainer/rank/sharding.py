@@ -13,8 +13,10 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
+from rlhf.models.streamed import partitioned
 from rlhf.trainer.rank.accelerator import deepspeed_module
-from rlhf.trainer.rank.weights import gathered
+from rlhf.trainer.rank.process_memory import Freed
+from rlhf.trainer.rank.weights import gathered, weight_bytes
 
 
 class ZeroSharding:
@@ -27,6 +29,7 @@ class ZeroSharding:
             module=nn.Module(), config_dict_or_path=dict(config), zero_param_parallel_group=node
         )
         self.reads = torch.distributed.get_rank() == 0
+        self._freed = Freed()
 
     def told(self, message: str) -> str:
         device = deepspeed_module("accelerator").get_accelerator().current_device_name()
@@ -42,10 +45,12 @@ class ZeroSharding:
         if hasattr(parameter, "ds_id"):  # tied to one that is shared out already
             return
         parameter.data = parameter.data.contiguous()
-        loaded = parameter.data.untyped_storage()
+        loaded, size = parameter.data.untyped_storage(), parameter.data.nbytes
         self._init._convert_to_zero_parameters([parameter])
-        if loaded.resizable():  # its loader may hold on to it until the next one is there
+        # Its loader may hold on to it until the next one is there. Of parts of one tensor none may free the whole.
+        if loaded.resizable() and loaded.nbytes() == size:
             loaded.resize_(0)
+        self._freed.add(weight_bytes(parameter))
 
     def copied(self, buffer: Tensor) -> None:
         here = buffer.to(self._init.local_device)
@@ -58,6 +63,7 @@ def module_by_module(model: nn.Module) -> Iterator[None]:
     """Inside, `model` can compute without an engine: a module's own weights are gathered while it runs, and no longer.
     Without shards nothing changes. Collective."""
     running: dict[nn.Module, AbstractContextManager[Any]] = {}
+    freed = Freed()
 
     def gather(layer: nn.Module, inputs: Any) -> None:
         running[layer] = gathered(list(layer.parameters(recurse=False)))
@@ -65,6 +71,7 @@ def module_by_module(model: nn.Module) -> Iterator[None]:
 
     def release(layer: nn.Module, inputs: Any, output: Any) -> None:
         running.pop(layer).__exit__(None, None, None)
+        freed.add(sum(weight_bytes(weight) for weight in layer.parameters(recurse=False) if partitioned(weight)))
 
     with ExitStack() as stack:
         for layer in model.modules():

@@ -98,21 +98,9 @@ def whole_adapter(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[st
     return {name: tensor.to("cpu", copy=True) for name, tensor in found if keep}
 
 
-def change(
-    policy: HasModel, bucket_bytes: int, changed: Callable[[str, Tensor], Tensor], form: Form = "merged"
-) -> None:
-    """Replace every weight that a weight sync in this form depends on by `changed(name, whole tensor)`, the same on
-    every rank. Float32 master weights are unchanged: use this only for weights that will be restored."""
-    named = [(name, weight) for name, weight in held_weights(policy) if form == "merged" or not hugging_face_name(name)]
-    for bucket in _buckets(named, bucket_bytes, lambda item: [item[1]]):
-        with gathered([weight for _, weight in bucket], modify=True), torch.no_grad():
-            for name, weight in bucket:
-                weight.copy_(changed(name, weight.detach()))
-
-
 def perturb(policy: HasModel, form: Form = "merged") -> None:
     """Add noise to every weight that a weight sync in this form depends on. Every rank changes its own part, without
-    gathering. Float32 master weights are unchanged, as in `change`."""
+    gathering. Float32 master weights are unchanged: use this only for weights that `put_back` restores."""
     release(weight for _, weight in held_weights(policy))
     with torch.no_grad():
         for name, weight in held_weights(policy):
@@ -134,13 +122,11 @@ def put_back(policy: HasModel, saved: Sequence[Tensor]) -> None:
             local_part(weight).copy_(kept)
 
 
-def gathered(weights: Sequence[Tensor], modify: bool = False) -> AbstractContextManager[Any]:
-    """Inside, `weights` are whole on every rank; with `modify`, changes made on rank 0 persist after the block."""
+def gathered(weights: Sequence[Tensor]) -> AbstractContextManager[Any]:
+    """Inside, `weights` are whole on every rank; changes are lost where they are shards."""
     if not any(partitioned(weight) for weight in weights):
         return nullcontext()
-    gather: AbstractContextManager[Any] = deepspeed_module().zero.GatheredParameters(
-        list(weights), modifier_rank=0 if modify else None
-    )
+    gather: AbstractContextManager[Any] = deepspeed_module().zero.GatheredParameters(list(weights))
     return gather
 
 
@@ -206,7 +192,8 @@ def _shard(weight: Any) -> int:
     return int(weight.ds_zero_partition_rank) if partitioned(weight) else 0
 
 
-def _bytes(weight: Any) -> int:
+def weight_bytes(weight: Any) -> int:
+    """The size of a whole weight."""
     elements = weight.ds_numel if partitioned(weight) else weight.numel()
     return int(elements) * int(weight.element_size())
 
@@ -216,7 +203,7 @@ def _buckets(items: Sequence[T], bucket_bytes: int, parameters: Callable[[T], Se
     bucket: list[T] = []
     filled = 0
     for item in items:
-        size = sum(_bytes(weight) for weight in parameters(item))
+        size = sum(weight_bytes(weight) for weight in parameters(item))
         if bucket and filled + size > bucket_bytes:
             yield bucket
             bucket, filled = [], 0

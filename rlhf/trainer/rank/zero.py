@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
-from rlhf.errors import CheckpointError, ConfigError, ModelError, TrainingDiverged
+from rlhf.errors import CheckpointError, ModelError, TrainingDiverged
 from rlhf.models.streamed import local_part, partitioned
 from rlhf.trainer.config import OptimizerConfig
 from rlhf.trainer.rank.accelerator import deepspeed_module
@@ -39,6 +38,7 @@ from rlhf.trainer.rank.pieces import (
 from rlhf.trainer.rank.schedule import learning_rate_factor
 from rlhf.trainer.rank.sharding import ZeroSharding
 from rlhf.trainer.rank.weights import release
+from rlhf.trainer.rank.zero_config import deepspeed_config
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.transfer.interfaces import LOOPBACK, interface_environment, interface_toward
 from rlhf.transfer.store import SignedStore, open_store
@@ -110,68 +110,6 @@ def build_engine(
         dist_init_required=False,
     )
     return engine
-
-
-def deepspeed_config(
-    settings: LearnerSettings, config: OptimizerConfig, world_size: int, parameters: int
-) -> dict[str, Any]:
-    """DeepSpeed's configuration file, as data."""
-    sixteen = settings.model.dtype != "float32"
-    # Stage 0 in 16 bits would add gradients up in 16 bits; stage 1 adds them in float32.
-    stage = max(settings.trainer.deepspeed.zero_stage, 1 if sixteen else 0)
-    own = settings.trainer.deepspeed.config
-    told = {
-        "communication_data_type": "fp32",
-        "steps_per_print": None,
-        **own,
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
-        "train_batch_size": world_size,
-        "gradient_clipping": config.max_grad_norm,
-        "zero_optimization": {**own.get("zero_optimization", {}), **_sharing(settings, stage, parameters)},
-        "bf16": {"enabled": settings.model.dtype == "bfloat16"},
-        "fp16": {**own.get("fp16", {}), "enabled": settings.model.dtype == "float16"},
-        "data_types": {"grad_accum_dtype": "fp32"},
-        "zero_allow_untested_optimizer": True,
-        # DeepSpeed's own Adam for offloaded state is compiled at start; torch's fused one is not.
-        "zero_force_ds_cpu_optimizer": False,
-    }
-    return _checked(told) if own else told
-
-
-def _checked(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration, once DeepSpeed takes its values. Raises `ConfigError`: names were checked with the recipe."""
-    try:
-        deepspeed_module("runtime.zero.config").DeepSpeedZeroConfig(**config["zero_optimization"])
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"trainer.deepspeed.config.zero_optimization.{name}: {first['msg']}") from None
-    return config
-
-
-def _sharing(settings: LearnerSettings, stage: int, parameters: int) -> dict[str, Any]:
-    """What the ranks shard of a model of this many `parameters`, and how it is sent."""
-    chosen, large = settings.trainer.deepspeed, 50_000_000
-    sizes = {
-        "reduce_bucket_size": (chosen.reduce_bucket_size, min(parameters, large)),
-        "stage3_prefetch_bucket_size": (chosen.prefetch_bucket_size, min(parameters // 10, large)),
-        "stage3_param_persistence_threshold": (chosen.persistence_threshold, min(parameters // 1000, 100_000)),
-    }
-    return {
-        "stage": stage,
-        "overlap_comm": settings.device == "cuda" if chosen.overlap is None else chosen.overlap,
-        "zero_hpz_partition_size": chosen.hpz_partition_size,
-        **{name: default if size is None else size for name, (size, default) in sizes.items()},
-        **_offload(settings),
-    }
-
-
-def _offload(settings: LearnerSettings) -> dict[str, Any]:
-    """What of the optimizer and the weights is kept in the machine's memory: pinned, where a GPU reads it."""
-    deepspeed, place = settings.trainer.deepspeed, {"device": "cpu", "pin_memory": settings.device == "cuda"}
-    chosen = {"offload_optimizer": deepspeed.offload_optimizer, "offload_param": deepspeed.offload_parameters}
-    return {name: place for name, kept in chosen.items() if kept == "cpu"}
 
 
 def build_reference(module: nn.Module, settings: LearnerSettings, world_size: int) -> nn.Module:

@@ -20,7 +20,7 @@ SMALL = Sizes(
     copied_mb=1,
     attended=64,
     rounds=3,
-    shape=TinyModelConfig(hidden_size=64, intermediate_size=128, layers=2, heads=2),
+    shape=TinyModelConfig(hidden_size=128, intermediate_size=128, layers=2, heads=4),
     vocabulary=512,
     learned_tokens=64,
 )

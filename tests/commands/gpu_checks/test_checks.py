@@ -16,7 +16,7 @@ from rlhf.commands.gpu_checks import arithmetic, learner, nodes
 from rlhf.commands.gpu_checks.arithmetic import card_named
 from rlhf.commands.gpu_checks.child import performed, training_in
 from rlhf.commands.gpu_checks.launched_run import train_run
-from rlhf.commands.gpu_checks.machine import RunEnd
+from rlhf.commands.gpu_checks.machine import DEEP, RunEnd
 from rlhf.commands.gpu_checks.nodes import NodeAnswer
 from rlhf.commands.gpu_checks.nvml import driver_of, shown_gpus
 from rlhf.commands.gpu_checks.table import CHECKS, Check
@@ -38,7 +38,7 @@ from tests.commands.gpu_checks.stand_in import (
 
 ON_CPUS = (
     "trainer.deepspeed.gpus_per_rank=0", "rollout.gpus_per_engine=0", "trainer.weight_sync.backend=gloo",
-    "trainer.deepspeed.cpus_per_rank=0.2", "rollout.cpus_per_engine=0.2",
+    "trainer.deepspeed.cpus_per_rank=0.1", "rollout.cpus_per_engine=0.1",
 )  # fmt: skip
 BY_NAME = {check.name: check for check in CHECKS}
 TRAINED = [check for check in CHECKS if check.function.startswith("training:")]
@@ -288,6 +288,17 @@ def test_every_run_is_a_recipe_that_starts(check: Check, tmp_path: Path, monkeyp
     assert train.asked
     for _, overrides, _ in train.asked:
         preflight(load_recipe(file, overrides).recipe)
+
+
+@pytest.mark.parametrize("check", TRAINED, ids=lambda check: check.name)
+def test_the_engines_gpus_share_the_heads_of_the_made_model(check: Check, tmp_path: Path) -> None:
+    train = Recorded()
+    performed(check, stand_in(tmp_path, train=train))
+    file = tmp_path / "recipe.yaml"
+    file.write_text(str(recipe_of("owner/model")))
+    for _, overrides, _ in train.asked:
+        rollout = load_recipe(file, overrides).recipe.rollout
+        assert all(DEEP.heads % size == SMALL.shape.heads % size == 0 for size in rollout.tensor_parallel_sizes)
 
 
 def test_nccl_is_found_as_vllm_finds_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from rlhf.commands import doctor
 from rlhf.commands.gpu_checks.finding import GpuResult
 from rlhf.commands.gpu_checks.runner import performed_in_child, run_checks
 from rlhf.commands.gpu_checks.table import CHECKS, Check
+from rlhf.errors import UserError
 from tests.commands.conftest import Command
 from tests.commands.gpu_checks.stand_in import FakeGpu, FakeNvml
 from tests.pace import scaled
@@ -85,6 +86,20 @@ def test_without_a_gpu_it_says_so_in_a_line_and_ends_with_2(rlhf: Command) -> No
     assert ended.returncode == 2
     assert ended.stdout.startswith("no GPU: ")
     assert ended.stdout.count("\n") == 1
+
+
+def test_options_of_the_gpu_checks_are_not_ignored_without_them(rlhf: Command) -> None:
+    ended = rlhf("doctor", "--model", "a/b")
+    assert (ended.returncode, ended.stderr) == (2, "error: --model, --nodes and --json go with --gpu\n")
+
+
+def test_a_report_without_a_folder_is_refused_before_the_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "nvml_library", lambda: FakeNvml([FakeGpu("GPU-1111", name="NVIDIA X1")]))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(UserError, match=r"there is no folder .*absent"):
+        doctor.run_gpu_doctor(None, 1, tmp_path / "absent" / "report.json")
 
 
 def test_to_say_so_nothing_heavy_is_imported() -> None:

@@ -148,7 +148,7 @@ def learner_config(recipe: Recipe, model: Path) -> dict[str, Any]:
     from deepspeed.runtime import config as deepspeed
 
     from rlhf.controller.build import learner_settings
-    from rlhf.trainer.rank.zero import deepspeed_config
+    from rlhf.trainer.rank.zero_config import deepspeed_config
 
     settings = learner_settings(recipe, str(model))
     ranks = recipe.trainer.deepspeed.ranks

@@ -10,6 +10,7 @@ import pytest
 from rlhf.commands.plan import plan_data, planned, run_plan, told
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.planning.estimate import shortages
 from rlhf.recipe.planning.machines import GIB, machine_of
 from rlhf.recipe.planning.processes import peak
 from tests.recipe.planning.gpu_recipes import plan_of, recipe_file
@@ -94,6 +95,15 @@ def test_a_colocated_rank_waits_in_host_memory_and_a_sleeping_engine_holds_no_ca
     assert together < peak(rank, "device") + peak(engine, "device")
 
 
+def test_holes_of_a_ranks_allocator_are_left_on_a_card_that_it_has_together_with_an_engine() -> None:
+    recipe, card = recipe_file("gsm8k_one_gpu"), machine_of("1x80GB", 1)
+    found, _ = planned(load_recipe(recipe, ("rollout.gpu_memory_utilization=0.96",)).recipe, card)
+    (short,) = found.shortages
+    assert short.where == "a card with a rank and an engine"
+    assert card.card
+    assert short.available == round(0.95 * card.card.memory)
+
+
 @pytest.mark.parametrize("text", ["8", "8xNoCard", "GPU"])
 def test_a_card_that_nobody_knows_is_refused_with_those_that_are_known(text: str) -> None:
     with pytest.raises(ConfigError, match=f"--gpus {text} names no card.*H100"):
@@ -103,3 +113,42 @@ def test_a_card_that_nobody_knows_is_refused_with_those_that_are_known(text: str
 def test_data_of_a_plan_is_plain() -> None:
     found, problem = plan_of("gsm8k_one_gpu")
     assert json.loads(json.dumps(plan_data(found, problem)))["problem"] == ""
+
+
+def test_every_second_layer_computed_again_is_between_none_and_all() -> None:
+    none, half, every = (
+        sum(part.bytes for part in found.learner["forward and backward"] if part.what == "activations")
+        for found, _ in (
+            plan_of("math_7b_one_node", f"model.gradient_checkpointing={n}") for n in ("false", "2", "true")
+        )
+    )
+    assert 0.4 * none < half < 0.7 * none
+    assert every < 0.5 * half
+
+
+def test_engines_of_several_sizes_are_planned_each_by_its_own() -> None:
+    """The 7B recipe with two engines of 1 and one of 2, which has half of the weights on each of its GPUs."""
+    found, problem = plan_of("math_7b_one_node", "rollout.engines=3", "rollout.tensor_parallel_size=[1,1,2]")
+    assert problem == ""
+    assert [(one.role, one.engines, one.parallel) for one in found.run.engines] == [
+        ("engine-tp1", 2, 1), ("engine-tp2", 1, 2)
+    ]  # fmt: skip
+    one, two = (sum(p.bytes for p in phases["generate"] if p.what == "weights") for phases in found.engines)
+    assert one == 2 * two
+    assert found.cache_tokens[1] > 2 * found.cache_tokens[0]
+    lines = told(found, problem)
+    assert [line.split(":")[0] for line in lines if "tokens an engine" in line] == [
+        f"KV cache     {tokens:,} tokens an engine of {size}"
+        for size, tokens in zip((1, 2), found.cache_tokens, strict=True)
+    ]
+
+
+def test_every_process_of_an_engine_of_a_larger_size_takes_host_memory() -> None:
+    from dataclasses import replace
+
+    found, _ = plan_of("math_7b_one_node", "rollout.engines=3", "rollout.tensor_parallel_size=[1,1,2]")
+    libraries = sum(part.bytes for part in found.engines[0]["generate"] if part.place == "host")
+    rank = max(sum(part.bytes for part in parts if part.place == "host") for parts in found.learner.values())
+    small = replace(found.machine, host_memory=4 * rank + 4 * libraries - 1)
+    (short,) = shortages(found.run, small, found.plan, found.learner, found.engines)
+    assert short.needed == 4 * rank + 4 * libraries

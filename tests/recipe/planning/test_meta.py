@@ -16,6 +16,7 @@ from rlhf.models.tiny import ARCHITECTURES, byte_tokenizer, tiny_model
 from rlhf.recipe.planning.configs import tiny_values
 from rlhf.recipe.planning.meta import activations_of, config_of, packed_positions, shape_of
 from rlhf.recipe.planning.processes import DEFAULTS
+from rlhf.recipe.planning.shape import some_recomputed
 
 TOKENS, LENGTHS = 1024, (32, 96, 1)
 
@@ -31,21 +32,26 @@ def test_a_made_model_has_the_shape_that_is_planned(architecture: str) -> None:
     assert shape.tied
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_fake_passes_hold_what_real_ones_hold(checkpointing: bool) -> None:
+@pytest.mark.parametrize("every", [0, 1, 2])
+def test_fake_passes_hold_what_real_ones_hold(every: int) -> None:
+    """Where all layers are computed again, none, or every second."""
     values = {
         "model_type": "qwen2", "vocab_size": 4096, "hidden_size": 256, "intermediate_size": 768,
         "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024,
         "tie_word_embeddings": True,
     }  # fmt: skip
-    planned = activations_of(
-        "m", values, dtype="float32", checkpointing=checkpointing, attention="auto", lengths=LENGTHS
-    ).peak(TOKENS)
+    none, all = (
+        activations_of(
+            "m", values, dtype="float32", checkpointing=one, attention="auto", lengths=LENGTHS, tokens=TOKENS
+        )
+        for one in (False, True)
+    )
+    planned = (none, all, some_recomputed(none, all, 0.5))[every].peak(TOKENS)
     model = AutoModelForCausalLM.from_config(config_of("m", values)).eval()
-    if checkpointing:
+    if every:
         from rlhf.models.loading import ready_to_train
 
-        ready_to_train(model, gradient_checkpointing=True)
+        ready_to_train(model, gradient_checkpointing=every)
     policy = PolicyModel(model)
     positions = packed_positions(TOKENS, LENGTHS)
     ids, places = torch.zeros_like(positions), torch.arange(1, TOKENS)
@@ -56,7 +62,7 @@ def test_fake_passes_hold_what_real_ones_hold(checkpointing: bool) -> None:
         policy(ids, positions, places - 1, places, 1.0)[0].sum().backward()
 
     both()
-    assert planned == pytest.approx(peak_bytes(both), rel=0.1)
+    assert planned == pytest.approx(peak_bytes(both), rel=0.03)
 
 
 def forget(parameter: Tensor) -> None:

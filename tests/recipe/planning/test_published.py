@@ -29,17 +29,17 @@ LLAMA_2_7B = {
 
 def rank(**values: object) -> LearnerLayout:
     plain = LearnerLayout(
-        device="cuda", ranks=8, stage=3, width=2, tokens=1, checkpointing=True, sequence_parallel=1,
+        device="cuda", ranks=8, stage=3, width=2, tokens=1, checkpointing=1, sequence_parallel=1,
         offload_optimizer=False, offload_parameters=False, reference=False, critic=False, average=False, lora=0,
-        bucket_bytes=0, steps=1, zero={},
+        bucket_bytes=0, beside_engines=False, steps=1, zero={},
     )  # fmt: skip
     return replace(plain, **values)  # type: ignore[arg-type]
 
 
 def engine(**values: object) -> EngineLayout:
     plain = EngineLayout(
-        device="cuda", engines=1, parallel=1, width=2, sequences=256, batched_tokens=8192, utilisation=0.9,
-        cache_bytes=0, context=None,
+        role="engine", device="cuda", engines=1, parallel=1, width=2, sequences=256, batched_tokens=8192,
+        utilisation=0.9, cache_bytes=0, bucket_bytes=0, context=None,
     )  # fmt: skip
     return replace(plain, **values)  # type: ignore[arg-type]
 

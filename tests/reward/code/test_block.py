@@ -75,3 +75,17 @@ def test_code_is_found_in_a_time_that_grows_with_the_reply_alone(piece: str) -> 
         return time.process_time() - began
 
     assert seconds(40_000) < 10 * max(seconds(10_000), 0.05)
+
+
+def test_no_reply_has_its_lines_read_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block's string begins on the line of its fence, so no fence seems to be outside of a string."""
+    from rlhf.reward.code import block
+
+    read: list[str] = []
+    token = block.TOKEN
+    monkeypatch.setattr(
+        block, "TOKEN", type("Counted", (), {"finditer": lambda _, line: read.append(line) or token.finditer(line)})()
+    )
+    reply = "```python '''\n'''\n" * 300 + "```python\nx = 1\n```"
+    assert code_of(reply) == "x = 1\n"
+    assert len(read) <= block.MOST_SCANS * len(reply.split("\n"))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+import shutil
+import tempfile
+import venv
+from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlhf.reward.code.config import CodeRewardConfig
@@ -36,10 +41,21 @@ FAIL = [
 IN_PLACE = "import numpy as np\nx = np.array([2, 1])\nsort(x)\nassert x.tolist() == [2, 1]"
 
 
+@pytest.fixture
+def python() -> Iterator[str]:
+    """A Python with nothing but numpy, where the sandbox does not hide it as it hides `/tmp`."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as made:
+        Path(made).chmod(0o755)
+        venv.create(made, symlinks=True)
+        (packages,) = Path(made).glob("lib/python*/site-packages")
+        for part in Path(np.__file__).parents[1].glob("numpy*"):
+            shutil.copytree(part, packages / part.name)
+        yield f"{made}/bin/python"
+
+
 @pytest.mark.slow
-async def test_arrays_are_arrays_on_both_sides_and_one_that_is_changed_in_place_is_refused() -> None:
-    """The sandbox's Python needs numpy: it is this one, which must not lie where the sandbox hides files (`/tmp`)."""
-    scorer = make_code_scorer(CodeRewardConfig(timeout_seconds=20, python=sys.executable))
+async def test_arrays_are_arrays_on_both_sides_and_one_that_is_changed_in_place_is_refused(python: str) -> None:
+    scorer = make_code_scorer(CodeRewardConfig(timeout_seconds=20, python=python))
     await scorer.start()
     scores = [await scorer.score(CODE, {"tests": tests}) for tests in (HOLD, WITHOUT, FAIL, [IN_PLACE])]
     await scorer.close()

@@ -26,14 +26,18 @@ def last_lines(tests: Any, **row: Any) -> list[str]:
     ("tests", "run"),
     [
         (FUNCTIONS, ["test_a()", "test_b()"]),
-        (FUNCTIONS + "\ntest_a()\ntest_b()", ["test_b()"]),
-        (FUNCTIONS + GUARD + "test_a()\n    test_b()", ["test_b()"]),
+        (FUNCTIONS + "\ntest_a()\ntest_b()", ["test_a()", "test_b()"]),
+        (FUNCTIONS + GUARD + "test_a()\n    test_b()", ["test_a()", "test_b()"]),
         (FUNCTIONS + GUARD + "pytest.main([__file__])", ["test_a()", "test_b()"]),
         (FUNCTIONS + GUARD + "import sys\n    sys.exit(pytest.main())", ["test_a()", "test_b()"]),
         (CLASS.format(base=""), ["TestAdd().test_a()"]),
-        (CLASS.format(base="(unittest.TestCase)") + "\nunittest.main(exit=False)", ["TestAdd('test_a').debug()"]),
+        (
+            CLASS.format(base="(unittest.TestCase)") + "\nunittest.main(exit=False)",
+            ["unittest.TestSuite().run(_rlhf_result, debug=True)"],
+        ),
         ("sol = Solution()\n" + FUNCTIONS, ["test_a()", "test_b()"]),
         (["def check(c):\n    assert c(1) == 2", "check(add)"], ["check(add)"]),
+        (FUNCTIONS.replace("test_a", "test_c") + "\ntry: test_b()\nfinally: pass", ["test_c()", "test_b()"]),
         ("def helper():\n    assert f() == 1\ndef test_all():\n    helper()", ["test_all()"]),
     ],
 )
@@ -44,6 +48,10 @@ def test_what_is_defined_as_a_test_is_called_once(tests: Any, run: list[str]) ->
 def test_the_entry_point_is_checked_where_there_is_a_check() -> None:
     assert last_lines("def check(c):\n    assert c(1) == 2", entry="add") == ["check(add)"]
     assert last_lines("def test_a():\n    assert add(1) == 2", entry="add") == ["test_a()"]
+    assert last_lines("def check(c):\n    assert c(1) == 2", entry="Solution().add") == ["check(Solution().add)"]
+    texts = ["def check(c):\n    assert c(1) == 2", "def check(c):\n    assert c(2) == 3"]
+    assert last_lines(texts, entry="add") == ["check(add)", "check(add)"]
+    assert last_lines("def check(c):\n    assert c([1]) == max([1])", entry="max") == ["check(solution.max)"]
 
 
 @pytest.mark.parametrize(
@@ -63,6 +71,11 @@ def test_the_entry_point_is_checked_where_there_is_a_check() -> None:
             "class TestA:\n    def setup_method(self): self.a = f\n    def test(self): assert self.a(1)",
             "needs pytest",
         ),
+        ("def setup_function(): pass\ndef test_a(): assert f(1)", "setup_function needs pytest"),
+        ("import unittest\n@unittest.skipIf(f(1), '')\ndef test_a(): assert f(1)", "skipIf leaves open"),
+        ("assert (f(1) == 2, 'no')", "holds always"),
+        ("if f and __name__ == '__main__': assert f(1)", "a condition on __name__"),
+        ("try:\n    def test_a(): assert f(1)\nfinally: pass", "nothing calls test_a"),
         ("sol = Solution()\nclass Cases:\n    def run(self): assert sol.add(1, 2) == 3", "nothing calls Cases"),
     ],
 )
@@ -97,6 +110,7 @@ async def test_each_test_function_is_judged_by_what_it_runs(code: str, value: fl
     "tests",
     [
         "def run(t):\n    try: t()\n    except AssertionError: pass\ndef t(): assert add(1, 2) == 3\nrun(t)",
+        "def test_a():\n    try: assert 6 / add(1, 2) == 2\n    except Exception as e: print(e)",
         "def test_a(): assert add(1, 2) == 3\nadd(0, 0)\ndef one():\n    test_a = 1\n    return test_a\nassert one()",
     ],
 )
@@ -120,7 +134,137 @@ def test_an_error_of_encoding_is_placed_in_its_text() -> None:
     assert isinstance(exception(told), UnicodeDecodeError)
 
 
-@pytest.mark.parametrize("test", ["def f(a, a): pass\nassert f(1, 2)", "def f():\n    from math import *\nassert f()"])
+@pytest.mark.engine
+async def test_a_function_that_needs_trust_costs_its_own_test_alone() -> None:
+    tests = (
+        "import sys\ndef test_a(): assert f(1) == 1\ndef test_b(): assert f(2) == 2\ndef test_c(): assert sys.stdout"
+    )
+    assert (await score("def f(x): return x", tests)).value == pytest.approx(2 / 3)
+
+
+@pytest.mark.engine
+async def test_a_test_that_a_try_calls_is_a_test_of_its_own() -> None:
+    tests = (
+        "def test_a(): assert add(0, 0) == 0\ndef test_b(): assert add(1, 2) == 3\n"
+        "try: test_a(); test_b()\nexcept AssertionError as e: print(e)"
+    )
+    assert (await score("def add(a, b):\n    assert a == 0\n    return 0", tests)).value == 0.5
+    assert (await score("def add(a, b): return a + b", tests)).value == 1
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("code", "tests"),
+    [
+        (
+            "class Own(ValueError): pass\ndef f(x): raise Own(x)",
+            "try: f(1)\nexcept ValueError as e: assert type(e) is ValueError",
+        ),
+        (
+            "from collections import defaultdict\ndef f(): return defaultdict(lambda: 1)",
+            "import unittest\nfrom collections import defaultdict\nclass T(unittest.TestCase):\n"
+            "    def test_a(self): self.assertNotIsInstance(f(), defaultdict)",
+        ),
+    ],
+)
+async def test_a_class_that_is_not_known_is_no_answer(code: str, tests: str) -> None:
+    scored = await score(code, tests)
+    assert scored.value == 0
+    assert "such tests need reward.code.tests: trusting" in scored.detail
+
+
+def test_a_set_up_that_defines_tests_is_refused() -> None:
+    row = {"tests": "assert f(1)", "setup": "def test_a(): assert f(2) == 2"}
+    with pytest.raises(TestsError, match="the set-up defines test_a, which asserts"):
+        read_tests(row, CodeRewardConfig(setup_column="setup"))
+
+
+@pytest.mark.engine
+async def test_a_class_is_set_up_once_and_its_tests_run_by_name() -> None:
+    tests = (
+        "import unittest\nclass T(unittest.TestCase):\n    @classmethod\n    def setUpClass(cls): cls.box = Box()\n"
+        "    def test_2(self): self.assertEqual(self.box.size(), 2)\n"
+        "    def test_1(self):\n        self.box.put(1)\n        self.box.put(2)\n"
+        "        self.assertTrue(self.box.size())"
+    )
+    box = (
+        "class Box:\n    def __init__(self): self.n = 0\n    def put(self, x): self.n += 1\n    def size(self): return "
+    )
+    assert (await score(box + "self.n", tests)).value == 1
+    assert (await score(box + "min(self.n, 1)", tests)).value == 0.5
+
+
+@pytest.mark.engine
+async def test_what_tears_a_class_down_is_run_and_what_must_not_be_called_is_not_missed() -> None:
+    tests = (
+        "import unittest\nclass T(unittest.TestCase):\n    @classmethod\n"
+        "    def tearDownClass(cls): assert add(1, 2) == 3\n"
+        "    def test_1(self): self.assertTrue(callable(add))\n"
+        "def boom(): raise AssertionError\ndef bang(): assert False\nassert add(0, 0) == 0 and boom and bang"
+    )
+    assert (await score("def add(a, b): return a + b", tests)).value == 1
+    assert (await score("def add(a, b): return 0", tests)).value == 0.5
+
+
+async def test_a_test_that_is_nested_too_deeply_is_none() -> None:
+    scorer = make_code_scorer(CodeRewardConfig())
+    for test in ("if " + "+".join(["f(1)"] * 2000) + ": assert f(1)", "assert f(1)\n" + "+".join(["f(1)"] * 2000)):
+        assert (await scorer.score("def f(x): return x", {"tests": test})).detail == "a test is nested too deeply"
+
+
+MADE = "def same(a, b): assert a == b\ndef test_a(): same(add(0, 0), 0)\n"
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    "tests",
+    [
+        MADE + "import sys\nif sys.maxsize:\n    def test_b(): same(add(1, 2), 3)",
+        MADE + "class TestAll:\n    class TestInner:\n        def test_b(self): same(add(1, 2), 3)",
+        MADE + "import unittest\ndef make():\n    def t(self): same(add(1, 2), 3)\n    return t\n"
+        "class TestMade(unittest.TestCase): test_b = make()",
+        MADE + "test_b = lambda: same(add(1, 2), 3)",
+        MADE + "import unittest\nclass Both:\n    def test_b(self): self.assertEqual(add(*self.of), sum(self.of))\n"
+        "class TestZero(Both, unittest.TestCase): of = (0, 0)\nbases = [Both, unittest.TestCase]\n"
+        "class TestMore(*bases): of = (1, 2)",
+    ],
+)
+async def test_what_decides_something_and_has_not_run_fails_the_last_test(tests: str) -> None:
+    for code in ("def add(a, b): return 0", "def add(a, b): return a + b"):
+        scored = await score(code, tests)
+        assert scored.value < 1
+        assert "has never run" in scored.detail
+
+
+@pytest.mark.engine
+async def test_a_main_of_the_tests_own_is_called() -> None:
+    main = (
+        "def main():\n    if add(1, 2) != 3: raise ValueError\nif __name__ == '__main__': main()\nassert add(0, 0) == 0"
+    )
+    assert (await score("def add(a, b): return 0", main)).value == 0
+    assert (await score("def add(a, b): return a + b", main)).value == 1
+
+
+def test_what_decides_is_never_taken_from_the_code() -> None:
+    with pytest.raises(TestsError, match="use assert_equal, and hold no such names"):
+        read_tests({"tests": "assert_equal(add(1, 2), 3)"}, CodeRewardConfig())
+
+
+@pytest.mark.parametrize("tests", [["f(1)", "print(f(2))"], "def test_a():\n    return f(1) == 1"])
+def test_tests_that_nothing_can_fail_are_no_tests(tests: Any) -> None:
+    with pytest.raises(TestsError, match="any code that runs would pass"):
+        read_tests({"tests": tests}, CodeRewardConfig())
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "return 1",
+        "from x import y\nfrom __future__ import division",
+        "def f(a, a): pass\nassert f(1, 2)",
+        "def f():\n    from math import *\nassert f()",
+    ],
+)
 def test_what_no_compiler_takes_is_no_test(test: str) -> None:
     with pytest.raises(TestsError, match="no Python"):
         read_tests({"tests": test}, CodeRewardConfig())

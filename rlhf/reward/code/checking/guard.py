@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from rlhf.reward.code.checking.link import STAND_INS, Link
+from rlhf.reward.code.checking.questions import is_instance, type_of
 
 RUN = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.startfile", "pty.spawn", "subprocess.Popen")
 """The events that start a process."""
@@ -97,7 +98,7 @@ def reaching(link: Link, written: frozenset[str | None]) -> dict[str, Any]:
         def reach(of: Any, name: Any, *value: Any) -> Any:
             if type(of) not in STAND_INS and name not in written:
                 link.refuse("a test reaches what it does not name itself")
-            return function(of, name, *value)
+            return type_of(of) if function is getattr and name == "__class__" else function(of, name, *value)
 
         return reach
 
@@ -106,7 +107,8 @@ def reaching(link: Link, written: frozenset[str | None]) -> dict[str, Any]:
             link.refuse("a test formats with a text that it does not write itself")
         return getattr(of, name)
 
-    return {function.__name__: checked(function) for function in (getattr, setattr, delattr)} | {FORMATS: formatting}
+    named = {function.__name__: checked(function) for function in (getattr, setattr, delattr)}
+    return named | {FORMATS: formatting, "isinstance": is_instance}
 
 
 def _text(source: Any) -> str | None:

@@ -41,6 +41,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 """Operations that may be requested on an object, which is their first argument."""
 SOURCES = {"run": "solution.py", "test": "test.py"}
 MOST_DESCRIPTORS = 4096
+HIGHEST_LIMIT = 2**31 - 1
 FIRST_USER, USERS = 50_000, 15_000
 
 
@@ -74,11 +75,11 @@ class ObjectServer:
     def _answer(self, request: dict[str, Any]) -> str:
         do, met, before, end = request["do"], Met(), [], {}
         self._arrays = []
+        if "recursion" in request:
+            sys.setrecursionlimit(min(request["recursion"] + _depth(), HIGHEST_LIMIT))
         if do == "name":
             return self._named(request["name"])
         try:
-            if do == "run":
-                sys.setrecursionlimit(request["recursion"] + _depth())
             if do in ("run", "test"):
                 exec(compile(request["code"], SOURCES[do], "exec", dont_inherit=True), self._names)
                 return "{}"
@@ -136,8 +137,6 @@ class ObjectServer:
     def _find(self, kind: str, known_by: Any) -> Any:
         if kind == "object":
             return self._objects[known_by]
-        if kind == "kin":
-            return known_by[0]
         if kind == "array":
             value = array(known_by, importlib.import_module("numpy"))
             self._arrays.append((value, value.tobytes()))

@@ -17,13 +17,28 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from rlhf.reward.code.checking.guard import FORMATS, guard, reaching, run_in, texts_in
+from rlhf.reward.code.checking.completeness import ENTERED, RESULT, Entries
+from rlhf.reward.code.checking.guard import guard, reaching, run_in, texts_in
 from rlhf.reward.code.checking.host import be_host
-from rlhf.reward.code.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode, matched, type_of
+from rlhf.reward.code.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode
+from rlhf.reward.code.checking.questions import matched, own_or_type_of, type_of
+from rlhf.reward.code.checking.rewrite import (
+    ASSERTED,
+    CHECKED,
+    GUARDED,
+    MATCHED,
+    SWALLOWED,
+    TYPE,
+    TYPE_OF,
+    Rewrite,
+    is_left_undecided,
+    names_in,
+)
 
 PR_SET_DUMPABLE = 4
 ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException")
@@ -31,9 +46,9 @@ ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not i
 NEVER_ASKED = "the test never asks the code for anything"
 NEVER_ASSERTED = "none of the asserts of the test was run"
 CAUGHT = "an assert of the test fails, and the failure is caught"
-TYPE, MATCHED, ASSERTED = "_rlhf_type_of", "_rlhf_matched", "_rlhf_asserted"
 SETUP_FAILS = "the set-up fails"
-FORMAT = ("format", "format_map")
+DEEPEST_TEXT = 10_000
+"""Recursion limit while tests are rewritten: each level of their syntax takes several calls."""
 UNWANTED = {"this", "antigravity"}
 """Modules with side effects when imported."""
 
@@ -44,12 +59,20 @@ def judge_main() -> None:
     asked = json.load(sys.stdin)
     verdicts = closed_in()
     tests, setup = [ast.parse(test) for test in asked["tests"]], ast.parse(asked["setup"])
-    rewrite = None if asked["trusting"] else Rewrite([*tests, setup], asked["names"])
+    entries = Entries(tests)
+    rewrite = None if asked["trusting"] else Rewrite([*tests, setup], asked["names"], entries.marks)
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(DEEPEST_TEXT)
     codes = [compiled(test, rewrite) for test in tests]  # before nothing may be compiled any more
+    sys.setrecursionlimit(usual)
     names, refusal = prepared(link, asked, tests, setup, rewrite)
-    reach = Reach(tests)
+    names[ENTERED] = entries.entered
+    reach, passed = Reach(tests), 0
     for index, (test, code) in enumerate(zip(tests, codes, strict=True)):
         complaint = refusal or why_test_fails(test, code, names, link, reach)
+        passed += not complaint
+        if passed == len(tests) and rewrite and (left := entries.left(names)):
+            complaint = f"{left}, which decides something, has never run"
         told = " ".join(f"{index} {'failed' if complaint else 'passed'} {complaint}".split())
         line = told.encode("ascii", "backslashreplace").decode()
         verdicts.write(f"{signature(asked['key'], line)} {line}\n".encode())
@@ -85,6 +108,7 @@ def closed_in() -> Any:
     for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_IGN)
+    threading.excepthook = lambda _: None  # it would read and parse source files
     verdicts = os.fdopen(os.dup(1), "wb", buffering=0)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
@@ -100,7 +124,9 @@ class Names(dict[str, Any]):
     names that the tests bind themselves take precedence."""
 
     def __init__(self, link: Link, given: dict[str, Any]) -> None:
-        ours = {TYPE: type_of, MATCHED: matched, ASSERTED: self._assert}
+        counting = {ASSERTED: self._assert, CHECKED: self._checking, GUARDED: self._guard, SWALLOWED: self._swallow}
+        counting["print"] = print_nowhere
+        ours = {TYPE_OF: type_of, TYPE: own_or_type_of, MATCHED: matched, **counting}
         super().__init__(given, __name__="tests", __builtins__=builtins, **ours)
         self.asserted = self.failed = 0
         self.of_code: frozenset[str] = frozenset()
@@ -124,12 +150,39 @@ class Names(dict[str, Any]):
         self.failed += not holds
         return holds
 
+    def _checking(self, method: Any) -> Any:
+        """A method of `unittest`, or a function of its kind, that counts like an assert."""
+
+        def checked(*arguments: Any, **named: Any) -> Any:
+            self.asserted += 1
+            try:
+                return method(*arguments, **named)
+            except AssertionError:
+                self.failed += 1
+                raise
+
+        return checked
+
+    def _swallow(self) -> None:
+        self.failed += 1
+
+    def _guard(self, condition: Any) -> Any:
+        """A condition under which a test raises: it has been decided."""
+        self.asserted += 1
+        return condition
+
     def ask_again(self) -> None:
         """Drop the functions that the last test looked up, except names that the test bound itself."""
         for name, function in self._functions.items():
             if self.get(name) is function:
                 del self[name]
         self._functions = {}
+
+
+def print_nowhere(*values: Any, file: Any = None, **how: Any) -> None:
+    """What tests print is seen by nobody: it is not made a text, which an object of the code refuses."""
+    if file not in (None, sys.stdout, sys.stderr):
+        print(*values, file=file, **how)
 
 
 class ModuleOfTests:
@@ -160,7 +213,11 @@ class Reach:
 
     def __init__(self, tests: list[ast.Module]) -> None:
         self._defined = {one.name: one for test in tests for one in test.body if isinstance(one, DEFINITIONS)}
-        self._set = {name.id for test in tests for name in _names(test) if isinstance(name.ctx, ast.Store)}
+        set_up = [one for one in self._defined.values() if _sets_up(one)]
+        self._set = {one.name for one in set_up} | {
+            name.id for test in tests for name in names_in(test) if isinstance(name.ctx, ast.Store)
+        }
+        self._set -= {RESULT}
         self._reached: set[str] = set()
 
     def uses_the_code(self, test: ast.Module, *, asked: bool) -> bool:
@@ -189,88 +246,17 @@ class Reach:
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
+def _sets_up(node: ast.stmt) -> bool:
+    """Whether it is a class of tests, whose tests may use what was asked when it was set up."""
+    return isinstance(node, ast.ClassDef) and any(getattr(one, "name", "") == "setUpClass" for one in node.body)
+
+
 def _is_class(node: ast.AST) -> bool:
     return isinstance(node, ast.ClassDef)
 
 
 def _is_another_test(node: ast.stmt, said: set[str]) -> bool:
     return isinstance(node, DEFINITIONS) and node.name.startswith("test") and node.name not in said
-
-
-def _names(test: ast.AST) -> list[ast.Name]:
-    return [node for node in ast.walk(test) if isinstance(node, ast.Name)]
-
-
-class Rewrite(ast.NodeTransformer):
-    """Replaces `type` in a test, wherever it is called or handed on, and what `match` matches: Python would answer for
-    the proxy. Also methods of texts that reach what the text names. Tests with a variable `type` of their own keep
-    it. Names `of_code` are global in the bodies of classes, where Python asks no `__missing__` otherwise."""
-
-    def __init__(self, texts: list[ast.Module], of_code: list[str]) -> None:
-        own = bound_names([node for text in texts for node in ast.walk(text)])
-        self._own, self._of_code = "type" in own, set(of_code) - own
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        if node.id == "type" and not self._own:
-            node.id = TYPE
-        return node
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
-        """All of Python's own names are there already, some of them as tests get them."""
-        return ast.copy_location(ast.Pass(), node) if node.module == "builtins" and node.names[0].name == "*" else node
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        of_kinds = isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass")
-        makes = isinstance(node.func, ast.Name) and len(node.args) == 3
-        return self._keeping(node, [*(node.args if of_kinds else []), *([node.func] if makes else [])])
-
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        return self._keeping(node, [node.left, *node.comparators])
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        used = sorted({name.id for name in _names(node)} & self._of_code)
-        at = 0 if ast.get_docstring(node) is None else 1
-        node.body[at:at] = [ast.copy_location(ast.Global(names=used), node.body[0])] if used else []
-        return self._keeping(node, node.bases)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        self._keeping(node, [node.value])
-        asks = isinstance(node.ctx, ast.Load)
-        if asks and node.attr == "__class__":
-            return _called(TYPE, node.value)
-        return _called(FORMATS, node.value, ast.Constant(node.attr)) if asks and node.attr in FORMAT else node
-
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        """Asserts are counted: one that is not run proves nothing, and one that fails is not forgiven."""
-        self.generic_visit(node)
-        if not isinstance(node.test, ast.Constant):
-            node.test = _called(ASSERTED, node.test)
-        return node
-
-    def visit_Match(self, node: ast.Match) -> ast.AST:
-        self.generic_visit(node)
-        node.subject = _called(MATCHED, node.subject)
-        return node
-
-    def _keeping(self, node: ast.AST, kinds: list[ast.expr]) -> ast.AST:
-        """The node with its parts replaced, but for those that mean the class `type` itself."""
-        kept = [kind for kind in kinds if isinstance(kind, ast.Name) and kind.id == "type"]
-        self.generic_visit(node)
-        for kind in kept:
-            kind.id = "type"
-        return node
-
-
-def _called(name: str, value: ast.expr, *more: ast.expr) -> ast.Call:
-    call = ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=[value, *more], keywords=[])
-    return ast.fix_missing_locations(ast.copy_location(call, value))
-
-
-def bound_names(nodes: list[ast.AST]) -> set[str]:
-    """The names that tests bind anywhere, but by imports."""
-    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
-    return stored | defined | {node.arg for node in nodes if isinstance(node, ast.arg)}
 
 
 def prepared(
@@ -350,7 +336,7 @@ def why_test_fails(test: ast.Module, code: Any, names: Names, link: Link, reach:
             raise code
         link.trust(code) if isinstance(code, str) else exec(code, names)
         complaint = "" if reach.uses_the_code(test, asked=link.asked > before) else NEVER_ASKED
-        if not isinstance(code, str) and names.asserted == asserted and any(map(decides, reach.run_by(test))):
+        if not isinstance(code, str) and names.asserted == asserted and is_left_undecided(reach.run_by(test)):
             complaint = complaint or NEVER_ASSERTED
         complaint = complaint or (CAUGHT if names.failed > failed else "")
     except BaseException as error:  # noqa: BLE001 - whatever a test raises is a failure of the code
@@ -358,11 +344,6 @@ def why_test_fails(test: ast.Module, code: Any, names: Names, link: Link, reach:
         about_objects = any(words in (complaint := in_a_line(error)) for words in ABOUT_OBJECTS)
         complaint = f"{complaint}; {NEEDS_TRUST}" if about_objects else complaint
     return link.objection or link.ended or complaint
-
-
-def decides(node: ast.AST) -> bool:
-    """Whether it is an assert; `assert False` marks what is not to be reached."""
-    return isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant)
 
 
 def in_a_line(error: BaseException) -> str:

@@ -22,6 +22,15 @@ BASES: dict[Any, Callable[[Any], Any]] = {
 CHANGEABLE = (dict, list, set, bytearray)
 SHOWN = ("__repr__", "__str__", "__format__")
 OWN_ANYWAY = {*SHOWN, *("__module__", "__doc__", "__dict__", "__new__", "__init__", "__reduce_ex__", "__getnewargs__")}
+SAYS_ONLY = frozenset(
+    f"__{name}__"
+    for name in (
+        *("slots", "annotations", "annotate", "annotate_func", "annotations_cache", "static_attributes", "firstlineno"),
+        *("match_args", "qualname", "orig_bases", "parameters", "type_params", "weakref", "init_subclass"),
+        *("class_getitem", "post_init", "dataclass_fields", "dataclass_params", "replace", "set_name"),
+    )
+)
+"""What a class has of these says something of the class, and does nothing for its values."""
 LIBRARY = ("enum", "collections")
 NUMBER = "_rlhf_number"
 ALIKE = (int, float, complex, str, bytes)
@@ -36,10 +45,13 @@ def beneath(value: Any) -> Any:
     base = next((base for base in BASES if isinstance(value, base)), None)
     if base is None:
         return value
-    classes = [above for above in kind.__mro__[: kind.__mro__.index(base)] if above.__module__ not in LIBRARY]
-    own = {name for above in classes for name in vars(above)} - OWN_ANYWAY
+    classes = kind.__mro__[: kind.__mro__.index(base)]
+    library = [above for above in classes if above.__module__ in LIBRARY]
+    named = [(name, value) for above in classes if above not in library for name, value in vars(above).items()]
+    own = {name for name, value in named if not any(getattr(of, name, None) is value for of in library)} - OWN_ANYWAY
     changes = base in CHANGEABLE and any(not name.startswith("_") for name in own)
-    return value if changes or any(hasattr(base, name) or name == "__bool__" for name in own) else BASES[base](value)
+    acts = any(hasattr(base, name) or (name.startswith("__") and name not in SAYS_ONLY) for name in own)
+    return value if changes or acts else BASES[base](value)
 
 
 def kin_of(base: Any, link: Any) -> Any:
@@ -57,7 +69,9 @@ def kin_of(base: Any, link: Any) -> Any:
     def shown(this: Any, *more: Any) -> Any:
         return link.refuse(f"a test shows a kind of {base.__name__} of the code")
 
-    methods = {"__getattr__": asked, "__setattr__": refused, **dict.fromkeys(SHOWN, shown)}
+    methods: dict[str, Any] = {"__getattr__": asked, "__setattr__": refused, **dict.fromkeys(SHOWN, shown)}
+    if base in CHANGEABLE:  # what asks for the class where it is not the base: `isinstance` of the library
+        methods["__class__"] = property(lambda this: refused(this, "__class__"))
     return type(
         f"KindOf{base.__name__.capitalize()}", (base,), methods | ({"__missing__": refused} if base is dict else {})
     )

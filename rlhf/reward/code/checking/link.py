@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
 from rlhf.reward.code.checking.values import (
-    DEEPEST,
     MOST_BYTES,
     Met,
     NoValue,
@@ -45,7 +44,7 @@ class Link:
     `asked` how often the code was asked for what it has.
 
     Exchanges are numbered: a test may leave one (by a signal that it sets), and its answer is none to what is asked
-    next."""
+    next. The code has the recursion limit that the set-up or a test chose last."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "wb"), os.fdopen(answers, "rb")
@@ -56,12 +55,11 @@ class Link:
         self._calling_back = False
         KindOfStandIn.link = self
         self.ended = self.objection = ""
-        self.asked = self._number = 0
+        self.asked = self._number = self._recursion = 0
 
     def run(self, code: str) -> None:
-        """Run the code, with the recursion limit that the set-up chose. Raises what the code raises, and
-        `CodeEnded`."""
-        self._exchange({"do": "run", "code": code, "recursion": sys.getrecursionlimit()}, Met())
+        """Run the code. Raises what the code raises, and `CodeEnded`."""
+        self._exchange({"do": "run", "code": code}, Met())
 
     def trust(self, test: str) -> None:
         """Run a test in the code's own process. Raises what it raises there."""
@@ -112,6 +110,8 @@ class Link:
     def _exchange(self, request: dict[str, Any], met: Met) -> dict[str, Any]:
         given = len(met.values)
         self._number += 1
+        if (limit := sys.getrecursionlimit()) != self._recursion:
+            self._recursion, request["recursion"] = limit, limit
         self._send(request)
         while "function" in (answer := self._receive()):
             self._send(self._call_back(answer["function"], answer.get("arguments"), answer.get("named")))
@@ -239,10 +239,9 @@ class Link:
             return {"object": value._rlhf_number}
         base: Any = type(value).__base__
         if type(value) is self.kin.get(base):
-            number = vars(value)[NUMBER]
-            if base not in CHANGEABLE:
-                return {"object": number}
-            return {"kin": [pack_value(base(value), self._keep, Met()), number]}
+            if base in CHANGEABLE:  # a copy: what the code does to it, its own object would not have
+                self.refuse(f"a test hands a kind of {base.__name__} back to the code")
+            return {"object": vars(value)[NUMBER]}
         if (packed := array_parts(value, self._keep)) is not None:
             return packed
         named = _named(value)
@@ -373,20 +372,3 @@ class FunctionOfTheCode(ObjectOfTheCode):
 
 
 STAND_INS = (ObjectOfTheCode, FunctionOfTheCode)
-
-
-def type_of(value: Any) -> Any:
-    """What `type(value)` returns in a test."""
-    if type(value) in STAND_INS or type(value) in KindOfStandIn.link.kin.values():
-        KindOfStandIn.link.refuse("a test asks for the type of an object of the code")
-    return type(value)
-
-
-def matched(value: Any, depth: int = 0) -> Any:
-    """What `match` reads: no object of the code, at whatever depth."""
-    if type(value) in STAND_INS:
-        KindOfStandIn.link.refuse("a test matches an object of the code")
-    if isinstance(value, list | tuple | dict) and depth < DEEPEST:
-        for inner in value.values() if isinstance(value, dict) else value:
-            matched(inner, depth + 1)
-    return value

@@ -97,6 +97,8 @@ EXCEPTIONS: dict[str, type[BaseException]] = {
 } | {kind.__name__: kind for kind in (SystemExit, *OF_THE_LIBRARY)}
 """The exceptions that are sent."""
 OTHERS = {kind.__name__: kind for kind in (OtherException, OtherBaseException)}
+OWN: dict[type[BaseException], type[BaseException]] = {}
+"""For a class of the table that of exceptions whose class the code derives from it: tests catch them by the former."""
 
 
 class NoValue(Exception):
@@ -261,6 +263,8 @@ def array_parts(value: Any, keep: Callable[[Any], Any]) -> dict[str, Any] | None
     if kind.__module__ != "numpy" or getattr(getattr(value, "dtype", None), "kind", "O") not in ARRAY_KINDS:
         return None
     is_array = kind.__name__ == "ndarray"
+    if not is_array and not any(base.__name__ == "generic" for base in kind.__mro__):
+        return None  # a matrix, a masked array: an array with operations of its own
     name = "str" if value.dtype.kind == "U" else value.dtype.name
     items = value.ravel().tolist() if is_array else [value.item()]
     shape = list(value.shape) if is_array else None
@@ -297,7 +301,7 @@ def exception_value(error: BaseException) -> dict[str, Any]:
         text = str(words)[:500]
     except BaseException:  # noqa: BLE001 - an exception of the code that cannot be shown
         text = ""
-    told = {"raised": nearest, "text": text}
+    told: dict[str, Any] = {"raised": nearest, "text": text, "own": type(error).__name__ != nearest}
     with contextlib.suppress(BaseException):  # it is made of what an exception of the code says that it is made of
         if says_so:
             told["made_of"] = pack_value(tuple(error.__reduce__()[1]), _nothing_else, Met())
@@ -308,6 +312,8 @@ def exception(told: dict[str, Any]) -> BaseException:
     """The exception of the table by that name; `OtherException` for any other."""
     name, text = (one if type(one) is str else "" for one in (told["raised"], told.get("text")))
     kind = (EXCEPTIONS | OTHERS).get(name, OtherException)
+    if told.get("own") is True and kind not in OTHERS.values():
+        kind = OWN.setdefault(kind, type(f"KindOf{kind.__name__}", (kind,), {}))
     try:
         made = kind(*unpack_value(told["made_of"], _nothing_else, Met())) if "made_of" in told else kind(text)
         return made if _within_its_text(made) else OtherException(text)

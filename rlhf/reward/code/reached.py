@@ -1,0 +1,89 @@
+"""Static analysis: what runs of the definitions in tests."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
+HOOKS = frozenset(
+    f"{form}{of}" for form in ("setUp", "tearDown", "asyncSetUp", "asyncTearDown") for of in ("", "Class", "Module")
+)
+"""What `unittest` calls besides the tests."""
+
+DECIDES = ("raises", "fail", "exit", "SystemExit")
+
+
+def reached_from(statements: Iterable[ast.stmt]) -> tuple[list[ast.AST], list[tuple[str, Definition]]]:
+    """The nodes that run where the statements do, and the definitions, by their names, that nothing mentions: the body
+    of a definition runs where something that runs has its name."""
+    ahead: list[ast.AST] = list(statements)
+    nodes: list[ast.AST] = []
+    said: set[str] = set()
+    waiting: list[tuple[str, Definition]] = []
+    while ahead:
+        fresh = [node for part in ahead for node in _run_by(part)]
+        nodes += fresh
+        said.update(word for node in fresh for word in _said(node))
+        waiting += [(node.name, node) for node in fresh if isinstance(node, Function)]
+        waiting += [named for node in fresh if isinstance(node, ast.ClassDef) for named in _methods_of(node)]
+        ahead = [part for name, one in waiting if _last(name) in said for part in one.body]
+        waiting = [(name, one) for name, one in waiting if _last(name) not in said]
+    return nodes, waiting
+
+
+def _run_by(whole: ast.AST) -> Iterator[ast.AST]:
+    """The node and what is within it, but for the bodies of functions: they wait for a call."""
+    ahead = [whole]
+    while ahead:
+        yield (node := ahead.pop())
+        if isinstance(node, Function):
+            ahead += [*node.decorator_list, node.args]
+        elif isinstance(node, ast.ClassDef):
+            ahead += [
+                *node.decorator_list,
+                *node.bases,
+                *(part for part in node.body if not isinstance(part, Function)),
+            ]
+        else:
+            ahead += ast.iter_child_nodes(node)
+
+
+def _methods_of(defined: ast.ClassDef) -> Iterator[tuple[str, Function]]:
+    """The methods, by the names for which they wait: hooks and Python's own for that of the class."""
+    for part in defined.body:
+        if isinstance(part, Function):
+            called = part.name in HOOKS or part.name.startswith("__")
+            yield (defined.name if called else f"{defined.name}.{part.name}"), part
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _said(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name) | ast.Constant(value=str(name)):
+            yield name
+        case ast.FunctionDef(name=name, decorator_list=[_, *_]):  # a decorator may call it
+            yield name
+
+
+def asserts(whole: ast.AST) -> bool:
+    """Whether it holds an assert, or a method or function of that name. `assert False` marks what is not to be
+    reached."""
+    return any(
+        (isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant)) or _name(node).startswith("assert")
+        for node in ast.walk(whole)
+    )
+
+
+def checks(node: ast.AST) -> bool:
+    """Whether the node may fail a test: an assert, also of `unittest`, pytest or numpy, or something raised."""
+    named = _name(node)
+    return isinstance(node, ast.Assert | ast.Raise) or named.startswith("assert") or named in DECIDES
+
+
+def _name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
