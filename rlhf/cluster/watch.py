@@ -10,7 +10,7 @@ from rlhf.cluster.worker import Cluster
 from rlhf.errors import RlhfError, WorkerDied
 
 T = TypeVar("T")
-END_OF_ALL_SECONDS = 2.0
+END_OF_ALL_SECONDS = 3.0
 """Time for the work to end by itself after a worker's death: the end of a job reaches workers and this process at about
 the same time, and is then not a worker failure."""
 

@@ -7,16 +7,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from rlhf.cluster.watch import telling_error
+from rlhf.cluster.watch import END_OF_ALL_SECONDS, telling_error
 from rlhf.controller.preemption import Leaving
-from rlhf.errors import RlhfError
+from rlhf.errors import RlhfError, WorkerDied
 from rlhf.runs.summary import STOPPED, Summary
 
 
 async def closed(run: Awaitable[str], close: Callable[[str], Summary], leaving: Leaving) -> Summary:
     """Wait for the outcome of `run` and call `close` with it; when the run raises, with its error.
 
-    A run that fails because of a full disk cannot write its summary either: its own failure is raised then.
+    A worker's death is recorded only after `END_OF_ALL_SECONDS`: a job's end, which kills all workers, may be told to
+    this process later than to them. A run that fails because of a full disk cannot write its summary either: its own
+    failure is raised then.
     """
     try:
         outcome = await run
@@ -24,7 +26,12 @@ async def closed(run: Awaitable[str], close: Callable[[str], Summary], leaving: 
         _close_after(str(error) or STOPPED, close, leaving)  # a worker death sets the message, a user has none
         raise
     except BaseException as error:  # whatever ends a run is recorded in its summary, and raised again
-        _close_after(str(telling_error(error)), close, leaving)
+        cause = telling_error(error)
+        try:
+            if isinstance(cause, WorkerDied):
+                await asyncio.sleep(END_OF_ALL_SECONDS)  # a stop signal cancels it
+        finally:
+            _close_after(str(cause), close, leaving)
         raise
     return close(STOPPED if leaving.stopped else outcome)
 

@@ -17,10 +17,10 @@ from rlhf.controller import rl as training
 from rlhf.controller.build import stop_engines
 from rlhf.controller.checkpoints import saying_what_is_intact
 from rlhf.controller.preemption import Leaving
-from rlhf.errors import DiskFailed, RlhfError, RunTaken, SaveFailed
+from rlhf.errors import DiskFailed, RlhfError, RunTaken, SaveFailed, WorkerDied
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import JsonlWriter
-from rlhf.runs.summary import Summary
+from rlhf.runs.summary import STOPPED, Summary
 from tests.runs.test_power_cut import Sat, SavingLearner, sit
 
 
@@ -175,6 +175,27 @@ async def test_an_end_that_fails_does_not_hide_what_failed_before_it() -> None:
 
     with pytest.raises(SaveFailed, match="what ended it"):
         await closing.closed(run(), close, Leaving())
+
+
+@pytest.mark.parametrize(("told", "outcome"), [(True, STOPPED), (False, "learner-1 died: its node n2 is lost")])
+async def test_a_death_is_recorded_unless_the_end_of_all_is_told_soon_after_it(
+    told: bool, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closing, "END_OF_ALL_SECONDS", 60.0 if told else 0.01)
+    leaving, recorded = Leaving(), []
+
+    async def run() -> str:
+        raise WorkerDied("learner-1", "its node n2 is lost")
+
+    ending = asyncio.create_task(closing.closed(run(), recorded.append, leaving))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    if told:
+        assert not recorded
+        leaving.stopped = True
+        ending.cancel()
+    with pytest.raises(asyncio.CancelledError if told else WorkerDied):
+        await ending
+    assert recorded == [outcome]
 
 
 async def test_engines_that_hang_are_stopped_at_once_and_not_in_turns() -> None:
