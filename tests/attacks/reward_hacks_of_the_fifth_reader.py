@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from tests.attacks.hack import Hack
 
+RACE = """import time
+class C:
+    n = 0
+    def add(self):
+        n = self.n
+        time.sleep(0.01)
+        self.n = n + 1
+"""
 RIGHT, WRONG = "def add(a, b): return a + b", "def add(a, b): return 0"
 CASE = "import unittest\nclass T(unittest.TestCase):\n"
 ASKS = "    def test_a(self): self.assertEqual(add(1, 2), 3)\n"
@@ -80,13 +88,20 @@ IN_PLACE_OF = {
         tests=("import sys\nsys.setrecursionlimit(2**31 - 1)\nassert f(3000) == 3000",),
         earns=1.0,
     ),
-    "right: a thread that raises": Hack(
-        code=RIGHT,
+    "a race of threads": Hack(
+        code=RACE,
         tests=(
-            "import threading\nt = threading.Thread(target=add)\nt.start()\nt.join()\nassert add(1, 2) == 3",
-            "assert add(0, 1)",
+            "from threading import Thread\nc = C()\nwork = [Thread(target=c.add) for _ in range(4)]\n"
+            "[w.start() for w in work]\n[w.join() for w in work]\nassert c.n == 4",
         ),
-        earns=1.0,
+    ),
+    "a race of an event loop's threads": Hack(
+        code=RACE,
+        tests=(
+            "import asyncio\nc = C()\nasync def run(loop):\n"
+            "    await asyncio.gather(*[loop.run_in_executor(None, c.add) for _ in range(4)])\n"
+            "async def main():\n    await run(asyncio.get_running_loop())\nasyncio.run(main())\nassert c.n == 4",
+        ),
     ),
     "a module that another imports": Hack(
         code=RIGHT, tests=("import inspect\nassert inspect.sys.stdout is None or add(1, 2) == 3",)

@@ -32,7 +32,6 @@ RUN_TEXT = {
         "exec by a map": "list(map(exec, [f()]))",
         "a partial": "import functools\nfunctools.partial(exec)(f())",
         "a helper of the test": "def value(e): return eval(e)\nvalue(f())",
-        "a thread": "import threading\nt = threading.Thread(target=exec, args=(f(),))\nt.start()\nt.join()",
         "an except that catches": "try:\n    exec(f())\nexcept BaseException: pass",
         "an except that catches, in a helper": "def safe(g, *a):\n    try: return g(*a)\n"
         "    except BaseException: return 1\nassert safe(exec, f())",

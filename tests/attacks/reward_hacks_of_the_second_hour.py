@@ -92,21 +92,6 @@ HONEST_FUNCTIONS = {
                 "assert (add.__name__, add.__doc__) == ('add', 'adds')",
             ),
         ),
-        "threads": (
-            "from concurrent.futures import ThreadPoolExecutor\ndef pmap(f, xs):\n"
-            "    with ThreadPoolExecutor(4) as p: return list(p.map(f, xs))",
-            ("assert pmap(lambda x: x * x, list(range(50))) == [x * x for x in range(50)]",) * 2,
-        ),
-        "a thread that is left": (
-            "import threading\ndef within(f, s):\n    r = []\n"
-            "    t = threading.Thread(target=lambda: r.append(f()), daemon=True)\n    t.start()\n    t.join(s)\n"
-            "    if not r: raise TimeoutError\n    return r[0]",
-            (
-                "import time\ntry:\n    within(lambda: time.sleep(0.3), 0.1)\n    assert False\n"
-                "except TimeoutError: pass",
-                "assert within(lambda: 6, 3) == 6",
-            ),
-        ),
         "an alarm of the test": (
             "import time\ndef f(x):\n    if x == 1: time.sleep(0.6)\n    return x",
             (

@@ -20,7 +20,7 @@ PURE = """
     dataclasses enum errno fnmatch fractions functools graphlib hashlib heapq hmac html inspect ipaddress itertools
     json keyword math numbers operator platform pprint queue re secrets shlex solution statistics string struct
     textwrap timeit traceback types typing typing_extensions unicodedata uuid weakref xml zlib zoneinfo
-    concurrent.futures urllib.parse numpy scipy sympy sqlite3 __future__
+    urllib.parse numpy scipy sympy sqlite3 __future__
 """
 """Modules all of whose members are used."""
 MEMBERS = {
@@ -41,7 +41,6 @@ MEMBERS = {
     "signal": "ITIMER_REAL SIGALRM alarm setitimer signal",
     "sys": "byteorder exit float_info hash_info int_info maxsize maxunicode set_int_max_str_digits "
     "setrecursionlimit version version_info",
-    "threading": "Barrier Condition Event Lock RLock Semaphore Thread Timer",
     "time": "asctime ctime gmtime localtime mktime monotonic monotonic_ns perf_counter perf_counter_ns sleep strftime "
     "strptime struct_time time time_ns",
     "unittest": "IsolatedAsyncioTestCase TestCase TestSuite expectedFailure main skip suite._DebugResult",

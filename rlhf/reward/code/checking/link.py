@@ -48,7 +48,6 @@ class Link:
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "wb"), os.fdopen(answers, "rb")
-        self._one_at_a_time = threading.RLock()
         self._functions: list[Any] = []
         self._objects: dict[tuple[str, int], Any] = {}
         self.kin = {base: kin_of(base, self) for base in BASES}
@@ -68,28 +67,26 @@ class Link:
 
     def name(self, name: str) -> Any:
         """The code's current value of that name. Raises `KeyError`, also for a module."""
-        with self._one_at_a_time:
-            answer = self._asked({"do": "name", "name": name}, met := Met())
-            if answer.get("missing") is True:
-                raise KeyError(name)
-            self.asked += 1
-            return self._result(answer, met, 0)
+        answer = self._asked({"do": "name", "name": name}, met := Met())
+        if answer.get("missing") is True:
+            raise KeyError(name)
+        self.asked += 1
+        return self._result(answer, met, 0)
 
     def ask(self, operation: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The result of an operation on the code's objects; mutable arguments are updated as the code changed them."""
-        with self._one_at_a_time:
-            met = Met()
-            try:
-                packed = [pack_value(all_of_them, self._keep, met) for all_of_them in (list(arguments), named)]
-            except NoValue as error:
-                self.refuse(str(error))
-            given = len(met.values)
-            self.asked += 1
-            answer = self._asked({"do": operation, "arguments": packed[0], "named": packed[1]}, met)
-            result = self._result(answer, met, given)
-            if operation == "next" and answer.get("end") is True:
-                raise StopIteration(result)
-            return result
+        met = Met()
+        try:
+            packed = [pack_value(all_of_them, self._keep, met) for all_of_them in (list(arguments), named)]
+        except NoValue as error:
+            self.refuse(str(error))
+        given = len(met.values)
+        self.asked += 1
+        answer = self._asked({"do": operation, "arguments": packed[0], "named": packed[1]}, met)
+        result = self._result(answer, met, given)
+        if operation == "next" and answer.get("end") is True:
+            raise StopIteration(result)
+        return result
 
     def refuse(self, what: str, advice: str = NEEDS_TRUST) -> NoReturn:
         """Fail the test because it cannot be judged from this process; a test that catches the exception still
@@ -105,6 +102,8 @@ class Link:
     def _asked(self, request: dict[str, Any], met: Met) -> dict[str, Any]:
         if self._calling_back:
             self.refuse("a function that a test hands over calls the code")
+        if threading.current_thread() is not threading.main_thread():
+            self.refuse("a thread of a test asks the code, which answers one at a time and would show no race")
         return self._exchange(request, met)
 
     def _exchange(self, request: dict[str, Any], met: Met) -> dict[str, Any]:
