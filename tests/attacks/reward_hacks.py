@@ -14,7 +14,8 @@ HOST = """
 import gc, json
 host = next(o for o in gc.get_objects() if type(o).__name__ == 'ObjectServer')
 def say(line):
-    host._answers.write(line if isinstance(line, str) else host._request + ' ' + json.dumps(line) + '\\n')
+    of = host._request.decode() + ' '
+    host._answers.write((line if isinstance(line, str) else of + json.dumps(line) + '\\n').encode())
     host._answers.flush()
 add = lambda *a: None
 """

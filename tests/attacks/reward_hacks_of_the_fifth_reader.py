@@ -88,6 +88,15 @@ IN_PLACE_OF = {
         tests=("import sys\nsys.setrecursionlimit(2**31 - 1)\nassert f(3000) == 3000",),
         earns=1.0,
     ),
+    "halves of a letter": Hack(
+        code="def halves(s): return chr(0xD83D) + chr(0xDE00)",
+        tests=("assert halves('') == '\\U0001F600'", "assert len(halves('')) == 1"),
+    ),
+    "right: halves of a letter": Hack(
+        code="def halves(s): return s or chr(0xD83D) + chr(0xDE00)",
+        tests=("assert halves('\\ude00\\ud83d') == '\\ude00\\ud83d'", "assert len(halves('')) == 2"),
+        earns=1.0,
+    ),
     "a race of threads": Hack(
         code=RACE,
         tests=(

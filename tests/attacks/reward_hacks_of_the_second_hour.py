@@ -21,7 +21,8 @@ OUT_OF_REACH = {
     "opens what the judge has open": Hack(code=SEES, tests=tuple(f"assert opens({n})" for n in range(10))),
     "answers what it is not asked yet": Hack(
         code="import gc\nhost = next(o for o in gc.get_objects() if type(o).__name__ == 'ObjectServer')\n"
-        "def add(*a):\n    host._answers.write(''.join(f'{n} {{\"result\": 3, \"changed\": []}}\\n' for n in range(9)))"
+        "def add(*a):\n"
+        "    host._answers.write(''.join(f'{n} {{\"result\": 3, \"changed\": []}}\\n' for n in range(9)).encode())",
     ),
 }
 DEEP_ARGUMENTS = {

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 FENCES = ("```", "~~~")
 MOST_QUOTES = 9
 MOST_SCANS = 4
-"""How often a line is read for the end of a block, on average: ends are looked for behind strings that never end."""
+"""How often a letter is read for the end of a block, on average: ends are looked for behind strings that never end."""
 PYTHON = re.compile(r"\s*py(?:thon)?[\d.]*(?![\w-])", re.IGNORECASE)
 WITHIN = re.compile(r"[ \t]*(?:(?:>|[-*+]|\d{1,9}[.)])[ \t]+|>)*")
 """The prefix of every line of a block that is quoted, in a list, or indented."""
@@ -17,10 +16,23 @@ TOKEN = re.compile(r"\\.|`{3,}|~{3,}|\"\"\"|'''|[\"'#]")
 never shifts token boundaries."""
 
 
+class Scans:
+    """How many letters may still be read."""
+
+    def __init__(self, letters: int) -> None:
+        self._left = letters
+
+    def spend(self, letters: int) -> bool:
+        """Whether so many were left. Where they were not, shorter ones still may be."""
+        if affordable := letters <= self._left:
+            self._left -= letters
+        return affordable
+
+
 def code_of(response: str) -> str:
     """The last Python block in a reply; the whole reply where it has none."""
     lines = response.split("\n")
-    code, at, budget = response, 0, iter(range(MOST_SCANS * len(lines)))
+    code, at, budget = response, 0, Scans(MOST_SCANS * (len(response) + 1))
     while at < len(lines):
         at += 1
         if fence := _opened(lines[at - 1]):
@@ -54,19 +66,19 @@ def _without(line: str, quotes: int, blanks: int) -> str:
     return line[min(blanks, len(line) - len(line.lstrip())) :]
 
 
-def _end(lines: list[str], start: int, fence: str, budget: Iterator[int]) -> tuple[int, list[str]]:
+def _end(lines: list[str], start: int, fence: str, budget: Scans) -> tuple[int, list[str]]:
     """The line of the fence that closes a block, and the text before the fence on that line.
 
     A fence within a string or comment closes nothing. Where all possible closing fences are within a string, that
-    string is unterminated, and the first fence at the start of a line closes the block; so it does where as many lines
-    as the `budget` has were scanned.
+    string is unterminated, and the first fence at the start of a line closes the block; so it does where the
+    `budget` is spent.
     """
     quote, first = "", len(lines)
     for at in range(start, len(lines)):
         line = lines[at]
         if first == len(lines) and line.lstrip().startswith(fence[:3]):
             first = at
-        if next(budget, None) is None:
+        if not budget.spend(len(line) + 1):
             if first < len(lines):
                 break
             continue

@@ -24,6 +24,7 @@ from rlhf.reward.code.checking.values import (
     changed_values,
     exception,
     exception_value,
+    in_json,
     items_of,
     pack_value,
     unpack_value,
@@ -50,15 +51,15 @@ class ObjectServer:
     objects and functions of the test."""
 
     def __init__(self, requests: int, answers: int) -> None:
-        self._requests, self._answers = os.fdopen(requests, "r"), os.fdopen(answers, "w")
+        self._requests, self._answers = os.fdopen(requests, "rb"), os.fdopen(answers, "wb")
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._of_test: dict[int, Any] = {}
         self._numbers_of_test: dict[int, int] = {}
         self._one_at_a_time = threading.Lock()
         self._arrays: list[tuple[Any, bytes]] = []
-        self._request = ""
-        self._waiting: list[str] = []
+        self._request = b""
+        self._waiting: list[bytes] = []
         solution = sys.modules["solution"] = ModuleType("solution")
         self._names = solution.__dict__
         self._names["__file__"] = os.path.join(os.getcwd(), "solution.py")
@@ -66,13 +67,13 @@ class ObjectServer:
     def serve(self) -> None:
         """Serve requests until the input ends."""
         while line := (self._waiting.pop(0) if self._waiting else self._requests.readline()):
-            self._request, _, asked = line.partition(" ")
+            self._request, _, asked = line.partition(b" ")
             answer = self._answer(json.loads(asked))
             with self._one_at_a_time:  # a thread of the code may still call a function of the test
                 self._send(answer)
-                self._request = ""
+                self._request = b""
 
-    def _answer(self, request: dict[str, Any]) -> str:
+    def _answer(self, request: dict[str, Any]) -> bytes:
         do, met, before, end = request["do"], Met(), [], {}
         self._arrays = []
         if "recursion" in request:
@@ -82,7 +83,7 @@ class ObjectServer:
         try:
             if do in ("run", "test"):
                 exec(compile(request["code"], SOURCES[do], "exec", dont_inherit=True), self._names)
-                return "{}"
+                return b"{}"
             arguments, named = (unpack_value(request[given], self._find, met) for given in ("arguments", "named"))
             before = [items_of(value) for value in met.values]
             result = next(arguments[0]) if do == "next" else OPERATIONS[do](*arguments, **named)
@@ -99,21 +100,21 @@ class ObjectServer:
             raise ValueError("the code changes an array of the test in place")
         return {"changed": changed_values(before, self._keep, met)}
 
-    def _named(self, name: str) -> str:
+    def _named(self, name: str) -> bytes:
         if name not in self._names or isinstance(self._names[name], ModuleType):
-            return '{"missing": true}'
+            return b'{"missing": true}'
         return self._line(lambda: {"result": self._pack(self._names[name], Met()), "changed": []})
 
-    def _line(self, answer: Callable[[], dict[str, Any]]) -> str:
+    def _line(self, answer: Callable[[], dict[str, Any]]) -> bytes:
         """An answer as sent. A value that cannot be sent is distinguished from exceptions, which tests may expect."""
         try:
-            line = json.dumps(answer())
+            line = in_json(answer())
         except BaseException as error:  # noqa: BLE001 - the code's objects take part in it
-            return json.dumps({"unfit": f"{type(error).__name__}: {exception_value(error)['text']}"})
-        return line if len(line) < MOST_BYTES else json.dumps({"unfit": f"it has more than {MOST_BYTES} bytes"})
+            return in_json({"unfit": f"{type(error).__name__}: {exception_value(error)['text']}"})
+        return line if len(line) < MOST_BYTES else in_json({"unfit": f"it has more than {MOST_BYTES} bytes"})
 
-    def _send(self, line: str) -> None:
-        self._answers.write(f"{self._request} {line}\n")
+    def _send(self, line: bytes) -> None:
+        self._answers.write(b"%b %b\n" % (self._request, line))
         self._answers.flush()
 
     def _pack(self, value: Any, met: Met) -> Any:
@@ -163,7 +164,7 @@ class ObjectServer:
         packed = [self._pack(one, met) for one in arguments]
         packed_named = {name: self._pack(one, met) for name, one in named.items()}
         given = len(met.values)
-        self._send(json.dumps({"function": number, "arguments": packed, "named": packed_named}))
+        self._send(in_json({"function": number, "arguments": packed, "named": packed_named}))
         answer = self._said()
         raised = exception(answer) if "raised" in answer else None
         result = None if raised else unpack_value(answer["result"], self._find, met)
@@ -176,7 +177,7 @@ class ObjectServer:
         """The return value of a function of the test. Meanwhile the test may have abandoned its request and sent
         another."""
         while line := self._requests.readline():
-            said: dict[str, Any] = json.loads(line.partition(" ")[2])
+            said: dict[str, Any] = json.loads(line.partition(b" ")[2])
             if "do" not in said:
                 return said
             self._waiting.append(line)

@@ -23,6 +23,7 @@ from rlhf.reward.code.checking.values import (
     changed_values,
     exception,
     exception_value,
+    in_json,
     items_of,
     pack_value,
     unpack_value,
@@ -171,7 +172,7 @@ class Link:
         if self.ended:
             raise CodeEnded(self.ended)
         try:
-            self._requests.write(f"{self._number} {json.dumps(message)}\n".encode())
+            self._requests.write(b"%d %b\n" % (self._number, in_json(message)))
             self._requests.flush()
         except OSError:
             self._end("its process has ended")

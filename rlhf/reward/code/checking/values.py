@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import json
 import math
 import operator
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal, DivisionByZero, InvalidOperation
 from fractions import Fraction
@@ -126,6 +127,12 @@ class Met:
         if type(number) is not int or not 0 <= number < len(self.values):
             raise NoValue("what arrived was not met")
         return self.values[number]
+
+
+def in_json(message: Mapping[str, Any]) -> bytes:
+    """A message as a line without its end. Not in ASCII: two halves of a letter (surrogates) side by side would arrive
+    as the letter."""
+    return json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def pack_value(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
