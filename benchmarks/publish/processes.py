@@ -21,11 +21,13 @@ class ProcessWorker:
     def __init__(self, name: str, factory: str, environment: Mapping[str, str], **given: Any) -> None:
         self.name = name
         self._process = ProcessPoolExecutor(
-            1,
-            mp_context=get_context("spawn"),
-            initializer=_hold,
-            initargs=(factory, {"OMP_NUM_THREADS": "1", **environment}, {"name": name, **given}),
+            1, mp_context=get_context("spawn"), initializer=_hold, initargs=(factory, {"name": name, **given})
         )
+        before = dict(os.environ)
+        os.environ.update({"OMP_NUM_THREADS": "1", **environment})
+        self._process.submit(os.getpid)  # starts the process now: its allocator reads the environment then
+        os.environ.clear()
+        os.environ.update(before)
 
     async def call(self, method: str, *arguments: Any, timeout_seconds: float, **named: Any) -> Any:
         future = self._process.submit(_ask, method, *arguments, **named)
@@ -41,8 +43,7 @@ class ProcessWorker:
             process.kill()
 
 
-def _hold(factory: str, environment: Mapping[str, str], arguments: Mapping[str, Any]) -> None:
-    os.environ.update(environment)
+def _hold(factory: str, arguments: Mapping[str, Any]) -> None:
     module, _, name = factory.partition(":")
     import torch
 

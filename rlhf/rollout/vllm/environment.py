@@ -21,6 +21,8 @@ def engine_environment(device: Literal["cpu", "cuda"]) -> dict[str, str]:
     on_cpu = {
         "TORCH_COMPILE_DISABLE": "1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+        "THP_MEM_ALLOC_ENABLE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
     return environment | on_cpu if device == "cpu" else environment

@@ -14,4 +14,6 @@ def rank_environment(device: str) -> dict[str, str]:
         "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
         "MALLOC_TRIM_THRESHOLD_": str(4 * 2**30),
         "MALLOC_TOP_PAD_": str(64 * 2**20),
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+        "THP_MEM_ALLOC_ENABLE": "1",
     }

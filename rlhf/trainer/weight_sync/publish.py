@@ -7,7 +7,7 @@ Whatever fails, no engine is resumed: the run ends with a `WeightSyncError` that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,9 @@ from rlhf.types import PolicyVersion, Routing
 LEARNER = "learner"
 AT_LENGTH = "the rope scaling or the attention window of transformers and vLLM differ; lower rollout.max_context_tokens"
 ByEngine = Mapping[str, Scores]
+MEASURED_EVERY = 8
+"""Publishes of which one measures what rounding does to the weights: a forward pass more, and the answer changes as
+slowly as the weights. Nobody is refused by an old answer."""
 GRACE_SECONDS = 1.0
 """After a first failure: a death is reported later than the broken connections it causes, and is what matters."""
 
@@ -35,6 +38,8 @@ class Compared(NamedTuple):
     learner: Mapping[str, Scores]
     engines: Mapping[str, Scores]
     limits: LogprobTolerance
+    current: bool
+    """Whether the limits are of these weights, or of earlier ones."""
 
 
 class LearnerScores(NamedTuple):
@@ -65,6 +70,8 @@ class Publisher:
         self._clock = clock or Clock()
         self._start: Start | None = None
         self._routed: bool | None = None
+        self._rounding: LogprobTolerance | None = None
+        self._publishes = 0
         self.logprob_difference = 0.0
 
     async def connect(self) -> None:
@@ -80,19 +87,21 @@ class Publisher:
 
     async def publish(self) -> PolicyVersion:
         """Returns the version that every engine now samples from. Raises `WeightSyncError`."""
+        if self._publishes % MEASURED_EVERY == 0:
+            self._rounding = None
         await self._transaction(self._prove)
+        self._publishes += 1
         return self._source.version
 
     async def verify(self) -> PolicyVersion:
         """Prove the path: publish weights that are all far off, see the engines follow, then publish the real ones."""
+        self._rounding, self._publishes = None, 0
         await self._ask_learner("perturb", self._source.perturb())
         await self._transaction(self._prove_followed)
         await self._ask_learner("restore", self._source.restore())
         return await self.publish()
 
-    async def _transaction(
-        self, prove: Callable[[ByEngine, ByEngine, LogprobTolerance], Coroutine[Any, Any, None]]
-    ) -> None:
+    async def _transaction(self, prove: Callable[[Compared], Coroutine[Any, Any, None]]) -> None:
         manifest = await self._ask_learner("prepare", self._source.manifest())
         await self._all("prepare", lambda target: target.prepare(manifest))
         moving = {target.name: target.receive(manifest) for target in self._targets}
@@ -108,30 +117,32 @@ class Publisher:
     async def _committed(
         self,
         scoring: Sequence[asyncio.Future[LearnerScores]],
-        prove: Callable[[ByEngine, ByEngine, LogprobTolerance], Coroutine[Any, Any, None]],
+        prove: Callable[[Compared], Coroutine[Any, Any, None]],
     ) -> None:
         """The second half of a transaction, when every engine has the weights."""
         version = self._source.version
         await self._all("commit", lambda target: target.commit(version))
-        await prove(*await self._compared(scoring))
+        await prove(await self._compared(scoring))
         await self._all("resume", lambda target: target.resume())
 
-    async def _prove(self, learner: ByEngine, engines: ByEngine, limits: LogprobTolerance) -> None:
-        start = self._start or Start(learner=dict(learner), engines=dict(engines))
-        for name, engine in engines.items():
-            self._refuse(name, staleness(engine, start.engines[name], learner[name], start.learner[name], limits))
-            self._refuse(name, disagreement(engine, learner[name], limits))
+    async def _prove(self, compared: Compared) -> None:
+        start = self._start or Start(learner=dict(compared.learner), engines=dict(compared.engines))
+        if not compared.current and any(fault for _, fault in _faults(compared, start)):
+            scores = await self._ask_learner("canary", self._scored(np.stack(self._canary.sequences)))
+            compared = compared._replace(limits=self._limits(scores), current=True)
+        for name, fault in _faults(compared, start):
+            self._refuse(name, fault)
         if self._start is None:
             await self._prove_at_length()
-        self._start = start
-        differences = [difference(engine, learner[name]) for name, engine in engines.items()]
+        self._start, self._rounding = start, compared.limits
+        differences = [difference(engine, compared.learner[name]) for name, engine in compared.engines.items()]
         self.logprob_difference = max(differences, default=0.0)
 
-    async def _prove_followed(self, learner: ByEngine, engines: ByEngine, limits: LogprobTolerance) -> None:
+    async def _prove_followed(self, compared: Compared) -> None:
         # What was measured was measured on the perturbed weights.
-        limits = limits.times(VERIFY_FACTOR) if self._canary.limits else limits
-        for name, engine in engines.items():
-            fault = disagreement(engine, learner[name], limits)
+        limits = compared.limits.times(VERIFY_FACTOR) if self._canary.limits else compared.limits
+        for name, engine in compared.engines.items():
+            fault = disagreement(engine, compared.learner[name], limits)
             self._refuse(name, fault and f"it does not follow perturbed weights: {fault}")
 
     async def _prove_at_length(self) -> None:
@@ -154,7 +165,8 @@ class Publisher:
         the experts that they choose."""
         spent = await self._source.send()
         if self._routed is False:
-            scoring.append(asyncio.ensure_future(self._scored(np.stack(self._canary.sequences))))
+            scores = self._scored(np.stack(self._canary.sequences), with_rounding=self._rounding is None)
+            scoring.append(asyncio.ensure_future(scores))
         return spent
 
     async def _compared(self, scoring: Sequence[asyncio.Future[LearnerScores]]) -> Compared:
@@ -173,24 +185,30 @@ class Publisher:
             if self._routed or known is None:
                 known = await self._ask_learner("canary", self._scored(tokens, engine.routing))
             answers[name] = known
+        scores = next(iter(answers.values()))
         return Compared(
             learner={name: answer.logprobs for name, answer in answers.items()},
             engines={name: engine.logprobs for name, engine in told.items()},
-            limits=self._limits(next(iter(answers.values()))),
+            limits=self._limits(scores),
+            current=self._canary.limits is not None or scores.rounded is not None,
         )
 
-    async def _scored(self, tokens: NDArray[np.int32], routing: Routing | None = None) -> LearnerScores:
+    async def _scored(
+        self, tokens: NDArray[np.int32], routing: Routing | None = None, *, with_rounding: bool = True
+    ) -> LearnerScores:
+        asks = with_rounding and self._canary.limits is None
         with self._clock.span("weight_sync/learner_canary"):
             logprobs = await self._source.token_logprobs(tokens, routing)
-            rounded = None if self._canary.limits else await self._source.rounded_logprobs(tokens, routing)
-            return LearnerScores(logprobs, rounded)
+            return LearnerScores(logprobs, await self._source.rounded_logprobs(tokens, routing) if asks else None)
 
     def _limits(self, scores: LearnerScores, last: int = 0) -> LogprobTolerance:
-        """The fixed limits, or what rounding does to the learner's log-probs of the `last` tokens, or of all."""
-        if self._canary.limits or scores.rounded is None:
-            assert self._canary.limits is not None
-            return self._canary.limits
-        return measured(np.abs(scores.rounded - scores.logprobs).ravel()[-last:])
+        """The fixed limits; or what rounding does to the learner's log-probs of the `last` tokens, or of all; or, where
+        it was not measured again, what it did last."""
+        if scores.rounded is not None:
+            return measured(np.abs(scores.rounded - scores.logprobs).ravel()[-last:])
+        limits = self._canary.limits or self._rounding
+        assert limits is not None
+        return limits
 
     async def _ask_learner(self, phase: str, call: Coroutine[Any, Any, Any]) -> Any:
         return (await self._phase(phase, {LEARNER: call}))[LEARNER]
@@ -234,6 +252,14 @@ class Publisher:
 
 async def _result(begun: asyncio.Future[LearnerScores]) -> LearnerScores:
     return await begun
+
+
+def _faults(compared: Compared, start: Start) -> Iterator[tuple[str, str | None]]:
+    """What speaks against each engine, twice: it did not follow the learner, or it differs from it."""
+    for name, engine in compared.engines.items():
+        learner, limits = compared.learner[name], compared.limits
+        yield name, staleness(engine, start.engines[name], learner, start.learner[name], limits)
+        yield name, disagreement(engine, learner, limits)
 
 
 def _engines_first(names: Iterable[str]) -> list[str]:

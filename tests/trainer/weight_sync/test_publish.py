@@ -260,7 +260,7 @@ async def test_a_full_context_is_asked_for_once() -> None:
 
 @pytest.mark.parametrize(("gap", "refused"), [(0.03, False), (0.05, True)])
 @pytest.mark.parametrize("weight", [1.0, 10.0])
-async def test_without_fixed_limits_what_rounding_explains_is_measured_at_every_publish(
+async def test_without_fixed_limits_nobody_is_refused_for_what_rounding_explains_of_these_weights(
     weight: float, gap: float, refused: bool
 ) -> None:
     stage = Stage(limits=None)
@@ -275,6 +275,25 @@ async def test_without_fixed_limits_what_rounding_explains_is_measured_at_every_
     stage.engines[0].token_logprobs = otherwise_rounded
     with pytest.raises(WeightSyncError, match="allowed are") if refused else nullcontext():
         await stage.publisher.publish()
+
+
+async def test_rounding_is_measured_at_one_publish_of_eight() -> None:
+    stage = Stage(limits=None)
+    asked: list[float] = []
+    rounded = stage.learner.rounded_logprobs
+
+    async def counted(token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
+        asked.append(stage.learner.weight)
+        return await rounded(token_ids, routing)
+
+    stage.learner.rounded_logprobs = counted
+    await stage.publisher.connect()
+    await stage.publisher.verify()
+    start = len(asked)
+    for weight in range(2, 11):
+        stage.learner.update(float(weight))
+        await stage.publisher.publish()
+    assert asked[start:] == [9.0]  # the ninth, counted from the first that engines serve
 
 
 async def test_the_learner_takes_the_experts_of_each_engine() -> None:
