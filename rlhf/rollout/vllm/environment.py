@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Literal
 
+from rlhf.cluster.large_pages import LARGE_PAGES
+
 
 def engine_environment(device: Literal["cpu", "cuda"]) -> dict[str, str]:
     """Environment variables for the process of one engine; the cluster sets its threads.
 
     The engine runs inside its worker's process: a child process of vLLM costs half a minute of further imports, and its
     death is not noticed. On a CPU the compiler is off, since it delays the first token by 10 s and saves no time later;
-    tensor-parallel processes keep the threads they are given, since vLLM would require a NUMA node for each; and
-    torch's message about the NUMA node of its memory is silenced.
+    tensor-parallel processes keep the threads they are given, since vLLM would require a NUMA node for each; torch's
+    message about the NUMA node of its memory is silenced; and memory comes in `LARGE_PAGES`.
     """
     environment = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    on_cpu = {
+    on_cpu = LARGE_PAGES | {
         "TORCH_COMPILE_DISABLE": "1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
-        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-        "THP_MEM_ALLOC_ENABLE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
     return environment | on_cpu if device == "cpu" else environment
