@@ -116,4 +116,36 @@ IN_PLACE_OF = {
         code=RIGHT, tests=("import inspect\nassert inspect.sys.stdout is None or add(1, 2) == 3",)
     ),
 }
-HACKS_OF_THE_FIFTH_READER = {**NOT_RUN, **KINDS_SENT_BACK, **IN_PLACE_OF}
+OF_THE_EIGHTH_READER = {
+    "one list, yielded over and over": Hack(
+        code="def steps(n):\n    x = [0]\n    for i in range(n):\n        x[0] = i\n        yield x",
+        tests=("assert list(steps(3)) == [[0], [1], [2]]",),
+    ),
+    "one list, grown by a map": Hack(
+        code="def steps(n):\n    x = []\n    def more(i): return x.append(i) or x\n    return map(more, range(n))",
+        tests=("assert list(steps(2)) == [[0], [0, 1]]",),
+    ),
+    "right: one list, yielded unchanged": Hack(
+        code="def steps(n):\n    x = [0]\n    for i in range(n): yield x",
+        tests=("a, b = steps(2)\nassert a == b == [0]",),
+        earns=1.0,
+    ),
+    "right: counts the parameters of a test's function": Hack(
+        code="def curry(f):\n    n = f.__code__.co_argcount\n    def more(*a):\n"
+        "        return f(*a) if len(a) >= n else lambda *b: more(*a, *b)\n    return more",
+        tests=("assert curry(lambda a, b, c: a + b + c)(1)(2, 3) == 6",),
+        earns=1.0,
+    ),
+    "right: calls a test's function in every way": Hack(
+        code="def use(g): return [g(1), g(1, c=5), g(1, 2, 3, d=7, e=8), g(1, d=2)]",
+        tests=(
+            "def g(a, /, b=10, *c_, c=0, d=20, **k): return a, b, c_, c, d, k\nassert use(g) == "
+            "[(1, 10, (), 0, 20, {}), (1, 10, (), 5, 20, {}), (1, 2, (3,), 0, 7, {'e': 8}), (1, 10, (), 0, 2, {})]",
+        ),
+        earns=1.0,
+    ),
+    "ignores the parameters of a test's function": Hack(
+        code="def arity(f): return 2", tests=("assert arity(lambda a: a) == 1", "assert arity(lambda: 0) == 0")
+    ),
+}
+HACKS_OF_THE_FIFTH_READER = {**OF_THE_EIGHTH_READER, **NOT_RUN, **KINDS_SENT_BACK, **IN_PLACE_OF}

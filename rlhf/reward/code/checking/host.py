@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from rlhf.reward.code.checking.kinds import CHANGEABLE, beneath
+from rlhf.reward.code.checking.parameters import with_parameters
 from rlhf.reward.code.checking.values import (
     MOST_BYTES,
     Met,
@@ -27,6 +28,7 @@ from rlhf.reward.code.checking.values import (
     in_json,
     items_of,
     pack_value,
+    same_items,
     unpack_value,
 )
 
@@ -56,6 +58,7 @@ class ObjectServer:
         self._numbers: dict[int, int] = {}
         self._of_test: dict[int, Any] = {}
         self._numbers_of_test: dict[int, int] = {}
+        self._yielded: dict[int, dict[int, tuple[Any, tuple[Any, ...]]]] = {}
         self._one_at_a_time = threading.Lock()
         self._arrays: list[tuple[Any, bytes]] = []
         self._request = b""
@@ -92,7 +95,21 @@ class ObjectServer:
                 raised = exception_value(error)
                 return self._line(lambda: raised | self._changed(before, met))
             result, end = error.value, {"end": True}
-        return self._line(lambda: end | {"result": self._pack(result, met)} | self._changed(before, met))
+        iterator = arguments[0] if do == "next" else None
+        return self._line(lambda: end | {"result": self._next(result, iterator, met)} | self._changed(before, met))
+
+    def _next(self, result: Any, iterator: Any, met: Met) -> Any:
+        """A result as sent. What an iterator yields twice, and has changed meanwhile, would be two values for the test,
+        and is one."""
+        given = len(met.values)
+        packed = self._pack(result, met)
+        if iterator is not None:
+            yielded = self._yielded.setdefault(id(iterator), {})
+            for value in met.values[given:]:
+                _, items = yielded.setdefault(id(value), (value, items_of(value)))
+                if not same_items(items, value):
+                    raise ValueError("an iterator of the code changes what it has yielded")
+        return packed
 
     def _changed(self, before: list[tuple[Any, ...]], met: Met) -> dict[str, Any]:
         arrays, self._arrays = self._arrays, []
@@ -148,13 +165,16 @@ class ObjectServer:
             self._of_test[number], self._numbers_of_test[id(value)] = value, number
         return self._of_test[number]
 
-    def _function_of_the_test(self, number: int, name: str, doc: str | None) -> Callable[..., Any]:
-        def function(*arguments: Any, **named: Any) -> Any:
+    def _function_of_the_test(
+        self, number: int, name: str, doc: str | None, parameters: list[list[Any]]
+    ) -> Callable[..., Any]:
+        def call(arguments: list[Any], named: dict[str, Any]) -> Any:
             with self._one_at_a_time:
                 if not self._request:
                     raise RuntimeError("a function of the test is called when the test asks for nothing")
-                return self._call(number, list(arguments), named)
+                return self._call(number, arguments, named)
 
+        function = with_parameters(parameters, call)
         function.__name__ = function.__qualname__ = name
         function.__doc__ = doc
         return function

@@ -13,6 +13,7 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, NoReturn
 
 from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
+from rlhf.reward.code.checking.parameters import parameters_of
 from rlhf.reward.code.checking.values import (
     MOST_BYTES,
     Met,
@@ -250,7 +251,8 @@ class Link:
         number = next((number for number, known in enumerate(self._functions) if known is value), len(self._functions))
         if number == len(self._functions):
             self._functions.append(value)
-        return {"named": [number, *named]} if named else {"function": [number, value.__name__, value.__doc__]}
+        about = named or (value.__name__, value.__doc__, parameters_of(value))
+        return {"named" if named else "function": [number, *about]}
 
 
 def _named(value: Any) -> tuple[str, ...]:

@@ -189,8 +189,13 @@ def changed_values(before: list[tuple[Any, ...]], keep: Callable[[Any], Any], me
     return [
         [number, content(value, keep, met)]
         for number, (items, value) in enumerate(zip(before, list(met.values), strict=False))
-        if len(items) != len(now := items_of(value)) or not all(map(operator.is_, items, now))
+        if not same_items(items, value)
     ]
+
+
+def same_items(before: tuple[Any, ...], value: Any) -> bool:
+    """Whether a mutable value has the very items that it had before."""
+    return len(before) == len(now := items_of(value)) and all(map(operator.is_, before, now))
 
 
 def apply_changes(changed: Any, find: Callable[[str, Any], Any], met: Met, given: int) -> None:

@@ -1,0 +1,51 @@
+"""In the process of the code, functions of the tests have their parameters, which code may count or name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+Call = Callable[[list[Any], dict[str, Any]], Any]
+"""Takes positional arguments and named ones."""
+
+LEFT_OUT = type("LeftOut", (), {"__repr__": lambda _: "a default of the test's"})()
+"""The default of every parameter that has one: the true ones stay with the tests."""
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def parameters_of(function: FunctionType) -> list[list[Any]]:
+    """Name, kind and whether there is a default, of each parameter, as JSON."""
+    found = inspect.signature(function, follow_wrapped=False).parameters.values()
+    return [[one.name, int(one.kind), one.default is not one.empty] for one in found]
+
+
+def with_parameters(parameters: list[list[Any]], call: Call) -> Callable[..., Any]:
+    """A function with these parameters that hands what it is given to `call`."""
+
+    def given(values: dict[str, Any]) -> Any:
+        arguments: list[Any] = []
+        named: dict[str, Any] = {}
+        for name, kind, _ in parameters:
+            value = values[name]
+            if kind == inspect.Parameter.VAR_POSITIONAL:
+                arguments += value
+            elif kind == inspect.Parameter.VAR_KEYWORD:
+                named |= value
+            elif value is not LEFT_OUT and kind in POSITIONAL and not named:
+                arguments.append(value)
+            elif value is not LEFT_OUT:
+                named[name] = value
+        return call(arguments, named)
+
+    empty = inspect.Parameter.empty
+    listed = [
+        inspect.Parameter(name, inspect._ParameterKind(kind), default=LEFT_OUT if has_default else empty)
+        for name, kind, has_default in parameters
+    ]
+    scope: dict[str, Any] = {"_rlhf_given": given, "_rlhf_left_out": LEFT_OUT, "_rlhf_locals": locals}
+    text = str(inspect.Signature(listed)).replace(repr(LEFT_OUT), "_rlhf_left_out")
+    exec(f"def function{text}: return _rlhf_given(_rlhf_locals())", scope)
+    function: Callable[..., Any] = scope["function"]
+    return function
