@@ -144,6 +144,8 @@ def _run(texts: list[ast.Module], entry_point: str | None) -> list[list[tuple[as
         return as_run(texts)
     except NotRunnable as reason:
         raise TestsError(f"the tests cannot be run: {reason}") from None
+    except ValueError as error:
+        raise _not_written_anew(error) from None
 
 
 def _is_check(statement: ast.stmt) -> bool:
@@ -214,6 +216,13 @@ def _text(statements: Iterable[ast.stmt]) -> str:
         return ast.unparse(ast.Module(body=list(statements), type_ignores=[]))
     except RecursionError:
         raise TestsError("a test is nested too deeply") from None
+    except ValueError as error:
+        raise _not_written_anew(error) from None
+
+
+def _not_written_anew(error: ValueError) -> TestsError:
+    """Of what Python parses and cannot unparse: some f-strings before 3.12, a number of thousands of digits."""
+    return TestsError(f"a test cannot be divided: {error}")
 
 
 def _parsed(text: str) -> ast.Module:

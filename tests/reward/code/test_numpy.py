@@ -21,12 +21,14 @@ def made(): return np.array([1, 2, 3])
 def true(): return np.True_
 def total(): return np.array([1, 2]).sum()
 def twice(a): return a * 2
+def same(*a): return a[0].copy(), *a
 def sort(a): a.sort()
 """
 HOLD = [
     "import numpy as np\nassert (twice(np.array([[1, 2]])) == np.array([[2, 4]])).all()",
     "import numpy as np\nassert twice(np.float32(2)) == 4 and twice([np.int64(2)]) == [2, 2]",
     "import numpy as np\nx = np.eye(2)\nassert np.allclose(twice(x), 2 * x)",
+    "import numpy as np\nx, y = np.eye(2), np.eye(3)\na, b, c = same(x, y)\nassert a is not x and b is x and c is y",
 ]
 WITHOUT = [
     "assert total() == 3 and true() and made().tolist() == [1, 2, 3] and made().shape == (3,)",

@@ -74,6 +74,7 @@ def test_the_entry_point_is_checked_where_there_is_a_check() -> None:
         ("def setup_function(): pass\ndef test_a(): assert f(1)", "setup_function needs pytest"),
         ("import unittest\n@unittest.skipIf(f(1), '')\ndef test_a(): assert f(1)", "skipIf leaves open"),
         ("assert (f(1) == 2, 'no')", "holds always"),
+        (f"assert f(1) == 0x{'f' * 5000}", "cannot be divided"),
         ("if f and __name__ == '__main__': assert f(1)", "a condition on __name__"),
         ("try:\n    def test_a(): assert f(1)\nfinally: pass", "nothing calls test_a"),
         ("sol = Solution()\nclass Cases:\n    def run(self): assert sol.add(1, 2) == 3", "nothing calls Cases"),

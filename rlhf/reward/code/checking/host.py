@@ -141,7 +141,8 @@ class ObjectServer:
         if (number := self._numbers_of_test.get(id(value))) is not None:
             return {"own": number}
         if (packed := array_parts(value, self._keep)) is not None:
-            return packed
+            given = (place for place, (array, _) in enumerate(self._arrays) if array is value)
+            return packed if (place := next(given, None)) is None else {"given": place}
         plain = beneath(value)
         if type(plain) in CHANGEABLE:
             return {"kin": [self._pack(plain, Met()), 0]}

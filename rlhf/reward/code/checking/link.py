@@ -52,6 +52,7 @@ class Link:
         self._requests, self._answers = os.fdopen(requests, "wb"), os.fdopen(answers, "rb")
         self._functions: list[Any] = []
         self._objects: dict[tuple[str, int], Any] = {}
+        self._arrays: list[Any] = []
         self.kin = {base: kin_of(base, self) for base in BASES}
         self._calling_back = False
         KindOfStandIn.link = self
@@ -77,7 +78,7 @@ class Link:
 
     def ask(self, operation: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The result of an operation on the code's objects; mutable arguments are updated as the code changed them."""
-        met = Met()
+        met, self._arrays = Met(), []
         try:
             packed = [pack_value(all_of_them, self._keep, met) for all_of_them in (list(arguments), named)]
         except NoValue as error:
@@ -213,6 +214,8 @@ class Link:
                 return array(known_by, importlib.import_module("numpy"))
             except ImportError:
                 self.refuse("an answer is of numpy's, which the tests' Python does not load")
+        if kind == "given" and known_by in range(len(self._arrays)):
+            return self._arrays[known_by]
         if kind == "own":
             return self._own(known_by)
         if kind not in ("object", "function") or type(known_by) is not int:
@@ -244,6 +247,7 @@ class Link:
                 self.refuse(f"a test hands a kind of {base.__name__} back to the code")
             return {"object": vars(value)[NUMBER]}
         if (packed := array_parts(value, self._keep)) is not None:
+            self._arrays.append(value)
             return packed
         named = _named(value)
         if not named and type(value) is not FunctionType:
