@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 
 from rlhf.reward.code.checking.completeness import OF_METHODS, RESULT, required_arguments
 from rlhf.reward.code.reached import Definition, Function, asserts, reached_from
@@ -41,7 +43,7 @@ def as_run(texts: Sequence[ast.Module]) -> list[Run]:
     bodies = [list(_opened(text.body, (*MAINS, *mains))) for text in texts]
     if any(_asks_for_its_name(statement) for body in bodies for statement in body):
         raise NotRunnable("a condition on __name__ is more than a main guard")
-    runs = [_with_calls(body, [other for other in bodies if other is not body]) for body in bodies]
+    runs = [_with_calls(body, around) for body, around in zip(bodies, _surroundings(bodies), strict=True)]
     _, unreached = reached_from([statement for run in runs for statement, _ in run])
     for name, definition in unreached:
         if asserts(definition) and not _is_skipped(definition) and not _is_helper(definition):
@@ -84,7 +86,7 @@ def _is_main_guard(test: ast.expr) -> bool:
 
 def _asks_for_its_name(statement: ast.stmt) -> bool:
     compared = [node for node in ast.walk(statement) if isinstance(node, ast.Compare)]
-    return any(_is_named(node, "__name__") for one in compared for node in ast.walk(one))
+    return _names_in(compared)["__name__"] > 0
 
 
 def _runs_all(statement: ast.stmt, mains: tuple[str, ...]) -> bool:
@@ -108,19 +110,54 @@ def _is_skipped(definition: Definition) -> bool:
     return any(ast.unparse(decorator).startswith(SKIPPED) for decorator in definition.decorator_list)
 
 
-def _with_calls(body: Sequence[ast.stmt], others: Sequence[Sequence[ast.stmt]]) -> Run:
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the statements of a text run among: the names and attributes that anything running reads, the functions
+    that a statement calls, and the classes."""
+
+    names: Set[str]
+    attributes: Set[str]
+    called: Set[str]
+    classes: Mapping[str, ast.ClassDef]
+
+
+def _surroundings(bodies: Sequence[Sequence[ast.stmt]]) -> Iterator[Surroundings]:
+    """For each text: all texts run together, but for those that define what it defines."""
+    defined = [_defined(body) for body in bodies]
+    texts_with = Counter(name for names in defined for name in names)
+    everything = _of_statements([one for body in bodies for one in body])
+    for body, names in zip(bodies, defined, strict=True):
+        if all(texts_with[name] == 1 for name in names):
+            yield everything
+            continue
+        others = (
+            other for other, theirs in zip(bodies, defined, strict=True) if other is not body and not theirs & names
+        )
+        yield _of_statements([*(one for other in others for one in other), *body])
+
+
+def _of_statements(statements: Sequence[ast.stmt]) -> Surroundings:
+    nodes, _ = reached_from(statements)
+    return Surroundings(
+        names={node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)},
+        attributes={node.attr for node in nodes if isinstance(node, ast.Attribute)},
+        called={name for one in statements if (name := _called_plainly(one))},
+        classes={one.name: one for one in statements if isinstance(one, ast.ClassDef)},
+    )
+
+
+def _with_calls(body: Sequence[ast.stmt], around: Surroundings) -> Run:
     """The statements of a text with the calls that run its tests. A test that nothing else mentions stands directly
     before its calls, so that what it needs is no matter of other tests."""
     named = _defined(body)
-    shared = [one for other in others if not _defined(other) & named for one in other]
-    nodes, _ = reached_from([*shared, *body])
-    called = {name for one in (*shared, *body) if (name := _called_plainly(one))}
-    classes = {one.name: one for one in [*shared, *body] if isinstance(one, ast.ClassDef)}
+    mentions = _names_in(body)
     first: Run = []
     last: Run = []
     for statement in body:
-        calls = list(_calls(statement, classes, nodes, called))
-        mentioned = isinstance(statement, Definition) and _is_mentioned(statement, body)
+        calls = list(_calls(statement, around))
+        mentioned = (
+            isinstance(statement, Definition) and mentions[statement.name] > _names_in([statement])[statement.name]
+        )
         (last if calls and not mentioned else first).append((statement, _calls_a_test(statement, named)))
         last += [(call, True) for call in calls]
     if any(ast.unparse(one).startswith(OF_UNITTEST) for one, is_test in last if is_test):
@@ -136,13 +173,9 @@ def _defined(body: Iterable[ast.stmt]) -> set[str]:
     return {one.name for one in body if isinstance(one, Definition)}
 
 
-def _is_mentioned(definition: Definition, body: Sequence[ast.stmt]) -> bool:
-    return any(
-        isinstance(node, ast.Name) and node.id == definition.name
-        for other in body
-        if other is not definition
-        for node in ast.walk(other)
-    )
+def _names_in(parts: Iterable[ast.AST]) -> Counter[str]:
+    """How often the parts mention each name."""
+    return Counter(node.id for one in parts for node in ast.walk(one) if isinstance(node, ast.Name))
 
 
 def _calls_a_test(statement: ast.stmt, named: set[str]) -> bool:
@@ -159,39 +192,31 @@ def _called_plainly(statement: ast.stmt) -> str:
             return ""
 
 
-def _calls(
-    statement: ast.stmt, classes: Mapping[str, ast.ClassDef], running: Iterable[ast.AST], called: set[str]
-) -> Iterator[ast.stmt]:
-    """The calls that run what the statement defines as tests, where it is not among what is `called`."""
+def _calls(statement: ast.stmt, around: Surroundings) -> Iterator[ast.stmt]:
+    """The calls that run what the statement defines as tests, where it is not called already."""
     if isinstance(statement, ast.ClassDef):
-        yield from _calls_of_class(statement, classes, running)
+        yield from _calls_of_class(statement, around)
     elif isinstance(statement, Function) and statement.name.startswith("test"):
-        required = statement.args.args and any(_is_named(node, statement.name) for node in running)
-        if statement.name not in called and not required:
+        required = statement.args.args and statement.name in around.names
+        if statement.name not in around.called and not required:
             _check_callable(statement, arguments=0)
             yield _statement(f"{statement.name}()")
 
 
-def _is_named(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id == name
-
-
-def _calls_of_class(
-    defined: ast.ClassDef, classes: Mapping[str, ast.ClassDef], running: Iterable[ast.AST]
-) -> Iterator[ast.stmt]:
-    methods = {method.name: method for above in _mro(defined, classes) for method in _methods(above)}
+def _calls_of_class(defined: ast.ClassDef, around: Surroundings) -> Iterator[ast.stmt]:
+    methods = {method.name: method for above in _mro(defined, around.classes) for method in _methods(above)}
     tests = [method for name, method in methods.items() if name.startswith("test") and not _is_skipped(method)]
-    if _derives(defined, classes, "TestCase"):
+    if _derives(defined, around.classes, "TestCase"):
         tests = tests or [method for name, method in methods.items() if name == "runTest"]
         for method in sorted(tests, key=lambda one: one.name):
-            _check_callable(method, arguments=1, awaited=_derives(defined, classes, "IsolatedAsyncioTestCase"))
+            awaited = _derives(defined, around.classes, "IsolatedAsyncioTestCase")
+            _check_callable(method, arguments=1, awaited=awaited)
             yield _statement(f"{OF_UNITTEST}{defined.name}({method.name!r})]).run({RESULT}, debug=True)")
     elif defined.name.startswith("Test") and "__init__" not in methods:
         if needed := next((name for name in methods if name in NEEDS_PYTEST), ""):
             raise NotRunnable(f"{defined.name}.{needed} needs pytest")
-        said = {node.attr for node in running if isinstance(node, ast.Attribute)}
         for method in tests:
-            if method.name not in said:
+            if method.name not in around.attributes:
                 _check_callable(method, arguments=1)
                 yield _statement(f"{defined.name}().{method.name}()")
 

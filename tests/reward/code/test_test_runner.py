@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rlhf.reward.code import test_runner
 from rlhf.reward.code.checking.values import OtherException, exception
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.scoring import make_code_scorer
@@ -43,6 +44,17 @@ def last_lines(tests: Any, **row: Any) -> list[str]:
 )
 def test_what_is_defined_as_a_test_is_called_once(tests: Any, run: list[str]) -> None:
     assert last_lines(tests) == run
+
+
+@pytest.mark.parametrize("test", ["assert add(1, {n}) == {n}", "def test_{n}():\n    assert add(0, {n}) == {n}"])
+def test_the_tests_of_a_list_are_looked_through_together_and_not_once_for_each(
+    test: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is done for every reply, on the event loop of the trainer."""
+    looked, reached_from = [], test_runner.reached_from
+    monkeypatch.setattr(test_runner, "reached_from", lambda given: looked.append(1) or reached_from(given))
+    assert len(last_lines([test.format(n=n) for n in range(30)])) == 30
+    assert len(looked) <= 3
 
 
 def test_the_entry_point_is_checked_where_there_is_a_check() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-Call = Callable[[list[Any], dict[str, Any]], Any]
+Callee = Callable[[list[Any], dict[str, Any]], Any]
 """Takes positional arguments and named ones."""
 
 LEFT_OUT = type("LeftOut", (), {"__repr__": lambda _: "a default of the test's"})()
@@ -21,7 +21,7 @@ def parameters_of(function: FunctionType) -> list[list[Any]]:
     return [[one.name, int(one.kind), one.default is not one.empty] for one in found]
 
 
-def with_parameters(parameters: list[list[Any]], call: Call) -> Callable[..., Any]:
+def with_parameters(parameters: list[list[Any]], call: Callee) -> Callable[..., Any]:
     """A function with these parameters that hands what it is given to `call`."""
 
     def given(values: dict[str, Any]) -> Any:
