@@ -43,7 +43,7 @@ def as_run(texts: Sequence[ast.Module]) -> list[Run]:
     bodies = [list(_opened(text.body, (*MAINS, *mains))) for text in texts]
     if any(_asks_for_its_name(statement) for body in bodies for statement in body):
         raise NotRunnable("a condition on __name__ is more than a main guard")
-    runs = [_with_calls(body, around) for body, around in zip(bodies, _surroundings(bodies), strict=True)]
+    runs = [_with_calls(body, around) for body, around in zip(bodies, _scopes(bodies), strict=True)]
     _, unreached = reached_from([statement for run in runs for statement, _ in run])
     for name, definition in unreached:
         if asserts(definition) and not _is_skipped(definition) and not _is_helper(definition):
@@ -111,7 +111,7 @@ def _is_skipped(definition: Definition) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class TextScope:
     """What the statements of a text run among: the names and attributes that anything running reads, the functions
     that a statement calls, and the classes."""
 
@@ -121,11 +121,11 @@ class Surroundings:
     classes: Mapping[str, ast.ClassDef]
 
 
-def _surroundings(bodies: Sequence[Sequence[ast.stmt]]) -> Iterator[Surroundings]:
+def _scopes(bodies: Sequence[Sequence[ast.stmt]]) -> Iterator[TextScope]:
     """For each text: all texts run together, but for those that define what it defines."""
     defined = [_defined(body) for body in bodies]
     texts_with = Counter(name for names in defined for name in names)
-    everything = _of_statements([one for body in bodies for one in body])
+    everything = _scope_of([one for body in bodies for one in body])
     for body, names in zip(bodies, defined, strict=True):
         if all(texts_with[name] == 1 for name in names):
             yield everything
@@ -133,12 +133,12 @@ def _surroundings(bodies: Sequence[Sequence[ast.stmt]]) -> Iterator[Surroundings
         others = (
             other for other, theirs in zip(bodies, defined, strict=True) if other is not body and not theirs & names
         )
-        yield _of_statements([*(one for other in others for one in other), *body])
+        yield _scope_of([*(one for other in others for one in other), *body])
 
 
-def _of_statements(statements: Sequence[ast.stmt]) -> Surroundings:
+def _scope_of(statements: Sequence[ast.stmt]) -> TextScope:
     nodes, _ = reached_from(statements)
-    return Surroundings(
+    return TextScope(
         names={node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)},
         attributes={node.attr for node in nodes if isinstance(node, ast.Attribute)},
         called={name for one in statements if (name := _called_plainly(one))},
@@ -146,7 +146,7 @@ def _of_statements(statements: Sequence[ast.stmt]) -> Surroundings:
     )
 
 
-def _with_calls(body: Sequence[ast.stmt], around: Surroundings) -> Run:
+def _with_calls(body: Sequence[ast.stmt], around: TextScope) -> Run:
     """The statements of a text with the calls that run its tests. A test that nothing else mentions stands directly
     before its calls, so that what it needs is no matter of other tests."""
     named = _defined(body)
@@ -192,7 +192,7 @@ def _called_plainly(statement: ast.stmt) -> str:
             return ""
 
 
-def _calls(statement: ast.stmt, around: Surroundings) -> Iterator[ast.stmt]:
+def _calls(statement: ast.stmt, around: TextScope) -> Iterator[ast.stmt]:
     """The calls that run what the statement defines as tests, where it is not called already."""
     if isinstance(statement, ast.ClassDef):
         yield from _calls_of_class(statement, around)
@@ -203,7 +203,7 @@ def _calls(statement: ast.stmt, around: Surroundings) -> Iterator[ast.stmt]:
             yield _statement(f"{statement.name}()")
 
 
-def _calls_of_class(defined: ast.ClassDef, around: Surroundings) -> Iterator[ast.stmt]:
+def _calls_of_class(defined: ast.ClassDef, around: TextScope) -> Iterator[ast.stmt]:
     methods = {method.name: method for above in _mro(defined, around.classes) for method in _methods(above)}
     tests = [method for name, method in methods.items() if name.startswith("test") and not _is_skipped(method)]
     if _derives(defined, around.classes, "TestCase"):
