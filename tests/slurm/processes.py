@@ -22,6 +22,15 @@ def with_variable(name: str, value: str, **more: str) -> list[psutil.Process]:
     return [process for process in found if process.pid != os.getpid()]
 
 
+def by_name(processes: Iterable[psutil.Process]) -> list[tuple[str, psutil.Process]]:
+    """The processes that still live, with their names."""
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            found.append((process.name(), process))
+    return found
+
+
 def kill_all(processes: Iterable[psutil.Process]) -> None:
     """SIGKILL for each; the end of one may have been the end of the next."""
     for process in processes:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.slurm.jobs import LONG, OVER_BOTH_NODES, Job, submit
 from tests.slurm.private import PrivateSlurm
-from tests.slurm.processes import kill_all
+from tests.slurm.processes import by_name, kill_all
 
 pytestmark = pytest.mark.timeout(500)
 
@@ -25,7 +25,7 @@ def job(slurm: PrivateSlurm, cache: Path, tmp_path: Path) -> Iterator[Job]:
 
 
 def test_scancel_leaves_nothing_within_ten_seconds(job: Job) -> None:
-    names = {process.name() for process in job.processes()}
+    names = dict(by_name(job.processes()))
     assert any("raylet" in name for name in names), names
     job.slurm.run("scancel", job.number)
     job.assert_nothing_left()

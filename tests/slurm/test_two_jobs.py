@@ -11,6 +11,7 @@ import pytest
 from tests.end_to_end.running import ROOT, command, environment
 from tests.slurm.jobs import LONG, UNHURRIED, Job, submit
 from tests.slurm.private import PrivateSlurm
+from tests.slurm.processes import by_name
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -29,7 +30,7 @@ def jobs(slurm: PrivateSlurm, cache: Path, tmp_path_factory: pytest.TempPathFact
 
 def of_its_processes(job: Job, variable: str) -> set[str]:
     """The values that the variable has in the processes of Ray, which are told everything."""
-    of_ray = [process for process in job.processes() if process.name() in ("raylet", "gcs_server")]
+    of_ray = [process for name, process in by_name(job.processes()) if name in ("raylet", "gcs_server")]
     return {process.environ().get(variable, "") for process in of_ray}
 
 
