@@ -96,9 +96,9 @@ class ObjectServer:
                 return self._line(lambda: raised | self._changed(before, met))
             result, end = error.value, {"end": True}
         iterator = arguments[0] if do == "next" else None
-        return self._line(lambda: end | {"result": self._next(result, iterator, met)} | self._changed(before, met))
+        return self._line(lambda: end | {"result": self._sent(result, iterator, met)} | self._changed(before, met))
 
-    def _next(self, result: Any, iterator: Any, met: Met) -> Any:
+    def _sent(self, result: Any, iterator: Any, met: Met) -> Any:
         """A result as sent. What an iterator yields twice, and has changed meanwhile, would be two values for the test,
         and is one."""
         given = len(met.values)
