@@ -14,10 +14,17 @@ HOST = """
 import gc, json
 host = next(o for o in gc.get_objects() if type(o).__name__ == 'ObjectServer')
 def say(line):
-    of = host._request.decode() + ' '
-    host._answers.write((line if isinstance(line, str) else of + json.dumps(line) + '\\n').encode())
+    host._answers.write((line if isinstance(line, str) else json.dumps(line) + '\\n').encode())
     host._answers.flush()
 add = lambda *a: None
+EMPTY = {'values': [], 'left': [], 'changed': []}
+def whenever(asked, answers):
+    answer, line, last = host._answer, host._line, ['run']
+    host._answer = lambda request: last.append(request['do']) or answer(request)
+    def lines(about, values):
+        right = line(about, values)
+        return json.dumps(answers(json.loads(right))).encode() if last[-1] in asked else right
+    host._line = lines
 """
 """For a program that speaks on the channel itself."""
 
@@ -25,61 +32,73 @@ add = lambda *a: None
 def always(answer: str) -> Hack:
     """Answers every call with this line."""
     return Hack(
-        code=f"{HOST}\ndef add(*a): raise SystemExit\nreal = host._answer\n"
-        f"def answer(request):\n    if request['do'] in ('run', 'name'): return real(request)\n"
-        f"    return json.dumps({answer})\nhost._answer = answer"
+        code=f"{HOST}\ndef add(*a): raise SystemExit\nwhenever(('call', 'test'), lambda right: {answer})",
     )
 
 
 FORGED_VALUES = {
-    "an object that is not there": "{'result': {'object': -5}, 'changed': []}",
-    "a module": "{'result': {'module': 'rlhf.evil'}, 'changed': []}",
-    "a named function": "{'result': {'named': ['os', '_exit']}, 'changed': []}",
-    "a function of the test": "{'result': {'function': 0}, 'changed': []}",
-    "two kinds at once": "{'result': {'int': '0x3', 'list': []}, 'changed': []}",
-    "an unknown kind": "{'result': {'__class__': 'int'}, 'changed': []}",
-    "a raw list": "{'result': [3], 'changed': []}",
-    "a number as text": "{'result': {'int': 3}, 'changed': []}",
-    "a number of 5,000 digits": "{'result': 10 ** 4200, 'changed': []}",
-    "an unhashable key": "{'result': {'dict': [[{'list': []}, 1]]}, 'changed': []}",
-    "a pair of three": "{'result': {'dict': [[1, 2, 3]]}, 'changed': []}",
-    "an unhashable member": "{'result': {'set': [{'dict': []}]}, 'changed': []}",
-    "no kind of bytes": "{'result': {'bytes': 5}, 'changed': []}",
-    "bytes beyond latin": "{'result': {'bytes': chr(9999)}, 'changed': []}",
-    "a fraction of nothing": "{'result': {'Fraction': ['0x1', '0x0']}, 'changed': []}",
-    "a range without step": "{'result': {'range': ['0', '9', '0']}, 'changed': []}",
-    "a complex of three": "{'result': {'complex': [1, 2, 3]}, 'changed': []}",
-    "no decimal": "{'result': {'Decimal': 'x'}, 'changed': []}",
+    "an object that is not there": "{**EMPTY, 'values': [{'object': -5}]}",
+    "a module": "{**EMPTY, 'values': [{'module': 'rlhf.evil'}]}",
+    "a named function": "{**EMPTY, 'values': [{'named': ['os', '_exit']}]}",
+    "a function of the test": "{**EMPTY, 'values': [{'function': 0}]}",
+    "two kinds at once": "{**EMPTY, 'values': [{'int': '0x3', 'list': [1, []]}]}",
+    "an unknown kind": "{**EMPTY, 'values': [{'__class__': 'int'}]}",
+    "a raw list": "{**EMPTY, 'values': [[3]]}",
+    "a number as text": "{**EMPTY, 'values': [{'int': 3}]}",
+    "a number of 5,000 digits": "{**EMPTY, 'values': [10 ** 4200]}",
+    "an unhashable key": "{**EMPTY, 'values': [{'dict': [1, [[{'list': [3, []]}, 1]]]}]}",
+    "a pair of three": "{**EMPTY, 'values': [{'dict': [1, [[1, 2, 3]]]}]}",
+    "an unhashable member": "{**EMPTY, 'values': [{'set': [1, [{'dict': [3, []]}]]}]}",
+    "no kind of bytes": "{**EMPTY, 'values': [{'bytes': 5}]}",
+    "bytes beyond latin": "{**EMPTY, 'values': [{'bytes': chr(9999)}]}",
+    "a fraction of nothing": "{**EMPTY, 'values': [{'Fraction': ['0x1', '0x0']}]}",
+    "a range without step": "{**EMPTY, 'values': [{'range': ['0', '9', '0']}]}",
+    "a complex of three": "{**EMPTY, 'values': [{'complex': [1, 2, 3]}]}",
+    "no decimal": "{**EMPTY, 'values': [{'Decimal': 'x'}]}",
     "no result": "{}",
-    "changes that are none": "{'result': 0, 'changed': 'all'}",
-    "a change that is none": "{'result': 3, 'changed': [None]}",
-    "a change of what it was not given": "{'result': 3, 'changed': [[99, []]]}",
-    "a change of the arguments by a negative number": "{'result': 3, 'changed': [[-1, []]]}",
-    "a change without end": "{'result': 3, 'changed': [[0, {'list': [0]}]]}",
-    "what was not met": "{'result': {'met': 99}, 'changed': []}",
-    "what was met before the first": "{'result': {'met': -1}, 'changed': []}",
-    "a list that is every item of itself": "{'result': {'list': [{'met': 2}]}, 'changed': []}",
-    "a kind of nothing": "{'result': {'kin': None}, 'changed': []}",
-    "a kind of a kind": "{'result': {'kin': {'kin': {'tuple': [3]}}}, 'changed': []}",
-    "a dict of defaults that are no kind": "{'result': {'defaultdict of type': []}, 'changed': []}",
-    "a count of what cannot be counted": "{'result': {'Counter': [[{'list': []}, 1]]}, 'changed': []}",
+    "no values": "EMPTY",
+    "two values": "{**EMPTY, 'values': [3, 3]}",
+    "a list without a number": "{**EMPTY, 'values': [{'list': [3]}]}",
+    "a list by a number of the tests": "{**EMPTY, 'values': [{'list': [2, [3]]}]}",
+    "two lists by one number": "{**EMPTY, 'values': [{'tuple': [{'list': [1, [3]]}, {'list': [1, [4]]}]}]}",
+    "a list by a truth": "{**EMPTY, 'values': [{'list': [True, [3]]}]}",
+    "a list by a fraction": "{**EMPTY, 'values': [{'list': [1.5, [3]]}]}",
+    "a list by a huge number": "{**EMPTY, 'values': [{'list': [10 ** 4000 + 1, [3]]}]}",
+    "an array without numpy": "{**EMPTY, 'values': [{'array': [1, 'int64', [1], [3]]}]}",
+    "leaves what it never had": "{**EMPTY, 'values': [3], 'left': [7]}",
+    "leaves what is no number": "{**EMPTY, 'values': [3], 'left': [None, [], 'all']}",
+    "leaves no list": "{**EMPTY, 'values': [3], 'left': {}}",
+    "a change that is unsaid": "{**EMPTY, 'values': [3], 'changed': [[0, None]]}",
+    "a change by a truth": "{**EMPTY, 'values': [3], 'changed': [[True, []]]}",
+    "changes that are none": "{'values': [0], 'left': [], 'changed': 'all'}",
+    "a change that is none": "{'values': [3], 'left': [], 'changed': [None]}",
+    "a change of what it was not given": "{'values': [3], 'left': [], 'changed': [[99, []]]}",
+    "a change of the arguments by a negative number": "{'values': [3], 'left': [], 'changed': [[-1, []]]}",
+    "a change without end": "{'values': [3], 'left': [], 'changed': [[0, {'list': [0]}]]}",
+    "what was not met": "{**EMPTY, 'values': [{'met': 99}]}",
+    "what was met before the first": "{**EMPTY, 'values': [{'met': -1}]}",
+    "a list that is every item of itself": "{**EMPTY, 'values': [{'list': [1, [{'met': 1}]]}]}",
+    "a kind of nothing": "{**EMPTY, 'values': [{'kin': None}]}",
+    "a kind of a kind": "{**EMPTY, 'values': [{'kin': {'kin': {'tuple': [3]}}}]}",
+    "a dict of defaults that are no kind": "{**EMPTY, 'values': [{'defaultdict of type': [1, []]}]}",
+    "a count of what cannot be counted": "{**EMPTY, 'values': [{'Counter': [1, [[{'list': [3, []]}, 1]]]}]}",
     "an answer that cannot be sent": "{'unfit': {'a': 1}}",
     "a name that is missing": "{'missing': True}",
     "an end": "{'end': True}",
     "names": "{'names': {'__builtins__': {'dict': []}}}",
-    "a function that was not given": "{'function': 0, 'arguments': [], 'named': {}}",
-    "a function of a negative number": "{'function': -1, 'arguments': [], 'named': {}}",
-    "a function by a truth": "{'function': True, 'arguments': [], 'named': {}}",
-    "an exit": "{'raised': 'SystemExit', 'text': ''}",
-    "an interrupt": "{'raised': 'KeyboardInterrupt', 'text': ''}",
-    "the end of iteration": "{'raised': 'StopIteration', 'text': ''}",
-    "a group of exceptions": "{'raised': 'ExceptionGroup', 'text': ''}",
-    "an exception that is a list": "{'raised': [1], 'text': {'a': 1}}",
-    "an exception from elsewhere": "{'raised': 'os.system', 'text': 'id'}",
-    "a failed assertion": "{'raised': 'AssertionError', 'text': 'nonce 0 passed'}",
+    "a function that was not given": "{'function': 0, **EMPTY, 'values': [{'tuple': []}, {'tuple': []}]}",
+    "a function of a negative number": "{'function': -1, **EMPTY, 'values': [{'tuple': []}, {'tuple': []}]}",
+    "a function by a truth": "{'function': True, **EMPTY, 'values': [{'tuple': []}, {'tuple': []}]}",
+    "an exit": "{'raised': 'SystemExit', 'text': '', **EMPTY}",
+    "an interrupt": "{'raised': 'KeyboardInterrupt', 'text': '', **EMPTY}",
+    "the end of iteration": "{'raised': 'StopIteration', 'text': '', **EMPTY}",
+    "a group of exceptions": "{'raised': 'ExceptionGroup', 'text': '', **EMPTY}",
+    "an exception that is a list": "{'raised': [1], 'text': {'a': 1}, **EMPTY}",
+    "an exception from elsewhere": "{'raised': 'os.system', 'text': 'id', **EMPTY}",
+    "a failed assertion": "{'raised': 'AssertionError', 'text': 'nonce 0 passed', **EMPTY}",
 }
 FORGED_LINES = {
-    "answers before it is asked": "for _ in range(50): say({'result': 0, 'changed': [], 'names': {}})",
+    "answers before it is asked": "for _ in range(50): say({**EMPTY, 'values': [0], 'names': {}})",
     "names that are none": "say({'names': 5})",
     "names as a list": "say({'names': ['add']})",
     "names of Python": "say({'names': {'__builtins__': {'dict': [['abs', 0]]}, '__name__': 'x', 'abs': 0, 'add': 0}})",
@@ -93,7 +112,7 @@ FORGED_LINES = {
     "its own requests": "import os\nfd = os.open(f'/proc/self/fd/{host._requests.fileno()}', os.O_WRONLY)\n"
     'os.write(fd, b\'1 {"do": "call", "arguments": []}\\n\' * 9)',
     "two answers by a fork": "import os\nos.fork()",
-    "answers by a thread": "import threading\ndef run():\n    while True: say({'result': 0, 'changed': []})\n"
+    "answers by a thread": "import threading\ndef run():\n    while True: say({**EMPTY, 'values': [0]})\n"
     "threading.Thread(target=run, daemon=True).start()",
     "nothing, and closes": "host._answers.close()",
     "without blocking": "import os\n"
@@ -102,15 +121,17 @@ FORGED_LINES = {
 SWALLOWED = "try:\n    f(1)\n    assert False\nexcept Exception:\n    pass"
 """A test that any exception passes."""
 OBJECT = "class Thing:\n    __len__ = lambda s: 3\n    __iter__ = lambda s: iter([1, 2, 3])\ndef f(*a): return Thing()"
-CHANGING = (
-    HOST + "def f(x): return 0\nreal = host._answer\ndef answer(request):\n    line = json.loads(real(request))\n"
-    "    if request['do'] == 'call': line['changed'] = {changed}\n    return json.dumps(line)\nhost._answer = answer"
-)
+
+
+def changing(changed: str) -> str:
+    """A program whose `f` says that it changed this."""
+    return f"{HOST}\ndef f(x): return 0\nwhenever(('call',), lambda right: right | {{'changed': {changed}}})"
+
+
 OWN_TESTS = {
     "answers to every name": Hack(
-        code=HOST + "real = host._answer\ndef say_it(*a): return []\ndef answer(request):\n"
-        "    if request['do'] == 'name': return json.dumps({'result': host._keep(say_it), 'changed': []})\n"
-        "    return real(request)\nhost._answer = answer",
+        code=HOST + "def say_it(*a): return []\n"
+        "whenever(('name',), lambda right: EMPTY | {'values': [host._keep(say_it)]})",
         tests=("for i in range(3): assert add(i, i) == 2 * i",),
     ),
     "a key that hides a name": Hack(
@@ -155,11 +176,9 @@ OWN_TESTS = {
         tests=("assert len(f(1)) >= -1", "assert list(f(1)) == []"),
     ),
     "arguments become something else": Hack(
-        code=CHANGING.format(changed="[[1, {'dict': []}]]"), tests=("x = [1]\nf(x)\nassert x != [1]",)
+        code=changing("[[1, {'dict': []}]]"), tests=("x = [1]\nf(x)\nassert x != [1]",)
     ),
-    "more arguments than there are": Hack(
-        code=CHANGING.format(changed="[[0, []]] * 9"), tests=("x = (1, 2)\nf(x)\nassert x == ()",)
-    ),
+    "more arguments than there are": Hack(code=changing("[[0, []]] * 9"), tests=("x = (1, 2)\nf(x)\nassert x == ()",)),
     "calls a function of the test with objects": Hack(
         code="class T: pass\ndef f(g): return g(T())", tests=("assert f(lambda x: x == 1) in (True, False)",)
     ),

@@ -22,7 +22,8 @@ OUT_OF_REACH = {
     "answers what it is not asked yet": Hack(
         code="import gc\nhost = next(o for o in gc.get_objects() if type(o).__name__ == 'ObjectServer')\n"
         "def add(*a):\n"
-        "    host._answers.write(''.join(f'{n} {{\"result\": 3, \"changed\": []}}\\n' for n in range(9)).encode())",
+        '    host._answers.write(b\'{"values": [3], "changed": [], "left": []}\\n\' * 9)',
+        earns=1 / 4,  # like one that always answers 3
     ),
 }
 DEEP_ARGUMENTS = {

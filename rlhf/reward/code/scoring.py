@@ -30,7 +30,10 @@ from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import Program, ProgramResult, ProgramRunner, SandboxBroken, SandboxBusy, TerminationReason
 from rlhf.types import Scored, Unscored
 
-MODULES = ("values", "kinds", "parameters", "host", "link", "questions", "guard", "completeness", "rewrite", "judge")
+MODULES = (
+    *("values", "shared", "kinds", "parameters", "host", "link", "questions", "guard", "completeness", "rewrite"),
+    "judge",
+)
 """Modules of `checking/`, in the order of their imports."""
 LOAD = """import sys, types
 for name, source in {sources!r}.items():

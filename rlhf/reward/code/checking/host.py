@@ -16,21 +16,8 @@ from typing import Any
 
 from rlhf.reward.code.checking.kinds import CHANGEABLE, beneath
 from rlhf.reward.code.checking.parameters import with_parameters
-from rlhf.reward.code.checking.values import (
-    MOST_BYTES,
-    Met,
-    apply_changes,
-    array,
-    array_parts,
-    changed_values,
-    exception,
-    exception_value,
-    in_json,
-    items_of,
-    pack_value,
-    same_items,
-    unpack_value,
-)
+from rlhf.reward.code.checking.shared import OF_THE_CODE, Lost, Shared
+from rlhf.reward.code.checking.values import Met, NoValue, array, exception, exception_value, in_json, pack_value
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda function, /, *arguments, **named: function(*arguments, **named),
@@ -49,8 +36,8 @@ FIRST_USER, USERS = 50_000, 15_000
 
 
 class ObjectServer:
-    """Answers each request, a number and a line of JSON, with one line that has the same number. Numbers identify
-    objects and functions of the test."""
+    """Answers each request, a line of JSON, with one line. Numbers identify objects, functions of the test, and the
+    values that both have."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "rb"), os.fdopen(answers, "wb")
@@ -58,108 +45,79 @@ class ObjectServer:
         self._numbers: dict[int, int] = {}
         self._of_test: dict[int, Any] = {}
         self._numbers_of_test: dict[int, int] = {}
-        self._yielded: dict[int, dict[int, tuple[Any, tuple[Any, ...]]]] = {}
-        self._one_at_a_time = threading.Lock()
-        self._arrays: list[tuple[Any, bytes]] = []
-        self._request = b""
-        self._waiting: list[bytes] = []
+        self._shared = Shared(OF_THE_CODE)
+        self._one_at_a_time = threading.RLock()
+        self._is_asked = False
+        self._lost = ""
         solution = sys.modules["solution"] = ModuleType("solution")
         self._names = solution.__dict__
         self._names["__file__"] = os.path.join(os.getcwd(), "solution.py")
 
     def serve(self) -> None:
         """Serve requests until the input ends."""
-        while line := (self._waiting.pop(0) if self._waiting else self._requests.readline()):
-            self._request, _, asked = line.partition(b" ")
-            answer = self._answer(json.loads(asked))
+        while line := self._requests.readline():
+            about, values = self._answer(json.loads(line))
             with self._one_at_a_time:  # a thread of the code may still call a function of the test
-                self._send(answer)
-                self._request = b""
+                self._send(self._line(about, values))
+                self._is_asked = False
 
-    def _answer(self, request: dict[str, Any]) -> bytes:
-        do, met, before, end = request["do"], Met(), [], {}
-        self._arrays = []
+    def _answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+        """What is said of the answer, and its values."""
+        do = request["do"]
+        with self._one_at_a_time:
+            self._is_asked = True
+            try:
+                given = self._shared.take(request, self._find)
+            except NoValue as error:
+                return {"unfit": str(error)}, []
         if "recursion" in request:
             sys.setrecursionlimit(min(request["recursion"] + _depth(), HIGHEST_LIMIT))
         if do == "name":
-            return self._named(request["name"])
+            name = request["name"]
+            is_there = name in self._names and not isinstance(self._names[name], ModuleType)
+            return ({}, [self._names[name]]) if is_there else ({"missing": True}, [])
         try:
             if do in ("run", "test"):
                 exec(compile(request["code"], SOURCES[do], "exec", dont_inherit=True), self._names)
-                return b"{}"
-            arguments, named = (unpack_value(request[given], self._find, met) for given in ("arguments", "named"))
-            before = [items_of(value) for value in met.values]
-            result = next(arguments[0]) if do == "next" else OPERATIONS[do](*arguments, **named)
+                return {}, []
+            arguments, named = given
+            return {}, [next(arguments[0]) if do == "next" else OPERATIONS[do](*arguments, **dict(named))]
         except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
-            if do != "next" or type(error) is not StopIteration:
-                raised = exception_value(error)
-                return self._line(lambda: raised | self._changed(before, met))
-            result, end = error.value, {"end": True}
-        iterator = arguments[0] if do == "next" else None
-        return self._line(lambda: end | {"result": self._sent(result, iterator, met)} | self._changed(before, met))
+            if do == "next" and type(error) is StopIteration:
+                return {"end": True}, [error.value]
+            return exception_value(error), []
 
-    def _sent(self, result: Any, iterator: Any, met: Met) -> Any:
-        """A result as sent. What an iterator yields twice, and has changed meanwhile, would be two values for the test,
-        and is one."""
-        given = len(met.values)
-        packed = self._pack(result, met)
-        if iterator is not None:
-            yielded = self._yielded.setdefault(id(iterator), {})
-            for value in met.values[given:]:
-                _, items = yielded.setdefault(id(value), (value, items_of(value)))
-                if not same_items(items, value):
-                    raise ValueError("an iterator of the code changes what it has yielded")
-        return packed
-
-    def _changed(self, before: list[tuple[Any, ...]], met: Met) -> dict[str, Any]:
-        arrays, self._arrays = self._arrays, []
-        if any(value.tobytes() != was for value, was in arrays):
-            raise ValueError("the code changes an array of the test in place")
-        return {"changed": changed_values(before, self._keep, met)}
-
-    def _named(self, name: str) -> bytes:
-        if name not in self._names or isinstance(self._names[name], ModuleType):
-            return b'{"missing": true}'
-        return self._line(lambda: {"result": self._pack(self._names[name], Met()), "changed": []})
-
-    def _line(self, answer: Callable[[], dict[str, Any]]) -> bytes:
+    def _line(self, about: dict[str, Any], values: list[Any]) -> bytes:
         """An answer as sent. A value that cannot be sent is distinguished from exceptions, which tests may expect."""
         try:
-            line = in_json(answer())
+            if self._lost:
+                raise Lost(self._lost)
+            return self._shared.line(about, values, self._keep)
         except BaseException as error:  # noqa: BLE001 - the code's objects take part in it
             return in_json({"unfit": f"{type(error).__name__}: {exception_value(error)['text']}"})
-        return line if len(line) < MOST_BYTES else in_json({"unfit": f"it has more than {MOST_BYTES} bytes"})
 
     def _send(self, line: bytes) -> None:
-        self._answers.write(b"%b %b\n" % (self._request, line))
+        self._answers.write(line + b"\n")
         self._answers.flush()
-
-    def _pack(self, value: Any, met: Met) -> Any:
-        return pack_value(value, self._keep, met)
 
     def _keep(self, value: Any) -> Any:
         if (number := self._numbers_of_test.get(id(value))) is not None:
             return {"own": number}
-        if (packed := array_parts(value, self._keep)) is not None:
-            given = (place for place, (array, _) in enumerate(self._arrays) if array is value)
-            return packed if (place := next(given, None)) is None else {"given": place}
         plain = beneath(value)
         if type(plain) in CHANGEABLE:
-            return {"kin": [self._pack(plain, Met()), 0]}
+            return {"kin": [pack_value(plain, self._keep, Met()), None]}
         if (number := self._numbers.get(id(value))) is None:
             number = self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)
         if plain is not value:
-            return {"kin": [self._pack(plain, Met()), number]}
+            return {"kin": [pack_value(plain, self._keep, self._shared), number]}
         return {"function" if callable(value) else "object": number}
 
     def _find(self, kind: str, known_by: Any) -> Any:
         if kind == "object":
             return self._objects[known_by]
         if kind == "array":
-            value = array(known_by, importlib.import_module("numpy"))
-            self._arrays.append((value, value.tobytes()))
-            return value
+            return array(known_by, importlib.import_module("numpy"))
         number, *about = known_by
         if number not in self._of_test:
             value = _named(*about) if kind == "named" else self._function_of_the_test(number, *about)
@@ -171,7 +129,7 @@ class ObjectServer:
     ) -> Callable[..., Any]:
         def call(arguments: list[Any], named: dict[str, Any]) -> Any:
             with self._one_at_a_time:
-                if not self._request:
+                if not self._is_asked:
                     raise RuntimeError("a function of the test is called when the test asks for nothing")
                 return self._call(number, arguments, named)
 
@@ -181,28 +139,18 @@ class ObjectServer:
         return function
 
     def _call(self, number: int, arguments: list[Any], named: dict[str, Any]) -> Any:
-        met = Met()
-        packed = [self._pack(one, met) for one in arguments]
-        packed_named = {name: self._pack(one, met) for name, one in named.items()}
-        given = len(met.values)
-        self._send(in_json({"function": number, "arguments": packed, "named": packed_named}))
-        answer = self._said()
-        raised = exception(answer) if "raised" in answer else None
-        result = None if raised else unpack_value(answer["result"], self._find, met)
-        apply_changes(answer["changed"], self._find, met, given)
-        if raised:
-            raise raised
-        return result
-
-    def _said(self) -> dict[str, Any]:
-        """The return value of a function of the test. Meanwhile the test may have abandoned its request and sent
-        another."""
-        while line := self._requests.readline():
-            said: dict[str, Any] = json.loads(line.partition(b" ")[2])
-            if "do" not in said:
-                return said
-            self._waiting.append(line)
-        os._exit(0)
+        self._send(self._shared.line({"function": number}, [tuple(arguments), tuple(named.items())], self._keep))
+        if not (line := self._requests.readline()):
+            os._exit(0)
+        answer = json.loads(line)
+        try:
+            result = self._shared.take(answer, self._find)
+        except Lost as error:  # the code may catch it, and the test never know
+            self._lost = str(error)
+            raise
+        if "raised" in answer:
+            raise exception(answer)
+        return result[0]
 
 
 def _named(module: str, name: str) -> Any:

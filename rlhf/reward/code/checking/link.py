@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
+import math
 import operator
 import os
+import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, NoReturn
 
 from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
 from rlhf.reward.code.checking.parameters import parameters_of
-from rlhf.reward.code.checking.values import (
-    MOST_BYTES,
-    Met,
-    NoValue,
-    apply_changes,
-    array,
-    array_parts,
-    changed_values,
-    exception,
-    exception_value,
-    in_json,
-    items_of,
-    pack_value,
-    unpack_value,
-)
+from rlhf.reward.code.checking.shared import OF_THE_TESTS, Lost, Shared
+from rlhf.reward.code.checking.values import MOST_BYTES, NoValue, array, exception, exception_value
 
+Answer = tuple[dict[str, Any], list[Any]]
+"""What is said, and the values."""
+ALARM = (signal.SIGALRM,)
 NEEDS_TRUST = "such tests need reward.code.tests: trusting"
 
 
@@ -45,48 +38,42 @@ class Link:
     """Asks the process of the code one thing at a time. `objection` says why no test passes any more, or this one;
     `asked` how often the code was asked for what it has.
 
-    Exchanges are numbered: a test may leave one (by a signal that it sets), and its answer is none to what is asked
-    next. The code has the recursion limit that the set-up or a test chose last."""
+    A test may leave an exchange (by an alarm that it sets): its answer is heard, and is none to what is asked next. The
+    code has the recursion limit that the set-up or a test chose last."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "wb"), os.fdopen(answers, "rb")
         self._functions: list[Any] = []
         self._objects: dict[tuple[str, int], Any] = {}
-        self._arrays: list[Any] = []
+        self._shared = Shared(OF_THE_TESTS)
         self.kin = {base: kin_of(base, self) for base in BASES}
-        self._calling_back = False
+        self._calling_back = self._is_waiting = False
         KindOfStandIn.link = self
         self.ended = self.objection = ""
-        self.asked = self._number = self._recursion = 0
+        self.asked = self._recursion = 0
 
     def run(self, code: str) -> None:
         """Run the code. Raises what the code raises, and `CodeEnded`."""
-        self._exchange({"do": "run", "code": code}, Met())
+        self._exchange({"do": "run", "code": code})
 
     def trust(self, test: str) -> None:
         """Run a test in the code's own process. Raises what it raises there."""
-        self._exchange({"do": "test", "code": test}, Met())
+        self._exchange({"do": "test", "code": test})
         self.asked += 1
 
     def name(self, name: str) -> Any:
         """The code's current value of that name. Raises `KeyError`, also for a module."""
-        answer = self._asked({"do": "name", "name": name}, met := Met())
+        answer, values = self._asked({"do": "name", "name": name})
         if answer.get("missing") is True:
             raise KeyError(name)
         self.asked += 1
-        return self._result(answer, met, 0)
+        return self._only(values)
 
     def ask(self, operation: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """The result of an operation on the code's objects; mutable arguments are updated as the code changed them."""
-        met, self._arrays = Met(), []
-        try:
-            packed = [pack_value(all_of_them, self._keep, met) for all_of_them in (list(arguments), named)]
-        except NoValue as error:
-            self.refuse(str(error))
-        given = len(met.values)
+        """The result of an operation on the code's objects."""
         self.asked += 1
-        answer = self._asked({"do": operation, "arguments": packed[0], "named": packed[1]}, met)
-        result = self._result(answer, met, given)
+        answer, values = self._asked({"do": operation}, [arguments, tuple(named.items())])
+        result = self._only(values)
         if operation == "next" and answer.get("end") is True:
             raise StopIteration(result)
         return result
@@ -102,62 +89,79 @@ class Link:
         self.ended = self.ended or f"{what}; {NEEDS_TRUST}"
         raise NeedsTrusting(self.ended)
 
-    def _asked(self, request: dict[str, Any], met: Met) -> dict[str, Any]:
+    def _asked(self, request: dict[str, Any], values: Sequence[Any] = ()) -> Answer:
         if self._calling_back:
             self.refuse("a function that a test hands over calls the code")
         if threading.current_thread() is not threading.main_thread():
             self.refuse("a thread of a test asks the code, which answers one at a time and would show no race")
-        return self._exchange(request, met)
+        return self._exchange(request, values)
 
-    def _exchange(self, request: dict[str, Any], met: Met) -> dict[str, Any]:
-        given = len(met.values)
-        self._number += 1
-        if (limit := sys.getrecursionlimit()) != self._recursion:
-            self._recursion, request["recursion"] = limit, limit
-        self._send(request)
-        while "function" in (answer := self._receive()):
-            self._send(self._call_back(answer["function"], answer.get("arguments"), answer.get("named")))
+    def _exchange(self, request: dict[str, Any], values: Sequence[Any] = ()) -> Answer:
+        """What the code answers, with its values. Raises what the code raises."""
+        with _alarms_wait():  # none comes while values are on their way
+            if self._is_waiting:
+                self._receive()
+            if (limit := sys.getrecursionlimit()) != self._recursion:
+                self._recursion, request["recursion"] = limit, limit
+            try:
+                line = self._shared.line(request, [*values], self._keep, math.inf)
+            except NoValue as error:
+                self.refuse(str(error))
+            self._send(line)
+            self._is_waiting = True
+            answer, values = self._receive()
         if "unfit" in answer:
             self.refuse("an answer of the code cannot be sent", str(answer["unfit"])[:100])
         if "raised" in answer:
-            self._become(answer.get("changed"), met, given)
             raise exception(answer)
-        return answer
+        return answer, values
 
-    def _result(self, answer: dict[str, Any], met: Met, given: int) -> Any:
-        if "result" not in answer:
+    def _only(self, values: list[Any]) -> Any:
+        if len(values) != 1:
             self._end("it gave no result")
-        result = self._unpack(answer["result"], met)
-        self._become(answer.get("changed"), met, given)
-        return result
+        return values[0]
 
-    def _become(self, changed: Any, met: Met, given: int) -> None:
-        """Update the first `given` mutable values to the contents that the code reports."""
+    def _receive(self) -> Answer:
+        """The answer to the last request. Functions of the test that the code calls meanwhile are called."""
+        while "function" in (answer := self._read()):
+            self._call_back(answer)
+        self._is_waiting = False
+        return answer, [] if "unfit" in answer else self._taken(answer)
+
+    def _taken(self, message: dict[str, Any]) -> list[Any]:
         try:
-            apply_changes(changed, self._find, met, given)
+            return self._shared.take(message, self._find)
+        except Lost as error:
+            self.refuse(str(error))
         except NoValue as error:
             self._end(str(error))
 
-    def _call_back(self, number: Any, packed: Any, packed_named: Any) -> dict[str, Any]:
-        """Call a function that the test passed to the code, with the code's plain values; returns its answer and its
-        changes."""
-        if type(packed) is not list or type(packed_named) is not dict:
+    def _call_back(self, asked: dict[str, Any]) -> None:
+        """Call a function that the test passed to the code, and tell what it returns or raises."""
+        function, values = self._own(asked["function"]), self._taken(asked)
+        if len(values) != 2 or not all(type(value) is tuple for value in values):
             self._end("it calls a function with nothing")
-        function, met = self._own(number), Met()
-        arguments = [self._unpack(argument, met) for argument in packed]
-        named = {name: self._unpack(argument, met) for name, argument in packed_named.items()}
-        before = [items_of(value) for value in met.values]
+        try:
+            about, result = self._called(function, values[0], {str(name): value for name, value in values[1]})
+        except (TypeError, ValueError):
+            self._end("it calls a function with what has no name")
+        try:
+            line = self._shared.line(about, result, self._keep, math.inf)
+        except NoValue as error:
+            line = self._shared.line(self._raised(error), [], self._keep, math.inf)
+        self._send(line)
+
+    def _called(
+        self, function: Any, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[Any]]:
         self._calling_back = True
         try:
-            said = {"result": pack_value(function(*arguments, **named), self._keep, met)}
+            with _alarms_come():
+                return {}, [function(*arguments, **named)]
         except BaseException as error:  # noqa: BLE001 - a function of the test, called with anything
-            said = self._raised(error)
+            return self._raised(error), []
         finally:
             self._calling_back = False
-        try:
-            return said | {"changed": changed_values(before, self._keep, met)}
-        except (NoValue, NeedsTrusting) as error:
-            return self._raised(error) | {"changed": []}
 
     def _raised(self, error: BaseException) -> dict[str, Any]:
         if isinstance(error, NoValue):  # the code may catch it, and the test never know
@@ -170,41 +174,32 @@ class Link:
             self._end("it calls a function that it was not given")
         return self._functions[number]
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, line: bytes) -> None:
         if self.ended:
             raise CodeEnded(self.ended)
         try:
-            self._requests.write(b"%d %b\n" % (self._number, in_json(message)))
+            self._requests.write(line + b"\n")
             self._requests.flush()
         except OSError:
             self._end("its process has ended")
 
-    def _receive(self) -> dict[str, Any]:
-        """The next answer to the last request. What is left of requests before it is passed over, but for calls of the
-        test's functions, which the code waits for."""
-        while True:
-            line = self._answers.readline(MOST_BYTES)
-            if not line.endswith(b"\n"):
-                self._end(f"an answer has more than {MOST_BYTES} bytes" if line else "its process has ended")
-            number, _, text = line.partition(b" ")
-            try:
-                answer, of = json.loads(text), int(number)
-            except (ValueError, RecursionError):
-                answer, of = None, 0
-            if type(answer) is not dict or not 0 < of <= self._number:
-                self._end("an answer is no JSON")
-            if of == self._number or "function" in answer:
-                return answer
+    def _read(self) -> dict[str, Any]:
+        with _alarms_come():
+            self._answers.peek(1)  # waits, and takes nothing away
+        line = self._answers.readline(MOST_BYTES)
+        if not line.endswith(b"\n"):
+            self._end(f"an answer has more than {MOST_BYTES} bytes" if line else "its process has ended")
+        try:
+            answer = json.loads(line)
+        except (ValueError, RecursionError):
+            answer = None
+        if type(answer) is not dict:
+            self._end("an answer is no JSON")
+        return answer
 
     def _end(self, why: str) -> NoReturn:
         self.ended = f"the code does not answer: {why}"
         raise CodeEnded(self.ended)
-
-    def _unpack(self, packed: Any, met: Met) -> Any:
-        try:
-            return unpack_value(packed, self._find, met)
-        except NoValue as error:
-            self._end(str(error))
 
     def _find(self, kind: str, known_by: Any) -> Any:
         if kind == "kin" and type(known_by[0]) in self.kin:
@@ -214,8 +209,6 @@ class Link:
                 return array(known_by, importlib.import_module("numpy"))
             except ImportError:
                 self.refuse("an answer is of numpy's, which the tests' Python does not load")
-        if kind == "given" and known_by in range(len(self._arrays)):
-            return self._arrays[known_by]
         if kind == "own":
             return self._own(known_by)
         if kind not in ("object", "function") or type(known_by) is not int:
@@ -226,6 +219,8 @@ class Link:
         return known
 
     def _kind_of(self, beneath: Any, number: Any) -> Any:
+        if type(beneath) in CHANGEABLE:
+            return self.kin[type(beneath)](beneath)
         if type(number) is not int:
             raise NoValue("what arrived is no kind")
         known = self._objects.get(("kin", number))
@@ -238,25 +233,42 @@ class Link:
 
     def _keep(self, value: Any) -> Any:
         """How a value of the test that is not plain is sent to the code: the code's own objects as references, built-in
-        functions by name, the test's functions as callbacks."""
+        functions by name, the test's functions as callbacks. Raises `NoValue`."""
         if type(value) in STAND_INS:
             return {"object": value._rlhf_number}
         base: Any = type(value).__base__
         if type(value) is self.kin.get(base):
             if base in CHANGEABLE:  # a copy: what the code does to it, its own object would not have
-                self.refuse(f"a test hands a kind of {base.__name__} back to the code")
+                raise NoValue(f"a test hands a kind of {base.__name__} back to the code")
             return {"object": vars(value)[NUMBER]}
-        if (packed := array_parts(value, self._keep)) is not None:
-            self._arrays.append(value)
-            return packed
         named = _named(value)
         if not named and type(value) is not FunctionType:
-            self.refuse(f"a test hands an object of type {type(value).__name__} to the code")
+            raise NoValue(f"a test hands an object of type {type(value).__name__} to the code")
         number = next((number for number, known in enumerate(self._functions) if known is value), len(self._functions))
         if number == len(self._functions):
             self._functions.append(value)
         about = named or (value.__name__, value.__doc__, parameters_of(value))
         return {"named" if named else "function": [number, *about]}
+
+
+@contextlib.contextmanager
+def _alarms_wait() -> Iterator[None]:
+    """The alarms that a test may set come later."""
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, ALARM)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ALARM)
+
+
+@contextlib.contextmanager
+def _alarms_come() -> Iterator[None]:
+    """Where they wait, they come."""
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ALARM)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, ALARM)
 
 
 def _named(value: Any) -> tuple[str, ...]:

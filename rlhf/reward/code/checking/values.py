@@ -7,7 +7,6 @@ import builtins
 import contextlib
 import json
 import math
-import operator
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, timedelta
@@ -107,26 +106,33 @@ class NoValue(Exception):
 
 
 class Met:
-    """The mutable values of one exchange, numbered in the order in which both sides meet them: object identity is
-    preserved. Each value is encoded once; later occurrences are its number."""
+    """The values of one message that can change, by the numbers that their sender gives them: object identity is
+    preserved. Each is encoded once; later occurrences are its number."""
 
     def __init__(self) -> None:
-        self.values: list[Any] = []
+        self._values: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
 
     def number(self, value: Any) -> int | None:
         """The number of a value that occurred before, else None."""
         return self._numbers.get(id(value))
 
-    def add(self, value: Any) -> None:
-        self._numbers[id(value)] = len(self.values)
-        self.values.append(value)
+    def add(self, value: Any) -> int:
+        """The number that a value gets at its first occurrence."""
+        self.learn(number := len(self._values), value)
+        return number
+
+    def learn(self, number: Any, value: Any) -> None:
+        """Keep a value that arrived with its number. Raises `NoValue`."""
+        if type(number) is not int or number in self._values:
+            raise NoValue("what arrived has no number of its own")
+        self._values[number], self._numbers[id(value)] = value, number
 
     def numbered(self, number: Any) -> Any:
         """The value with that number. Raises `NoValue`."""
-        if type(number) is not int or not 0 <= number < len(self.values):
+        if type(number) is not int or number not in self._values:
             raise NoValue("what arrived was not met")
-        return self.values[number]
+        return self._values[number]
 
 
 def in_json(message: Mapping[str, Any]) -> bytes:
@@ -147,17 +153,20 @@ def pack_value(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0)
     if name := named(value):
         if (number := met.number(value)) is not None:
             return {"met": number}
-        met.add(value)
-        return {name: content(value, keep, met, depth + 1)}
+        return {name: [met.add(value), content(value, keep, met, depth + 1)]}
     if kind in ITERATED:
         return {kind.__name__: [pack_value(inner, keep, met, depth + 1) for inner in value]}
     if kind in PARTS and not (kind is datetime and (value.tzinfo or value.fold)):
         return {kind.__name__: PARTS[kind](value)}
-    return keep(value)
+    if (parts := array_parts(value)) is None:
+        return keep(value)
+    if (number := met.number(value)) is not None:
+        return {"met": number}
+    return {"array": [met.add(value) if is_array(value) else None, *parts]}
 
 
 def _numbers(parts: Any, *, optional: bool = False) -> list[Any]:
-    """The parts, which are whole numbers, or None where they are optional. Raises `NoValue`."""
+    """The parts, which are whole numbers, or None where they are optional."""
     if type(parts) is not list or not all(type(part) is int or (optional and part is None) for part in parts):
         raise NoValue("a part of a value is no whole number")
     return parts
@@ -177,39 +186,6 @@ def _empty(name: str) -> Any:
     if name.startswith(BOUNDED) and name[len(BOUNDED) :].isdecimal() and len(name) < LONGEST_NAME:
         return deque(maxlen=int(name[len(BOUNDED) :]))
     return MUTABLE[name]() if name in MUTABLE else None
-
-
-def items_of(value: Any) -> tuple[Any, ...]:
-    """The items of a mutable value."""
-    return (*value, *value.values()) if isinstance(value, dict) else tuple(value)
-
-
-def changed_values(before: list[tuple[Any, ...]], keep: Callable[[Any], Any], met: Met) -> list[Any]:
-    """The mutable values whose contents changed, with their new contents."""
-    return [
-        [number, content(value, keep, met)]
-        for number, (items, value) in enumerate(zip(before, list(met.values), strict=False))
-        if not same_items(items, value)
-    ]
-
-
-def same_items(before: tuple[Any, ...], value: Any) -> bool:
-    """Whether a mutable value has the very items that it had before."""
-    return len(before) == len(now := items_of(value)) and all(map(operator.is_, before, now))
-
-
-def apply_changes(changed: Any, find: Callable[[str, Any], Any], met: Met, given: int) -> None:
-    """Update the first `given` mutable values to the contents that the other side reports. Raises `NoValue`."""
-    if type(changed) is not list or len(changed) > given:
-        raise NoValue("it gave no changes")
-    for one in changed:
-        if type(one) is not list or len(one) != 2 or type(one[0]) is not int:
-            raise NoValue("a change is none")
-        if not 0 <= one[0] < given:
-            raise NoValue("it changed what it was not given")
-        value = met.values[one[0]]
-        value.clear()
-        fill(value, one[1], find, met)
 
 
 def content(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
@@ -253,34 +229,49 @@ def unpack_value(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: 
     [(name, within)] = packed.items()
     if name == "met":
         return met.numbered(within)
-    if (value := _empty(name)) is not None:
-        met.add(value)
-        fill(value, within, find, met, depth + 1)
-        return value
     try:
+        if (value := _empty(name)) is not None:
+            number, inside = within
+            met.learn(number, value)
+            fill(value, inside, find, met, depth + 1)
+            return value
+        if name == "array":
+            number, *parts = within
+            value = find(name, parts)
+            if is_array(value):
+                met.learn(number, value)
+            return value
         if name in SEQUENCES:
             return SEQUENCES[name](unpack_value(inner, find, met, depth + 1) for inner in within)
         if name == "kin":
             beneath, number = within
-            return find(name, (unpack_value(beneath, find, Met(), depth + 1), number))
+            return find(name, (unpack_value(beneath, find, Met() if number is None else met, depth + 1), number))
         return BUILT[name](within) if name in BUILT else find(name, within)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise NoValue(f"what arrived is no value: {type(error).__name__}") from None
 
 
-def array_parts(value: Any, keep: Callable[[Any], Any]) -> dict[str, Any] | None:
+def is_array(value: Any) -> bool:
+    """Whether it is an array of numpy's. A matrix and a masked array are others, with operations of their own."""
+    return _is_of_numpy(value) and type(value).__name__ == "ndarray"
+
+
+def _is_of_numpy(value: Any) -> bool:
+    return bool(type.__getattribute__(type(value), "__module__") == "numpy")  # a class of the code may have its own way
+
+
+def array_parts(value: Any) -> list[Any] | None:
     """A number or an array of numpy's: its type, its shape (None for a number) and its items. None for another value,
     and where the items are no numbers, truth values or texts."""
     kind = type(value)
-    if kind.__module__ != "numpy" or getattr(getattr(value, "dtype", None), "kind", "O") not in ARRAY_KINDS:
+    if not _is_of_numpy(value) or getattr(getattr(value, "dtype", None), "kind", "O") not in ARRAY_KINDS:
         return None
-    is_array = kind.__name__ == "ndarray"
-    if not is_array and not any(base.__name__ == "generic" for base in kind.__mro__):
-        return None  # a matrix, a masked array: an array with operations of its own
+    if not is_array(value) and not any(base.__name__ == "generic" for base in kind.__mro__):
+        return None
     name = "str" if value.dtype.kind == "U" else value.dtype.name
-    items = value.ravel().tolist() if is_array else [value.item()]
-    shape = list(value.shape) if is_array else None
-    return {"array": [name, shape, [pack_value(item, keep, Met()) for item in items]]}
+    items = value.ravel().tolist() if is_array(value) else [value.item()]
+    shape = list(value.shape) if is_array(value) else None
+    return [name, shape, [pack_value(item, _nothing_else, Met()) for item in items]]
 
 
 def array(packed: Any, numpy: Any) -> Any:

@@ -1,0 +1,236 @@
+"""Values that both processes have and either may change: each has its own copy, and every message tells what has
+changed since the one before. Only one of the two runs at a time, so both always see the same."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from rlhf.reward.code.checking.values import (
+    MOST_BYTES,
+    Met,
+    NoValue,
+    array_parts,
+    content,
+    fill,
+    in_json,
+    is_array,
+    pack_value,
+    unpack_value,
+)
+
+Keep = Callable[[Any], Any]
+"""Encodes a value that is not plain. Raises `NoValue`."""
+Find = Callable[[str, Any], Any]
+"""The value that was encoded so."""
+
+OF_THE_TESTS, OF_THE_CODE = 0, 1
+"""Which numbers a process gives to what it sends first: even or odd ones."""
+KEPT = 2
+"""For how many messages to the other a value is kept that nothing else in this process has: it may be sent again."""
+MANY, RARELY = 20_000, 64
+"""Where shared values have more items than this, those that nobody has changed or sent for a while are compared in each
+64th message only."""
+
+
+class Entry:
+    """A shared value, its items at the last message, and the message that had it last."""
+
+    __slots__ = ("items", "used", "value")
+
+    def __init__(self, value: Any, used: int) -> None:
+        self.value, self.items, self.used = value, items_of(value), used
+
+    def is_unchanged(self) -> bool:
+        """Whether the value has the very items that it had."""
+        if is_array(self.value):
+            return bool(self.items == items_of(self.value))
+        now = items_of(self.value)
+        return len(self.items) == len(now) and all(map(operator.is_, self.items, now))
+
+    def references(self) -> int:
+        """How many references there are to the value."""
+        return sys.getrefcount(self.value)
+
+
+def items_of(value: Any) -> tuple[Any, ...]:
+    """The items of a value that can change; of an array its form and its bytes."""
+    if is_array(value):
+        return value.shape, value.dtype.str, value.tobytes()
+    return (*value, *value.values()) if isinstance(value, dict) else tuple(value)
+
+
+class Lost(NoValue):
+    """A value that both have holds now what cannot be sent."""
+
+
+ALONE = Entry([], 0).references()
+"""That many references has a value that nothing but its entry has."""
+
+
+class Shared(Met):
+    """The shared values of one of the two processes. What one of them no longer has anywhere else is shared no more, as
+    its next message tells."""
+
+    def __init__(self, mine: int) -> None:
+        self._entries: dict[int, Entry] = {}
+        self._numbers: dict[int, int] = {}
+        self._mine = self._next = mine
+        self._message = self._items = 0
+        self._new: list[int] = []
+        self._left: list[int] = []
+        self._withheld: set[int] = set()
+
+    def number(self, value: Any) -> int | None:
+        number = self._numbers.get(id(value))
+        if number is not None:
+            if number in self._withheld:
+                raise NoValue("a value holds what cannot be sent")
+            self._entries[number].used = self._message
+        return number
+
+    def add(self, value: Any) -> int:
+        number, self._next = self._next, self._next + 2
+        self._enter(number, value)
+        return number
+
+    def learn(self, number: Any, value: Any) -> None:
+        if type(number) is not int or number % 2 == self._mine or number in self._entries:
+            raise NoValue("what arrived has no number of its own")
+        self._enter(number, value)
+
+    def numbered(self, number: Any) -> Any:
+        entry = self._entry(number)
+        entry.used = self._message
+        return entry.value
+
+    def line(self, about: dict[str, Any], values: list[Any], keep: Keep, most: float = MOST_BYTES) -> bytes:
+        """A message that says `about` and has these values, and what has changed since the last message. Raises
+        `NoValue`, and is no message then: for a value that cannot be sent, or more than `most` bytes."""
+        self._message += 1
+        told: list[Entry] = []
+        self._new, self._withheld = [], set()
+        try:
+            changed = [[number, self._change(number, keep, told)] for number in self._changed()]
+            packed = [pack_value(value, keep, self) for value in values]
+            line = in_json(about | {"values": packed, "changed": changed, "left": self._left})
+            if len(line) >= most:
+                raise NoValue(f"it has more than {MOST_BYTES} bytes")
+        except BaseException:
+            self._forget(self._new)
+            raise
+        for entry in told:
+            entry.items = items_of(entry.value)
+        self._left = []
+        return line
+
+    def take(self, message: dict[str, Any], find: Find) -> list[Any]:
+        """The values of a message, after what else it tells is done. Raises `Lost`, when all is done, and `NoValue`."""
+        left, changed, packed = (message.get(part) for part in ("left", "changed", "values"))
+        if type(left) is not list or type(changed) is not list or type(packed) is not list:
+            raise NoValue("what arrived is no message")
+        self._new, told, lost = [], [], False
+        for number in left:
+            self._entry(number)
+            self._forget([number])
+        for one in changed:
+            if type(one) is not list or len(one) != 2:
+                raise NoValue("a change is none")
+            entry = self._entry(one[0])
+            if one[1] is not None:
+                entry.used = self._message
+                become(entry.value, one[1], find, self)
+                told.append(entry)
+            elif entry.references() <= ALONE:
+                self._forget(one[:1])
+                self._left += one[:1]
+            else:
+                lost = True
+        values = [unpack_value(value, find, self) for value in packed]
+        for entry in (*told, *(self._entries[number] for number in self._new)):
+            entry.items = items_of(entry.value)
+        if lost:
+            raise Lost("a value that both have holds what cannot be sent")
+        return values
+
+    def _enter(self, number: int, value: Any) -> None:
+        self._entries[number], self._numbers[id(value)] = Entry(value, self._message), number
+        self._new.append(number)
+
+    def _entry(self, number: Any) -> Entry:
+        if type(number) is not int or number not in self._entries:
+            raise NoValue("what arrived was not met")
+        return self._entries[number]
+
+    def _forget(self, numbers: list[int]) -> None:
+        for number in numbers:
+            del self._numbers[id(self._entries.pop(number).value)]
+
+    def _changed(self) -> list[int]:
+        """The numbers of what has changed. What is alone and has not been sent for some messages is shared no more."""
+        changed, alone, many = [], [], self._items > MANY and self._message % RARELY
+        self._items = 0
+        for number, entry in self._entries.items():
+            self._items += len(entry.items)
+            old = entry.used < self._message - KEPT
+            if many and old:
+                continue
+            if not entry.is_unchanged():
+                changed.append(number)
+            elif old and entry.references() <= ALONE:
+                alone.append(number)
+        self._forget(alone)
+        self._left += alone
+        return changed
+
+    def _change(self, number: int, keep: Keep, told: list[Entry]) -> Any:
+        """What the value is now; None where it holds what cannot be sent, which the other may have no use for."""
+        entry, known = self._entries[number], len(self._new)
+        try:
+            packed = content_of(entry, keep, self)
+        except NoValue:
+            self._withheld.add(number)
+            self._forget(self._new[known:])
+            del self._new[known:]
+            return None
+        entry.used = self._message
+        told.append(entry)
+        return packed
+
+
+def content_of(entry: Entry, keep: Keep, shared: Shared) -> Any:
+    """The encoded contents of a value, of an array its items. Raises `NoValue`."""
+    if not is_array(entry.value):
+        return content(entry.value, keep, shared)
+    parts = array_parts(entry.value)
+    if parts is None or entry.items[:2] != items_of(entry.value)[:2]:
+        raise NoValue("an array has another form than before")
+    return parts[2]
+
+
+def become(value: Any, packed: Any, find: Find, shared: Shared) -> None:
+    """Give a value the contents that the other process tells, in place. Raises `NoValue`."""
+    if is_array(value):
+        name = "str" if value.dtype.kind == "U" else value.dtype.name
+        try:
+            value[...] = find("array", [name, list(value.shape), packed])
+        except (TypeError, ValueError) as error:
+            raise NoValue(f"what arrived is no content: {type(error).__name__}") from None
+        return
+    fresh: Any = {} if isinstance(value, dict) else bytearray() if isinstance(value, bytearray) else []
+    fill(fresh, packed, find, shared)
+    try:
+        if isinstance(value, dict):
+            if [*value] != [*fresh]:  # else not cleared: the code may be going through it
+                value.clear()
+            for key, inner in fresh.items():
+                value[key] = inner
+        elif isinstance(value, list | bytearray):
+            value[:] = fresh
+        else:
+            value.clear()
+            value.update(fresh) if isinstance(value, set) else value.extend(fresh)
+    except TypeError:
+        raise NoValue("what arrived is no content") from None
