@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.attacks.hack import Hack
+from tests.attacks.reward_hacks_of_shared_values import HACKS_OF_SHARED_VALUES
 from tests.attacks.reward_hacks_of_the_fifth_reader import HACKS_OF_THE_FIFTH_READER
 from tests.attacks.reward_hacks_of_the_fourth_hour import HACKS_OF_THE_FOURTH_HOUR
 from tests.attacks.reward_hacks_of_the_hour import HACKS_OF_THE_HOUR
@@ -239,4 +240,4 @@ def hacks() -> dict[str, Hack]:
     values = {f"forges {name}": always(answer) for name, answer in FORGED_VALUES.items()}
     lines = {f"sends {name}": Hack(code=HOST + line) for name, line in FORGED_LINES.items()}
     hours = {**HACKS_OF_THE_HOUR, **HACKS_OF_THE_SECOND_HOUR, **HACKS_OF_THE_THIRD_HOUR, **HACKS_OF_THE_FOURTH_HOUR}
-    return {**values, **lines, **OWN_TESTS, **hours, **HACKS_OF_THE_FIFTH_READER}
+    return {**values, **lines, **OWN_TESTS, **hours, **HACKS_OF_THE_FIFTH_READER, **HACKS_OF_SHARED_VALUES}

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from types import ModuleType
 
+from rlhf.reward.code.checking.completeness import RESULT
+
 PURE = """
     abc array ast base64 binascii bisect calendar cmath collections colorsys copy csv datetime decimal difflib
     dataclasses enum errno fnmatch fractions functools graphlib hashlib heapq hmac html inspect ipaddress itertools
@@ -70,6 +72,15 @@ def not_apart(texts: Sequence[str], setup: str = "", entry_point: str | None = N
     return tuple(of_all or one for one in found)
 
 
+@lru_cache(maxsize=1024)
+def only_prepared(text: str, texts: Sequence[str], setup: str = "", entry_point: str | None = None) -> str:
+    """What one of the tests that cannot run apart defines and imports for others, without what cannot."""
+    trees = [ast.parse(one) for one in (*texts, setup)]
+    library = _Library([node for tree in trees for node in walk_run(tree)], entry_point)
+    kept = [one for statement in ast.parse(text).body for one in library.kept(statement)]
+    return ast.unparse(ast.Module(body=kept, type_ignores=[]))
+
+
 class _Library:
     """The library as the tests and their set-up name it, together."""
 
@@ -84,6 +95,7 @@ class _Library:
         nodes = list(walk_run(tree))
         inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
         inner |= {id(node.func) for node in nodes if isinstance(node, ast.Call) and self._is_quiet(node)}
+        inner |= {id(part) for node in nodes if isinstance(node, ast.Call) for part in self._printed_to(node)}
         if any(map(_is_rewritten, nodes[sum(1 for _ in ast.walk(tree)) :])):
             yield "they run a text that asks for types, formats or matches"
         for node in nodes:
@@ -97,6 +109,19 @@ class _Library:
                 yield f"they use {node.attr}, which observes the process that it runs in"
             if isinstance(node, ast.Call) and self._reaches(node):
                 yield f"they may reach what the code names, by {ast.unparse(node.func)}"
+
+    def kept(self, statement: ast.stmt) -> Iterator[ast.stmt]:
+        """A definition or an import, if it can run apart; of a class the parts that can."""
+        if isinstance(statement, ast.ClassDef):
+            statement.body = [part for part in statement.body if not self._refuses(part)] or [ast.Pass()]
+        prepares = isinstance(
+            statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+        )
+        if (prepares or RESULT in ast.unparse(statement)) and not self._refuses(statement):
+            yield statement
+
+    def _refuses(self, statement: ast.stmt) -> bool:
+        return any(self.refused(ast.Module(body=[statement], type_ignores=[])))
 
     def _path(self, node: ast.expr) -> str:
         """The full name of what a test uses of a library; empty for anything else."""
@@ -114,6 +139,14 @@ class _Library:
     def _is_quiet(self, call: ast.Call) -> bool:
         quiet = bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value == "ignore"
         return quiet and self._path(call.func) in QUIET
+
+    def _printed_to(self, call: ast.Call) -> Iterator[ast.expr]:
+        """Where a test prints, which it does nowhere."""
+        if self._path(call.func) in ("sys.stdout.flush", "sys.stderr.flush"):
+            yield call.func
+        if isinstance(call.func, ast.Name) and call.func.id == "print":
+            streams = (one.value for one in call.keywords if one.arg == "file")
+            yield from (one for one in streams if self._path(one) in ("sys.stdout", "sys.stderr"))
 
     def _reaches(self, call: ast.Call) -> bool:
         """Whether a call makes a function that reaches what is named, and the test does not write the name."""

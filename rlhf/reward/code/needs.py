@@ -10,9 +10,6 @@ from rlhf.reward.code.names import KNOWN
 from rlhf.reward.code.unit_tests import Asserts
 
 RUN = ("eval", "exec", "compile")
-CHANGE = frozenset(
-    ["append", "extend", "insert", "clear", "sort", "reverse", "update", "setdefault", "discard", "popitem"]
-)
 
 
 def needs_trust(tests: Asserts) -> str:
@@ -26,8 +23,8 @@ def needs_trust(tests: Asserts) -> str:
     bound = set(_bound(nodes))
     of_code = {node.id for node in nodes if isinstance(node, ast.Name)} - bound - KNOWN
     objects = {target for node in nodes for target in _made_of(node, of_code)}
-    answers, given = _answers(nodes, of_code), _given(nodes, of_code)
-    reasons = (_reason(node, of_code, objects) or _aliasing(node, answers, given) for node in nodes)
+    answers = _answers(nodes, of_code)
+    reasons = (_reason(node, of_code, objects) or _identity(node, answers) for node in nodes)
     used = next(filter(None, not_apart(tests.texts, tests.setup, tests.entry_point)), "")
     own = next((node.name for node in nodes if isinstance(node, ast.ClassDef) and of_code), "")
     return used or next(filter(None, reasons), f"they define the class {own}" if own else "")
@@ -56,15 +53,8 @@ def _answers(nodes: list[ast.AST], of_code: set[str]) -> set[str]:
     return {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}
 
 
-def _given(nodes: list[ast.AST], of_code: set[str]) -> set[str]:
-    """Variables passed to a constructor of the code: the object may keep a reference to them."""
-    made = [node for node in nodes if isinstance(node, ast.Call) and _is_class(node.func, of_code)]
-    return {argument.id for node in made for argument in node.args if isinstance(argument, ast.Name)}
-
-
-def _aliasing(node: ast.AST, answers: set[str], given: set[str]) -> str:
-    """An expression that depends on object identity between code and test: it is known within one call, but not
-    later."""
+def _identity(node: ast.AST, answers: set[str]) -> str:
+    """A question whether two answers of the code are one, which texts, numbers and tuples do not tell."""
     match node:
         case ast.Compare(left=left, comparators=[right], ops=[ast.Is() | ast.IsNot()]):
             sides = (left, right)
@@ -74,11 +64,6 @@ def _aliasing(node: ast.AST, answers: set[str], given: set[str]) -> str:
                 return (
                     f"they ask whether {ast.unparse(node)}" if len(calls) == 2 or (names and names <= answers) else ""
                 )
-        case ast.Call(func=ast.Attribute(value=of, attr=name)) if name in CHANGE:
-            if isinstance(of, ast.Name) and of.id in given:
-                return f"they change {of.id}, which the code was given"
-            if _called(of) or (isinstance(of, ast.Subscript) and _base(of) in answers):
-                return f"they change {ast.unparse(of)}, an answer of the code"
     return ""
 
 
@@ -87,12 +72,6 @@ def _called(node: ast.AST) -> str:
     if not isinstance(node, ast.Call):
         return ""
     return node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
-
-
-def _base(node: ast.AST) -> str:
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _is_class(node: ast.AST | None, of_code: set[str]) -> bool:

@@ -113,12 +113,26 @@ def _is_skipped(definition: Definition) -> bool:
 @dataclass(frozen=True, slots=True)
 class TextScope:
     """What the statements of a text run among: the names and attributes that anything running reads, the functions
-    that a statement calls, and the classes."""
+    that a statement calls, the classes, and what is imported by another name."""
 
     names: Set[str]
     attributes: Set[str]
     called: Set[str]
     classes: Mapping[str, ast.ClassDef]
+    renamed: Mapping[str, str]
+
+    def derives(self, defined: ast.ClassDef, kind: str) -> bool:
+        """Whether a class derives from one whose name ends so."""
+        bases = [ast.unparse(base) for one in _mro(defined, self.classes) for base in one.bases]
+        return any(self.renamed.get(base, base).endswith(kind) for base in bases)
+
+    def is_mixed_in(self, defined: ast.ClassDef) -> bool:
+        """Whether a case of `unittest` derives from a class, and runs its tests."""
+        return any(
+            one is not defined and any(above is defined for above in _mro(one, self.classes))
+            for one in self.classes.values()
+            if self.derives(one, "TestCase")
+        )
 
 
 def _scopes(bodies: Sequence[Sequence[ast.stmt]]) -> Iterator[TextScope]:
@@ -143,6 +157,13 @@ def _scope_of(statements: Sequence[ast.stmt]) -> TextScope:
         attributes={node.attr for node in nodes if isinstance(node, ast.Attribute)},
         called={name for one in statements if (name := _called_plainly(one))},
         classes={one.name: one for one in statements if isinstance(one, ast.ClassDef)},
+        renamed={
+            alias.asname: alias.name
+            for one in statements
+            if isinstance(one, ast.ImportFrom)
+            for alias in one.names
+            if alias.asname
+        },
     )
 
 
@@ -206,13 +227,13 @@ def _calls(statement: ast.stmt, around: TextScope) -> Iterator[ast.stmt]:
 def _calls_of_class(defined: ast.ClassDef, around: TextScope) -> Iterator[ast.stmt]:
     methods = {method.name: method for above in _mro(defined, around.classes) for method in _methods(above)}
     tests = [method for name, method in methods.items() if name.startswith("test") and not _is_skipped(method)]
-    if _derives(defined, around.classes, "TestCase"):
+    if around.derives(defined, "TestCase"):
         tests = tests or [method for name, method in methods.items() if name == "runTest"]
         for method in sorted(tests, key=lambda one: one.name):
-            awaited = _derives(defined, around.classes, "IsolatedAsyncioTestCase")
+            awaited = around.derives(defined, "IsolatedAsyncioTestCase")
             _check_callable(method, arguments=1, awaited=awaited)
             yield _statement(f"{OF_UNITTEST}{defined.name}({method.name!r})]).run({RESULT}, debug=True)")
-    elif defined.name.startswith("Test") and "__init__" not in methods:
+    elif defined.name.startswith("Test") and "__init__" not in methods and not around.is_mixed_in(defined):
         if needed := next((name for name in methods if name in NEEDS_PYTEST), ""):
             raise NotRunnable(f"{defined.name}.{needed} needs pytest")
         for method in tests:
@@ -229,11 +250,6 @@ def _mro(defined: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> list[ast
 
 def _methods(defined: ast.ClassDef) -> list[Function]:
     return [part for part in defined.body if isinstance(part, Function)]
-
-
-def _derives(defined: ast.ClassDef, classes: Mapping[str, ast.ClassDef], kind: str) -> bool:
-    """Whether a class derives from one whose name ends so."""
-    return any(ast.unparse(base).endswith(kind) for one in _mro(defined, classes) for base in one.bases)
 
 
 def _is_helper(definition: Definition) -> bool:

@@ -23,11 +23,16 @@ def total(): return np.array([1, 2]).sum()
 def twice(a): return a * 2
 def same(*a): return a[0].copy(), *a
 def sort(a): a.sort()
+kept = np.zeros(2)
+def keep(): return kept
+def grow(a): a.resize(3, refcheck=False)
 """
 HOLD = [
     "import numpy as np\nassert (twice(np.array([[1, 2]])) == np.array([[2, 4]])).all()",
     "import numpy as np\nassert twice(np.float32(2)) == 4 and twice([np.int64(2)]) == [2, 2]",
     "import numpy as np\nx = np.eye(2)\nassert np.allclose(twice(x), 2 * x)",
+    "import numpy as np\nx = np.array([2, 1])\nsort(x)\nassert x.tolist() == [1, 2]",
+    "import numpy as np\nx = keep()\nx[0] = 5\nassert keep().tolist() == [5, 0] and keep() is x",
     "import numpy as np\nx, y = np.eye(2), np.eye(3)\na, b, c = same(x, y)\nassert a is not x and b is x and c is y",
 ]
 WITHOUT = [
@@ -39,8 +44,9 @@ FAIL = [
     "assert made() + made() == [1, 2, 3, 1, 2, 3]",
     "assert true() is True",
     "assert made()",
+    "import numpy as np\nx = np.array([2, 1])\nsort(x)\nassert x.tolist() == [2, 1]",
+    "import numpy as np\nx = np.array([2, 1])\ngrow(x)\nassert x.tolist() == [2, 1]",
 ]
-IN_PLACE = "import numpy as np\nx = np.array([2, 1])\nsort(x)\nassert x.tolist() == [2, 1]"
 
 
 @pytest.fixture
@@ -56,10 +62,9 @@ def python() -> Iterator[str]:
 
 
 @pytest.mark.slow
-async def test_arrays_are_arrays_on_both_sides_and_one_that_is_changed_in_place_is_refused(python: str) -> None:
+async def test_arrays_are_arrays_on_both_sides_and_shared(python: str) -> None:
     scorer = make_code_scorer(CodeRewardConfig(timeout_seconds=20, python=python))
     await scorer.start()
-    scores = [await scorer.score(CODE, {"tests": tests}) for tests in (HOLD, WITHOUT, FAIL, [IN_PLACE])]
+    scores = [await scorer.score(CODE, {"tests": tests}) for tests in (HOLD, WITHOUT, FAIL)]
     await scorer.close()
-    assert [score.value for score in scores if isinstance(score, Scored)] == [1.0, 1.0, 0.0, 0.0], scores
-    assert "changes an array of the test in place" in scores[-1].detail
+    assert [score.value for score in scores if isinstance(score, Scored)] == [1.0, 1.0, 0.0], scores

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlhf.reward.code import test_runner
-from rlhf.reward.code.checking.values import OtherException, exception
+from rlhf.reward.code.checking.exceptions import exception
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.scoring import make_code_scorer
 from rlhf.reward.code.unit_tests import Asserts, TestsError, read_tests
@@ -142,9 +142,9 @@ async def score(code: str, tests: str) -> Any:
 
 def test_an_error_of_encoding_is_placed_in_its_text() -> None:
     told = {"raised": "UnicodeDecodeError", "text": "", "made_of": {"tuple": ["utf-8", {"bytes": "ab"}, -33, 1, "?"]}}
-    assert isinstance(exception(told), OtherException)
+    assert type(exception(told, None)).__mro__[1] is Exception
     told["made_of"] = {"tuple": ["utf-8", {"bytes": "ab"}, 0, 1, "?"]}
-    assert isinstance(exception(told), UnicodeDecodeError)
+    assert isinstance(exception(told, None), UnicodeDecodeError)
 
 
 @pytest.mark.engine
@@ -169,10 +169,6 @@ async def test_a_test_that_a_try_calls_is_a_test_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("code", "tests"),
     [
-        (
-            "class Own(ValueError): pass\ndef f(x): raise Own(x)",
-            "try: f(1)\nexcept ValueError as e: assert type(e) is ValueError",
-        ),
         (
             "from collections import defaultdict\ndef f(): return defaultdict(lambda: 1)",
             "import unittest\nfrom collections import defaultdict\nclass T(unittest.TestCase):\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -38,10 +38,13 @@ class Entries:
         return next(iter(self._expected.values()), "") or next(self._uncollected(names), "")
 
     def _uncollected(self, names: Mapping[str, Any]) -> Iterator[str]:
+        case = getattr(sys.modules.get("unittest"), "TestCase", None)
+        classes = {name: value for name, value in names.items() if issubclass(type(value), type)}
+        mixed_in = {above for one in classes.values() if case in one.__mro__ for above in one.__mro__[1:]}
         for name, value in names.items():
             if type(value) is FunctionType and name.startswith("test"):
                 yield from [] if self._has_run(value) else [name]
-            elif issubclass(type(value), type) and _is_of_tests(name, value):
+            elif name in classes and (case in value.__mro__ or (_is_named_test(name, value) and value not in mixed_in)):
                 found = ((method, getattr(value, method)) for method in dir(value) if method.startswith("test"))
                 yield from (f"{name}.{method}" for method, one in found if not self._has_run(one, value))
 
@@ -103,7 +106,6 @@ def _label(node: ast.AST) -> str:
     return node.name if isinstance(node, Function) else f"a lambda in line {getattr(node, 'lineno', 0)}"
 
 
-def _is_of_tests(name: str, kind: Any) -> bool:
-    """Whether pytest or `unittest` would look for tests in a class."""
-    cases: Iterable[Any] = [getattr(sys.modules.get("unittest"), "TestCase", None)]
-    return any(case in kind.__mro__ for case in cases) or (name.startswith("Test") and "__init__" not in vars(kind))
+def _is_named_test(name: str, kind: Any) -> bool:
+    """Whether pytest would look for tests in a class, by its name."""
+    return name.startswith("Test") and "__init__" not in vars(kind)

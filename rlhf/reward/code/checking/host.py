@@ -14,10 +14,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from rlhf.reward.code.checking.exceptions import ORIGIN, exception, exception_value
 from rlhf.reward.code.checking.kinds import CHANGEABLE, beneath
 from rlhf.reward.code.checking.parameters import with_parameters
 from rlhf.reward.code.checking.shared import OF_THE_CODE, Lost, Shared
-from rlhf.reward.code.checking.values import Met, NoValue, array, exception, exception_value, in_json, pack_value
+from rlhf.reward.code.checking.values import Met, NoValue, array, in_json, pack_value
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda function, /, *arguments, **named: function(*arguments, **named),
@@ -85,7 +86,16 @@ class ObjectServer:
         except BaseException as error:  # noqa: BLE001 - whatever the code raises is told to the test
             if do == "next" and type(error) is StopIteration:
                 return {"end": True}, [error.value]
-            return exception_value(error), []
+            return self._told(error), []
+
+    def _told(self, error: BaseException) -> dict[str, Any]:
+        """An exception as told: one of the test's is its own again, one of another class than Python's is kept."""
+        told = exception_value(error)
+        if (number := vars(error).get(ORIGIN)) is not None:
+            told["of_test"] = number
+        elif "own" in told:
+            told["object"] = self._keep(error.with_traceback(None))  # which would keep what the code works with
+        return told
 
     def _line(self, about: dict[str, Any], values: list[Any]) -> bytes:
         """An answer as sent. A value that cannot be sent is distinguished from exceptions, which tests may expect."""
@@ -149,7 +159,7 @@ class ObjectServer:
             self._lost = str(error)
             raise
         if "raised" in answer:
-            raise exception(answer)
+            raise exception(answer, answer["number"])
         return result[0]
 
 

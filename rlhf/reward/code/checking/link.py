@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, NoReturn
 
+from rlhf.reward.code.checking.exceptions import ORIGIN, exception, exception_value
 from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
 from rlhf.reward.code.checking.parameters import parameters_of
 from rlhf.reward.code.checking.shared import OF_THE_TESTS, Lost, Shared
-from rlhf.reward.code.checking.values import MOST_BYTES, NoValue, array, exception, exception_value
+from rlhf.reward.code.checking.values import MOST_BYTES, Met, NoValue, array, unpack_value
 
 Answer = tuple[dict[str, Any], list[Any]]
 """What is said, and the values."""
@@ -45,6 +46,7 @@ class Link:
         self._requests, self._answers = os.fdopen(requests, "wb"), os.fdopen(answers, "rb")
         self._functions: list[Any] = []
         self._objects: dict[tuple[str, int], Any] = {}
+        self._raised: list[BaseException] = []
         self._shared = Shared(OF_THE_TESTS)
         self.kin = {base: kin_of(base, self) for base in BASES}
         self._calling_back = self._is_waiting = False
@@ -113,8 +115,20 @@ class Link:
         if "unfit" in answer:
             self.refuse("an answer of the code cannot be sent", str(answer["unfit"])[:100])
         if "raised" in answer:
-            raise exception(answer)
+            raise self._exception(answer)
         return answer, values
+
+    def _exception(self, told: dict[str, Any]) -> BaseException:
+        """What the code raises. An exception of the test's own is that again."""
+        if "of_test" in told:
+            if type(number := told["of_test"]) is not int or not 0 <= number < len(self._raised):
+                self._end("it raises what no test has raised")
+            return self._raised[number]
+        try:
+            origin = unpack_value(told.get("object"), self._find, Met())
+        except NoValue as error:
+            self._end(str(error))
+        return exception(told, origin, OF_THE_CODE)
 
     def _only(self, values: list[Any]) -> Any:
         if len(values) != 1:
@@ -148,7 +162,7 @@ class Link:
         try:
             line = self._shared.line(about, result, self._keep, math.inf)
         except NoValue as error:
-            line = self._shared.line(self._raised(error), [], self._keep, math.inf)
+            line = self._shared.line(self._told(error), [], self._keep, math.inf)
         self._send(line)
 
     def _called(
@@ -159,14 +173,15 @@ class Link:
             with _alarms_come():
                 return {}, [function(*arguments, **named)]
         except BaseException as error:  # noqa: BLE001 - a function of the test, called with anything
-            return self._raised(error), []
+            return self._told(error), []
         finally:
             self._calling_back = False
 
-    def _raised(self, error: BaseException) -> dict[str, Any]:
+    def _told(self, error: BaseException) -> dict[str, Any]:
         if isinstance(error, NoValue):  # the code may catch it, and the test never know
             self.objection = self.objection or f"{error}; {NEEDS_TRUST}"
-        return exception_value(error)
+        self._raised.append(error)
+        return exception_value(error) | {"number": len(self._raised) - 1}
 
     def _own(self, number: Any) -> Any:
         """The function that the test passed to the code."""
@@ -390,3 +405,16 @@ class FunctionOfTheCode(ObjectOfTheCode):
 
 
 STAND_INS = (ObjectOfTheCode, FunctionOfTheCode)
+
+
+def _attribute_of_exception(error: BaseException, name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(f"{type(error).__name__!r} object has no attribute {name!r}")
+    return getattr(vars(error)[ORIGIN], name)
+
+
+OF_THE_CODE = {
+    "__getattr__": _attribute_of_exception,
+    "args": property(lambda error: _attribute_of_exception(error, "args")),
+}
+"""What an exception of a class of the code has is asked of the code's own."""

@@ -4,7 +4,6 @@ runs nothing, and decoded values have exactly the types below."""
 from __future__ import annotations
 
 import builtins
-import contextlib
 import json
 import math
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -64,6 +63,7 @@ BUILT: dict[str, Callable[..., Any]] = {
     "timedelta": lambda parts: timedelta(*_numbers(parts)),
     "datetime": lambda parts: datetime(*_numbers(parts)),
     "ellipsis": lambda _: Ellipsis,
+    "class": lambda name: CLASSES[name],
 }
 """How a value without a JSON type is rebuilt from its encoded form."""
 ARRAY_KINDS = "biufcU"
@@ -79,14 +79,6 @@ UNFIT = (StopIteration, StopAsyncIteration)
 OF_THE_LIBRARY = (JSONDecodeError, Empty, Full, InvalidOperation, DivisionByZero)
 
 
-class OtherException(Exception):
-    """An exception of the code that is not sent as itself. No test can expect it by its class."""
-
-
-class OtherBaseException(BaseException):
-    """Such an exception that `except Exception` does not catch."""
-
-
 EXCEPTIONS: dict[str, type[BaseException]] = {
     name: kind
     for name, kind in vars(builtins).items()
@@ -96,9 +88,12 @@ EXCEPTIONS: dict[str, type[BaseException]] = {
     and name != "ExceptionGroup"
 } | {kind.__name__: kind for kind in (SystemExit, *OF_THE_LIBRARY)}
 """The exceptions that are sent."""
-OTHERS = {kind.__name__: kind for kind in (OtherException, OtherBaseException)}
-OWN: dict[type[BaseException], type[BaseException]] = {}
-"""For a class of the table that of exceptions whose class the code derives from it: tests catch them by the former."""
+CLASSES: dict[str, Any] = EXCEPTIONS | {
+    kind.__name__: kind
+    for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, bytearray, range, object)
+}
+"""The classes that are sent: calling one makes a plain value, or an exception."""
+NAMES_OF_CLASSES = {kind: name for name, kind in CLASSES.items()}
 
 
 class NoValue(Exception):
@@ -156,6 +151,8 @@ def pack_value(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0)
         return {name: [met.add(value), content(value, keep, met, depth + 1)]}
     if kind in ITERATED:
         return {kind.__name__: [pack_value(inner, keep, met, depth + 1) for inner in value]}
+    if kind is type and (known := NAMES_OF_CLASSES.get(value)):
+        return {"class": known}
     if kind in PARTS and not (kind is datetime and (value.tzinfo or value.fold)):
         return {kind.__name__: PARTS[kind](value)}
     if (parts := array_parts(value)) is None:
@@ -271,14 +268,14 @@ def array_parts(value: Any) -> list[Any] | None:
     name = "str" if value.dtype.kind == "U" else value.dtype.name
     items = value.ravel().tolist() if is_array(value) else [value.item()]
     shape = list(value.shape) if is_array(value) else None
-    return [name, shape, [pack_value(item, _nothing_else, Met()) for item in items]]
+    return [name, shape, [pack_value(item, nothing_else, Met()) for item in items]]
 
 
 def array(packed: Any, numpy: Any) -> Any:
     """The number or array of numpy's that was sent. Raises `NoValue`."""
     if type(packed) is not list or len(packed) != 3 or packed[0] not in ARRAY_TYPES or type(packed[2]) is not list:
         raise NoValue("what arrived is no array")
-    name, shape, items = packed[0], packed[1], [unpack_value(item, _nothing_else, Met()) for item in packed[2]]
+    name, shape, items = packed[0], packed[1], [unpack_value(item, nothing_else, Met()) for item in packed[2]]
     lengths = _numbers([] if shape is None else shape)
     if min(lengths, default=0) < 0 or math.prod(lengths) != len(items) or len(lengths) > MOST_DIMENSIONS:
         raise NoValue("an array has another shape")
@@ -291,45 +288,6 @@ def array(packed: Any, numpy: Any) -> Any:
     return made if shape is not None else made[()]
 
 
-def exception_value(error: BaseException) -> dict[str, Any]:
-    """An exception by name: that of the nearest of its classes which travels, if one says more than `Exception`. With
-    what it was made of, where that is plain and all that its text says."""
-    travels = (kind for kind in type(error).__mro__ if EXCEPTIONS.get(kind.__name__) is kind)
-    nearest = getattr(kind := next(travels, None), "__name__", "")
-    if nearest in ("", "Exception") and type(error) is not Exception:
-        nearest = (OtherException if isinstance(error, Exception) else OtherBaseException).__name__
-    says_so = kind is not None and type(error).__str__ is kind.__str__
-    words = error.args[0] if says_so and len(error.args) == 1 and type(error.args[0]) is str else error
-    try:
-        text = str(words)[:500]
-    except BaseException:  # noqa: BLE001 - an exception of the code that cannot be shown
-        text = ""
-    told: dict[str, Any] = {"raised": nearest, "text": text, "own": type(error).__name__ != nearest}
-    with contextlib.suppress(BaseException):  # it is made of what an exception of the code says that it is made of
-        if says_so:
-            told["made_of"] = pack_value(tuple(error.__reduce__()[1]), _nothing_else, Met())
-    return told
-
-
-def exception(told: dict[str, Any]) -> BaseException:
-    """The exception of the table by that name; `OtherException` for any other."""
-    name, text = (one if type(one) is str else "" for one in (told["raised"], told.get("text")))
-    kind = (EXCEPTIONS | OTHERS).get(name, OtherException)
-    if told.get("own") is True and kind not in OTHERS.values():
-        kind = OWN.setdefault(kind, type(f"KindOf{kind.__name__}", (kind,), {}))
-    try:
-        made = kind(*unpack_value(told["made_of"], _nothing_else, Met())) if "made_of" in told else kind(text)
-        return made if _within_its_text(made) else OtherException(text)
-    except (NoValue, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # says its class
-        return OtherException(text)
-
-
-def _within_its_text(error: BaseException) -> bool:
-    """Of an error of encoding, whether its place is in its text: Python reads there without looking, to show it."""
-    if not isinstance(error, UnicodeDecodeError | UnicodeEncodeError | UnicodeTranslateError):
-        return True
-    return 0 <= error.start <= error.end <= len(error.object)
-
-
-def _nothing_else(*value: Any) -> NoReturn:
+def nothing_else(*value: Any) -> NoReturn:
+    """Refuse what is no plain value. Raises `NoValue`."""
     raise NoValue("what is no plain value")
