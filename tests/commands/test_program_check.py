@@ -78,14 +78,6 @@ def test_the_kind_code_is_attacked_with_programs(
         ("a = make()\nb = make()\nassert a is not b", "they ask whether a is not b"),
         ("assert make() is make()", "they ask whether make() is make()"),
         (
-            "items = [1]\nbag = Bag(items)\nitems.append(2)\nassert bag.get() == [1]",
-            "they change items, which the code was given",
-        ),
-        (
-            "bag = Bag([1])\nbag.get().append(5)\nassert bag.get() == [1]",
-            "they change bag.get(), an answer of the code",
-        ),
-        (
             "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as said:\n    greet()\n"
             "assert said.getvalue() == 'hello'",
             "they use contextlib.redirect_stdout, which acts on or observes the process that it runs in",
@@ -105,6 +97,8 @@ def test_tests_that_need_objects_are_told_by_their_text(test: str, words: str) -
         "assert 3 in Stack([3])",
         "assert f(1) is None and f(2) is True",
         "items = [1]\nassert f(items) is items",
+        "items = [1]\nbag = Bag(items)\nitems.append(2)\nassert bag.get() == [1]",
+        "bag = Bag([1])\nbag.get().append(5)\nassert bag.get() == [1]",
         "assert isinstance(add(1, 2), int)",
         "import math\nassert math.isclose(area(1), math.pi)",
         "def check(candidate):\n    assert candidate([1]) == [1]\ncheck(same)",
