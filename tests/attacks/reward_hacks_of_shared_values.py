@@ -115,6 +115,11 @@ SHARED = {
         tests=("p = get()\np.xs.append(4)\nassert total(p) == 5 and get().xs is p.xs",),
         earns=1.0,
     ),
+    "right: objects as keys": Hack(
+        code="class P: pass\np, xs = P(), [7]\ndef f(): return {p: xs}\ndef g(): return xs",
+        tests=("assert len(f()) == 1 and list(f().values()) == [[7]]", "assert next(iter(f().values())) is g()"),
+        earns=1.0,
+    ),
     "right: what it has forgotten holds what cannot be sent": Hack(
         code="def f(xs): return sum(xs)",
         tests=("xs = [1]\nassert f(xs) == 1\nxs.append(object())\nassert f([2]) == 2 and f([3]) == 3",),

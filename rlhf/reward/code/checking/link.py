@@ -49,7 +49,7 @@ class Link:
         self._raised: list[BaseException] = []
         self._shared = Shared(OF_THE_TESTS)
         self.kin = {base: kin_of(base, self) for base in BASES}
-        self._calling_back = self._is_waiting = False
+        self._calling_back = self._is_waiting = self.is_taking = False
         KindOfStandIn.link = self
         self.ended = self.objection = ""
         self.asked = self._recursion = 0
@@ -143,12 +143,15 @@ class Link:
         return answer, [] if "unfit" in answer else self._taken(answer)
 
     def _taken(self, message: dict[str, Any]) -> list[Any]:
+        self.is_taking = True
         try:
             return self._shared.take(message, self._find)
         except Lost as error:
             self.refuse(str(error))
         except NoValue as error:
             self._end(str(error))
+        finally:
+            self.is_taking = False
 
     def _call_back(self, asked: dict[str, Any]) -> None:
         """Call a function that the test passed to the code, and tell what it returns or raises."""
@@ -311,7 +314,7 @@ ARITHMETIC = (
     *("or", "neg", "pos", "abs", "invert", "round", "trunc", "floor", "ceil", "complex"),
 )
 REFUSED: dict[str, tuple[str, ...]] = {
-    "compares": ("eq", "ne", "hash", "lt", "le", "gt", "ge"),
+    "compares": ("eq", "ne", "lt", "le", "gt", "ge"),
     "asks for instances of": ("instancecheck", "subclasscheck"),
     "converts": ("bool", "str", "repr", "format", "index", "int", "float", "bytes", "fspath"),
     "changes": ("setattr", "delattr", "setitem", "delitem"),
@@ -362,6 +365,10 @@ class ObjectOfTheCode(metaclass=KindOfStandIn):
         ):  # its class too, which `isinstance` asks for
             self._rlhf_link.refuse(f"a test reads {name} of an object of the code")
         return self._rlhf_link.ask("attribute", (self, name), {})
+
+    def __hash__(self) -> int:
+        """It may be a key of a dict that the code answers; no test looks one up."""
+        return self._rlhf_number if self._rlhf_link.is_taking else _refused("compares")(self)
 
     def __getitem__(self, key: Any) -> Any:
         return self._rlhf_link.ask("item", (self, key), {})
