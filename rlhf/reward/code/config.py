@@ -20,6 +20,9 @@ class CodeRewardConfig(Config):
     setup_column: str | None = None
     """Column with Python code that runs before the tests: helpers and imports that the tests need. Tested names always
     come from the reply's code, even where the set-up defines them too: HumanEval's `prompt` can be used."""
+    code_prefix_column: str | None = None
+    """Column with Python code that the reply's code continues, in its process: imports and helpers that replies use and
+    do not repeat, such as HumanEval's `prompt`."""
     names: tuple[str, ...] = ()
     """Names that tests take from the reply's code besides the entry point, for example a class `ListNode`. In a row
     with an entry point, no other names come from the code; without one, every name that the tests do not bind does."""

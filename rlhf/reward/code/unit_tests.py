@@ -163,6 +163,17 @@ def _setup(row: Row, column: str | None) -> str:
     return text
 
 
+def code_prefix(row: Row, config: CodeRewardConfig) -> str:
+    """What the reply's code continues, with the end of its line. Raises `TestsError`."""
+    if config.code_prefix_column is None:
+        return ""
+    text = row.get(config.code_prefix_column)
+    if not isinstance(text, str):
+        raise TestsError(f"column {config.code_prefix_column!r} holds no code")
+    _parsed(text)
+    return f"{text}\n"
+
+
 def _is_test(statement: ast.stmt) -> TypeGuard[Definition]:
     return isinstance(statement, Definition) and (
         statement.name.startswith(("test", "Test"))

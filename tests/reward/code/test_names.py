@@ -46,6 +46,21 @@ async def test_a_helper_of_the_set_up_is_not_the_code_s_and_what_is_tested_is() 
     assert [score.value for score in (right, wrong, missing) if isinstance(score, Scored)] == [1.0, 0.0, 0.0]
 
 
+@pytest.mark.engine
+async def test_code_continues_its_prefix_and_may_be_the_rest_of_a_function() -> None:
+    scorer = make_code_scorer(CONFIG.model_copy(update={"code_prefix_column": "prompt", "entry_point_column": None}))
+    await scorer.start()
+    row = {"tests": "assert zero([1, 2]) == -0.5 and poly([1, 2], 0) == 1", "prompt": f"import math\n{PROMPT}"}
+    scores = [
+        await scorer.score(code, row)
+        for code in ("def zero(xs): return math.prod([-xs[0] / xs[1]])", "    return -xs[0] / xs[1]", "x = 1")
+    ]
+    wrong = [await scorer.score("x = 1", row | {"prompt": prompt}) for prompt in (None, "def f(:")]
+    await scorer.close()
+    assert [score.value for score in scores if isinstance(score, Scored)] == [1.0, 1.0, 0.0]
+    assert [type(score).__name__ for score in wrong] == ["Unscored"] * 2
+
+
 SETUPS = {
     "evaluates": ("def value(e): return eval(e)", ("assert value(solve(1)) == 24",), "def solve(x): return '24'", 0.0),
     "unpickles": (

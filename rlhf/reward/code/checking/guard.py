@@ -18,8 +18,9 @@ from timeit import template  # type: ignore[attr-defined]
 from types import FrameType
 from typing import Any, NamedTuple
 
-from rlhf.reward.code.checking.link import STAND_INS, Link
+from rlhf.reward.code.checking.link import Link
 from rlhf.reward.code.checking.questions import is_instance, type_of
+from rlhf.reward.code.checking.stand_ins import STAND_INS
 
 RUN = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.startfile", "pty.spawn", "subprocess.Popen")
 """The events that start a process."""

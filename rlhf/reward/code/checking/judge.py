@@ -25,7 +25,7 @@ from typing import Any
 from rlhf.reward.code.checking.completeness import ENTERED, RESULT, Entries
 from rlhf.reward.code.checking.guard import guard, reaching, run_in, texts_in
 from rlhf.reward.code.checking.host import be_host
-from rlhf.reward.code.checking.link import NEEDS_TRUST, FunctionOfTheCode, Link, ObjectOfTheCode
+from rlhf.reward.code.checking.link import NEEDS_TRUST, Link
 from rlhf.reward.code.checking.questions import matched, own_or_type_of, type_of
 from rlhf.reward.code.checking.rewrite import (
     ASSERTED,
@@ -39,6 +39,7 @@ from rlhf.reward.code.checking.rewrite import (
     is_left_undecided,
     names_in,
 )
+from rlhf.reward.code.checking.stand_ins import FunctionOfTheCode, ObjectOfTheCode
 
 PR_SET_DUMPABLE = 4
 ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException")

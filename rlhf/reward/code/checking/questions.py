@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from rlhf.reward.code.checking.kinds import BASES
-from rlhf.reward.code.checking.link import STAND_INS, KindOfStandIn
+from rlhf.reward.code.checking.stand_ins import STAND_INS, KindOfStandIn
 from rlhf.reward.code.checking.values import DEEPEST
 
 PLAIN = (*BASES, bool, type(None))

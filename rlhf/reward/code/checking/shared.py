@@ -35,7 +35,7 @@ MANY, RARELY = 20_000, 64
 64th message only."""
 
 
-class Entry:
+class SharedValue:
     """A shared value, its items at the last message, and the message that had it last."""
 
     __slots__ = ("items", "used", "value")
@@ -66,7 +66,7 @@ class Lost(NoValue):
     """A value that both have holds now what cannot be sent."""
 
 
-ALONE = Entry([], 0).references()
+ALONE = SharedValue([], 0).references()
 """That many references has a value that nothing but its entry has."""
 
 
@@ -75,7 +75,7 @@ class Shared(Met):
     its next message tells."""
 
     def __init__(self, mine: int) -> None:
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, SharedValue] = {}
         self._numbers: dict[int, int] = {}
         self._mine = self._next = mine
         self._message = self._items = 0
@@ -110,7 +110,7 @@ class Shared(Met):
         """A message that says `about` and has these values, and what has changed since the last message. Raises
         `NoValue`, and is no message then: for a value that cannot be sent, or more than `most` bytes."""
         self._message += 1
-        told: list[Entry] = []
+        told: list[SharedValue] = []
         self._new, self._withheld = [], set()
         try:
             changed = [[number, self._change(number, keep, told)] for number in self._changed()]
@@ -156,10 +156,10 @@ class Shared(Met):
         return values
 
     def _enter(self, number: int, value: Any) -> None:
-        self._entries[number], self._numbers[id(value)] = Entry(value, self._message), number
+        self._entries[number], self._numbers[id(value)] = SharedValue(value, self._message), number
         self._new.append(number)
 
-    def _entry(self, number: Any) -> Entry:
+    def _entry(self, number: Any) -> SharedValue:
         if type(number) is not int or number not in self._entries:
             raise NoValue("what arrived was not met")
         return self._entries[number]
@@ -185,7 +185,7 @@ class Shared(Met):
         self._left += alone
         return changed
 
-    def _change(self, number: int, keep: Keep, told: list[Entry]) -> Any:
+    def _change(self, number: int, keep: Keep, told: list[SharedValue]) -> Any:
         """What the value is now; None where it holds what cannot be sent, which the other may have no use for."""
         entry, known = self._entries[number], len(self._new)
         try:
@@ -200,7 +200,7 @@ class Shared(Met):
         return packed
 
 
-def content_of(entry: Entry, keep: Keep, shared: Shared) -> Any:
+def content_of(entry: SharedValue, keep: Keep, shared: Shared) -> Any:
     """The encoded contents of a value, of an array its items. Raises `NoValue`."""
     if not is_array(entry.value):
         return content(entry.value, keep, shared)
