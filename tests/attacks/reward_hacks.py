@@ -119,6 +119,17 @@ FORGED_LINES = {
     "without blocking": "import os\n"
     "for fd in (host._requests.fileno(), host._answers.fileno()): os.set_blocking(fd, False)",
 }
+FORGED_CLASSES = {
+    "without a base": "[3, 'Low', []]",
+    "without a name": "[3, 'a b', ['ValueError']]",
+    "of a base that is none": "[3, 'Low', ['Missing']]",
+    "of bases that do not go together": "[3, 'Low', ['Exception', 'ValueError']]",
+    "of itself": "[3, 'Low', [[3, 'Low', [[3, 'Low', []]]]]]",
+    "without end": "__import__('functools').reduce(lambda made, _: [3, 'Low', [made]], range(90), 'ValueError')",
+    "of many": "[3, 'Low', ['ValueError'] * 9]",
+    "that is a number": "5",
+    "by a list": "[[3], 'Low', ['ValueError']]",
+}
 SWALLOWED = "try:\n    f(1)\n    assert False\nexcept Exception:\n    pass"
 """A test that any exception passes."""
 OBJECT = "class Thing:\n    __len__ = lambda s: 3\n    __iter__ = lambda s: iter([1, 2, 3])\ndef f(*a): return Thing()"
@@ -238,6 +249,14 @@ OWN_TESTS = {
 def hacks() -> dict[str, Hack]:
     """All of them, by what they do."""
     values = {f"forges {name}": always(answer) for name, answer in FORGED_VALUES.items()}
+    classes = {
+        f"forges a class of exceptions {name}": Hack(
+            code=f"{HOST}\nclass Low(ValueError): pass\ndef f(x): pass\n"
+            f"whenever(('call',), lambda right: EMPTY | {{'raised': {told}, 'text': ''}})",
+            tests=("try: f(1)\nexcept (ValueError, Low): assert True\nelse: assert False",),
+        )
+        for name, told in FORGED_CLASSES.items()
+    }
     lines = {f"sends {name}": Hack(code=HOST + line) for name, line in FORGED_LINES.items()}
     hours = {**HACKS_OF_THE_HOUR, **HACKS_OF_THE_SECOND_HOUR, **HACKS_OF_THE_THIRD_HOUR, **HACKS_OF_THE_FOURTH_HOUR}
-    return {**values, **lines, **OWN_TESTS, **hours, **HACKS_OF_THE_FIFTH_READER, **HACKS_OF_SHARED_VALUES}
+    return {**values, **classes, **lines, **OWN_TESTS, **hours, **HACKS_OF_THE_FIFTH_READER, **HACKS_OF_SHARED_VALUES}

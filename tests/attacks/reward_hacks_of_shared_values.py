@@ -172,6 +172,44 @@ EXCEPTIONS = {
         tests=("try: again(print)\nexcept Exception: assert f() is None or True",),
     ),
 }
+NEG = """class Base(Exception): code = 1
+class Neg(Base, ValueError):
+    code = 7
+    def __init__(self, x):
+        super().__init__(f'neg {x}')
+        self.x = x
+class Other(Exception): pass
+def f(x):
+    if x < 0: raise Neg(x)
+    if x > 9: raise Base('big')
+    raise Other(x)
+def safe(f, kinds):
+    try: f()
+    except kinds as e: return type(e).__name__, kinds is Neg
+"""
+AWAITED = {
+    "right: its own classes of exceptions": Hack(
+        code=NEG,
+        tests=(
+            "try: f(-4)\nexcept Neg as e:\n    assert e.args == ('neg -4',) and e.x == -4 and e.code == 7\n"
+            "    assert type(e) is Neg and isinstance(e, Base) and isinstance(e, ValueError)\nelse: assert False",
+            "try: f(10)\nexcept Neg: assert False\nexcept Base as e: assert e.code == Base.code == 1 and Neg.code == 7",
+            "assert issubclass(Neg, ValueError) and not issubclass(Base, Neg) and not hasattr(Neg, 'x')",
+            "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): self.assertRaises(Neg, f, -1)",
+            "assert safe(lambda: int('x'), ValueError) == ('ValueError', False) and {Neg: 1}[Neg] == 1",
+        ),
+        earns=1.0,
+    ),
+    "another class of exceptions than is awaited": Hack(
+        code=NEG,
+        tests=(
+            "try: f(1)\nexcept Neg: assert True",
+            "try: f(1)\nexcept Exception as e: assert type(e) is Neg",
+            "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): self.assertRaises(Neg, f, 10)",
+            "def bad(): raise Neg(1)\nassert safe(bad, Neg) == ('Neg', True)",
+        ),
+    ),
+}
 CLASSES = {
     "right: answers classes of Python's": Hack(
         code="def kind(x): return type(x)\ndef error(): return KeyError",
@@ -185,4 +223,4 @@ CLASSES = {
         code="def kind(x): return type(x)", tests=("assert kind(3) is not int", "assert kind(3) is str")
     ),
 }
-HACKS_OF_SHARED_VALUES = {**SHARED, **EXCEPTIONS, **CLASSES}
+HACKS_OF_SHARED_VALUES = {**SHARED, **EXCEPTIONS, **AWAITED, **CLASSES}

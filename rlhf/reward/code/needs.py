@@ -92,8 +92,6 @@ def _reason(node: ast.AST, of_code: set[str], objects: set[str]) -> str:
     match node:
         case ast.ClassDef(bases=bases) if any(_is_class(base, of_code) for base in bases):
             return f"the class {node.name} is one of the code's kind"
-        case ast.ExceptHandler(type=kind) if _is_class(kind, of_code):
-            return f"they catch {ast.unparse(kind)}" if kind else ""
         case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kind]) if _is_class(kind, of_code):
             return f"they ask for instances of {ast.unparse(kind)}"
         case ast.Call(func=ast.Name(id="str" | "repr" | "bool" | "hash" | "vars" | "dir"), args=[of]) if _is_object(

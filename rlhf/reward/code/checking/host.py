@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from rlhf.reward.code.checking.exceptions import ORIGIN, exception, exception_value
+from rlhf.reward.code.checking.exceptions import ORIGIN, class_value, exception, exception_value, says, text_of
 from rlhf.reward.code.checking.kinds import CHANGEABLE, beneath
 from rlhf.reward.code.checking.parameters import with_parameters
 from rlhf.reward.code.checking.shared import OF_THE_CODE, Lost, Shared
@@ -90,10 +90,10 @@ class ObjectServer:
 
     def _told(self, error: BaseException) -> dict[str, Any]:
         """An exception as told: one of the test's is its own again, one of another class than Python's is kept."""
-        told = exception_value(error)
+        told = exception_value(error, self._number)
         if (number := vars(error).get(ORIGIN)) is not None:
             told["of_test"] = number
-        elif "own" in told:
+        elif type(told["raised"]) is not str:
             told["object"] = self._keep(error.with_traceback(None))  # which would keep what the code works with
         return told
 
@@ -104,7 +104,7 @@ class ObjectServer:
                 raise Lost(self._lost)
             return self._shared.line(about, values, self._keep)
         except BaseException as error:  # noqa: BLE001 - the code's objects take part in it
-            return in_json({"unfit": f"{type(error).__name__}: {exception_value(error)['text']}"})
+            return in_json({"unfit": f"{type(error).__name__}: {text_of(error)}"})
 
     def _send(self, line: bytes) -> None:
         self._answers.write(line + b"\n")
@@ -116,12 +116,18 @@ class ObjectServer:
         plain = beneath(value)
         if type(plain) in CHANGEABLE:
             return {"kin": [pack_value(plain, self._keep, Met()), None]}
-        if (number := self._numbers.get(id(value))) is None:
-            number = self._numbers[id(value)] = len(self._objects)
-            self._objects.append(value)
+        if issubclass(type(value), type) and issubclass(value, BaseException):
+            return {"exceptions": class_value(value, self._number)}
+        number = self._number(value)
         if plain is not value:
             return {"kin": [pack_value(plain, self._keep, self._shared), number]}
         return {"function" if callable(value) else "object": number}
+
+    def _number(self, value: Any) -> int:
+        if (number := self._numbers.get(id(value))) is None:
+            number = self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
+        return number
 
     def _find(self, kind: str, known_by: Any) -> Any:
         if kind == "object":
@@ -159,8 +165,12 @@ class ObjectServer:
             self._lost = str(error)
             raise
         if "raised" in answer:
-            raise exception(answer, answer["number"])
+            raise exception(answer, answer["number"], _class_of_test)
         return result[0]
+
+
+def _class_of_test(_: None, name: str, bases: tuple[Any, ...]) -> Any:
+    return type(name, bases, {"__str__": says})
 
 
 def _named(module: str, name: str) -> Any:

@@ -15,11 +15,17 @@ from collections.abc import Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, NoReturn
 
-from rlhf.reward.code.checking.exceptions import ORIGIN, exception, exception_value
+from rlhf.reward.code.checking.exceptions import class_of, exception, exception_value
 from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
 from rlhf.reward.code.checking.parameters import parameters_of
 from rlhf.reward.code.checking.shared import OF_THE_TESTS, Lost, Shared
-from rlhf.reward.code.checking.stand_ins import STAND_INS, FunctionOfTheCode, KindOfStandIn, ObjectOfTheCode
+from rlhf.reward.code.checking.stand_ins import (
+    STAND_INS,
+    FunctionOfTheCode,
+    KindOfExceptions,
+    KindOfStandIn,
+    ObjectOfTheCode,
+)
 from rlhf.reward.code.checking.values import MOST_BYTES, Met, NoValue, array, unpack_value
 
 Answer = tuple[dict[str, Any], list[Any]]
@@ -48,6 +54,7 @@ class Link:
         self._functions: list[Any] = []
         self._objects: dict[tuple[str, int], Any] = {}
         self._raised: list[BaseException] = []
+        self._classes: dict[tuple[Any, str, tuple[Any, ...]], Any] = {}
         self._shared = Shared(OF_THE_TESTS)
         self.kin = {base: kin_of(base, self) for base in BASES}
         self._calling_back = self._is_waiting = self.is_taking = False
@@ -127,9 +134,15 @@ class Link:
             return self._raised[number]
         try:
             origin = unpack_value(told.get("object"), self._find, Met())
+            return exception(told, origin, self._class_of_exceptions)
         except NoValue as error:
             self._end(str(error))
-        return exception(told, origin, OF_THE_CODE)
+
+    def _class_of_exceptions(self, number: Any, name: str, bases: tuple[Any, ...]) -> Any:
+        known = self._classes.get((number, name, bases))
+        if known is None:
+            known = self._classes[number, name, bases] = KindOfExceptions.made(self, number, name, bases)
+        return known
 
     def _only(self, values: list[Any]) -> Any:
         if len(values) != 1:
@@ -185,7 +198,7 @@ class Link:
         if isinstance(error, NoValue):  # the code may catch it, and the test never know
             self.objection = self.objection or f"{error}; {NEEDS_TRUST}"
         self._raised.append(error)
-        return exception_value(error) | {"number": len(self._raised) - 1}
+        return exception_value(error, lambda _: None) | {"number": len(self._raised) - 1}
 
     def _own(self, number: Any) -> Any:
         """The function that the test passed to the code."""
@@ -230,6 +243,8 @@ class Link:
                 self.refuse("an answer is of numpy's, which the tests' Python does not load")
         if kind == "own":
             return self._own(known_by)
+        if kind == "exceptions":
+            return class_of(known_by, self._class_of_exceptions)
         if kind not in ("object", "function") or type(known_by) is not int:
             raise NoValue("what arrived is no value")
         if (known := self._objects.get((kind, known_by))) is None:
@@ -255,6 +270,8 @@ class Link:
         functions by name, the test's functions as callbacks. Raises `NoValue`."""
         if type(value) in STAND_INS:
             return {"object": value._rlhf_number}
+        if type(value) is KindOfExceptions and type(vars(value).get(NUMBER)) is int:
+            return {"object": vars(value)[NUMBER]}
         base: Any = type(value).__base__
         if type(value) is self.kin.get(base):
             if base in CHANGEABLE:  # a copy: what the code does to it, its own object would not have
@@ -301,16 +318,3 @@ def _named(value: Any) -> tuple[str, ...]:
     except (AttributeError, KeyError):
         known = False
     return (module, name) if known else ()
-
-
-def _attribute_of_exception(error: BaseException, name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(f"{type(error).__name__!r} object has no attribute {name!r}")
-    return getattr(vars(error)[ORIGIN], name)
-
-
-OF_THE_CODE = {
-    "__getattr__": _attribute_of_exception,
-    "args": property(lambda error: _attribute_of_exception(error, "args")),
-}
-"""What an exception of a class of the code has is asked of the code's own."""

@@ -6,6 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NoReturn, Protocol
 
+from rlhf.reward.code.checking.exceptions import ORIGIN, says
+from rlhf.reward.code.checking.kinds import NUMBER
+
+LINK = "_rlhf_link"
+
 
 class Asked(Protocol):
     """Asks the code."""
@@ -134,3 +139,34 @@ class FunctionOfTheCode(ObjectOfTheCode):
 
 
 STAND_INS = (ObjectOfTheCode, FunctionOfTheCode)
+
+
+class KindOfExceptions(type):
+    """The type of the classes that stand for classes of exceptions of the code: tests await them. What such a class has
+    is asked of the code's."""
+
+    @staticmethod
+    def made(link: Asked, number: Any, name: str, bases: tuple[Any, ...]) -> Any:
+        """The class with this number."""
+        own = {
+            "__str__": says,
+            "__getattr__": _attribute_of_exception,
+            "args": property(lambda error: _attribute_of_exception(error, "args")),
+        }
+        return KindOfExceptions(name, bases, own | {NUMBER: number, LINK: link})
+
+    def __call__(cls, *arguments: Any, **named: Any) -> NoReturn:
+        link: Asked = getattr(cls, LINK)
+        link.refuse(f"a test makes an exception of the class {cls.__name__}, which is the code's")
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+        link: Asked = getattr(cls, LINK)
+        return link.ask("attribute", (cls, name), {})
+
+
+def _attribute_of_exception(error: BaseException, name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(f"{type(error).__name__!r} object has no attribute {name!r}")
+    return getattr(vars(error)[ORIGIN], name)
