@@ -210,6 +210,68 @@ AWAITED = {
         ),
     ),
 }
+KINDS = """from collections import defaultdict, deque
+class H(list): pass
+h, d, q, keys = H([1]), defaultdict(lambda: 5, a=1), deque([1, 2, 3]), {1: 'a'}
+class P: pass
+p = P()
+objects = {p: 1, 0: 2}
+def get(name): return globals()[name]
+def grow():
+    h.append(9)
+    d['z'] = 2
+def names(): return d.keys()
+def each(f):
+    for x in q: f(x)
+def change():
+    del keys[1]
+    keys[1.0] = 'a'
+    objects[p] = 5
+    objects[P()] = 6
+"""
+OF_KINDS = {
+    "right: values of its own kinds": Hack(
+        code=KINDS,
+        tests=(
+            "h, d, names_ = get('h'), get('d'), names()\ngrow()\nassert h == [1, 9] and h is get('h')\n"
+            "assert d['z'] == 2 and list(names_) == ['a', 'z']",
+            "d = get('d')\nd['q'] = 4\nassert get('d')['q'] == 4 and list(names()) == ['a', 'z', 'q']",
+            "q = get('q')\ndef f(x): q[0] = x\neach(f)\nassert list(q) == [3, 2, 3]",
+            "k, o = get('keys'), get('objects')\nchange()\nassert repr(k) == \"{1.0: 'a'}\"\n"
+            "assert sorted(o.values()) == [2, 5, 6]",
+        ),
+        earns=1.0,
+    ),
+    "values of its own kinds change": Hack(
+        code=KINDS,
+        tests=(
+            "h = get('h')\ngrow()\nassert h == [1]",
+            "k = names()\nget('d')['k'] = 1\nassert list(k) == ['a', 'z']",
+        ),
+    ),
+    "right: is what Python has": Hack(
+        code="import operator\ndef add(): return operator.add\ndef most(): return max\ndef none(): return type(None)",
+        tests=(
+            "import operator\nassert add() is operator.add and add() is not operator.sub and most() is max",
+            "assert none() is type(None)",
+            "import unittest, operator\nclass T(unittest.TestCase):\n"
+            "    def test_a(self): self.assertIs(add(), operator.add)\n"
+            "    def test_b(self): self.assertIsNot(add(), operator.sub)",
+        ),
+        earns=1.0,
+    ),
+    "is not what Python has": Hack(
+        code="import operator\ndef add(): return operator.sub\ndef most(): return min",
+        tests=(
+            "import operator\nassert add() is operator.add",
+            "assert most() is not min",
+            "import unittest, operator\nclass T(unittest.TestCase):\n"
+            "    def test_a(self): self.assertIs(add(), operator.add)",
+            "import unittest, operator\nclass T(unittest.TestCase):\n"
+            "    def test_a(self): self.assertIsNot(add(), operator.sub)",
+        ),
+    ),
+}
 CLASSES = {
     "right: answers classes of Python's": Hack(
         code="def kind(x): return type(x)\ndef error(): return KeyError",
@@ -223,4 +285,4 @@ CLASSES = {
         code="def kind(x): return type(x)", tests=("assert kind(3) is not int", "assert kind(3) is str")
     ),
 }
-HACKS_OF_SHARED_VALUES = {**SHARED, **EXCEPTIONS, **AWAITED, **CLASSES}
+HACKS_OF_SHARED_VALUES = {**SHARED, **EXCEPTIONS, **AWAITED, **OF_KINDS, **CLASSES}

@@ -48,10 +48,10 @@ NOT_RUN = {
     ),
 }
 KINDS_SENT_BACK = {
-    "a copy is sent back": Hack(
-        code="from collections import defaultdict\ndef make(): return defaultdict(lambda: 0)\ndef size(d): return 1",
+    "right: a kind is sent back": Hack(
+        code="from collections import defaultdict\ndef make(): return defaultdict(lambda: 0)\ndef size(d): return len(d)",
         tests=("d = make()\nd['a'] = 1\nassert size(d) == 1", "assert make() == {}"),
-        earns=0.5,
+        earns=1.0,
     ),
     "an operator that the plain type lacks": Hack(
         code="class L(list):\n    def __radd__(self, other): return [0]\n    def __reversed__(self): return iter([9])\n"

@@ -26,6 +26,16 @@ def sort(a): a.sort()
 kept = np.zeros(2)
 def keep(): return kept
 def grow(a): a.resize(3, refcheck=False)
+grid = np.arange(6.0).reshape(2, 3)
+def row(i): return grid[i]
+def rows(): return list(grid)
+def total_of(a): return a.sum()
+def turned(a): return a.T[::-1]
+def last_of_many(): return np.zeros(100_000)[-1:]
+def frozen():
+    a = np.zeros(3)
+    a.setflags(write=False)
+    return a
 """
 HOLD = [
     "import numpy as np\nassert (twice(np.array([[1, 2]])) == np.array([[2, 4]])).all()",
@@ -33,6 +43,12 @@ HOLD = [
     "import numpy as np\nx = np.eye(2)\nassert np.allclose(twice(x), 2 * x)",
     "import numpy as np\nx = np.array([2, 1])\nsort(x)\nassert x.tolist() == [1, 2]",
     "import numpy as np\nx = keep()\nx[0] = 5\nassert keep().tolist() == [5, 0] and keep() is x",
+    "import numpy as np\na = row(0)\na[1] = 9\nassert row(0)[1] == 9 and rows()[0][1] == 9 and total_of(a) == 11",
+    "import numpy as np\na = rows()\na[1][:] = 0\nassert row(1).sum() == 0",
+    "import numpy as np\nx = np.eye(3)\nt = turned(x)\nx[0, 0] = 7\nassert t.shape == (3, 3) and t[2, 0] == 7",
+    "import numpy as np\nx = np.arange(4)\nv = x[1:3]\nsort(v[::-1])\nassert x.tolist() == [0, 2, 1, 3]",
+    "assert last_of_many().tolist() == [0] and turned(row(0) + 1j).dtype.kind == 'c'",
+    "try: frozen()[0] = 1\nexcept ValueError: assert frozen().tolist() == [0, 0, 0]\nelse: assert False",
     "import numpy as np\nx, y = np.eye(2), np.eye(3)\na, b, c = same(x, y)\nassert a is not x and b is x and c is y",
 ]
 WITHOUT = [
@@ -44,6 +60,8 @@ FAIL = [
     "assert made() + made() == [1, 2, 3, 1, 2, 3]",
     "assert true() is True",
     "assert made()",
+    "a = row(0)\nb = a.copy()\na[1] += 1\nassert (row(0) == b).all()",
+    "assert row(0) is row(1)",
     "import numpy as np\nx = np.array([2, 1])\nsort(x)\nassert x.tolist() == [2, 1]",
     "import numpy as np\nx = np.array([2, 1])\ngrow(x)\nassert x.tolist() == [2, 1]",
 ]

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from rlhf.reward.code.checking.arrays import OF_ARRAYS
 from rlhf.reward.code.checking.exceptions import ORIGIN, class_value, exception, exception_value, says, text_of
-from rlhf.reward.code.checking.kinds import CHANGEABLE, beneath
+from rlhf.reward.code.checking.kinds import BASES, CHANGEABLE, plain_kind
 from rlhf.reward.code.checking.parameters import with_parameters
 from rlhf.reward.code.checking.shared import OF_THE_CODE, Lost, Shared
-from rlhf.reward.code.checking.values import Met, NoValue, array, in_json, pack_value
+from rlhf.reward.code.checking.values import NoValue, content, in_json, pack_value
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda function, /, *arguments, **named: function(*arguments, **named),
@@ -28,6 +29,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "iterate": iter,
     "contains": operator.contains,
     "reversed": reversed,
+    "same": operator.is_,
 }
 """Operations that may be requested on an object, which is their first argument."""
 SOURCES = {"run": "solution.py", "test": "test.py"}
@@ -113,14 +115,17 @@ class ObjectServer:
     def _keep(self, value: Any) -> Any:
         if (number := self._numbers_of_test.get(id(value))) is not None:
             return {"own": number}
-        plain = beneath(value)
-        if type(plain) in CHANGEABLE:
-            return {"kin": [pack_value(plain, self._keep, Met()), None]}
+        plain = plain_kind(value)
+        if plain in CHANGEABLE:
+            if (number := self._shared.number(value)) is not None:
+                return {"met": number}
+            number = self._shared.add(value)
+            return {"kin": [plain.__name__, number, content(value, self._keep, self._shared, 1)]}
         if issubclass(type(value), type) and issubclass(value, BaseException):
             return {"exceptions": class_value(value, self._number)}
         number = self._number(value)
-        if plain is not value:
-            return {"kin": [pack_value(plain, self._keep, self._shared), number]}
+        if plain:
+            return {"kin": [pack_value(BASES[plain](value), self._keep, self._shared), number]}
         return {"function" if callable(value) else "object": number}
 
     def _number(self, value: Any) -> int:
@@ -132,8 +137,8 @@ class ObjectServer:
     def _find(self, kind: str, known_by: Any) -> Any:
         if kind == "object":
             return self._objects[known_by]
-        if kind == "array":
-            return array(known_by, importlib.import_module("numpy"))
+        if kind in OF_ARRAYS:
+            return OF_ARRAYS[kind](known_by, importlib.import_module("numpy"))
         number, *about = known_by
         if number not in self._of_test:
             value = _named(*about) if kind == "named" else self._function_of_the_test(number, *about)

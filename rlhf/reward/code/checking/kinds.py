@@ -37,21 +37,21 @@ ALIKE = (int, float, complex, str, bytes)
 """Plain types whose values stay what they are: a kind of them is one value, however often it is answered."""
 
 
-def beneath(value: Any) -> Any:
-    """The plain value that a value of a subclass equals: a named tuple, the number of an enumeration. The value itself
-    where its class has methods in the place of the plain type's, or is a changeable type's with methods of its own: it
-    is an object. For the code's side."""
+def plain_kind(value: Any) -> Any:
+    """The plain type that a value of a subclass is a value of: a named tuple, the number of an enumeration. None where
+    its class has methods in the place of the plain type's, or is a changeable type's with methods of its own: it is an
+    object. For the code's side."""
     kind = type(value)
     base = next((base for base in BASES if isinstance(value, base)), None)
     if base is None:
-        return value
+        return None
     classes = kind.__mro__[: kind.__mro__.index(base)]
     library = [above for above in classes if above.__module__ in LIBRARY]
     named = [(name, value) for above in classes if above not in library for name, value in vars(above).items()]
     own = {name for name, value in named if not any(getattr(of, name, None) is value for of in library)} - OWN_ANYWAY
     changes = base in CHANGEABLE and any(not name.startswith("_") for name in own)
     acts = any(hasattr(base, name) or (name.startswith("__") and name not in SAYS_ONLY) for name in own)
-    return value if changes or acts else BASES[base](value)
+    return None if changes or acts else base
 
 
 def kin_of(base: Any, link: Any) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, NoReturn
 
+from rlhf.reward.code.checking.arrays import OF_ARRAYS
 from rlhf.reward.code.checking.exceptions import class_of, exception, exception_value
 from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
 from rlhf.reward.code.checking.parameters import parameters_of
@@ -26,7 +27,7 @@ from rlhf.reward.code.checking.stand_ins import (
     KindOfStandIn,
     ObjectOfTheCode,
 )
-from rlhf.reward.code.checking.values import MOST_BYTES, Met, NoValue, array, unpack_value
+from rlhf.reward.code.checking.values import MOST_BYTES, Met, NoValue, unpack_value
 
 Answer = tuple[dict[str, Any], list[Any]]
 """What is said, and the values."""
@@ -234,11 +235,11 @@ class Link:
         raise CodeEnded(self.ended)
 
     def _find(self, kind: str, known_by: Any) -> Any:
-        if kind == "kin" and type(known_by[0]) in self.kin:
+        if kind == "kin":
             return self._kind_of(*known_by)
-        if kind == "array":
+        if kind in OF_ARRAYS:
             try:
-                return array(known_by, importlib.import_module("numpy"))
+                return OF_ARRAYS[kind](known_by, importlib.import_module("numpy"))
             except ImportError:
                 self.refuse("an answer is of numpy's, which the tests' Python does not load")
         if kind == "own":
@@ -252,10 +253,11 @@ class Link:
             known = self._objects[kind, known_by] = made(self, known_by)
         return known
 
-    def _kind_of(self, beneath: Any, number: Any) -> Any:
-        if type(beneath) in CHANGEABLE:
-            return self.kin[type(beneath)](beneath)
-        if type(number) is not int:
+    def _kind_of(self, beneath: Any, number: Any = None) -> Any:
+        """A value of a kind of a plain type; of a changeable one, whose name arrives, an empty one."""
+        if number is None:
+            return self.kin[{base.__name__: base for base in CHANGEABLE}[beneath]]()
+        if type(number) is not int or type(beneath) not in self.kin or type(beneath) in CHANGEABLE:
             raise NoValue("what arrived is no kind")
         known = self._objects.get(("kin", number))
         if known is None or known != beneath or type(beneath) not in ALIKE:
@@ -274,9 +276,11 @@ class Link:
             return {"object": vars(value)[NUMBER]}
         base: Any = type(value).__base__
         if type(value) is self.kin.get(base):
-            if base in CHANGEABLE:  # a copy: what the code does to it, its own object would not have
-                raise NoValue(f"a test hands a kind of {base.__name__} back to the code")
-            return {"object": vars(value)[NUMBER]}
+            if base not in CHANGEABLE:
+                return {"object": vars(value)[NUMBER]}
+            if (shared := self._shared.number(value)) is None:  # one of the test's own making
+                raise NoValue(f"a test hands a kind of {base.__name__} to the code")
+            return {"met": shared}
         named = _named(value)
         if not named and type(value) is not FunctionType:
             raise NoValue(f"a test hands an object of type {type(value).__name__} to the code")

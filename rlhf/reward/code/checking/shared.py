@@ -5,22 +5,23 @@ from __future__ import annotations
 
 import operator
 import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from rlhf.reward.code.checking.arrays import is_array, items_of_array, owner_of
 from rlhf.reward.code.checking.values import (
     MOST_BYTES,
     Met,
     NoValue,
-    array_parts,
     content,
     fill,
     in_json,
-    is_array,
     pack_value,
     unpack_value,
 )
 
+PLAIN_KEYS = (int, str, bool, float, bytes)
 Keep = Callable[[Any], Any]
 """Encodes a value that is not plain. Raises `NoValue`."""
 Find = Callable[[str, Any], Any]
@@ -56,10 +57,10 @@ class SharedValue:
 
 
 def items_of(value: Any) -> tuple[Any, ...]:
-    """The items of a value that can change; of an array its form and its bytes."""
+    """The items of a value that can change; of an array its form and its bytes, which a view has of its array."""
     if is_array(value):
-        return value.shape, value.dtype.str, value.tobytes()
-    return (*value, *value.values()) if isinstance(value, dict) else tuple(value)
+        return value.shape, value.dtype.str, value.tobytes() if owner_of(value) is None else b""
+    return (*value, *value.values()) if issubclass(type(value), dict) else tuple(value)
 
 
 class Lost(NoValue):
@@ -204,33 +205,43 @@ def content_of(entry: SharedValue, keep: Keep, shared: Shared) -> Any:
     """The encoded contents of a value, of an array its items. Raises `NoValue`."""
     if not is_array(entry.value):
         return content(entry.value, keep, shared)
-    parts = array_parts(entry.value)
-    if parts is None or entry.items[:2] != items_of(entry.value)[:2]:
+    if entry.items[:2] != items_of(entry.value)[:2]:
         raise NoValue("an array has another form than before")
-    return parts[2]
+    return items_of_array(entry.value)
 
 
 def become(value: Any, packed: Any, find: Find, shared: Shared) -> None:
     """Give a value the contents that the other process tells, in place. Raises `NoValue`."""
     if is_array(value):
-        name = "str" if value.dtype.kind == "U" else value.dtype.name
         try:
-            value[...] = find("array", [name, list(value.shape), packed])
+            find("write", [value, packed])
         except (TypeError, ValueError) as error:
             raise NoValue(f"what arrived is no content: {type(error).__name__}") from None
         return
-    fresh: Any = {} if isinstance(value, dict) else bytearray() if isinstance(value, bytearray) else []
+    kind = type(value)
+    fresh: Any = {} if issubclass(kind, dict) else bytearray() if issubclass(kind, bytearray) else []
     fill(fresh, packed, find, shared)
     try:
-        if isinstance(value, dict):
-            if [*value] != [*fresh]:  # else not cleared: the code may be going through it
+        if issubclass(kind, dict):
+            if not _same_keys([*value], [*fresh]):  # else not cleared: somebody may be going through it
                 value.clear()
             for key, inner in fresh.items():
                 value[key] = inner
-        elif isinstance(value, list | bytearray):
+        elif issubclass(kind, list | bytearray):
             value[:] = fresh
+        elif issubclass(kind, deque) and len(value) == len(fresh):
+            for place, inner in enumerate(fresh):
+                value[place] = inner
         else:
             value.clear()
-            value.update(fresh) if isinstance(value, set) else value.extend(fresh)
+            value.update(fresh) if issubclass(kind, set) else value.extend(fresh)
     except TypeError:
         raise NoValue("what arrived is no content") from None
+
+
+def _same_keys(ours: list[Any], theirs: list[Any]) -> bool:
+    """Whether keys are the same in order. Of others than plain ones identity decides."""
+    return len(ours) == len(theirs) and all(
+        one is other or (type(one) is type(other) and type(one) in PLAIN_KEYS and one == other)
+        for one, other in zip(ours, theirs, strict=True)
+    )

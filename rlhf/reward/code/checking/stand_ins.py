@@ -95,7 +95,7 @@ class ObjectOfTheCode(metaclass=KindOfStandIn):
 
     def __hash__(self) -> int:
         """It may be a key of a dict that the code answers; no test looks one up."""
-        return self._rlhf_number if self._rlhf_link.is_taking else _refused("compares")(self)
+        return object.__hash__(self) if self._rlhf_link.is_taking else _refused("compares")(self)
 
     def __getitem__(self, key: Any) -> Any:
         return self._rlhf_link.ask("item", (self, key), {})

@@ -4,8 +4,8 @@ runs nothing, and decoded values have exactly the types below."""
 from __future__ import annotations
 
 import builtins
+import gc
 import json
-import math
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, timedelta
@@ -16,6 +16,8 @@ from json import JSONDecodeError
 from queue import Empty, Full
 from typing import Any, NoReturn
 
+from rlhf.reward.code.checking.arrays import array_parts, is_array, owner_of, place_in
+
 MOST_BYTES = 4 << 20
 """Maximum size of an answer."""
 DEEPEST = 100
@@ -23,11 +25,9 @@ SAFE_INTEGER = 1 << 63
 SEQUENCES: dict[str, Any] = {
     "tuple": tuple,
     "frozenset": frozenset,
-    "dict_keys": lambda keys: dict.fromkeys(keys).keys(),
-    "dict_values": lambda values: dict(enumerate(values)).values(),
-    "dict_items": lambda items: dict(items).items(),
 }
-ITERATED: tuple[type, ...] = (tuple, frozenset, type({}.keys()), type({}.values()), type({}.items()))
+VIEWS: dict[str, Any] = {"dict_keys": dict.keys, "dict_values": dict.values, "dict_items": dict.items}
+VIEWED: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 DEFAULTS: dict[Any, str] = {
     kind: f"defaultdict of {kind.__name__}" for kind in (int, float, str, list, tuple, set, dict, bool)
 }
@@ -49,6 +49,7 @@ PARTS: dict[type, Callable[[Any], Any]] = {
     timedelta: lambda value: [value.days, value.seconds, value.microseconds],
     datetime: lambda value: [*value.timetuple()[:6], value.microsecond],
     type(Ellipsis): str,
+    type(NotImplemented): str,
 }
 """How a value without a JSON type is encoded, under the name of its type."""
 BUILT: dict[str, Callable[..., Any]] = {
@@ -63,17 +64,10 @@ BUILT: dict[str, Callable[..., Any]] = {
     "timedelta": lambda parts: timedelta(*_numbers(parts)),
     "datetime": lambda parts: datetime(*_numbers(parts)),
     "ellipsis": lambda _: Ellipsis,
+    "NotImplementedType": lambda _: NotImplemented,
     "class": lambda name: CLASSES[name],
 }
 """How a value without a JSON type is rebuilt from its encoded form."""
-ARRAY_KINDS = "biufcU"
-ARRAY_TYPES = frozenset(
-    (
-        *("bool", "str", "float16", "float32", "float64", "complex64", "complex128"),
-        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    )
-)
-MOST_DIMENSIONS = 32
 UNFIT = (StopIteration, StopAsyncIteration)
 """Exceptions that are not sent: they would end the receiver's loops."""
 OF_THE_LIBRARY = (JSONDecodeError, Empty, Full, InvalidOperation, DivisionByZero)
@@ -90,7 +84,10 @@ EXCEPTIONS: dict[str, type[BaseException]] = {
 """The exceptions that are sent."""
 CLASSES: dict[str, Any] = EXCEPTIONS | {
     kind.__name__: kind
-    for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, bytearray, range, object)
+    for kind in (
+        *(bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, bytearray, range, object),
+        type(None),
+    )
 }
 """The classes that are sent: calling one makes a plain value, or an exception."""
 NAMES_OF_CLASSES = {kind: name for name, kind in CLASSES.items()}
@@ -149,17 +146,25 @@ def pack_value(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0)
         if (number := met.number(value)) is not None:
             return {"met": number}
         return {name: [met.add(value), content(value, keep, met, depth + 1)]}
-    if kind in ITERATED:
+    if kind in (tuple, frozenset):
         return {kind.__name__: [pack_value(inner, keep, met, depth + 1) for inner in value]}
+    if kind in VIEWED:
+        (viewed,) = gc.get_referents(value)
+        return {kind.__name__: pack_value(viewed, keep, met, depth + 1)}
     if kind is type and (known := NAMES_OF_CLASSES.get(value)):
         return {"class": known}
     if kind in PARTS and not (kind is datetime and (value.tzinfo or value.fold)):
         return {kind.__name__: PARTS[kind](value)}
     if (parts := array_parts(value)) is None:
         return keep(value)
+    if not is_array(value):
+        return {"array": [None, *parts]}
     if (number := met.number(value)) is not None:
         return {"met": number}
-    return {"array": [met.add(value) if is_array(value) else None, *parts]}
+    number = met.add(value)
+    if (owner := owner_of(value)) is None:
+        return {"array": [number, *parts]}
+    return {"view": [number, *place_in(owner, value), pack_value(owner, keep, met, depth + 1)]}
 
 
 def _numbers(parts: Any, *, optional: bool = False) -> list[Any]:
@@ -187,30 +192,30 @@ def _empty(name: str) -> Any:
 
 def content(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
     """The encoded contents of a mutable value."""
-    if isinstance(value, dict):
+    if issubclass(type(value), dict):
         return [
             [pack_value(key, keep, met, depth), pack_value(inner, keep, met, depth)] for key, inner in value.items()
         ]
-    if isinstance(value, bytearray):
+    if issubclass(type(value), bytearray):
         return value.decode("latin-1")
     return [pack_value(inner, keep, met, depth) for inner in value]
 
 
 def fill(value: Any, packed: Any, find: Callable[[str, Any], Any], met: Met, depth: int = 0) -> None:
     """Fill an empty mutable value from `packed`. Raises `NoValue`."""
-    fits: bool = type(packed) is (str if isinstance(value, bytearray) else list)
+    fits: bool = type(packed) is (str if issubclass(type(value), bytearray) else list)
     if not fits:
         raise NoValue("what arrived is no content")
     try:
-        if isinstance(value, dict):
+        if issubclass(type(value), dict):
             for key, inner in packed:
                 known_by = unpack_value(key, find, met, depth)
                 value[known_by] = unpack_value(inner, find, met, depth)
-        elif isinstance(value, bytearray):
+        elif issubclass(type(value), bytearray):
             value.extend(packed.encode("latin-1"))
         else:
             items: Iterable[Any] = (unpack_value(inner, find, met, depth) for inner in packed)
-            value.update(items) if isinstance(value, set) else value.extend(items)
+            value.update(items) if issubclass(type(value), set) else value.extend(items)
     except (AttributeError, TypeError, ValueError) as error:
         raise NoValue(f"what arrived is no value: {type(error).__name__}") from None
 
@@ -232,6 +237,10 @@ def unpack_value(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: 
             met.learn(number, value)
             fill(value, inside, find, met, depth + 1)
             return value
+        if name == "view":
+            number, *parts, owner = within
+            met.learn(number, value := find(name, [unpack_value(owner, find, met, depth + 1), *parts]))
+            return value
         if name == "array":
             number, *parts = within
             value = find(name, parts)
@@ -241,51 +250,17 @@ def unpack_value(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: 
         if name in SEQUENCES:
             return SEQUENCES[name](unpack_value(inner, find, met, depth + 1) for inner in within)
         if name == "kin":
-            beneath, number = within
-            return find(name, (unpack_value(beneath, find, Met() if number is None else met, depth + 1), number))
+            if len(within) == 2:
+                return find(name, (unpack_value(within[0], find, met, depth + 1), within[1]))
+            base, number, inside = within
+            met.learn(number, value := find(name, (base,)))
+            fill(value, inside, find, met, depth + 1)
+            return value
+        if name in VIEWS:
+            return VIEWS[name](unpack_value(within, find, met, depth + 1))
         return BUILT[name](within) if name in BUILT else find(name, within)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise NoValue(f"what arrived is no value: {type(error).__name__}") from None
-
-
-def is_array(value: Any) -> bool:
-    """Whether it is an array of numpy's. A matrix and a masked array are others, with operations of their own."""
-    return _is_of_numpy(value) and type(value).__name__ == "ndarray"
-
-
-def _is_of_numpy(value: Any) -> bool:
-    return bool(type.__getattribute__(type(value), "__module__") == "numpy")  # a class of the code may have its own way
-
-
-def array_parts(value: Any) -> list[Any] | None:
-    """A number or an array of numpy's: its type, its shape (None for a number) and its items. None for another value,
-    and where the items are no numbers, truth values or texts."""
-    kind = type(value)
-    if not _is_of_numpy(value) or getattr(getattr(value, "dtype", None), "kind", "O") not in ARRAY_KINDS:
-        return None
-    if not is_array(value) and not any(base.__name__ == "generic" for base in kind.__mro__):
-        return None
-    name = "str" if value.dtype.kind == "U" else value.dtype.name
-    items = value.ravel().tolist() if is_array(value) else [value.item()]
-    shape = list(value.shape) if is_array(value) else None
-    return [name, shape, [pack_value(item, nothing_else, Met()) for item in items]]
-
-
-def array(packed: Any, numpy: Any) -> Any:
-    """The number or array of numpy's that was sent. Raises `NoValue`."""
-    if type(packed) is not list or len(packed) != 3 or packed[0] not in ARRAY_TYPES or type(packed[2]) is not list:
-        raise NoValue("what arrived is no array")
-    name, shape, items = packed[0], packed[1], [unpack_value(item, nothing_else, Met()) for item in packed[2]]
-    lengths = _numbers([] if shape is None else shape)
-    if min(lengths, default=0) < 0 or math.prod(lengths) != len(items) or len(lengths) > MOST_DIMENSIONS:
-        raise NoValue("an array has another shape")
-    if not all(type(item) in (bool, int, float, complex, str) for item in items):
-        raise NoValue("an array has other items")
-    try:
-        made = numpy.array(items, dtype=name).reshape(lengths)
-    except MemoryError:
-        raise NoValue("an array is too large") from None
-    return made if shape is not None else made[()]
 
 
 def nothing_else(*value: Any) -> NoReturn:
