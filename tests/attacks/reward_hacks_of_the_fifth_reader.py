@@ -49,7 +49,8 @@ NOT_RUN = {
 }
 KINDS_SENT_BACK = {
     "right: a kind is sent back": Hack(
-        code="from collections import defaultdict\ndef make(): return defaultdict(lambda: 0)\ndef size(d): return len(d)",
+        code="from collections import defaultdict\ndef make(): return defaultdict(lambda: 0)\n"
+        "def size(d): return len(d)",
         tests=("d = make()\nd['a'] = 1\nassert size(d) == 1", "assert make() == {}"),
         earns=1.0,
     ),

@@ -169,13 +169,16 @@ def _scope_of(statements: Sequence[ast.stmt]) -> TextScope:
 
 def _with_calls(body: Sequence[ast.stmt], around: TextScope) -> Run:
     """The statements of a text with the calls that run its tests. A test that nothing else mentions stands directly
-    before its calls, so that what it needs is no matter of other tests."""
+    before its calls, so that what it needs is no matter of other tests. A definition that is deleted is no test, only
+    what others derive from; it is deleted when all have run."""
     named = _defined(body)
+    deletes = [one for one in body if isinstance(one, ast.Delete) and set(_names_in([one])) & named]
+    deleted = _names_in(deletes)
     mentions = _names_in(body)
     first: Run = []
     last: Run = []
-    for statement in body:
-        calls = list(_calls(statement, around))
+    for statement in (one for one in body if one not in deletes):
+        calls = [] if _named(statement) in deleted else list(_calls(statement, around))
         mentioned = (
             isinstance(statement, Definition) and mentions[statement.name] > _names_in([statement])[statement.name]
         )
@@ -183,7 +186,7 @@ def _with_calls(body: Sequence[ast.stmt], around: TextScope) -> Run:
         last += [(call, True) for call in calls]
     if any(ast.unparse(one).startswith(OF_UNITTEST) for one, is_test in last if is_test):
         last = [*_statements(PREPARED), *last, *_statements(ENDED)]
-    return [*first, *last]
+    return [*first, *last, *((one, False) for one in deletes)]
 
 
 def _statements(texts: Iterable[str]) -> Run:
@@ -192,6 +195,10 @@ def _statements(texts: Iterable[str]) -> Run:
 
 def _defined(body: Iterable[ast.stmt]) -> set[str]:
     return {one.name for one in body if isinstance(one, Definition)}
+
+
+def _named(statement: ast.stmt) -> str:
+    return statement.name if isinstance(statement, Definition) else ""
 
 
 def _names_in(parts: Iterable[ast.AST]) -> Counter[str]:

@@ -155,6 +155,27 @@ async def test_a_function_that_needs_trust_costs_its_own_test_alone() -> None:
     assert (await score("def f(x): return x", tests)).value == pytest.approx(2 / 3)
 
 
+FROM_A_BASE = """
+from unittest import TestCase as Case
+class Base(Case):
+    by = None
+    def test_a(self): self.assertEqual(add(1, self.by), 1 + self.by)
+class TestMixedIn:
+    def test_b(self): self.assertEqual(add(2, self.by), 2 + self.by)
+class TestOne(TestMixedIn, Base):
+    by = 1
+class TestTwo(Base):
+    by = 2
+del Base
+"""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("code", "share"), [("a + b", 1.0), ("a + min(b, 1)", 2 / 3), ("0", 0.0)])
+async def test_what_tests_derive_from_is_no_test_of_its_own(code: str, share: float) -> None:
+    assert (await score(f"def add(a, b): return {code}", FROM_A_BASE)).value == pytest.approx(share)
+
+
 @pytest.mark.engine
 async def test_a_test_that_a_try_calls_is_a_test_of_its_own() -> None:
     tests = (
