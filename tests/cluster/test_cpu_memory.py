@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from rlhf.cluster.cpu_memory import KEPT_MEMORY
+from rlhf.cluster.cpu_memory import CPU_MEMORY
 
 TOUCHES = """
 import ctypes, json, resource
@@ -28,7 +28,7 @@ print(json.dumps([first, second, kept - resident()]))
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc of another library")
 def test_freed_memory_is_kept_and_can_be_given_back() -> None:
-    ran = subprocess.run([sys.executable, "-c", TOUCHES], env=os.environ | KEPT_MEMORY, capture_output=True, check=True)
+    ran = subprocess.run([sys.executable, "-c", TOUCHES], env=os.environ | CPU_MEMORY, capture_output=True, check=True)
     first, second, given_back = json.loads(ran.stdout)
     assert first >= 100, "at least one fault for each page of 2 MiB"
     assert second < first / 10

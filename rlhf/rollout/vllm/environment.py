@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rlhf.cluster.cpu_memory import KEPT_MEMORY
+from rlhf.cluster.cpu_memory import CPU_MEMORY
 
 
 def engine_environment(device: Literal["cpu", "cuda"]) -> dict[str, str]:
@@ -13,14 +13,14 @@ def engine_environment(device: Literal["cpu", "cuda"]) -> dict[str, str]:
     The engine runs inside its worker's process: a child process of vLLM costs half a minute of further imports, and its
     death is not noticed. On a CPU the compiler is off, since it delays the first token by 10 s and saves no time later;
     tensor-parallel processes keep the threads they are given, since vLLM would require a NUMA node for each; torch's
-    message about the NUMA node of its memory is silenced; and freed memory is kept (`KEPT_MEMORY`).
+    message about the NUMA node of its memory is silenced; and freed memory is kept (`CPU_MEMORY`).
     """
     environment = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    on_cpu = KEPT_MEMORY | {
+    on_cpu = CPU_MEMORY | {
         "TORCH_COMPILE_DISABLE": "1",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",

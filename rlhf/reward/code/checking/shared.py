@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlhf.reward.code.checking.arrays import is_array, items_of_array, owner_of
@@ -49,7 +49,7 @@ class SharedValue:
         if is_array(self.value):
             return bool(self.items == items_of(self.value))
         now = items_of(self.value)
-        return len(self.items) == len(now) and all(map(operator.is_, self.items, now))
+        return len(self.items) == len(now) and _same(self.items, now)
 
     def references(self) -> int:
         """How many references there are to the value."""
@@ -142,7 +142,7 @@ class Shared(Met):
             entry = self._entry(one[0])
             if one[1] is not None:
                 entry.used = self._message
-                become(entry.value, one[1], find, self)
+                become(entry, one[1], find, self)
                 told.append(entry)
             elif entry.references() <= ALONE:
                 self._forget(one[:1])
@@ -190,7 +190,7 @@ class Shared(Met):
         """What the value is now; None where it holds what cannot be sent, which the other may have no use for."""
         entry, known = self._entries[number], len(self._new)
         try:
-            packed = content_of(entry, keep, self)
+            packed = change_of(entry, keep, self)
         except NoValue:
             self._withheld.add(number)
             self._forget(self._new[known:])
@@ -201,42 +201,87 @@ class Shared(Met):
         return packed
 
 
-def content_of(entry: SharedValue, keep: Keep, shared: Shared) -> Any:
-    """The encoded contents of a value, of an array its items. Raises `NoValue`."""
-    if not is_array(entry.value):
-        return content(entry.value, keep, shared)
-    if entry.items[:2] != items_of(entry.value)[:2]:
-        raise NoValue("an array has another form than before")
-    return items_of_array(entry.value)
-
-
-def become(value: Any, packed: Any, find: Find, shared: Shared) -> None:
-    """Give a value the contents that the other process tells, in place. Raises `NoValue`."""
+def change_of(entry: SharedValue, keep: Keep, shared: Shared) -> Any:
+    """What has become of a value: of a list the part between what is as it was, of a dict that has only grown the pairs
+    that are new, of an array its items, of others all they hold. Raises `NoValue`."""
+    value, before = entry.value, entry.items
+    now = items_of(value)
     if is_array(value):
-        try:
+        if before[:2] != now[:2]:
+            raise NoValue("an array has another form than before")
+        return items_of_array(value)
+    if issubclass(type(value), list):
+        start, end = _same_ends(before, now)
+        parts = [pack_value(inner, keep, shared) for inner in now[start : len(now) - end]]
+        return {"from": start, "to": len(before) - end, "items": parts}
+    known = len(before) // 2
+    if issubclass(type(value), dict) and len(now) >= len(before) and _same(before[:known], now[:known]):
+        held = len(now) // 2
+        alike = [*map(operator.is_, before[known:], now[held : held + known])]
+        new = [*(place for place in range(known) if not alike[place])] if False in alike else []
+        new += range(known, held)
+        return {"items": [[pack_value(now[part], keep, shared) for part in (place, held + place)] for place in new]}
+    return content(value, keep, shared)
+
+
+def _same(before: Sequence[Any], now: Sequence[Any]) -> bool:
+    return all(map(operator.is_, before, now))
+
+
+def _same_ends(before: tuple[Any, ...], now: tuple[Any, ...]) -> tuple[int, int]:
+    """How many items are as they were at the start, and at the end."""
+    alike = [*map(operator.is_, before, now), False]
+    start = alike.index(False)
+    rest = min(len(before), len(now)) - start
+    alike = [*map(operator.is_, before[::-1][:rest], now[::-1][:rest]), False]
+    return start, alike.index(False)
+
+
+def become(entry: SharedValue, packed: Any, find: Find, shared: Shared) -> None:
+    """Change a value in place as the other process tells. Raises `NoValue`."""
+    value, kind = entry.value, type(entry.value)
+    try:
+        if is_array(value):
             find("write", [value, packed])
-        except (TypeError, ValueError) as error:
-            raise NoValue(f"what arrived is no content: {type(error).__name__}") from None
-        return
-    kind = type(value)
+        elif type(packed) is dict:
+            _change_a_part(value, packed, find, shared)
+        else:
+            _change_all(value, kind, packed, find, shared)
+    except (TypeError, ValueError) as error:
+        raise NoValue(f"what arrived is no content: {type(error).__name__}") from None
+
+
+def _change_a_part(value: Any, packed: dict[str, Any], find: Find, shared: Shared) -> None:
+    start, end, items = (packed.get(part) for part in ("from", "to", "items"))
+    if issubclass(type(value), dict):
+        fresh: dict[Any, Any] = {}
+        fill(fresh, items, find, shared)
+        for key, inner in fresh.items():
+            value[key] = inner
+    elif issubclass(type(value), list) and type(start) is int and type(end) is int and 0 <= start <= end <= len(value):
+        part: list[Any] = []
+        fill(part, items, find, shared)
+        value[start:end] = part
+    else:
+        raise ValueError("this has no such part")
+
+
+def _change_all(value: Any, kind: type, packed: Any, find: Find, shared: Shared) -> None:
     fresh: Any = {} if issubclass(kind, dict) else bytearray() if issubclass(kind, bytearray) else []
     fill(fresh, packed, find, shared)
-    try:
-        if issubclass(kind, dict):
-            if not _same_keys([*value], [*fresh]):  # else not cleared: somebody may be going through it
-                value.clear()
-            for key, inner in fresh.items():
-                value[key] = inner
-        elif issubclass(kind, list | bytearray):
-            value[:] = fresh
-        elif issubclass(kind, deque) and len(value) == len(fresh):
-            for place, inner in enumerate(fresh):
-                value[place] = inner
-        else:
+    if issubclass(kind, dict):
+        if not _same_keys([*value], [*fresh]):  # else not cleared: somebody may be going through it
             value.clear()
-            value.update(fresh) if issubclass(kind, set) else value.extend(fresh)
-    except TypeError:
-        raise NoValue("what arrived is no content") from None
+        for key, inner in fresh.items():
+            value[key] = inner
+    elif issubclass(kind, list | bytearray):
+        value[:] = fresh
+    elif issubclass(kind, deque) and len(value) == len(fresh):
+        for place, inner in enumerate(fresh):
+            value[place] = inner
+    else:
+        value.clear()
+        value.update(fresh) if issubclass(kind, set) else value.extend(fresh)
 
 
 def _same_keys(ours: list[Any], theirs: list[Any]) -> bool:
