@@ -22,7 +22,7 @@ from rlhf.reward.code.checking.link import NEEDS_TRUST
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.library import not_apart, only_prepared
 from rlhf.reward.code.names import names_of_the_code
-from rlhf.reward.code.unit_tests import Asserts, InputOutput, Tests, TestsError, code_prefix, read_tests
+from rlhf.reward.code.unit_tests import Asserts, InputOutput, Tests, TestsError, read_tests, with_prefix
 from rlhf.sandbox.client import RemoteSandbox
 from rlhf.sandbox.in_turn import InTurn
 from rlhf.sandbox.limits import MIB, SandboxLimits
@@ -103,7 +103,7 @@ class CodeScorer:
         way scores 0. A row without usable tests and a broken sandbox give no score."""
         code = code_of(response)
         try:
-            tests, code = read_tests(row, self.config), code_prefix(row, self.config) + code
+            tests, code = read_tests(row, self.config), with_prefix(code, row, self.config)
             return self._scored(await self._outcomes(code, tests), tests)
         except TestsError as error:
             return Unscored(kind="no tests", detail=str(error))

@@ -20,6 +20,8 @@ from rlhf.sandbox.limits import SandboxLimits
 
 Row = Mapping[str, Any]
 OUTPUT_BYTES = SandboxLimits().output_bytes
+FUTURE = re.compile(r"^from __future__ import [^(\n]+$", re.MULTILINE)
+"""What Python has at the start only."""
 ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\(\))?(\.[A-Za-z_]\w*)*")
 """A function, or a method: `two_sum`, `Solution().twoSum`."""
 
@@ -163,15 +165,15 @@ def _setup(row: Row, column: str | None) -> str:
     return text
 
 
-def code_prefix(row: Row, config: CodeRewardConfig) -> str:
-    """What the reply's code continues, with the end of its line. Raises `TestsError`."""
+def with_prefix(code: str, row: Row, config: CodeRewardConfig) -> str:
+    """The reply's code behind what it continues. Raises `TestsError`."""
     if config.code_prefix_column is None:
-        return ""
+        return code
     text = row.get(config.code_prefix_column)
     if not isinstance(text, str):
         raise TestsError(f"column {config.code_prefix_column!r} holds no code")
     _parsed(text)
-    return f"{text}\n"
+    return "\n".join([*FUTURE.findall(code), text, FUTURE.sub("", code)])
 
 
 def _is_test(statement: ast.stmt) -> TypeGuard[Definition]:

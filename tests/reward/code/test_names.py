@@ -53,7 +53,11 @@ async def test_code_continues_its_prefix_and_may_be_the_rest_of_a_function() -> 
     row = {"tests": "assert zero([1, 2]) == -0.5 and poly([1, 2], 0) == 1", "prompt": f"import math\n{PROMPT}"}
     scores = [
         await scorer.score(code, row)
-        for code in ("def zero(xs): return math.prod([-xs[0] / xs[1]])", "    return -xs[0] / xs[1]", "x = 1")
+        for code in (
+            "from __future__ import annotations\ndef zero(xs): return math.prod([-xs[0] / xs[1]])",
+            "    return -xs[0] / xs[1]",
+            "x = 1",
+        )
     ]
     wrong = [await scorer.score("x = 1", row | {"prompt": prompt}) for prompt in (None, "def f(:")]
     await scorer.close()
