@@ -167,6 +167,15 @@ EXCEPTIONS = {
         ),
         earns=1.0,
     ),
+    "right: an exception of its own comes back to it": Hack(
+        code="class Own(Exception): pass\ndef f(): raise Own('x')\ndef name(f):\n    try: f()\n"
+        "    except Exception as e: return type(e).__name__",
+        tests=(
+            "try: f()\nexcept Own as e: kept = e\ndef bad(): raise kept\nassert name(bad) == 'Own'",
+            "assert name(lambda: 1 / 0) == 'ZeroDivisionError'",
+        ),
+        earns=1.0,
+    ),
     "an exception of the test's own that it never raised": Hack(
         code="def again(f):\n    e = Exception()\n    e._rlhf_origin = 5\n    raise e",
         tests=("try: again(print)\nexcept Exception: assert f() is None or True",),

@@ -13,6 +13,8 @@ TEXT, ORIGIN = "_rlhf_text", "_rlhf_origin"
 """Attributes of an exception that has arrived: what it says, and what it is in the process that raised it."""
 LONGEST_TEXT, LONGEST_NAME, MOST_BASES, MOST_CLASSES = 10_000, 200, 8, 50
 TABLE: Mapping[str, type[BaseException]] = EXCEPTIONS | {"BaseException": BaseException}
+ARGS: Any = vars(BaseException)["args"]
+"""What an exception was made of here: of one of the code's, `args` would ask the code."""
 Make = Callable[[Any, str, tuple[Any, ...]], Any]
 """Makes a class of its number in the other process, its name and what it derives from."""
 
@@ -48,7 +50,8 @@ def class_of(told: Any, make: Make, left: list[None] | None = None) -> Any:
 
 def text_of(error: BaseException) -> str:
     """What an exception says."""
-    return _text(error.args[0] if len(error.args) == 1 and type(error.args[0]) is str and _says_so(error) else error)
+    args = ARGS.__get__(error)
+    return _text(args[0] if len(args) == 1 and type(args[0]) is str and _says_so(error) else error)
 
 
 def exception_value(error: BaseException, number: Callable[[Any], Any]) -> dict[str, Any]:
