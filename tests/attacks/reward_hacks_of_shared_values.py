@@ -140,6 +140,61 @@ SHARED = {
         ),
     ),
 }
+GRAPH = """from collections import defaultdict
+def build(edges):
+    g = defaultdict(lambda: [])
+    for a, b in edges: g[a].append(b)
+    return g
+def first(g, a): return g[a][:1]
+def more(x): return x + 1
+def deep():
+    x = []
+    for _ in range(200): x = [x]
+    return x
+root = {}
+def get(): return root
+def insert(word, on):
+    node = root
+    for letter in word: node = node.setdefault(letter, {})
+    on(word)
+    return len(word)
+"""
+FORGOTTEN = {
+    "right: a kind that only the test has": Hack(
+        code=GRAPH,
+        tests=(
+            "g = build([(1, 2)])\nassert first(g, 1) == [2]\nfor x in range(9): assert more(x) == x + 1\n"
+            "assert first(g, 1) == [2]",
+        ),
+        earns=1.0,
+    ),
+    "an answer that cannot be sent costs its own test alone": Hack(
+        code=GRAPH,
+        tests=(
+            "g = [1]\nassert first({0: g}, 0) == [1]",
+            "assert more(1) == 2",
+            "assert deep() != 3",
+            "assert first({0: g}, 0) == [1]",
+            "assert first({0: g}, 0) == [1]",
+        ),
+        earns=4 / 5,
+    ),
+    "a callback while a value cannot be sent costs its own test alone": Hack(
+        code=GRAPH,
+        tests=("r = get()\nassert insert('a' * 150, lambda word: None) == 150", "r = 0\nassert more(1) == 2"),
+        earns=1 / 2,
+    ),
+    "a fixture that needs trust": Hack(
+        code="opened = []\nclass Res:\n    def __init__(self): opened.append(1)\n    def read(self): return 'x'\n"
+        "    def close(self): pass\ndef live(): return len(opened)",
+        tests=(
+            "import unittest, gc\nclass T(unittest.TestCase):\n    def setUp(self): self.r = Res()\n"
+            "    def tearDown(self):\n        self.r.close()\n        gc.collect()\n"
+            "        self.assertEqual(live(), 0)\n    def test_a(self): self.assertEqual(self.r.read(), 'x')\n"
+            "    def test_b(self): self.assertEqual(self.r.read(), 'x')",
+        ),
+    ),
+}
 EXCEPTIONS = {
     "right: exceptions of its own": Hack(
         code=LOW,
@@ -294,4 +349,4 @@ CLASSES = {
         code="def kind(x): return type(x)", tests=("assert kind(3) is not int", "assert kind(3) is str")
     ),
 }
-HACKS_OF_SHARED_VALUES = {**SHARED, **EXCEPTIONS, **AWAITED, **OF_KINDS, **CLASSES}
+HACKS_OF_SHARED_VALUES = {**SHARED, **FORGOTTEN, **EXCEPTIONS, **AWAITED, **OF_KINDS, **CLASSES}

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from types import ModuleType
 
-from rlhf.reward.code.checking.completeness import RESULT
-
 PURE = """
     abc array ast base64 binascii bisect calendar cmath collections colorsys copy csv datetime decimal difflib
     dataclasses enum errno fnmatch fractions functools graphlib hashlib heapq hmac html inspect ipaddress itertools
@@ -72,15 +70,6 @@ def not_apart(texts: Sequence[str], setup: str = "", entry_point: str | None = N
     return tuple(of_all or one for one in found)
 
 
-@lru_cache(maxsize=1024)
-def only_prepared(text: str, texts: Sequence[str], setup: str = "", entry_point: str | None = None) -> str:
-    """What one of the tests that cannot run apart defines and imports for others, without what cannot."""
-    trees = [ast.parse(one) for one in (*texts, setup)]
-    library = _Library([node for tree in trees for node in walk_run(tree)], entry_point)
-    kept = [one for statement in ast.parse(text).body for one in library.kept(statement)]
-    return ast.unparse(ast.Module(body=kept, type_ignores=[]))
-
-
 class _Library:
     """The library as the tests and their set-up name it, together."""
 
@@ -109,19 +98,6 @@ class _Library:
                 yield f"they use {node.attr}, which observes the process that it runs in"
             if isinstance(node, ast.Call) and self._reaches(node):
                 yield f"they may reach what the code names, by {ast.unparse(node.func)}"
-
-    def kept(self, statement: ast.stmt) -> Iterator[ast.stmt]:
-        """A definition or an import, if it can run apart; of a class the parts that can."""
-        if isinstance(statement, ast.ClassDef):
-            statement.body = [part for part in statement.body if not self._refuses(part)] or [ast.Pass()]
-        prepares = isinstance(
-            statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
-        )
-        if (prepares or RESULT in ast.unparse(statement)) and not self._refuses(statement):
-            yield statement
-
-    def _refuses(self, statement: ast.stmt) -> bool:
-        return any(self.refused(ast.Module(body=[statement], type_ignores=[])))
 
     def _path(self, node: ast.expr) -> str:
         """The full name of what a test uses of a library; empty for anything else."""

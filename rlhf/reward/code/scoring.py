@@ -20,7 +20,7 @@ from rlhf.reward.code.block import code_of
 from rlhf.reward.code.checking.judge import SETUP_FAILS, signature
 from rlhf.reward.code.checking.link import NEEDS_TRUST
 from rlhf.reward.code.config import CodeRewardConfig
-from rlhf.reward.code.library import not_apart, only_prepared
+from rlhf.reward.code.library import not_apart
 from rlhf.reward.code.names import names_of_the_code
 from rlhf.reward.code.unit_tests import Asserts, InputOutput, Tests, TestsError, read_tests, with_prefix
 from rlhf.sandbox.client import RemoteSandbox
@@ -155,10 +155,7 @@ class CodeScorer:
         asked = {
             "key": (key := secrets.token_hex(16)),
             "code": code,
-            "tests": [
-                only_prepared(text, tests.texts, tests.setup, tests.entry_point) if why else text
-                for text, why in zip(tests.texts, refused, strict=True)
-            ],
+            "tests": ["" if why else text for text, why in zip(tests.texts, refused, strict=True)],
             "names": of_the_code(tests),
             "tested": [*tests.names, *([tests.entry_point] if tests.entry_point else [])],
             "setup": tests.setup,

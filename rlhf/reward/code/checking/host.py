@@ -68,7 +68,7 @@ class ObjectServer:
         """What is said of the answer, and its values."""
         do = request["do"]
         with self._one_at_a_time:
-            self._is_asked = True
+            self._is_asked, self._lost = True, ""
             try:
                 given = self._shared.take(request, self._find)
             except NoValue as error:
@@ -96,7 +96,8 @@ class ObjectServer:
         if (number := vars(error).get(ORIGIN)) is not None:
             told["of_test"] = number
         elif type(told["raised"]) is not str:
-            told["object"] = self._keep(error.with_traceback(None))  # which would keep what the code works with
+            _leave_frames(error)
+            told["object"] = self._keep(error)
         return told
 
     def _line(self, about: dict[str, Any], values: list[Any]) -> bytes:
@@ -172,6 +173,17 @@ class ObjectServer:
         if "raised" in answer:
             raise exception(answer, answer["number"], _class_of_test)
         return result[0]
+
+
+def _leave_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an exception that is kept, which would keep all that the code worked with."""
+    ahead: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    for one in ahead:  # grows while it is read
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            ahead += [one.__cause__, one.__context__]
 
 
 def _class_of_test(_: None, name: str, bases: tuple[Any, ...]) -> Any:

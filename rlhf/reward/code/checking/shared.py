@@ -17,6 +17,7 @@ from rlhf.reward.code.checking.values import (
     content,
     fill,
     in_json,
+    named,
     pack_value,
     unpack_value,
 )
@@ -113,10 +114,16 @@ class Shared(Met):
         self._message += 1
         told: list[SharedValue] = []
         self._new, self._withheld = [], set()
+        changed, alone = self._looked_at()
         try:
-            changed = [[number, self._change(number, keep, told)] for number in self._changed()]
+            changes = [[number, self._change(number, keep, told)] for number in changed]
+            if len(in_json({"changed": changes})) >= most:  # it may be that nobody has use for them
+                self._forget(self._new)
+                told, self._new, self._withheld = [], [], set(changed)
+                changes = [[number, None] for number in changed]
             packed = [pack_value(value, keep, self) for value in values]
-            line = in_json(about | {"values": packed, "changed": changed, "left": self._left})
+            alone = [number for number in alone if self._entries[number].used < self._message]
+            line = in_json(about | {"values": packed, "changed": changes, "left": [*self._left, *alone]})
             if len(line) >= most:
                 raise NoValue(f"it has more than {MOST_BYTES} bytes")
         except BaseException:
@@ -124,6 +131,7 @@ class Shared(Met):
             raise
         for entry in told:
             entry.items = items_of(entry.value)
+        self._forget(alone)
         self._left = []
         return line
 
@@ -142,6 +150,8 @@ class Shared(Met):
             entry = self._entry(one[0])
             if one[1] is not None:
                 entry.used = self._message
+                if not entry.is_unchanged():  # of many values, and not told yet: the other was first
+                    restore(entry)
                 become(entry, one[1], find, self)
                 told.append(entry)
             elif entry.references() <= ALONE:
@@ -169,8 +179,9 @@ class Shared(Met):
         for number in numbers:
             del self._numbers[id(self._entries.pop(number).value)]
 
-    def _changed(self) -> list[int]:
-        """The numbers of what has changed. What is alone and has not been sent for some messages is shared no more."""
+    def _looked_at(self) -> tuple[list[int], list[int]]:
+        """The numbers of what has changed, and of what nobody has here and that has not been sent for some messages,
+        which is shared no more. A value of a kind of the code's is what the tests have of it: they may send it back."""
         changed, alone, many = [], [], self._items > MANY and self._message % RARELY
         self._items = 0
         for number, entry in self._entries.items():
@@ -180,11 +191,9 @@ class Shared(Met):
                 continue
             if not entry.is_unchanged():
                 changed.append(number)
-            elif old and entry.references() <= ALONE:
+            elif old and entry.references() <= ALONE and (self._mine == OF_THE_TESTS or _is_plain(entry.value)):
                 alone.append(number)
-        self._forget(alone)
-        self._left += alone
-        return changed
+        return changed, alone
 
     def _change(self, number: int, keep: Keep, told: list[SharedValue]) -> Any:
         """What the value is now; None where it holds what cannot be sent, which the other may have no use for."""
@@ -199,6 +208,10 @@ class Shared(Met):
         entry.used = self._message
         told.append(entry)
         return packed
+
+
+def _is_plain(value: Any) -> bool:
+    return bool(named(value)) or is_array(value)
 
 
 def change_of(entry: SharedValue, keep: Keep, shared: Shared) -> Any:
@@ -249,6 +262,24 @@ def become(entry: SharedValue, packed: Any, find: Find, shared: Shared) -> None:
             _change_all(value, kind, packed, find, shared)
     except (TypeError, ValueError) as error:
         raise NoValue(f"what arrived is no content: {type(error).__name__}") from None
+
+
+def restore(entry: SharedValue) -> None:
+    """Give a value the items again that it had at the last message."""
+    value, items = entry.value, entry.items
+    if is_array(value):
+        return
+    if issubclass(type(value), dict):
+        held = len(items) // 2
+        value.clear()
+        for key, inner in zip(items[:held], items[held:], strict=True):
+            value[key] = inner
+    elif issubclass(type(value), set):
+        value.clear()
+        value.update(items)
+    else:
+        value.clear()
+        value.extend(items)
 
 
 def _change_a_part(value: Any, packed: dict[str, Any], find: Find, shared: Shared) -> None:
