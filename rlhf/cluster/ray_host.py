@@ -13,14 +13,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Never
 
+from rlhf.cluster.cpu_memory import configure_malloc
 from rlhf.cluster.gpus import VISIBLE
 from rlhf.cluster.host import MethodResult, WorkerHost, find_in, resolve_name
 from rlhf.cluster.quiet_ray import ray_module
 from rlhf.transfer.interfaces import interface_environment, interface_toward
-
-MALLOC_PARAMETERS = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THRESHOLD_": -3}
-"""`M_TRIM_THRESHOLD`, `M_TOP_PAD` and `M_MMAP_THRESHOLD` of malloc.h."""
-LARGEST_INT = 2**31 - 1
 
 
 class RayHost:
@@ -79,13 +76,9 @@ class RayHost:
 
 
 def set_environment(environment: Mapping[str, str]) -> None:
-    """Set the role's variables. glibc has already read its allocator's variables, so its allocator is configured
-    again."""
+    """Set the role's variables. glibc has already read its allocator's, so its allocator is configured again."""
     os.environ.update(environment)
-    libc = ctypes.CDLL(None)
-    for variable, parameter in MALLOC_PARAMETERS.items():
-        if variable in environment:
-            libc.mallopt(parameter, min(int(environment[variable]), LARGEST_INT))
+    configure_malloc(environment)
 
 
 def given_gpus() -> Sequence[str]:

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import pytest
 
@@ -26,10 +27,31 @@ print(json.dumps([first, second, kept - resident()]))
 """
 
 
+CONFIGURED = f"import os; from rlhf.cluster.cpu_memory import *; configure_malloc(CPU_MEMORY)\n{TOUCHES}"
+AFTER_LOADING = f"""
+import os; from rlhf.cluster.cpu_memory import *; os.environ |= CPU_MEMORY; configure_malloc(CPU_MEMORY)
+from rlhf.trainer.rank.process_memory import freed_at_once
+with freed_at_once():
+    pass
+{TOUCHES}"""
+
+
+def told(program: str, environment: Mapping[str, str]) -> tuple[int, int, int]:
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
+    return tuple(json.loads(ran.stdout))
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc of another library")
 def test_freed_memory_is_kept_and_can_be_given_back() -> None:
-    ran = subprocess.run([sys.executable, "-c", TOUCHES], env=os.environ | CPU_MEMORY, capture_output=True, check=True)
-    first, second, given_back = json.loads(ran.stdout)
+    first, second, given_back = told(TOUCHES, os.environ | CPU_MEMORY)
     assert first >= 100, "at least one fault for each page of 2 MiB"
+    assert second < first / 10
+    assert given_back > 150 << 20
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc of another library")
+@pytest.mark.parametrize("program", [CONFIGURED, AFTER_LOADING], ids=["configured", "after loading a model"])
+def test_a_process_that_runs_can_still_be_told_to_keep_it(program: str) -> None:
+    first, second, given_back = told(program, os.environ)
     assert second < first / 10
     assert given_back > 150 << 20

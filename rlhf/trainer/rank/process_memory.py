@@ -7,8 +7,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-MMAP_THRESHOLD = -3
-"""glibc's number of the setting, see mallopt(3): larger blocks are mapped each by itself, and unmapped when freed."""
+from rlhf.cluster.cpu_memory import PARAMETERS, malloc_settings
+
+THRESHOLD = "mmap_threshold"
+"""Larger blocks are mapped each by itself, and unmapped when freed; see mallopt(3)."""
 WHILE_LOADING, USUAL = 2**20, 128 * 2**10
 """In bytes; `USUAL` is glibc's default, where `process_variables` sets no other."""
 GIVEN_BACK = 2**25
@@ -24,11 +26,11 @@ def freed_at_once() -> Iterator[None]:
     except AttributeError:  # another C library than glibc, with an allocator of its own
         yield
         return
-    mallopt(MMAP_THRESHOLD, WHILE_LOADING)
+    mallopt(PARAMETERS[THRESHOLD], WHILE_LOADING)
     try:
         yield
     finally:
-        mallopt(MMAP_THRESHOLD, int(os.environ.get("MALLOC_MMAP_THRESHOLD_", USUAL)))
+        mallopt(PARAMETERS[THRESHOLD], malloc_settings(os.environ).get(THRESHOLD, USUAL))
 
 
 class Freed:
