@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from rlhf.models.rounding import rounded
 from rlhf.trainer.weight_sync.agreement import LogprobTolerance, measured
-from rlhf.trainer.weight_sync.canary import Scores, canary, disagreement, staleness
+from rlhf.trainer.weight_sync.canary import WHOLE_EVERY, Scores, canary, disagreement, few, staleness
 from rlhf.transfer.perturbation import add_noise
 
 VOCABULARY, HIDDEN = 2048, 256
@@ -46,6 +46,10 @@ class Cell:
     missed: tuple[str, ...]
     stale_after: int
     """Steps after which an engine that stands still is refused."""
+    used_of_few: float
+    """As `used`, where only a few sequences are asked for: of any of them."""
+    missed_by_few: dict[str, float]
+    """Of each fault, the share of these weight syncs that do not find it."""
 
 
 def model_of(layers: int, logits: float, seed: int) -> PreTrainedModel:
@@ -79,13 +83,16 @@ def measure(layers: int, logits: float, *, start_check: bool, seed: int = 0) -> 
                 add_noise(name, weight)
     own = scores(learner)
     with rounded(learner):
-        limits = measured(np.abs(np.concatenate(scores(learner)) - np.concatenate(own)))
+        rounding = np.abs(np.concatenate(scores(learner)) - np.concatenate(own))
+    limits = measured(rounding)
     healthy = {name: engine(learner) for name, engine in ENGINES.items()}
     shares = {name: used(told, own, limits) for name, told in healthy.items()}
     worst = max(shares, key=lambda name: shares[name])
     broken = {name: faulty(learner, fault) for name, fault in FAULTS.items()}
     excess = {name: used(told, own, limits) for name, told in broken.items()}
     least = min(excess, key=lambda name: excess[name])
+    loose, parts = measured(rounding, few=True), parts_of(own)
+    of_few = [(part_of(told, part), part_of(own, part)) for told in healthy.values() for part in parts]
     return Cell(
         layers=layers,
         logits=logits,
@@ -98,7 +105,21 @@ def measure(layers: int, logits: float, *, start_check: bool, seed: int = 0) -> 
         refused=tuple(name for name, told in healthy.items() if disagreement(told, own, limits)),
         missed=tuple(name for name, told in broken.items() if not disagreement(told, own, limits)),
         stale_after=0 if start_check else steps_until_stale(learner, limits),
+        used_of_few=max(used(told, learners, loose) for told, learners in of_few),
+        missed_by_few={
+            name: float(np.mean([not disagreement(part_of(told, part), part_of(own, part), loose) for part in parts]))
+            for name, told in broken.items()
+        },
     )
+
+
+def parts_of(whole: Scores) -> list[list[int]]:
+    """What the weight syncs ask for that do not ask for all."""
+    return [few(len(whole), publish) for publish in range(1, WHOLE_EVERY)]
+
+
+def part_of(whole: Scores, part: list[int]) -> Scores:
+    return [whole[place] for place in part]
 
 
 def scores(model: PreTrainedModel) -> Scores:

@@ -21,6 +21,8 @@ def test_rounding_is_never_refused_and_every_planted_fault_is(layers: int, logit
     assert (cell.refused, cell.missed) == ((), ())
     assert cell.used < 0.8, f"{cell.worst} needs {cell.used:.2f} of the limits"
     assert cell.beyond > 1.2, f"{cell.least} is {cell.beyond:.2f} times the limits"
+    assert cell.used_of_few < 0.9
+    assert cell.missed_by_few["embedding shifted by a row"] == cell.missed_by_few["one layer is another"] == 0
     assert len(ENGINES) == 7
     assert len(FAULTS) == 6
 

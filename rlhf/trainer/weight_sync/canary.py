@@ -20,11 +20,22 @@ SEQUENCES, SEQUENCES_IN_16_BITS = 4, 8
 TOKENS = 12
 """Of a sequence. Rounding grows with the position faster than what a fault does: 88 log-probs of short sequences tell
 them apart where 368 of sequences of 24 tokens hardly do (`benchmarks/canary/`, 48 layers)."""
+WHOLE_EVERY = 8
+"""Weight syncs of which one asks for all sequences, and measures what rounding does to the weights: that changes as
+slowly as they do, and nobody is refused by an old answer."""
+FEW = 2
+"""Sequences of the others, each time the next ones: an engine with other weights is off on any of them, a fault in one
+layer of many may be found by the mean over all only."""
 REPLY_TOKENS = 32
 """Sampled behind the long prompt."""
 
 Scores = NDArray[np.float32] | Sequence[NDArray[np.float32]]
 """Log-probs of every canary sequence, each `float32 [T - 1]`."""
+
+
+def few(count: int, publish: int) -> list[int]:
+    """Which of `count` sequences a weight sync asks for that does not ask for all, by its number since the start."""
+    return sorted({(FEW * (publish - 1) + place) % count for place in range(FEW)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,11 +90,11 @@ def disagreement(engine: Scores, learner: Scores, limits: LogprobTolerance) -> s
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Start:
-    """The canary's log-probs at the first weight sync of real weights: the engine's and the learner's, by the engine's
-    name."""
+    """The canary's log-probs `[R, T - 1]` at the first weight sync of real weights: the engine's and the learner's, by
+    the engine's name."""
 
-    learner: dict[str, Scores]
-    engines: dict[str, Scores]
+    learner: dict[str, NDArray[np.float32]]
+    engines: dict[str, NDArray[np.float32]]
 
 
 def staleness(

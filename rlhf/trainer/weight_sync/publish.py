@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 from rlhf.errors import WeightSyncError, WorkerDied
 from rlhf.runs.tracing import Clock
 from rlhf.trainer.weight_sync.agreement import LogprobTolerance, measured
-from rlhf.trainer.weight_sync.canary import VERIFY_FACTOR, Canary, Scores, Start, difference, disagreement, staleness
+from rlhf.trainer.weight_sync.canary import (
+    VERIFY_FACTOR,
+    WHOLE_EVERY,
+    Canary,
+    Scores,
+    Start,
+    difference,
+    disagreement,
+    few,
+    staleness,
+)
 from rlhf.transfer.protocols import PublishTarget, WeightSource
 from rlhf.transfer.types import Seconds
 from rlhf.types import PolicyVersion, Routing
@@ -24,29 +34,33 @@ from rlhf.types import PolicyVersion, Routing
 LEARNER = "learner"
 AT_LENGTH = "the rope scaling or the attention window of transformers and vLLM differ; lower rollout.max_context_tokens"
 ByEngine = Mapping[str, Scores]
-MEASURED_EVERY = 8
-"""Publishes of which one measures what rounding does to the weights: a forward pass more, and the answer changes as
-slowly as the weights. Nobody is refused by an old answer."""
 GRACE_SECONDS = 1.0
 """After a first failure: a death is reported later than the broken connections it causes, and is what matters."""
 
 
 class Compared(NamedTuple):
-    """The canary's log-probs `[R, T - 1]` by the engine's name, the learner's and the engines' own, and by how much
-    they may differ."""
+    """The canary's log-probs `[R, T - 1]` of the sequences that were `asked` for, by the engine's name, the learner's
+    and the engines' own, and by how much they may differ."""
 
-    learner: Mapping[str, Scores]
-    engines: Mapping[str, Scores]
+    asked: Sequence[int]
+    learner: Mapping[str, NDArray[np.float32]]
+    engines: Mapping[str, NDArray[np.float32]]
     limits: LogprobTolerance
     current: bool
     """Whether the limits are of these weights, or of earlier ones."""
-
 
 class LearnerScores(NamedTuple):
     """The learner's log-probs, and those of another way of rounding where they were asked for."""
 
     logprobs: NDArray[np.float32]
     rounded: NDArray[np.float32] | None
+
+    @property
+    def rounding(self) -> NDArray[np.float32]:
+        """Absolute differences that rounding makes, `[N]`."""
+        assert self.rounded is not None, "it was asked for"
+        found: NDArray[np.float32] = np.abs(self.rounded - self.logprobs).ravel()
+        return found
 
 
 class Publisher:
@@ -70,7 +84,7 @@ class Publisher:
         self._clock = clock or Clock()
         self._start: Start | None = None
         self._routed: bool | None = None
-        self._rounding: LogprobTolerance | None = None
+        self._rounding: NDArray[np.float32] | None = None
         self._publishes = 0
         self.logprob_difference = 0.0
 
@@ -87,15 +101,13 @@ class Publisher:
 
     async def publish(self) -> PolicyVersion:
         """Returns the version that every engine now samples from. Raises `WeightSyncError`."""
-        if self._publishes % MEASURED_EVERY == 0:
-            self._rounding = None
         await self._transaction(self._prove)
         self._publishes += 1
         return self._source.version
 
     async def verify(self) -> PolicyVersion:
         """Prove the path: publish weights that are all far off, see the engines follow, then publish the real ones."""
-        self._rounding, self._publishes = None, 0
+        self._publishes = 0
         await self._ask_learner("perturb", self._source.perturb())
         await self._transaction(self._prove_followed)
         await self._ask_learner("restore", self._source.restore())
@@ -128,13 +140,13 @@ class Publisher:
     async def _prove(self, compared: Compared) -> None:
         start = self._start or Start(learner=dict(compared.learner), engines=dict(compared.engines))
         if not compared.current and any(fault for _, fault in _faults(compared, start)):
-            scores = await self._ask_learner("canary", self._scored(np.stack(self._canary.sequences)))
-            compared = compared._replace(limits=self._limits(scores), current=True)
+            self._measure(await self._ask_learner("canary", self._scored(self._sequences(), with_rounding=True)))
+            compared = compared._replace(limits=self._limits(), current=True)
         for name, fault in _faults(compared, start):
             self._refuse(name, fault)
         if self._start is None:
             await self._prove_at_length()
-        self._start, self._rounding = start, compared.limits
+        self._start = start
         differences = [difference(engine, compared.learner[name]) for name, engine in compared.engines.items()]
         self.logprob_difference = max(differences, default=0.0)
 
@@ -151,8 +163,8 @@ class Publisher:
         replies = await self._all("canary", lambda target: target.extend(prompt, tokens))
         for name, reply in replies.items():
             whole = np.concatenate([prompt, reply.token_ids])
-            learner = await self._ask_learner("canary", self._scored(whole, reply.routing))
-            limits = self._limits(learner, last=tokens)
+            learner = await self._ask_learner("canary", self._scored(whole, reply.routing, with_rounding=True))
+            limits = self._canary.limits or measured(learner.rounding[-tokens:])
             fault = disagreement([reply.logprobs], [learner.logprobs[-tokens:]], limits)
             self._refuse(name, fault and f"at the end of a context of {len(whole)} tokens {fault}: {AT_LENGTH}")
 
@@ -165,13 +177,13 @@ class Publisher:
         the experts that they choose."""
         spent = await self._source.send()
         if self._routed is False:
-            scores = self._scored(np.stack(self._canary.sequences), with_rounding=self._rounding is None)
+            scores = self._scored(self._sequences(self._asked), with_rounding=self._whole)
             scoring.append(asyncio.ensure_future(scores))
         return spent
 
     async def _compared(self, scoring: Sequence[asyncio.Future[LearnerScores]]) -> Compared:
         """The canary on both sides; the learner may have begun."""
-        tokens = np.stack(self._canary.sequences)
+        tokens = self._sequences(self._asked)
         asking: dict[str, Coroutine[Any, Any, Any]] = {
             target.name: target.token_logprobs(tokens) for target in self._targets
         }
@@ -183,32 +195,50 @@ class Publisher:
         answers: dict[str, LearnerScores] = {}
         for name, engine in told.items():
             if self._routed or known is None:
-                known = await self._ask_learner("canary", self._scored(tokens, engine.routing))
+                scores = self._scored(tokens, engine.routing, with_rounding=self._whole)
+                known = await self._ask_learner("canary", scores)
             answers[name] = known
-        scores = next(iter(answers.values()))
+        self._measure(next(iter(answers.values())))
         return Compared(
+            asked=self._asked,
             learner={name: answer.logprobs for name, answer in answers.items()},
             engines={name: engine.logprobs for name, engine in told.items()},
-            limits=self._limits(scores),
-            current=self._canary.limits is not None or scores.rounded is not None,
+            limits=self._limits(),
+            current=self._canary.limits is not None or self._whole,
         )
 
     async def _scored(
-        self, tokens: NDArray[np.int32], routing: Routing | None = None, *, with_rounding: bool = True
+        self, tokens: NDArray[np.int32], routing: Routing | None = None, *, with_rounding: bool
     ) -> LearnerScores:
         asks = with_rounding and self._canary.limits is None
         with self._clock.span("weight_sync/learner_canary"):
             logprobs = await self._source.token_logprobs(tokens, routing)
             return LearnerScores(logprobs, await self._source.rounded_logprobs(tokens, routing) if asks else None)
 
-    def _limits(self, scores: LearnerScores, last: int = 0) -> LogprobTolerance:
-        """The fixed limits; or what rounding does to the learner's log-probs of the `last` tokens, or of all; or, where
-        it was not measured again, what it did last."""
+    @property
+    def _whole(self) -> bool:
+        """Whether this weight sync asks for all sequences, and for what rounding does to them."""
+        return self._publishes % WHOLE_EVERY == 0
+
+    @property
+    def _asked(self) -> list[int]:
+        count = len(self._canary.sequences)
+        return list(range(count)) if self._whole else few(count, self._publishes)
+
+    def _sequences(self, places: Sequence[int] | None = None) -> NDArray[np.int32]:
+        """The canary's sequences at these places, or all, `[R, T]`."""
+        return np.stack(self._canary.sequences)[... if places is None else places]
+
+    def _measure(self, scores: LearnerScores) -> None:
         if scores.rounded is not None:
-            return measured(np.abs(scores.rounded - scores.logprobs).ravel()[-last:])
-        limits = self._canary.limits or self._rounding
-        assert limits is not None
-        return limits
+            self._rounding = scores.rounding
+
+    def _limits(self) -> LogprobTolerance:
+        """The fixed limits, or those of what rounding did when it was last measured."""
+        if self._canary.limits:
+            return self._canary.limits
+        assert self._rounding is not None, "the first weight sync measures it"
+        return measured(self._rounding, few=not self._whole)
 
     async def _ask_learner(self, phase: str, call: Coroutine[Any, Any, Any]) -> Any:
         return (await self._phase(phase, {LEARNER: call}))[LEARNER]
@@ -257,8 +287,8 @@ async def _result(begun: asyncio.Future[LearnerScores]) -> LearnerScores:
 def _faults(compared: Compared, start: Start) -> Iterator[tuple[str, str | None]]:
     """What speaks against each engine, twice: it did not follow the learner, or it differs from it."""
     for name, engine in compared.engines.items():
-        learner, limits = compared.learner[name], compared.limits
-        yield name, staleness(engine, start.engines[name], learner, start.learner[name], limits)
+        learner, limits, places = compared.learner[name], compared.limits, compared.asked
+        yield name, staleness(engine, start.engines[name][places], learner, start.learner[name][places], limits)
         yield name, disagreement(engine, learner, limits)
 
 

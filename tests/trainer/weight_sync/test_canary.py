@@ -69,13 +69,15 @@ def test_limits_that_were_measured_allow_a_rare_large_difference_and_no_larger_m
     assert disagreement([np.full(1000, 0.11, np.float32)], start, limits)
 
 
-def test_what_is_measured_allows_four_times_as_much_of_a_mean_of_many_twice_and_never_less_than_float32() -> None:
+def test_what_is_measured_allows_four_times_as_much_of_a_mean_twice_or_thrice_and_never_less_than_float32() -> None:
     rounding = np.linspace(0, 1, 1001, dtype=np.float32)
     assert measured(rounding) == LogprobTolerance(
         mean=pytest.approx(1.0), high=pytest.approx(3.96), share=pytest.approx(0.01)
     )
     few = measured(rounding[::20])
     assert (few.mean, few.high) == (pytest.approx(2.0), pytest.approx(3.96))
+    assert measured(rounding, few=True).mean == pytest.approx(1.5)
+    assert measured(rounding[::20], few=True) == few
     exact = measured(np.zeros(10, np.float32))
     assert (exact.mean, exact.high) == (EXACT.mean, EXACT.high)
 

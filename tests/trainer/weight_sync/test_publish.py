@@ -138,12 +138,12 @@ class FakeEngine:
 class Stage:
     """A learner, two engines and the publisher between them."""
 
-    def __init__(self, limits: LogprobTolerance | None = LIMITS) -> None:
+    def __init__(self, limits: LogprobTolerance | None = LIMITS, sequences: int = 1) -> None:
         self.wire = Wire()
         self.learner = FakeLearner(self.wire)
         self.engines = [FakeEngine(self.wire, "engine-0", transfer_ranks=2), FakeEngine(self.wire, "engine-1")]
         canary = Canary(
-            sequences=(np.arange(4, dtype=np.int32),),
+            sequences=tuple(np.arange(4, dtype=np.int32) + number for number in range(sequences)),
             long_prompt=np.arange(9, dtype=np.int32),
             reply_tokens=3,
             limits=limits,
@@ -294,6 +294,46 @@ async def test_rounding_is_measured_at_one_publish_of_eight() -> None:
         stage.learner.update(float(weight))
         await stage.publisher.publish()
     assert asked[start:] == [9.0]  # the ninth, counted from the first that engines serve
+
+
+async def test_most_publishes_ask_for_two_sequences_the_next_ones_each_time_and_one_of_eight_for_all() -> None:
+    stage = Stage(sequences=8)
+    asked: list[list[int]] = []
+    logprobs = stage.engines[0].token_logprobs
+
+    async def counted(token_ids: np.ndarray) -> TokenLogprobs:
+        asked.append(token_ids[:, 0].tolist())
+        return await logprobs(token_ids)
+
+    stage.engines[0].token_logprobs = counted
+    await stage.publisher.connect()
+    await stage.publisher.verify()
+    for weight in range(2, 11):
+        stage.learner.update(float(weight))
+        await stage.publisher.publish()
+    whole, pairs = list(range(8)), [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert asked == [whole, whole, *pairs, *pairs[:3], whole, pairs[0]]
+
+
+@pytest.mark.parametrize("sequence", [0, 3])
+async def test_an_engine_that_is_off_on_one_sequence_is_refused_when_that_is_asked_for(sequence: int) -> None:
+    stage = Stage(sequences=4)
+    await stage.publisher.connect()
+    await stage.publisher.verify()
+    logprobs = stage.engines[1].token_logprobs
+
+    async def off(token_ids: np.ndarray) -> TokenLogprobs:
+        told = await logprobs(token_ids)
+        told.logprobs[token_ids[:, 0] == sequence] = 1.0
+        return told
+
+    stage.engines[1].token_logprobs = off
+    for weight in range(2, 2 + sequence // 2):
+        stage.learner.update(float(weight))
+        await stage.publisher.publish()
+    stage.learner.update(9.0)
+    with pytest.raises(WeightSyncError, match="engine-1 .* its log-probs differ from the learner's by 8, on average 4"):
+        await stage.publisher.publish()
 
 
 async def test_the_learner_takes_the_experts_of_each_engine() -> None:

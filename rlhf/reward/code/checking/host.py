@@ -29,7 +29,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "iterate": iter,
     "contains": operator.contains,
     "reversed": reversed,
-    "same": operator.is_,
 }
 """Operations that may be requested on an object, which is their first argument."""
 SOURCES = {"run": "solution.py", "test": "test.py"}

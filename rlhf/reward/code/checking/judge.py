@@ -26,14 +26,12 @@ from rlhf.reward.code.checking.completeness import ENTERED, RESULT, Entries
 from rlhf.reward.code.checking.guard import guard, reaching, run_in, texts_in
 from rlhf.reward.code.checking.host import be_host
 from rlhf.reward.code.checking.link import NEEDS_TRUST, Link
-from rlhf.reward.code.checking.questions import asserted_same, is_same, matched, own_or_type_of, type_of
+from rlhf.reward.code.checking.questions import matched, own_or_type_of, type_of
 from rlhf.reward.code.checking.rewrite import (
     ASSERTED,
-    ASSERTED_SAME,
     CHECKED,
     GUARDED,
     MATCHED,
-    SAME,
     SWALLOWED,
     TYPE,
     TYPE_OF,
@@ -129,7 +127,7 @@ class Names(dict[str, Any]):
     def __init__(self, link: Link, given: dict[str, Any]) -> None:
         counting = {ASSERTED: self._assert, CHECKED: self._checking, GUARDED: self._guard, SWALLOWED: self._swallow}
         counting["print"] = print_nowhere
-        asking = {TYPE_OF: type_of, TYPE: own_or_type_of, MATCHED: matched, SAME: is_same, ASSERTED_SAME: asserted_same}
+        asking = {TYPE_OF: type_of, TYPE: own_or_type_of, MATCHED: matched}
         ours = asking | counting
         super().__init__(given, __name__="tests", __builtins__=builtins, **ours)
         self.asserted = self.failed = 0

@@ -29,18 +29,6 @@ def is_instance(value: Any, kinds: Any) -> bool:
     return found
 
 
-def is_same(one: Any, other: Any) -> bool:
-    """What `is` answers in a test. Whether an object of the code is what the test or Python has, the code knows."""
-    if one is other or (type(one) in STAND_INS) == (type(other) in STAND_INS):
-        return one is other
-    return KindOfStandIn.link.ask("same", (one, other), {}) is True
-
-
-def asserted_same(method: Any, one: Any, other: Any, *words: Any, **named: Any) -> Any:
-    """`assertIs` and `assertIsNot` of `unittest`, by that answer."""
-    return method(one, one if is_same(one, other) else other, *words, **named)
-
-
 def own_or_type_of(value: Any) -> Any:
     """What the name `type` means in a test: a variable of that name is the test's own."""
     return type_of if value is type else value

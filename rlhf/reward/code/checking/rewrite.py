@@ -11,7 +11,7 @@ from rlhf.reward.code.checking.guard import FORMATS
 
 TYPE_OF, TYPE, MATCHED = "_rlhf_type_of", "_rlhf_type", "_rlhf_matched"
 ASSERTED, CHECKED, GUARDED = "_rlhf_asserted", "_rlhf_checked", "_rlhf_guarded"
-SWALLOWED, SAME, ASSERTED_SAME = "_rlhf_swallowed", "_rlhf_same", "_rlhf_asserted_same"
+SWALLOWED = "_rlhf_swallowed"
 EVERYTHING = ("Exception", "BaseException", "AssertionError")
 FORMAT = ("format", "format_map")
 
@@ -40,23 +40,11 @@ class Rewrite(ast.NodeTransformer):
         makes = isinstance(node.func, ast.Name) and len(node.args) == 3
         self._keeping(node, [*(node.args if of_kinds else []), *([node.func] if makes else [])])
         if is_check(node):
-            if isinstance(node.func, ast.Attribute) and node.func.attr in ("assertIs", "assertIsNot"):
-                node.args.insert(0, _called(CHECKED, node.func))
-                node.func = ast.copy_location(ast.Name(id=ASSERTED_SAME, ctx=ast.Load()), node)
-            else:
-                node.func = _called(CHECKED, node.func)
+            node.func = _called(CHECKED, node.func)
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        self._keeping(node, [node.left, *node.comparators])
-        if [type(one) for one in node.ops] not in ([ast.Is], [ast.IsNot]):
-            return node
-        sides = (node.left, node.comparators[0])
-        if any(isinstance(side, ast.Constant) for side in sides):
-            return node
-        same: ast.expr = _called(SAME, *sides)
-        asks = same if isinstance(node.ops[0], ast.Is) else ast.UnaryOp(op=ast.Not(), operand=same)
-        return ast.fix_missing_locations(ast.copy_location(asks, node))
+        return self._keeping(node, [node.left, *node.comparators])
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         used = sorted({name.id for name in names_in(node)} & self._of_code)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import builtins
 import gc
 import json
+import math
+import operator
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, timedelta
@@ -14,6 +16,7 @@ from fractions import Fraction
 from functools import partial
 from json import JSONDecodeError
 from queue import Empty, Full
+from types import BuiltinFunctionType
 from typing import Any, NoReturn
 
 from rlhf.reward.code.checking.arrays import array_parts, is_array, owner_of, place_in
@@ -66,6 +69,7 @@ BUILT: dict[str, Callable[..., Any]] = {
     "ellipsis": lambda _: Ellipsis,
     "NotImplementedType": lambda _: NotImplemented,
     "class": lambda name: CLASSES[name],
+    "builtin": lambda name: FUNCTIONS[name],
 }
 """How a value without a JSON type is rebuilt from its encoded form."""
 UNFIT = (StopIteration, StopAsyncIteration)
@@ -91,6 +95,18 @@ CLASSES: dict[str, Any] = EXCEPTIONS | {
 }
 """The classes that are sent: calling one makes a plain value, or an exception."""
 NAMES_OF_CLASSES = {kind: name for name, kind in CLASSES.items()}
+PURE = (
+    *("abs", "all", "any", "ascii", "bin", "chr", "divmod", "hex", "len", "max", "min"),
+    *("oct", "ord", "pow", "repr", "round", "sorted", "sum"),
+)
+FUNCTIONS: dict[str, Any] = {f"builtins.{name}": vars(builtins)[name] for name in PURE} | {
+    f"{module.__name__}.{name}": function
+    for module in (math, operator)
+    for name, function in vars(module).items()
+    if type(function) is BuiltinFunctionType and not name.startswith("_")
+}
+"""The functions that are sent: each side has them, and so `is` needs no word of the code."""
+NAMES_OF_FUNCTIONS = {function: name for name, function in FUNCTIONS.items()}
 
 
 class NoValue(Exception):
@@ -150,9 +166,12 @@ def pack_value(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0)
         return {kind.__name__: [pack_value(inner, keep, met, depth + 1) for inner in value]}
     if kind in VIEWED:
         (viewed,) = gc.get_referents(value)
-        return {kind.__name__: pack_value(viewed, keep, met, depth + 1)}
+        packed = pack_value(viewed, keep, met, depth + 1)
+        return {kind.__name__: packed} if packed.keys().isdisjoint(("object", "function")) else keep(value)
     if kind is type and (known := NAMES_OF_CLASSES.get(value)):
         return {"class": known}
+    if kind is BuiltinFunctionType and (known := NAMES_OF_FUNCTIONS.get(value)):
+        return {"builtin": known}
     if kind in PARTS and not (kind is datetime and (value.tzinfo or value.fold)):
         return {kind.__name__: PARTS[kind](value)}
     if (parts := array_parts(value)) is None:
