@@ -38,5 +38,7 @@ def main(arguments: Sequence[str]) -> None:
                     flush=True,
                 )
     print("RESULT", json.dumps([asdict(cell) for cell in cells]), flush=True)
-    if any(cell.refused or cell.used_of_few > 1 for cell in cells) or any(cell.missed for cell in cells if cell.perturbed):
+    if any(cell.refused or cell.used_of_few > 1 for cell in cells) or any(
+        cell.missed for cell in cells if cell.perturbed
+    ):
         sys.exit("a healthy engine is refused, or the start check misses a fault")

@@ -1,5 +1,6 @@
 """`python -m benchmarks publish`: a weight sync of Qwen2.5-0.5B's shape beside raw gloo and vLLM's own reload of the
-same bytes, in the same processes and one after another; every process has one thread for arithmetic."""
+same bytes, one after another; every process has one thread for arithmetic. vLLM reloads in a process as it comes, and in
+the engine that is published to, which keeps freed memory (`rlhf.cluster.cpu_memory`)."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from benchmarks.publish.baselines import own_reload, raw_gloo
 from benchmarks.publish.figures import Measured, Round, missed, result, table
 from benchmarks.publish.model import CONTEXT_TOKENS, PARAMETERS, VOCABULARY, save_model
 from benchmarks.publish.processes import ProcessWorker
+from rlhf.cluster.cpu_memory import CPU_MEMORY
 from rlhf.models.config import ModelConfig
 from rlhf.rollout.engine import RemoteEngine
 from rlhf.rollout.vllm.environment import engine_environment
@@ -50,6 +52,7 @@ class Stage:
     """Processes that hold the model, joined."""
 
     engine: ProcessWorker
+    as_it_comes: ProcessWorker
     workers: Sequence[ProcessWorker]
     learner: RemoteLearner
     publisher: Publisher
@@ -66,7 +69,10 @@ def main(arguments: Sequence[str]) -> None:
                 measured.append(asyncio.run(figures(case, Path(made), options.rounds)))
                 print(f"{case.name}: {measured[-1].ratio:.2f} times its bound; rounds:", flush=True)
                 for one in measured[-1].rounds:
-                    print(f"  gloo {one.gloo:.2f}  reload {one.reload:.2f}  publish {one.publish:.2f}", flush=True)
+                    print(
+                        f"  gloo {one.gloo:.2f}  reload {one.reload:.2f} ({one.kept:.2f} kept)  publish {one.publish:.2f}",
+                        flush=True,
+                    )
     print(f"\nSeconds, medians of {options.rounds} rounds.\n\n{table(measured)}\n")
     print("RESULT", json.dumps(result(measured)), flush=True)
     if out := missed(measured):
@@ -83,21 +89,26 @@ async def figures(case: Case, folder: Path, rounds: int) -> Measured:
         "weight_transfer": "gloo",
         "command_timeout_seconds": SECONDS,
     }
+    plain = {name: value for name, value in engine_environment("cpu").items() if name not in CPU_MEMORY}
     engine_class, rank_class = (
         "rlhf.rollout.vllm.engine_worker:EngineWorker",
         "rlhf.trainer.rank.learner_worker:LearnerWorker",
     )
     engine = ProcessWorker("engine-0", engine_class, engine_environment("cpu"), settings=settings)
+    as_it_comes = ProcessWorker("vllm", engine_class, plain, settings=settings)
     workers = [ProcessWorker(f"learner-{n}", rank_class, rank_environment("cpu")) for n in range(case.ranks)]
     try:
-        stage = await joined(case, folder, engine, workers)
+        await as_it_comes.call("start", timeout_seconds=SECONDS)
+        stage = await joined(case, folder, engine, as_it_comes, workers)
         return Measured(plan=case.name, rounds=await measured_rounds(case, folder, stage, rounds))
     finally:
-        for worker in (engine, *workers):
+        for worker in (engine, as_it_comes, *workers):
             worker.end()
 
 
-async def joined(case: Case, folder: Path, engine: ProcessWorker, workers: Sequence[ProcessWorker]) -> Stage:
+async def joined(
+    case: Case, folder: Path, engine: ProcessWorker, as_it_comes: ProcessWorker, workers: Sequence[ProcessWorker]
+) -> Stage:
     """Load the model everywhere, and bring the engine to the learner's weights once, start check included."""
     config = TrainerConfig.model_validate({"deepspeed": {"ranks": case.ranks, "zero_stage": case.stage}})
     model = ModelConfig.model_validate({"path": str(folder), "dtype": case.dtype})
@@ -114,7 +125,9 @@ async def joined(case: Case, folder: Path, engine: ProcessWorker, workers: Seque
     await publisher.verify()
     spent = "  ".join(f"{span.name.partition('/')[2]} {span.seconds:.2f}" for span in clock.drain())
     print(f"{case.name}: the start check takes {time.perf_counter() - began:.2f} s: {spent}", flush=True)
-    return Stage(engine=engine, workers=workers, learner=learner, publisher=publisher, clock=clock)
+    return Stage(
+        engine=engine, as_it_comes=as_it_comes, workers=workers, learner=learner, publisher=publisher, clock=clock
+    )
 
 
 async def measured_rounds(case: Case, folder: Path, stage: Stage, rounds: int) -> list[Round]:
@@ -128,11 +141,12 @@ async def measured_rounds(case: Case, folder: Path, stage: Stage, rounds: int) -
             for rank, worker in enumerate((stage.workers[0], stage.engine))
         ]
         gloo = max(await asyncio.gather(*members))
-        reload = await asyncio.wrap_future(stage.engine.run(own_reload, folder))
+        reload = await asyncio.wrap_future(stage.as_it_comes.run(own_reload, folder))
+        kept = await asyncio.wrap_future(stage.engine.run(own_reload, folder))
         began = time.perf_counter()
         await stage.publisher.publish()
         publish = time.perf_counter() - began
-        found.append(Round(gloo=gloo, reload=reload, publish=publish, spans=spans_of(stage.clock)))
+        found.append(Round(gloo=gloo, reload=reload, kept=kept, publish=publish, spans=spans_of(stage.clock)))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.attacks.hack import Hack
+from tests.attacks.reward_hacks_of_identity import HACKS_OF_IDENTITY
 from tests.attacks.reward_hacks_of_shared_values import HACKS_OF_SHARED_VALUES
 from tests.attacks.reward_hacks_of_the_fifth_reader import HACKS_OF_THE_FIFTH_READER
 from tests.attacks.reward_hacks_of_the_fourth_hour import HACKS_OF_THE_FOURTH_HOUR
@@ -259,4 +260,5 @@ def hacks() -> dict[str, Hack]:
     }
     lines = {f"sends {name}": Hack(code=HOST + line) for name, line in FORGED_LINES.items()}
     hours = {**HACKS_OF_THE_HOUR, **HACKS_OF_THE_SECOND_HOUR, **HACKS_OF_THE_THIRD_HOUR, **HACKS_OF_THE_FOURTH_HOUR}
-    return {**values, **classes, **lines, **OWN_TESTS, **hours, **HACKS_OF_THE_FIFTH_READER, **HACKS_OF_SHARED_VALUES}
+    latest = {**HACKS_OF_THE_FIFTH_READER, **HACKS_OF_SHARED_VALUES, **HACKS_OF_IDENTITY}
+    return {**values, **classes, **lines, **OWN_TESTS, **hours, **latest}

@@ -49,6 +49,7 @@ class Compared(NamedTuple):
     current: bool
     """Whether the limits are of these weights, or of earlier ones."""
 
+
 class LearnerScores(NamedTuple):
     """The learner's log-probs, and those of another way of rounding where they were asked for."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rlhf.reward.code.checking.shared import KEPT, MANY, OF_THE_CODE, OF_THE_TESTS, RARELY, Lost, Shared
+from rlhf.reward.code.checking.shared import KEPT, LONG, OF_THE_CODE, OF_THE_TESTS, Lost, Shared
 from rlhf.reward.code.checking.values import NoValue
 
 KINDS: tuple[Callable[[], Any], ...] = (
@@ -119,13 +119,17 @@ def test_what_cannot_be_sent_matters_only_to_a_side_that_has_it() -> None:
         ends.say(0, [kept])
 
 
-def test_much_that_nobody_uses_is_looked_at_rarely_and_seen_at_last() -> None:
-    ends, kept = Ends(), [0] * (MANY + 1)
+@pytest.mark.parametrize("size", [3, LONG + 1, 30_000])
+def test_what_nobody_uses_for_long_is_told_when_it_changes_however_large_and_be_it_by_an_equal_item(size: int) -> None:
+    ends, kept = Ends(), [1] * size
     [theirs] = ends.say(0, kept)
-    seen = []
-    for turn in range(3 * RARELY):
+    for _ in range(20):
         ends.say(1)
-        kept[0] += turn in (1, 20)
         ends.say(0)
-        seen.append(theirs[0])
-    assert [seen[turn] for turn in (1, 20, 20 + RARELY)] == [1, 1, 2]
+    kept[-1] = True
+    ends.say(0)
+    assert theirs[-1] is True
+    assert theirs[0] is not True
+    theirs[0] = 7
+    ends.say(1)
+    assert kept[0] == 7

@@ -332,7 +332,9 @@ async def test_an_engine_that_is_off_on_one_sequence_is_refused_when_that_is_ask
         stage.learner.update(float(weight))
         await stage.publisher.publish()
     stage.learner.update(9.0)
-    with pytest.raises(WeightSyncError, match="engine-1 .* its log-probs differ from the learner's by 8, on average 4"):
+    with pytest.raises(
+        WeightSyncError, match=r"engine-1 .* its log-probs differ from the learner's by 8, on average 4"
+    ):
         await stage.publisher.publish()
 
 

@@ -19,7 +19,7 @@ from rlhf.reward.code.checking.exceptions import ORIGIN, class_value, exception,
 from rlhf.reward.code.checking.kinds import BASES, CHANGEABLE, plain_kind
 from rlhf.reward.code.checking.parameters import with_parameters
 from rlhf.reward.code.checking.shared import OF_THE_CODE, Lost, Shared
-from rlhf.reward.code.checking.values import NoValue, content, in_json, pack_value
+from rlhf.reward.code.checking.values import NoValue, content, holds_own_keys, in_json, pack_value
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda function, /, *arguments, **named: function(*arguments, **named),
@@ -115,7 +115,7 @@ class ObjectServer:
     def _keep(self, value: Any) -> Any:
         if (number := self._numbers_of_test.get(id(value))) is not None:
             return {"own": number}
-        plain = plain_kind(value)
+        plain = None if holds_own_keys(value) else plain_kind(value)
         if plain in CHANGEABLE:
             if (number := self._shared.number(value)) is not None:
                 return {"met": number}

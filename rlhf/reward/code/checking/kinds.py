@@ -54,6 +54,16 @@ def plain_kind(value: Any) -> Any:
     return None if changes or acts else base
 
 
+def compares_itself(value: Any) -> bool:
+    """Whether this key of a dictionary, or member of a set, is an object whose class says to what it is equal. For the
+    code's side."""
+    if plain_kind(value) is None:
+        equals: Any = type(value).__eq__
+        return equals is not object.__eq__
+    iterated = next((base.__iter__ for base in (tuple, frozenset) if isinstance(value, base)), None)
+    return iterated is not None and any(map(compares_itself, iterated(value)))
+
+
 def kin_of(base: Any, link: Any) -> Any:
     """The type for values whose type in the code is a subclass of `base`: their `base` value is known, and what else
     they have is asked of the code's object, where that cannot change."""

@@ -3,10 +3,11 @@ changed since the one before. Only one of the two runs at a time, so both always
 
 from __future__ import annotations
 
+import ctypes
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from rlhf.reward.code.checking.arrays import is_array, items_of_array, owner_of
@@ -16,6 +17,7 @@ from rlhf.reward.code.checking.values import (
     NoValue,
     content,
     fill,
+    holds_own_keys,
     in_json,
     named,
     pack_value,
@@ -32,9 +34,10 @@ OF_THE_TESTS, OF_THE_CODE = 0, 1
 """Which numbers a process gives to what it sends first: even or odd ones."""
 KEPT = 2
 """For how many messages to the other a value is kept that nothing else in this process has: it may be sent again."""
-MANY, RARELY = 20_000, 64
-"""Where shared values have more items than this, those that nobody has changed or sent for a while are compared in each
-64th message only."""
+LONG = 500
+"""From so many items on, the places of two tuples' items are compared as memory: twelve times as fast as one by one."""
+COMPARE_MEMORY = ctypes.CDLL(None).memcmp
+COMPARE_MEMORY.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class SharedValue:
@@ -47,7 +50,7 @@ class SharedValue:
 
     def is_unchanged(self) -> bool:
         """Whether the value has the very items that it had."""
-        if is_array(self.value):
+        if type(self.value) is not list and is_array(self.value):
             return bool(self.items == items_of(self.value))
         now = items_of(self.value)
         return len(self.items) == len(now) and _same(self.items, now)
@@ -59,6 +62,8 @@ class SharedValue:
 
 def items_of(value: Any) -> tuple[Any, ...]:
     """The items of a value that can change; of an array its form and its bytes, which a view has of its array."""
+    if type(value) is list:
+        return tuple(value)
     if is_array(value):
         return value.shape, value.dtype.str, value.tobytes() if owner_of(value) is None else b""
     return (*value, *value.values()) if issubclass(type(value), dict) else tuple(value)
@@ -80,7 +85,8 @@ class Shared(Met):
         self._entries: dict[int, SharedValue] = {}
         self._numbers: dict[int, int] = {}
         self._mine = self._next = mine
-        self._message = self._items = 0
+        self.of_the_code = mine == OF_THE_CODE
+        self._message = 0
         self._new: list[int] = []
         self._left: list[int] = []
         self._withheld: set[int] = set()
@@ -150,8 +156,6 @@ class Shared(Met):
             entry = self._entry(one[0])
             if one[1] is not None:
                 entry.used = self._message
-                if not entry.is_unchanged():  # of many values, and not told yet: the other was first
-                    restore(entry)
                 become(entry, one[1], find, self)
                 told.append(entry)
             elif entry.references() <= ALONE:
@@ -182,16 +186,15 @@ class Shared(Met):
     def _looked_at(self) -> tuple[list[int], list[int]]:
         """The numbers of what has changed, and of what nobody has here and that has not been sent for some messages,
         which is shared no more. A value of a kind of the code's is what the tests have of it: they may send it back."""
-        changed, alone, many = [], [], self._items > MANY and self._message % RARELY
-        self._items = 0
+        changed, alone = [], []
         for number, entry in self._entries.items():
-            self._items += len(entry.items)
-            old = entry.used < self._message - KEPT
-            if many and old:
-                continue
             if not entry.is_unchanged():
                 changed.append(number)
-            elif old and entry.references() <= ALONE and (self._mine == OF_THE_TESTS or _is_plain(entry.value)):
+            elif (
+                entry.used < self._message - KEPT
+                and entry.references() <= ALONE
+                and (self._mine == OF_THE_TESTS or _is_plain(entry.value))
+            ):
                 alone.append(number)
         return changed, alone
 
@@ -233,12 +236,18 @@ def change_of(entry: SharedValue, keep: Keep, shared: Shared) -> Any:
         alike = [*map(operator.is_, before[known:], now[held : held + known])]
         new = [*(place for place in range(known) if not alike[place])] if False in alike else []
         new += range(known, held)
+        if shared.of_the_code and holds_own_keys(value):
+            raise NoValue("a dictionary has now objects that say to what they are equal")
         return {"items": [[pack_value(now[part], keep, shared) for part in (place, held + place)] for place in new]}
     return content(value, keep, shared)
 
 
-def _same(before: Sequence[Any], now: Sequence[Any]) -> bool:
-    return all(map(operator.is_, before, now))
+def _same(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
+    """Whether two tuples of one length have the very same items."""
+    if len(now) < LONG:
+        return all(map(operator.is_, before, now))
+    places = (id(items) + tuple.__basicsize__ for items in (before, now))
+    return bool(COMPARE_MEMORY(*places, len(now) * tuple.__itemsize__) == 0)
 
 
 def _same_ends(before: tuple[Any, ...], now: tuple[Any, ...]) -> tuple[int, int]:
@@ -262,24 +271,6 @@ def become(entry: SharedValue, packed: Any, find: Find, shared: Shared) -> None:
             _change_all(value, kind, packed, find, shared)
     except (TypeError, ValueError) as error:
         raise NoValue(f"what arrived is no content: {type(error).__name__}") from None
-
-
-def restore(entry: SharedValue) -> None:
-    """Give a value the items again that it had at the last message."""
-    value, items = entry.value, entry.items
-    if is_array(value):
-        return
-    if issubclass(type(value), dict):
-        held = len(items) // 2
-        value.clear()
-        for key, inner in zip(items[:held], items[held:], strict=True):
-            value[key] = inner
-    elif issubclass(type(value), set):
-        value.clear()
-        value.update(items)
-    else:
-        value.clear()
-        value.extend(items)
 
 
 def _change_a_part(value: Any, packed: dict[str, Any], find: Find, shared: Shared) -> None:

@@ -20,6 +20,7 @@ from types import BuiltinFunctionType
 from typing import Any, NoReturn
 
 from rlhf.reward.code.checking.arrays import array_parts, is_array, owner_of, place_in
+from rlhf.reward.code.checking.kinds import compares_itself
 
 MOST_BYTES = 4 << 20
 """Maximum size of an answer."""
@@ -107,6 +108,8 @@ FUNCTIONS: dict[str, Any] = {f"builtins.{name}": vars(builtins)[name] for name i
 }
 """The functions that are sent: each side has them, and so `is` needs no word of the code."""
 NAMES_OF_FUNCTIONS = {function: name for name, function in FUNCTIONS.items()}
+COMPARED = frozenset((*PARTS, str, int, float, bool, type(None), type, BuiltinFunctionType))
+"""Types whose values are equal on both sides to what they are equal to on one."""
 
 
 class NoValue(Exception):
@@ -116,6 +119,9 @@ class NoValue(Exception):
 class Met:
     """The values of one message that can change, by the numbers that their sender gives them: object identity is
     preserved. Each is encoded once; later occurrences are its number."""
+
+    of_the_code = False
+    """Whether it is the code's process that sends them."""
 
     def __init__(self) -> None:
         self._values: dict[int, Any] = {}
@@ -161,8 +167,12 @@ def pack_value(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0)
     if name := named(value):
         if (number := met.number(value)) is not None:
             return {"met": number}
+        if met.of_the_code and holds_own_keys(value):
+            return keep(value)
         return {name: [met.add(value), content(value, keep, met, depth + 1)]}
     if kind in (tuple, frozenset):
+        if met.of_the_code and holds_own_keys(value):
+            return keep(value)
         return {kind.__name__: [pack_value(inner, keep, met, depth + 1) for inner in value]}
     if kind in VIEWED:
         (viewed,) = gc.get_referents(value)
@@ -209,8 +219,21 @@ def _empty(name: str) -> Any:
     return MUTABLE[name]() if name in MUTABLE else None
 
 
+def holds_own_keys(value: Any) -> bool:
+    """Whether it is a set or a dictionary with objects of the code that say to what they are equal: it is an object
+    then, because the tests' process would tell its members apart by identity."""
+    iterated = next((base.__iter__ for base in (dict, set, frozenset) if isinstance(value, base)), None)
+    if iterated is None or COMPARED.issuperset(map(type, iterated(value))):
+        return False
+    return any(
+        compares_itself(key) and array_parts(key) is None for key in iterated(value) if type(key) not in COMPARED
+    )
+
+
 def content(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
-    """The encoded contents of a mutable value."""
+    """The encoded contents of a mutable value. Raises `NoValue`."""
+    if met.of_the_code and holds_own_keys(value):
+        raise NoValue("a set or dictionary has now objects that say to what they are equal")
     if issubclass(type(value), dict):
         return [
             [pack_value(key, keep, met, depth), pack_value(inner, keep, met, depth)] for key, inner in value.items()
