@@ -61,9 +61,12 @@ class SharedValue:
 
 
 def items_of(value: Any) -> tuple[Any, ...]:
-    """The items of a value that can change; of an array its form and its bytes, which a view has of its array."""
+    """The items of a value that can change; of an array its form and its bytes, which a view has of its array; of a NaN,
+    which is shared for its identity alone, none."""
     if type(value) is list:
         return tuple(value)
+    if type(value) is float:
+        return ()
     if is_array(value):
         return value.shape, value.dtype.str, value.tobytes() if owner_of(value) is None else b""
     return (*value, *value.values()) if issubclass(type(value), dict) else tuple(value)
@@ -214,7 +217,7 @@ class Shared(Met):
 
 
 def _is_plain(value: Any) -> bool:
-    return bool(named(value)) or is_array(value)
+    return bool(named(value)) or is_array(value) or type(value) is float
 
 
 def change_of(entry: SharedValue, keep: Keep, shared: Shared) -> Any:

@@ -106,7 +106,8 @@ FUNCTIONS: dict[str, Any] = {f"builtins.{name}": vars(builtins)[name] for name i
     for name, function in vars(module).items()
     if type(function) is BuiltinFunctionType and not name.startswith("_")
 }
-"""The functions that are sent: each side has them, and so `is` needs no word of the code."""
+FUNCTIONS["math.nan"] = math.nan
+"""The functions that are sent: each side has them, and so `is` needs no word of the code. And a NaN that both have."""
 NAMES_OF_FUNCTIONS = {function: name for name, function in FUNCTIONS.items()}
 COMPARED = frozenset((*PARTS, str, int, float, bool, type(None), type, BuiltinFunctionType))
 """Types whose values are equal on both sides to what they are equal to on one."""
@@ -160,8 +161,10 @@ def pack_value(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0)
     if depth > DEEPEST:
         raise NoValue(f"a value is nested more than {DEEPEST} deep")
     kind = type(value)
-    if value is None or kind in (bool, str, float):
+    if value is None or kind in (bool, str) or (kind is float and value == value):
         return value
+    if kind is float:
+        return _pack_nan(value, met)
     if kind is int:
         return value if -SAFE_INTEGER < value < SAFE_INTEGER else {"int": hex(value)}
     if name := named(value):
@@ -219,6 +222,13 @@ def _empty(name: str) -> Any:
     return MUTABLE[name]() if name in MUTABLE else None
 
 
+def _pack_nan(value: float, met: Met) -> dict[str, Any]:
+    """Python finds a NaN in a list or a set, or a list with one equal to another, where it is the very same."""
+    if value is math.nan:
+        return {"builtin": "math.nan"}
+    return {"nan": met.add(value)} if (number := met.number(value)) is None else {"met": number}
+
+
 def holds_own_keys(value: Any) -> bool:
     """Whether it is a set or a dictionary with objects of the code that say to what they are equal: it is an object
     then, because the tests' process would tell its members apart by identity."""
@@ -266,13 +276,16 @@ def unpack_value(packed: Any, find: Callable[[str, Any], Any], met: Met, depth: 
     """Decode a value. `find(kind, number)` returns objects that were sent by reference. Raises `NoValue` for anything
     else."""
     kind = type(packed)
-    if packed is None or kind in (bool, str, float, int):
+    if packed is None or kind in (bool, str, int) or (kind is float and packed == packed):
         return packed
     if kind is not dict or len(packed) != 1 or depth > DEEPEST:
         raise NoValue("what arrived is no value")
     [(name, within)] = packed.items()
     if name == "met":
         return met.numbered(within)
+    if name == "nan":
+        met.learn(within, value := float(name))
+        return value
     try:
         if (value := _empty(name)) is not None:
             number, inside = within
