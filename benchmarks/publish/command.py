@@ -1,6 +1,6 @@
 """`python -m benchmarks publish`: a weight sync of Qwen2.5-0.5B's shape beside raw gloo and vLLM's own reload of the
-same bytes, one after another; every process has one thread for arithmetic. vLLM reloads in a process as it comes, and in
-the engine that is published to, which keeps freed memory (`rlhf.cluster.cpu_memory`)."""
+same bytes, one after another; every process has one thread for arithmetic. vLLM reloads in a process as it comes, and
+in the engine that is published to, which keeps freed memory (`rlhf.cluster.cpu_memory`)."""
 
 from __future__ import annotations
 
@@ -69,10 +69,8 @@ def main(arguments: Sequence[str]) -> None:
                 measured.append(asyncio.run(figures(case, Path(made), options.rounds)))
                 print(f"{case.name}: {measured[-1].ratio:.2f} times its bound; rounds:", flush=True)
                 for one in measured[-1].rounds:
-                    print(
-                        f"  gloo {one.gloo:.2f}  reload {one.reload:.2f} ({one.kept:.2f} kept)  publish {one.publish:.2f}",
-                        flush=True,
-                    )
+                    reload = f"reload {one.reload:.2f} ({one.kept:.2f} kept)"
+                    print(f"  gloo {one.gloo:.2f}  {reload}  publish {one.publish:.2f}", flush=True)
     print(f"\nSeconds, medians of {options.rounds} rounds.\n\n{table(measured)}\n")
     print("RESULT", json.dumps(result(measured)), flush=True)
     if out := missed(measured):

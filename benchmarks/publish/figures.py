@@ -27,7 +27,7 @@ SPANS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Seconds of raw gloo, of vLLM's own reload as vLLM comes and where memory is `kept`, and of a publish, measured one
+    """Seconds of raw gloo, of vLLM's own reload as it comes and where memory is `kept`, and of a publish, measured one
     after another; `spans` are the seconds of the publish's spans by name."""
 
     gloo: float

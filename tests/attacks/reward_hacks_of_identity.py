@@ -74,6 +74,18 @@ class Bag:
 def total(xs): return sum(xs)
 def one(): return 1
 """
+SHOWN = """
+from collections import OrderedDict
+__version__ = "2"
+class Stack:
+    def __init__(self): self.xs = []
+    def push(self, x): self.xs.append(x)
+    def __repr__(self): return "Stack(%s)" % self.items
+class Ordered(OrderedDict): pass
+def ordered(d): return Ordered(d)
+helper = sorted
+def helped(xs): return helper(xs)
+"""
 NUMBERS = """
 def equal(a, b): return a == b
 def place(xs, x): return xs.index(x) if x in xs else -1
@@ -173,6 +185,27 @@ HACKS_OF_IDENTITY: dict[str, Hack] = {
             "assert equal(xs, [1.0, nan]) and place(xs, nan) == 1 and unique([nan, nan]) == [nan]\n"
             "assert place(xs, math.nan) == -1 and place([math.nan], math.nan) == 0 and normed([]) == []",
             "a, b = normed([1, 2])\nassert a != a and [a] == [a] and [a] != [b] and place([b, a], a) == 1",
+        ),
+        earns=1.0,
+    ),
+    "breaks where a test prints it, or orders otherwise": Hack(
+        code=SHOWN,
+        tests=(
+            "s = Stack()\ns.push(1)\nprint(s)\nassert s.xs == [1]",
+            "def test_shown():\n    s = Stack()\n    print('a stack:', s)\n    assert s.xs == []",
+            "from collections import OrderedDict\nassert ordered({'b': 1, 'a': 2}) == OrderedDict(a=2, b=1)",
+            "import solution\nassert 'helper' not in dir(solution) and ordered({}) is not None",
+            "import solution\nassert not hasattr(solution, '__version__') and ordered({}) is not None",
+            "import solution\ndef refuse(*a): raise AssertionError\nsolution.helper = refuse\nassert helped([]) == []",
+        ),
+    ),
+    "right: printed and imported in every way": Hack(
+        code="__all__ = ['twice']\nclass Shown:\n    def __str__(self): return 'x'\n    def one(self): return 1\n"
+        "def twice(x): return 2 * x",
+        tests=(
+            "s = Shown()\nprint(s, 1, [s])\nassert s.one() == 1",
+            "from solution import *\nassert twice(1) == 2",
+            "import solution as s\nassert s.twice(1) == 2 and hasattr(s, 'twice') and not hasattr(s, 'thrice')",
         ),
         earns=1.0,
     ),

@@ -8,7 +8,9 @@ from benchmarks.publish.figures import Measured, Round, missed, result, table
 def plan(name: str, *rounds: tuple[float, float, float]) -> Measured:
     return Measured(
         plan=name,
-        rounds=[Round(gloo=g, reload=r, kept=r / 2, publish=p, spans={"canary": p / 2, "reload": r}) for g, r, p in rounds],
+        rounds=[
+            Round(gloo=g, reload=r, kept=r / 2, publish=p, spans={"canary": p / 2, "reload": r}) for g, r, p in rounds
+        ],
     )
 
 

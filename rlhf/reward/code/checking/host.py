@@ -29,6 +29,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "iterate": iter,
     "contains": operator.contains,
     "reversed": reversed,
+    "show": lambda value: bool(str(value)),
 }
 """Operations that may be requested on an object, which is their first argument."""
 SOURCES = {"run": "solution.py", "test": "test.py"}

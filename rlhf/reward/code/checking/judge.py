@@ -39,7 +39,7 @@ from rlhf.reward.code.checking.rewrite import (
     is_left_undecided,
     names_in,
 )
-from rlhf.reward.code.checking.stand_ins import FunctionOfTheCode, ObjectOfTheCode
+from rlhf.reward.code.checking.stand_ins import STAND_INS, FunctionOfTheCode, KindOfStandIn, ObjectOfTheCode
 
 PR_SET_DUMPABLE = 4
 ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException")
@@ -50,6 +50,8 @@ CAUGHT = "an assert of the test fails, and the failure is caught"
 SETUP_FAILS = "the set-up fails"
 DEEPEST_TEXT = 10_000
 """Recursion limit while tests are rewritten: each level of their syntax takes several calls."""
+OF_THE_MODULE = ("__doc__", "__dict__", "__dir__", "__all__", "__version__", "__author__", "__annotations__")
+"""What the module object of the tests' process has, or has not, by itself."""
 UNWANTED = {"this", "antigravity"}
 """Modules with side effects when imported."""
 
@@ -182,9 +184,11 @@ class Names(dict[str, Any]):
 
 
 def print_nowhere(*values: Any, file: Any = None, **how: Any) -> None:
-    """What tests print is seen by nobody: it is not made a text, which an object of the code refuses."""
+    """What tests print is seen by nobody: an object of the code is made a text where it is, and that stays there."""
     if file not in (None, sys.stdout, sys.stderr):
         print(*values, file=file, **how)
+    for value in (value for value in values if type(value) in STAND_INS):
+        KindOfStandIn.link.ask("show", (value,), {})
 
 
 class ModuleOfTests:
@@ -199,7 +203,15 @@ class Solution(ModuleType):
 
     def __init__(self, link: Link) -> None:
         super().__init__("solution")
-        self._link = link
+        object.__setattr__(self, "_link", link)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in OF_THE_MODULE:
+            self._link.refuse(f"a test reads {name} of the module of the code")
+        return super().__getattribute__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._link.refuse(f"a test sets {name} of the module of the code")
 
     def __getattr__(self, name: str) -> Any:
         try:

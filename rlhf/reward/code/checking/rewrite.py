@@ -32,8 +32,9 @@ class Rewrite(ast.NodeTransformer):
         return _called(TYPE, node) if asked else node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
-        """All of Python's own names are there already, some of them as tests get them."""
-        return ast.copy_location(ast.Pass(), node) if node.module == "builtins" and node.names[0].name == "*" else node
+        """All names of Python's own and of the code are there already, some of them as tests get them."""
+        of_these = node.module in ("builtins", "solution") and node.names[0].name == "*"
+        return ast.copy_location(ast.Pass(), node) if of_these else node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         of_kinds = isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass")

@@ -61,8 +61,8 @@ class SharedValue:
 
 
 def items_of(value: Any) -> tuple[Any, ...]:
-    """The items of a value that can change; of an array its form and its bytes, which a view has of its array; of a NaN,
-    which is shared for its identity alone, none."""
+    """The items of a value that can change; of an array its form and its bytes, which a view has of its array; of a
+    NaN, which is shared for its identity alone, none."""
     if type(value) is list:
         return tuple(value)
     if type(value) is float:
