@@ -32,7 +32,7 @@ SAYS_ONLY = frozenset(
     )
 )
 """What a class has of these says something of the class, and does nothing for its values."""
-LIBRARY = ("enum", "collections")
+LIBRARY = ("enum", "collections", "typing", "abc")
 NUMBER = "_rlhf_number"
 ALIKE = (int, float, complex, str, bytes)
 """Plain types whose values stay what they are: a kind of them is one value, however often it is answered."""
@@ -46,7 +46,7 @@ def plain_kind(value: Any) -> Any:
     base = next((base for base in BASES if isinstance(value, base)), None)
     if base is None:
         return None
-    classes = kind.__mro__[: kind.__mro__.index(base)]
+    classes = [above for above in kind.__mro__ if above not in base.__mro__]
     library = [above for above in classes if above.__module__ in LIBRARY]
     named = [(name, value) for above in classes if above not in library for name, value in vars(above).items()]
     own = {name for name, value in named if not any(getattr(of, name, None) is value for of in library)} - OWN_ANYWAY
