@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -41,7 +41,7 @@ ALIKE = (int, float, complex, str, bytes)
 def plain_kind(value: Any) -> Any:
     """The plain type that a value of a subclass is a value of: a named tuple, the number of an enumeration. None where
     its class has methods in the place of the plain type's, or is a changeable type's with methods of its own, or is one
-    of `OrderedDict`, which order makes unequal: it is an object. For the code's side."""
+    of `OrderedDict` or `Counter`, which compare otherwise: it is an object. For the code's side."""
     kind = type(value)
     base = next((base for base in BASES if isinstance(value, base)), None)
     if base is None:
@@ -52,7 +52,7 @@ def plain_kind(value: Any) -> Any:
     own = {name for name, value in named if not any(getattr(of, name, None) is value for of in library)} - OWN_ANYWAY
     changes = base in CHANGEABLE and any(not name.startswith("_") for name in own)
     acts = any(hasattr(base, name) or (name.startswith("__") and name not in SAYS_ONLY) for name in own)
-    return None if changes or acts or isinstance(value, OrderedDict) else base
+    return None if changes or acts or isinstance(value, OrderedDict | Counter) else base
 
 
 def compares_itself(value: Any) -> bool:
