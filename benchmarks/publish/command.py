@@ -52,7 +52,6 @@ class Stage:
     """Processes that hold the model, joined."""
 
     engine: ProcessWorker
-    as_it_comes: ProcessWorker
     workers: Sequence[ProcessWorker]
     learner: RemoteLearner
     publisher: Publisher
@@ -93,20 +92,27 @@ async def figures(case: Case, folder: Path, rounds: int) -> Measured:
         "rlhf.trainer.rank.learner_worker:LearnerWorker",
     )
     engine = ProcessWorker("engine-0", engine_class, engine_environment("cpu"), settings=settings)
-    as_it_comes = ProcessWorker("vllm", engine_class, plain, settings=settings)
+    reloads = await reloads_as_it_comes(ProcessWorker("vllm", engine_class, plain, settings=settings), folder, rounds)
     workers = [ProcessWorker(f"learner-{n}", rank_class, rank_environment("cpu")) for n in range(case.ranks)]
     try:
-        await as_it_comes.call("start", timeout_seconds=SECONDS)
-        stage = await joined(case, folder, engine, as_it_comes, workers)
-        return Measured(plan=case.name, rounds=await measured_rounds(case, folder, stage, rounds))
+        stage = await joined(case, folder, engine, workers)
+        return Measured(plan=case.name, rounds=await measured_rounds(case, folder, stage, reloads))
     finally:
-        for worker in (engine, as_it_comes, *workers):
+        for worker in (engine, *workers):
             worker.end()
 
 
-async def joined(
-    case: Case, folder: Path, engine: ProcessWorker, as_it_comes: ProcessWorker, workers: Sequence[ProcessWorker]
-) -> Stage:
+async def reloads_as_it_comes(vllm: ProcessWorker, folder: Path, rounds: int) -> list[float]:
+    """Seconds of vLLM's own reload in an engine of its own, which is gone before the learner comes: memory for both
+    would not be there."""
+    try:
+        await vllm.call("start", timeout_seconds=SECONDS)
+        return [await asyncio.wrap_future(vllm.run(own_reload, folder)) for _ in range(rounds)]
+    finally:
+        vllm.end()
+
+
+async def joined(case: Case, folder: Path, engine: ProcessWorker, workers: Sequence[ProcessWorker]) -> Stage:
     """Load the model everywhere, and bring the engine to the learner's weights once, start check included."""
     config = TrainerConfig.model_validate({"deepspeed": {"ranks": case.ranks, "zero_stage": case.stage}})
     model = ModelConfig.model_validate({"path": str(folder), "dtype": case.dtype})
@@ -123,23 +129,20 @@ async def joined(
     await publisher.verify()
     spent = "  ".join(f"{span.name.partition('/')[2]} {span.seconds:.2f}" for span in clock.drain())
     print(f"{case.name}: the start check takes {time.perf_counter() - began:.2f} s: {spent}", flush=True)
-    return Stage(
-        engine=engine, as_it_comes=as_it_comes, workers=workers, learner=learner, publisher=publisher, clock=clock
-    )
+    return Stage(engine=engine, workers=workers, learner=learner, publisher=publisher, clock=clock)
 
 
-async def measured_rounds(case: Case, folder: Path, stage: Stage, rounds: int) -> list[Round]:
-    """`rounds` times raw gloo, vLLM's own reload, and a publish."""
+async def measured_rounds(case: Case, folder: Path, stage: Stage, reloads: Sequence[float]) -> list[Round]:
+    """As often as there are `reloads`: raw gloo, vLLM's own reload in the engine, and a publish."""
     meeting = await stage.learner.rendezvous(2)
     count = PARAMETERS * ELEMENT_BYTES[case.dtype]
     found = []
-    for _ in range(rounds):
+    for reload in reloads:
         members = [
             asyncio.wrap_future(worker.run(raw_gloo, rank, meeting, count))
             for rank, worker in enumerate((stage.workers[0], stage.engine))
         ]
         gloo = max(await asyncio.gather(*members))
-        reload = await asyncio.wrap_future(stage.as_it_comes.run(own_reload, folder))
         kept = await asyncio.wrap_future(stage.engine.run(own_reload, folder))
         began = time.perf_counter()
         await stage.publisher.publish()
