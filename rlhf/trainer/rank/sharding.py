@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from rlhf.models.streamed import partitioned
 from rlhf.trainer.rank.accelerator import deepspeed_module
+from rlhf.trainer.rank.gathering import gathered
 from rlhf.trainer.rank.process_memory import Freed
-from rlhf.trainer.rank.weights import gathered, weight_bytes
+from rlhf.trainer.rank.weights import weight_bytes
 
 
 class ZeroSharding:

@@ -8,7 +8,6 @@ point.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
 from rlhf.models.saved_names import as_saved
 from rlhf.models.streamed import local_part, partitioned
-from rlhf.trainer.rank.accelerator import deepspeed_module
+from rlhf.trainer.rank.gathering import gathered_to_read
 from rlhf.transfer import perturbation
 from rlhf.transfer.types import Manifest, TensorSpec
 
@@ -122,14 +121,6 @@ def put_back(policy: HasModel, saved: Sequence[Tensor]) -> None:
             local_part(weight).copy_(kept)
 
 
-def gathered(weights: Sequence[Tensor]) -> AbstractContextManager[Any]:
-    """Inside, `weights` are whole on every rank; changes are lost where they are shards."""
-    if not any(partitioned(weight) for weight in weights):
-        return nullcontext()
-    gather: AbstractContextManager[Any] = deepspeed_module().zero.GatheredParameters(list(weights))
-    return gather
-
-
 def release(weights: Iterable[Any]) -> None:
     """Free what ZeRO-3 holds gathered of these weights, and its copies within nodes, before shards are written: both
     would go on as they were."""
@@ -179,7 +170,7 @@ def _adapters(policy: HasModel, *, scaled: bool) -> list[Source]:
 
 def _walk(found: Sequence[Source], bucket_bytes: int) -> Iterator[tuple[str, Tensor]]:
     for bucket in _buckets(found, bucket_bytes, lambda source: source.parameters):
-        with gathered([weight for source in bucket for weight in source.parameters]):
+        with gathered_to_read([weight for source in bucket for weight in source.parameters]):
             yield from ((source.name, source.whole()) for source in bucket)
 
 
