@@ -86,15 +86,32 @@ def place_in(owner: Any, value: Any) -> list[Any]:
 
 
 def view(parts: Any, numpy: Any) -> Any:
-    """The view that was sent; numpy checks that it is within its array. Raises `TypeError` and `ValueError`."""
+    """The view that was sent, if it is within its array: numpy itself takes one of an empty array for as large as it is
+    said to be. Raises `TypeError` and `ValueError`."""
     owner, shape, steps, start, writeable = parts
     [start] = _whole([start])
-    if not is_array(owner) or not owner.flags.c_contiguous or len(_whole(shape)) != len(_whole(steps)) or start < 0:
+    if not is_array(owner) or not owner.flags.c_contiguous or owner.dtype.kind not in KINDS_VIEWED:
+        raise ValueError("what arrived is no view")
+    if not _is_within(owner.nbytes, owner.itemsize, _whole(shape), _whole(steps), start):
         raise ValueError("what arrived is no view")
     made = numpy.ndarray(tuple(shape), owner.dtype, owner, start, tuple(steps))
     if writeable is not True:
         made.setflags(write=False)
     return made
+
+
+def _is_within(bytes_held: int, item_bytes: int, shape: list[int], steps: list[int], start: int) -> bool:
+    """Whether all items of a view lie on items of its array."""
+    if len(shape) != len(steps) or len(shape) > MOST_DIMENSIONS or min(shape, default=0) < 0:
+        return False
+    if any(place % item_bytes for place in (start, *steps)):
+        return False
+    if 0 in shape:
+        return 0 <= start <= bytes_held
+    reaches = [step * (length - 1) for length, step in zip(shape, steps, strict=True)]
+    first = start + sum(reach for reach in reaches if reach < 0)
+    last = start + sum(reach for reach in reaches if reach > 0)
+    return first >= 0 and last + item_bytes <= bytes_held
 
 
 def write(parts: Any, numpy: Any) -> None:

@@ -52,8 +52,7 @@ class SharedValue:
         """Whether the value has the very items that it had."""
         if type(self.value) is not list and is_array(self.value):
             return bool(self.items == items_of(self.value))
-        now = items_of(self.value)
-        return len(self.items) == len(now) and _same(self.items, now)
+        return _same(self.items, items_of(self.value))
 
     def references(self) -> int:
         """How many references there are to the value."""
@@ -246,7 +245,9 @@ def change_of(entry: SharedValue, keep: Keep, shared: Shared) -> Any:
 
 
 def _same(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
-    """Whether two tuples of one length have the very same items."""
+    """Whether two tuples have the very same items."""
+    if len(before) != len(now):
+        return False
     if len(now) < LONG:
         return all(map(operator.is_, before, now))
     places = (id(items) + tuple.__basicsize__ for items in (before, now))
