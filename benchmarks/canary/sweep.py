@@ -115,7 +115,7 @@ def measure(layers: int, logits: float, *, start_check: bool, seed: int = 0) -> 
 
 def parts_of(whole: Scores) -> list[list[int]]:
     """What the weight syncs ask for that do not ask for all."""
-    return [few(len(whole), publish) for publish in range(1, WHOLE_EVERY)]
+    return [few(len(whole), version) for version in range(1, WHOLE_EVERY)]
 
 
 def part_of(whole: Scores, part: list[int]) -> Scores:

@@ -33,9 +33,9 @@ Scores = NDArray[np.float32] | Sequence[NDArray[np.float32]]
 """Log-probs of every canary sequence, each `float32 [T - 1]`."""
 
 
-def few(count: int, publish: int) -> list[int]:
-    """Which of `count` sequences a weight sync asks for that does not ask for all, by its number since the start."""
-    return sorted({(FEW * (publish - 1) + place) % count for place in range(FEW)})
+def few(count: int, version: int) -> list[int]:
+    """Which of `count` sequences the weight sync of this version asks for, if it does not ask for all."""
+    return sorted({(FEW * (version - 1) + place) % count for place in range(FEW)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

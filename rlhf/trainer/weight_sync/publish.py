@@ -86,7 +86,7 @@ class Publisher:
         self._start: Start | None = None
         self._routed: bool | None = None
         self._rounding: NDArray[np.float32] | None = None
-        self._publishes = 0
+        self._proved = False
         self.logprob_difference = 0.0
 
     async def connect(self) -> None:
@@ -103,12 +103,12 @@ class Publisher:
     async def publish(self) -> PolicyVersion:
         """Returns the version that every engine now samples from. Raises `WeightSyncError`."""
         await self._transaction(self._prove)
-        self._publishes += 1
+        self._proved = True
         return self._source.version
 
     async def verify(self) -> PolicyVersion:
         """Prove the path: publish weights that are all far off, see the engines follow, then publish the real ones."""
-        self._publishes = 0
+        self._proved = False
         await self._ask_learner("perturb", self._source.perturb())
         await self._transaction(self._prove_followed)
         await self._ask_learner("restore", self._source.restore())
@@ -218,13 +218,14 @@ class Publisher:
 
     @property
     def _whole(self) -> bool:
-        """Whether this weight sync asks for all sequences, and for what rounding does to them."""
-        return self._publishes % WHOLE_EVERY == 0
+        """Whether this weight sync asks for all sequences, and for what rounding does to them: by the version, so that a
+        resumed run says the same."""
+        return not self._proved or self._source.version % WHOLE_EVERY == 0
 
     @property
     def _asked(self) -> list[int]:
         count = len(self._canary.sequences)
-        return list(range(count)) if self._whole else few(count, self._publishes)
+        return list(range(count)) if self._whole else few(count, self._source.version)
 
     def _sequences(self, places: Sequence[int] | None = None) -> NDArray[np.int32]:
         """The canary's sequences at these places, or all, `[R, T]`."""
