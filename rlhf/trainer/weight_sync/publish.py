@@ -103,7 +103,10 @@ class Publisher:
     async def publish(self) -> PolicyVersion:
         """Returns the version that every engine now samples from. Raises `WeightSyncError`."""
         await self._transaction(self._prove)
-        self._proved = True
+        if not self._proved:
+            self._proved = True
+            if not self._whole:  # a resumed run says what it would have said
+                self.logprob_difference = _largest_difference(await self._compared(()))
         return self._source.version
 
     async def verify(self) -> PolicyVersion:
@@ -148,8 +151,7 @@ class Publisher:
         if self._start is None:
             await self._prove_at_length()
         self._start = start
-        differences = [difference(engine, compared.learner[name]) for name, engine in compared.engines.items()]
-        self.logprob_difference = max(differences, default=0.0)
+        self.logprob_difference = _largest_difference(compared)
 
     async def _prove_followed(self, compared: Compared) -> None:
         # What was measured was measured on the perturbed weights.
@@ -284,6 +286,11 @@ class Publisher:
 
 async def _result(begun: asyncio.Future[LearnerScores]) -> LearnerScores:
     return await begun
+
+
+def _largest_difference(compared: Compared) -> float:
+    differences = [difference(engine, compared.learner[name]) for name, engine in compared.engines.items()]
+    return max(differences, default=0.0)
 
 
 def _faults(compared: Compared, start: Start) -> Iterator[tuple[str, str | None]]:

@@ -32,6 +32,8 @@ SAYS_ONLY = frozenset(
     )
 )
 """What a class has of these says something of the class, and does nothing for its values."""
+SENT = ("numpy", "datetime", "decimal", "fractions", "builtins")
+"""Modules whose own classes' values are sent, or are nowhere else."""
 LIBRARY = ("enum", "collections", "typing", "abc")
 NUMBER = "_rlhf_number"
 ALIKE = (int, float, complex, str, bytes)
@@ -60,7 +62,7 @@ def compares_itself(value: Any) -> bool:
     code's side."""
     if plain_kind(value) is None:
         equals: Any = type(value).__eq__
-        return equals is not object.__eq__
+        return equals is not object.__eq__ and type(value).__module__ not in SENT
     iterated = next((base.__iter__ for base in (tuple, frozenset) if isinstance(value, base)), None)
     return iterated is not None and any(map(compares_itself, iterated(value)))
 
