@@ -220,8 +220,8 @@ class Publisher:
 
     @property
     def _whole(self) -> bool:
-        """Whether this weight sync asks for all sequences, and for what rounding does to them: by the version, so that a
-        resumed run says the same."""
+        """Whether this weight sync asks for all sequences, and for what rounding does to them. That is a matter of the
+        version, so that a resumed run says the same."""
         return not self._proved or self._source.version % WHOLE_EVERY == 0
 
     @property

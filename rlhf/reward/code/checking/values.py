@@ -4,10 +4,13 @@ runs nothing, and decoded values have exactly the types below."""
 from __future__ import annotations
 
 import builtins
+import cmath
 import gc
+import importlib
 import json
 import math
 import operator
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, timedelta
@@ -25,6 +28,7 @@ from rlhf.reward.code.checking.kinds import compares_itself
 MOST_BYTES = 4 << 20
 """Maximum size of an answer."""
 DEEPEST = 100
+NAN_OF_NUMPY = "numpy.nan"
 SAFE_INTEGER = 1 << 63
 SEQUENCES: dict[str, Any] = {
     "tuple": tuple,
@@ -70,7 +74,7 @@ BUILT: dict[str, Callable[..., Any]] = {
     "ellipsis": lambda _: Ellipsis,
     "NotImplementedType": lambda _: NotImplemented,
     "class": lambda name: CLASSES[name],
-    "builtin": lambda name: FUNCTIONS[name],
+    "builtin": lambda name: importlib.import_module("numpy").nan if name == NAN_OF_NUMPY else FUNCTIONS[name],
 }
 """How a value without a JSON type is rebuilt from its encoded form."""
 UNFIT = (StopIteration, StopAsyncIteration)
@@ -106,8 +110,8 @@ FUNCTIONS: dict[str, Any] = {f"builtins.{name}": vars(builtins)[name] for name i
     for name, function in vars(module).items()
     if type(function) is BuiltinFunctionType and not name.startswith("_")
 }
-FUNCTIONS["math.nan"] = math.nan
-"""The functions that are sent: each side has them, and so `is` needs no word of the code. And a NaN that both have."""
+FUNCTIONS |= {"math.nan": math.nan, "cmath.nan": cmath.nan}
+"""The functions that are sent: each side has them, and so `is` needs no word of the code. And NaNs that both have."""
 NAMES_OF_FUNCTIONS = {function: name for name, function in FUNCTIONS.items()}
 COMPARED = frozenset((*PARTS, str, int, float, bool, type(None), type, BuiltinFunctionType))
 """Types whose values are equal on both sides to what they are equal to on one."""
@@ -224,8 +228,10 @@ def _empty(name: str) -> Any:
 
 def _pack_nan(value: float, met: Met) -> dict[str, Any]:
     """Python finds a NaN in a list or a set, or a list with one equal to another, where it is the very same."""
-    if value is math.nan:
-        return {"builtin": "math.nan"}
+    known = {"math.nan": math.nan, "cmath.nan": cmath.nan, NAN_OF_NUMPY: getattr(sys.modules.get("numpy"), "nan", None)}
+    for name, nan in known.items():
+        if value is nan:
+            return {"builtin": name}
     return {"nan": met.add(value)} if (number := met.number(value)) is None else {"met": number}
 
 
