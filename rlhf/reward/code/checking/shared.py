@@ -273,7 +273,7 @@ def become(entry: SharedValue, packed: Any, find: Find, shared: Shared) -> None:
             _change_a_part(value, packed, find, shared)
         else:
             _change_all(value, kind, packed, find, shared)
-    except (TypeError, ValueError) as error:
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:
         raise NoValue(f"what arrived is no content: {type(error).__name__}") from None
 
 
