@@ -47,13 +47,20 @@ class Case:
         return f"{self.dtype}, ZeRO {self.stage}, {self.ranks} rank{'s' if self.ranks > 1 else ''}"
 
 
+class CountingLearner(RemoteLearner):
+    """A learner whose weights can count as those of its next version: of which sequences the canary asks goes by it."""
+
+    def count_on(self) -> None:
+        self._version += 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stage:
     """Processes that hold the model, joined."""
 
     engine: ProcessWorker
     workers: Sequence[ProcessWorker]
-    learner: RemoteLearner
+    learner: CountingLearner
     publisher: Publisher
     clock: Clock
 
@@ -116,7 +123,7 @@ async def joined(case: Case, folder: Path, engine: ProcessWorker, workers: Seque
     """Load the model everywhere, and bring the engine to the learner's weights once, start check included."""
     config = TrainerConfig.model_validate({"deepspeed": {"ranks": case.ranks, "zero_stage": case.stage}})
     model = ModelConfig.model_validate({"path": str(folder), "dtype": case.dtype})
-    learner = RemoteLearner(workers, config, publish_timeout_seconds=SECONDS)
+    learner = CountingLearner(workers, config, publish_timeout_seconds=SECONDS)
     target = RemoteEngine(engine, publish_timeout_seconds=SECONDS)
     await asyncio.gather(
         learner.start(LearnerSettings(model_path=str(folder), model=model, trainer=config)), target.start()
@@ -144,6 +151,7 @@ async def measured_rounds(case: Case, folder: Path, stage: Stage, reloads: Seque
         ]
         gloo = max(await asyncio.gather(*members))
         kept = await asyncio.wrap_future(stage.engine.run(own_reload, folder))
+        stage.learner.count_on()
         began = time.perf_counter()
         await stage.publisher.publish()
         publish = time.perf_counter() - began

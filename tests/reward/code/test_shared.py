@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from rlhf.reward.code.checking.shared import KEPT, LONG, OF_THE_CODE, OF_THE_TESTS, Lost, Shared
+from rlhf.reward.code.checking.shared import KEPT, OF_THE_CODE, OF_THE_TESTS, Lost, Shared
+from rlhf.reward.code.checking.snapshots import LONG, RARELY, TOGETHER
 from rlhf.reward.code.checking.values import NoValue
 
 KINDS: tuple[Callable[[], Any], ...] = (
@@ -35,7 +36,7 @@ class Ends:
         return self.sides[1 - by].take(json.loads(line), refuse)
 
     def sizes(self) -> list[int]:
-        return [len(side._entries) for side in self.sides]
+        return [len(side._snapshots.entries) for side in self.sides]
 
 
 def shape(value: Any, seen: dict[int, int]) -> Any:
@@ -133,3 +134,24 @@ def test_what_nobody_uses_for_long_is_told_when_it_changes_however_large_and_be_
     theirs[0] = 7
     ends.say(1)
     assert kept[0] == 7
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_many_small_values_each_change_is_told_and_those_that_are_gone_are_shared_no_more(seed: int) -> None:
+    chance, ends = random.Random(seed), Ends()
+    mine: list[Any] = [KINDS[chance.randrange(len(KINDS))]() for _ in range(3 * TOGETHER)]
+    [theirs] = ends.say(0, mine)
+    sides = [mine, theirs]
+    for turn in range(3 * RARELY):
+        by = turn % 2
+        for _ in range(chance.randrange(4)):
+            change(sides[by][chance.randrange(len(mine))], [*range(9)], chance)
+        if chance.random() < 0.5:
+            sides[by].pop(chance.randrange(len(mine)))
+        if chance.random() < 0.2:
+            sides[by].append([turn])
+        ends.say(by, *([[turn]] if chance.random() < 0.5 else []))
+        assert shape(mine, {}) == shape(theirs, {})
+    for turn in range(3 * RARELY):
+        ends.say(turn % 2)
+    assert ends.sizes() == [1 + len(mine)] * 2

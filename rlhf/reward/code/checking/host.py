@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import operator
 import os
 import sys
@@ -19,7 +18,7 @@ from rlhf.reward.code.checking.exceptions import ORIGIN, class_value, exception,
 from rlhf.reward.code.checking.kinds import BASES, CHANGEABLE, plain_kind
 from rlhf.reward.code.checking.parameters import with_parameters
 from rlhf.reward.code.checking.shared import OF_THE_CODE, Lost, Shared
-from rlhf.reward.code.checking.values import NoValue, content, holds_own_keys, in_json, pack_value
+from rlhf.reward.code.checking.values import NoValue, content, holds_own_keys, in_json, of_json, pack_value
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda function, /, *arguments, **named: function(*arguments, **named),
@@ -30,6 +29,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "contains": operator.contains,
     "reversed": reversed,
     "show": lambda value: bool(str(value)),
+    "represent": lambda value: bool(repr(value)),
 }
 """Operations that may be requested on an object, which is their first argument."""
 SOURCES = {"run": "solution.py", "test": "test.py"}
@@ -59,7 +59,7 @@ class ObjectServer:
     def serve(self) -> None:
         """Serve requests until the input ends."""
         while line := self._requests.readline():
-            about, values = self._answer(json.loads(line))
+            about, values = self._answer(of_json(line))
             with self._one_at_a_time:  # a thread of the code may still call a function of the test
                 self._send(self._line(about, values))
                 self._is_asked = False
@@ -164,7 +164,7 @@ class ObjectServer:
         self._send(self._shared.line({"function": number}, [tuple(arguments), tuple(named.items())], self._keep))
         if not (line := self._requests.readline()):
             os._exit(0)
-        answer = json.loads(line)
+        answer = of_json(line)
         try:
             result = self._shared.take(answer, self._find)
         except Lost as error:  # the code may catch it, and the test never know

@@ -39,7 +39,8 @@ from rlhf.reward.code.checking.rewrite import (
     is_left_undecided,
     names_in,
 )
-from rlhf.reward.code.checking.stand_ins import STAND_INS, FunctionOfTheCode, KindOfStandIn, ObjectOfTheCode
+from rlhf.reward.code.checking.stand_ins import STAND_INS, Asked, FunctionOfTheCode, KindOfStandIn, ObjectOfTheCode
+from rlhf.reward.code.checking.values import named
 
 PR_SET_DUMPABLE = 4
 ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException")
@@ -187,8 +188,19 @@ def print_nowhere(*values: Any, file: Any = None, **how: Any) -> None:
     """What tests print is seen by nobody: an object of the code is made a text where it is, and that stays there."""
     if file not in (None, sys.stdout, sys.stderr):
         print(*values, file=file, **how)
-    for value in (value for value in values if type(value) in STAND_INS):
-        KindOfStandIn.link.ask("show", (value,), {})
+    for value in values:
+        make_text(value, "show", KindOfStandIn.link, set())
+
+
+def make_text(value: Any, operation: str, link: Asked, seen: set[int]) -> None:
+    """Have the code make texts of its objects in a value, as Python does for the value's text."""
+    kind: Any = type(value)
+    if kind in STAND_INS or kind is link.kin.get(kind.__base__):
+        link.ask(operation, (value,), {})
+    elif id(value) not in seen and (named(value) or kind in (tuple, frozenset)):
+        seen.add(id(value))
+        for inner in (*value, *value.values()) if issubclass(kind, dict) else value:
+            make_text(inner, "represent", link, seen)
 
 
 class ModuleOfTests:

@@ -32,8 +32,6 @@ SAYS_ONLY = frozenset(
     )
 )
 """What a class has of these says something of the class, and does nothing for its values."""
-SENT = ("numpy", "datetime", "decimal", "fractions", "builtins")
-"""Modules whose own classes' values are sent, or are nowhere else."""
 LIBRARY = ("enum", "collections", "typing", "abc")
 NUMBER = "_rlhf_number"
 ALIKE = (int, float, complex, str, bytes)
@@ -55,16 +53,6 @@ def plain_kind(value: Any) -> Any:
     changes = base in CHANGEABLE and any(not name.startswith("_") for name in own)
     acts = any(hasattr(base, name) or (name.startswith("__") and name not in SAYS_ONLY) for name in own)
     return None if changes or acts or isinstance(value, OrderedDict | Counter) else base
-
-
-def compares_itself(value: Any) -> bool:
-    """Whether this key of a dictionary, or member of a set, is an object whose class says to what it is equal. For the
-    code's side."""
-    if plain_kind(value) is None:
-        equals: Any = type(value).__eq__
-        return equals is not object.__eq__ and type(value).__module__ not in SENT
-    iterated = next((base.__iter__ for base in (tuple, frozenset) if isinstance(value, base)), None)
-    return iterated is not None and any(map(compares_itself, iterated(value)))
 
 
 def kin_of(base: Any, link: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import math
 import operator
 import os
@@ -27,7 +26,7 @@ from rlhf.reward.code.checking.stand_ins import (
     KindOfStandIn,
     ObjectOfTheCode,
 )
-from rlhf.reward.code.checking.values import MOST_BYTES, Met, NoValue, unpack_value
+from rlhf.reward.code.checking.values import MOST_BYTES, Met, NoValue, of_json, unpack_value
 
 Answer = tuple[dict[str, Any], list[Any]]
 """What is said, and the values."""
@@ -228,7 +227,7 @@ class Link:
         if not line.endswith(b"\n"):
             self._end(f"an answer has more than {MOST_BYTES} bytes" if line else "its process has ended")
         try:
-            answer = json.loads(line)
+            answer = of_json(line)
         except (ValueError, RecursionError):
             answer = None
         if type(answer) is not dict:

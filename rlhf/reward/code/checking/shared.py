@@ -3,14 +3,13 @@ changed since the one before. Only one of the two runs at a time, so both always
 
 from __future__ import annotations
 
-import ctypes
 import operator
-import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rlhf.reward.code.checking.arrays import is_array, items_of_array, owner_of
+from rlhf.reward.code.checking.arrays import is_array, items_of_array
+from rlhf.reward.code.checking.snapshots import SharedValue, Snapshots, items_of, same
 from rlhf.reward.code.checking.values import (
     MOST_BYTES,
     Met,
@@ -20,6 +19,7 @@ from rlhf.reward.code.checking.values import (
     holds_own_keys,
     in_json,
     named,
+    no_collections,
     pack_value,
     unpack_value,
 )
@@ -34,49 +34,10 @@ OF_THE_TESTS, OF_THE_CODE = 0, 1
 """Which numbers a process gives to what it sends first: even or odd ones."""
 KEPT = 2
 """For how many messages to the other a value is kept that nothing else in this process has: it may be sent again."""
-LONG = 500
-"""From so many items on, the places of two tuples' items are compared as memory: twelve times as fast as one by one."""
-COMPARE_MEMORY = ctypes.CDLL(None).memcmp
-COMPARE_MEMORY.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-
-
-class SharedValue:
-    """A shared value, its items at the last message, and the message that had it last."""
-
-    __slots__ = ("items", "used", "value")
-
-    def __init__(self, value: Any, used: int) -> None:
-        self.value, self.items, self.used = value, items_of(value), used
-
-    def is_unchanged(self) -> bool:
-        """Whether the value has the very items that it had."""
-        if type(self.value) is not list and is_array(self.value):
-            return bool(self.items == items_of(self.value))
-        return _same(self.items, items_of(self.value))
-
-    def references(self) -> int:
-        """How many references there are to the value."""
-        return sys.getrefcount(self.value)
-
-
-def items_of(value: Any) -> tuple[Any, ...]:
-    """The items of a value that can change; of an array its form and its bytes, which a view has of its array; of a
-    NaN, which is shared for its identity alone, none."""
-    if type(value) is list:
-        return tuple(value)
-    if type(value) is float:
-        return ()
-    if is_array(value):
-        return value.shape, value.dtype.str, value.tobytes() if owner_of(value) is None else b""
-    return (*value, *value.values()) if issubclass(type(value), dict) else tuple(value)
 
 
 class Lost(NoValue):
     """A value that both have holds now what cannot be sent."""
-
-
-ALONE = SharedValue([], 0).references()
-"""That many references has a value that nothing but its entry has."""
 
 
 class Shared(Met):
@@ -84,7 +45,7 @@ class Shared(Met):
     its next message tells."""
 
     def __init__(self, mine: int) -> None:
-        self._entries: dict[int, SharedValue] = {}
+        self._snapshots = Snapshots()
         self._numbers: dict[int, int] = {}
         self._mine = self._next = mine
         self.of_the_code = mine == OF_THE_CODE
@@ -98,7 +59,7 @@ class Shared(Met):
         if number is not None:
             if number in self._withheld:
                 raise NoValue("a value holds what cannot be sent")
-            self._entries[number].used = self._message
+            self._snapshots.entries[number].used = self._message
         return number
 
     def add(self, value: Any) -> int:
@@ -107,7 +68,7 @@ class Shared(Met):
         return number
 
     def learn(self, number: Any, value: Any) -> None:
-        if type(number) is not int or number % 2 == self._mine or number in self._entries:
+        if type(number) is not int or number % 2 == self._mine or number in self._snapshots.entries:
             raise NoValue("what arrived has no number of its own")
         self._enter(number, value)
 
@@ -119,6 +80,15 @@ class Shared(Met):
     def line(self, about: dict[str, Any], values: list[Any], keep: Keep, most: float = MOST_BYTES) -> bytes:
         """A message that says `about` and has these values, and what has changed since the last message. Raises
         `NoValue`, and is no message then: for a value that cannot be sent, or more than `most` bytes."""
+        with no_collections():
+            return self._line(about, values, keep, most)
+
+    def take(self, message: dict[str, Any], find: Find) -> list[Any]:
+        """The values of a message, after what else it tells is done. Raises `Lost`, when all is done, and `NoValue`."""
+        with no_collections():
+            return self._take(message, find)
+
+    def _line(self, about: dict[str, Any], values: list[Any], keep: Keep, most: float) -> bytes:
         self._message += 1
         told: list[SharedValue] = []
         self._new, self._withheld = [], set()
@@ -130,7 +100,7 @@ class Shared(Met):
                 told, self._new, self._withheld = [], [], set(changed)
                 changes = [[number, None] for number in changed]
             packed = [pack_value(value, keep, self) for value in values]
-            alone = [number for number in alone if self._entries[number].used < self._message]
+            alone = [number for number in alone if self._snapshots.entries[number].used < self._message]
             line = in_json(about | {"values": packed, "changed": changes, "left": [*self._left, *alone]})
             if len(line) >= most:
                 raise NoValue(f"it has more than {MOST_BYTES} bytes")
@@ -138,13 +108,12 @@ class Shared(Met):
             self._forget(self._new)
             raise
         for entry in told:
-            entry.items = items_of(entry.value)
+            entry.is_told()
         self._forget(alone)
         self._left = []
         return line
 
-    def take(self, message: dict[str, Any], find: Find) -> list[Any]:
-        """The values of a message, after what else it tells is done. Raises `Lost`, when all is done, and `NoValue`."""
+    def _take(self, message: dict[str, Any], find: Find) -> list[Any]:
         left, changed, packed = (message.get(part) for part in ("left", "changed", "values"))
         if type(left) is not list or type(changed) is not list or type(packed) is not list:
             raise NoValue("what arrived is no message")
@@ -160,49 +129,46 @@ class Shared(Met):
                 entry.used = self._message
                 become(entry, one[1], find, self)
                 told.append(entry)
-            elif entry.references() <= ALONE:
+            elif entry.is_alone():
                 self._forget(one[:1])
                 self._left += one[:1]
             else:
                 lost = True
         values = [unpack_value(value, find, self) for value in packed]
-        for entry in (*told, *(self._entries[number] for number in self._new)):
-            entry.items = items_of(entry.value)
+        for entry in (*told, *(self._snapshots.entries[number] for number in self._new)):
+            entry.is_told()
         if lost:
             raise Lost("a value that both have holds what cannot be sent")
         return values
 
     def _enter(self, number: int, value: Any) -> None:
-        self._entries[number], self._numbers[id(value)] = SharedValue(value, self._message), number
+        self._snapshots.enter(number, value, self._message)
+        self._numbers[id(value)] = number
         self._new.append(number)
 
     def _entry(self, number: Any) -> SharedValue:
-        if type(number) is not int or number not in self._entries:
+        if type(number) is not int or number not in self._snapshots.entries:
             raise NoValue("what arrived was not met")
-        return self._entries[number]
+        return self._snapshots.entries[number]
 
     def _forget(self, numbers: list[int]) -> None:
         for number in numbers:
-            del self._numbers[id(self._entries.pop(number).value)]
+            del self._numbers[id(self._snapshots.leave(number))]
 
     def _looked_at(self) -> tuple[list[int], list[int]]:
         """The numbers of what has changed, and of what nobody has here and that has not been sent for some messages,
         which is shared no more. A value of a kind of the code's is what the tests have of it: they may send it back."""
-        changed, alone = [], []
-        for number, entry in self._entries.items():
-            if not entry.is_unchanged():
-                changed.append(number)
-            elif (
-                entry.used < self._message - KEPT
-                and entry.references() <= ALONE
-                and (self._mine == OF_THE_TESTS or _is_plain(entry.value))
-            ):
+        changed, unheld = self._snapshots.looked_at()
+        alone, oldest = [], self._message - KEPT
+        for number in set(unheld).difference(changed):
+            entry = self._snapshots.entries[number]
+            if entry.used < oldest and (self._mine == OF_THE_TESTS or _is_plain(entry.value)):
                 alone.append(number)
-        return changed, alone
+        return changed, sorted(alone)
 
     def _change(self, number: int, keep: Keep, told: list[SharedValue]) -> Any:
         """What the value is now; None where it holds what cannot be sent, which the other may have no use for."""
-        entry, known = self._entries[number], len(self._new)
+        entry, known = self._snapshots.entries[number], len(self._new)
         try:
             packed = change_of(entry, keep, self)
         except NoValue:
@@ -233,7 +199,7 @@ def change_of(entry: SharedValue, keep: Keep, shared: Shared) -> Any:
         parts = [pack_value(inner, keep, shared) for inner in now[start : len(now) - end]]
         return {"from": start, "to": len(before) - end, "items": parts}
     known = len(before) // 2
-    if issubclass(type(value), dict) and len(now) >= len(before) and _same(before[:known], now[:known]):
+    if issubclass(type(value), dict) and len(now) >= len(before) and same(before[:known], now[:known]):
         held = len(now) // 2
         alike = [*map(operator.is_, before[known:], now[held : held + known])]
         new = [*(place for place in range(known) if not alike[place])] if False in alike else []
@@ -242,16 +208,6 @@ def change_of(entry: SharedValue, keep: Keep, shared: Shared) -> Any:
             raise NoValue("a dictionary has now objects that say to what they are equal")
         return {"items": [[pack_value(now[part], keep, shared) for part in (place, held + place)] for place in new]}
     return content(value, keep, shared)
-
-
-def _same(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
-    """Whether two tuples have the very same items."""
-    if len(before) != len(now):
-        return False
-    if len(now) < LONG:
-        return all(map(operator.is_, before, now))
-    places = (id(items) + tuple.__basicsize__ for items in (before, now))
-    return bool(COMPARE_MEMORY(*places, len(now) * tuple.__itemsize__) == 0)
 
 
 def _same_ends(before: tuple[Any, ...], now: tuple[Any, ...]) -> tuple[int, int]:

@@ -12,8 +12,9 @@ import math
 import operator
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
-from datetime import date, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal, DivisionByZero, InvalidOperation
 from fractions import Fraction
 from functools import partial
@@ -23,13 +24,15 @@ from types import BuiltinFunctionType
 from typing import Any, NoReturn
 
 from rlhf.reward.code.checking.arrays import array_parts, is_array, owner_of, place_in
-from rlhf.reward.code.checking.kinds import compares_itself
+from rlhf.reward.code.checking.kinds import plain_kind
 
 MOST_BYTES = 4 << 20
 """Maximum size of an answer."""
 DEEPEST = 100
 NAN_OF_NUMPY = "numpy.nan"
 SAFE_INTEGER = 1 << 63
+AS_THEY_ARE = frozenset((str, int, bool, type(None)))
+"""Types whose values JSON has."""
 SEQUENCES: dict[str, Any] = {
     "tuple": tuple,
     "frozenset": frozenset,
@@ -55,7 +58,9 @@ PARTS: dict[type, Callable[[Any], Any]] = {
     Decimal: str,
     date: lambda value: [value.year, value.month, value.day],
     timedelta: lambda value: [value.days, value.seconds, value.microseconds],
-    datetime: lambda value: [*value.timetuple()[:6], value.microsecond],
+    timezone: lambda value: _parts_of_zone(value),
+    time: lambda value: [*_parts_of_time(value), value.hour, value.minute, value.second, value.microsecond],
+    datetime: lambda value: [*_parts_of_time(value), *value.timetuple()[:6], value.microsecond],
     type(Ellipsis): str,
     type(NotImplemented): str,
 }
@@ -70,7 +75,9 @@ BUILT: dict[str, Callable[..., Any]] = {
     "Decimal": Decimal,
     "date": lambda parts: date(*_numbers(parts)),
     "timedelta": lambda parts: timedelta(*_numbers(parts)),
-    "datetime": lambda parts: datetime(*_numbers(parts)),
+    "timezone": lambda parts: _zone(parts),
+    "time": lambda parts: _with_time(time, parts),
+    "datetime": lambda parts: _with_time(datetime, parts),
     "ellipsis": lambda _: Ellipsis,
     "NotImplementedType": lambda _: NotImplemented,
     "class": lambda name: CLASSES[name],
@@ -113,7 +120,7 @@ FUNCTIONS: dict[str, Any] = {f"builtins.{name}": vars(builtins)[name] for name i
 FUNCTIONS |= {"math.nan": math.nan, "cmath.nan": cmath.nan}
 """The functions that are sent: each side has them, and so `is` needs no word of the code. And NaNs that both have."""
 NAMES_OF_FUNCTIONS = {function: name for name, function in FUNCTIONS.items()}
-COMPARED = frozenset((*PARTS, str, int, float, bool, type(None), type, BuiltinFunctionType))
+COMPARED = frozenset((*PARTS, str, int, float, bool, type(None), type)) - {time, datetime}
 """Types whose values are equal on both sides to what they are equal to on one."""
 
 
@@ -154,10 +161,29 @@ class Met:
         return self._values[number]
 
 
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Python looks for cycles in all that there is again and again while many values are made: half of the time."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def in_json(message: Mapping[str, Any]) -> bytes:
     """A message as a line without its end. Not in ASCII: two halves of a letter (surrogates) side by side would arrive
     as the letter."""
     return json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def of_json(line: bytes) -> Any:
+    """What a line says. Raises `ValueError` and `RecursionError`."""
+    with no_collections():
+        return json.loads(line)
 
 
 def pack_value(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
@@ -189,7 +215,7 @@ def pack_value(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0)
         return {"class": known}
     if kind is BuiltinFunctionType and (known := NAMES_OF_FUNCTIONS.get(value)):
         return {"builtin": known}
-    if kind in PARTS and not (kind is datetime and (value.tzinfo or value.fold)):
+    if kind in PARTS and not _in_a_zone_of_its_own(value):
         return {kind.__name__: PARTS[kind](value)}
     if (parts := array_parts(value)) is None:
         return keep(value)
@@ -208,6 +234,29 @@ def _numbers(parts: Any, *, optional: bool = False) -> list[Any]:
     if type(parts) is not list or not all(type(part) is int or (optional and part is None) for part in parts):
         raise NoValue("a part of a value is no whole number")
     return parts
+
+
+def _in_a_zone_of_its_own(value: Any) -> bool:
+    """Whether it is a time in a zone that is no fixed distance from UTC."""
+    return type(value) in (time, datetime) and type(value.tzinfo) not in (type(None), timezone)
+
+
+def _parts_of_zone(zone: timezone) -> list[Any]:
+    distance, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
+    return [distance.days, distance.seconds, distance.microseconds, *name]
+
+
+def _zone(parts: Any) -> timezone:
+    return timezone(timedelta(*_numbers(parts[:3])), *map(str, parts[3:]))
+
+
+def _parts_of_time(value: time | datetime) -> list[Any]:
+    return [value.fold, None if value.tzinfo is None else _parts_of_zone(value.tzinfo)]  # type: ignore[arg-type]
+
+
+def _with_time(kind: Any, parts: Any) -> Any:
+    fold, zone, *numbers = parts
+    return kind(*_numbers(numbers), tzinfo=None if zone is None else _zone(zone), fold=_numbers([fold])[0])
 
 
 def named(value: Any) -> str:
@@ -241,9 +290,21 @@ def holds_own_keys(value: Any) -> bool:
     iterated = next((base.__iter__ for base in (dict, set, frozenset) if isinstance(value, base)), None)
     if iterated is None or COMPARED.issuperset(map(type, iterated(value))):
         return False
-    return any(
-        compares_itself(key) and array_parts(key) is None for key in iterated(value) if type(key) not in COMPARED
-    )
+    return any(map(_compares_itself, iterated(value)))
+
+
+def _compares_itself(key: Any) -> bool:
+    """Whether it is an object whose class says to what it is equal, or has one in it."""
+    kind = type(key)
+    if kind in COMPARED or (kind in PARTS and not _in_a_zone_of_its_own(key)) or array_parts(key) is not None:
+        return False
+    if kind is BuiltinFunctionType:
+        return key not in NAMES_OF_FUNCTIONS
+    if plain_kind(key) is None:
+        equals: Any = kind.__eq__
+        return equals is not object.__eq__
+    iterated = next((base.__iter__ for base in (tuple, frozenset) if isinstance(key, base)), None)
+    return iterated is not None and any(map(_compares_itself, iterated(key)))
 
 
 def content(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) -> Any:
@@ -256,7 +317,12 @@ def content(value: Any, keep: Callable[[Any], Any], met: Met, depth: int = 0) ->
         ]
     if issubclass(type(value), bytearray):
         return value.decode("latin-1")
-    return [pack_value(inner, keep, met, depth) for inner in value]
+    return [
+        inner
+        if type(inner) is str or (type(inner) is int and -SAFE_INTEGER < inner < SAFE_INTEGER)  # as most are
+        else pack_value(inner, keep, met, depth)
+        for inner in value
+    ]
 
 
 def fill(value: Any, packed: Any, find: Callable[[str, Any], Any], met: Met, depth: int = 0) -> None:
@@ -272,7 +338,9 @@ def fill(value: Any, packed: Any, find: Callable[[str, Any], Any], met: Met, dep
         elif issubclass(type(value), bytearray):
             value.extend(packed.encode("latin-1"))
         else:
-            items: Iterable[Any] = (unpack_value(inner, find, met, depth) for inner in packed)
+            items: Iterable[Any] = [
+                inner if type(inner) in AS_THEY_ARE else unpack_value(inner, find, met, depth) for inner in packed
+            ]
             value.update(items) if issubclass(type(value), set) else value.extend(items)
     except (AttributeError, TypeError, ValueError) as error:
         raise NoValue(f"what arrived is no value: {type(error).__name__}") from None
