@@ -33,13 +33,17 @@ class WeightSender(Protocol):
     def close(self) -> None: ...
 
 
-def sender_for(backend: str, rank: int = ROOT) -> WeightSender | None:
-    """The sender of a learner's rank for the backend `gloo`, `nccl` or `ipc`: ipc has one in every rank, the others in
-    rank 0 alone."""
+def only_sender(backend: str) -> int | None:
+    """The learner's rank that alone sends with the backend `gloo` or `nccl`; None for `ipc`, where every rank does."""
     engine_backend(backend)
-    if backend == "ipc":
+    return None if backend == "ipc" else ROOT
+
+
+def sender_for(backend: str, rank: int = ROOT) -> WeightSender | None:
+    """The sender of a learner's rank for the backend `gloo`, `nccl` or `ipc`; None in a rank that sends nothing."""
+    if (only := only_sender(backend)) is None:
         return IpcSender(rank)
-    return BroadcastSender() if rank == ROOT else None
+    return BroadcastSender() if rank == only else None
 
 
 def send_or_gather(sender: WeightSender | None, tensors: Iterable[tuple[str, Tensor]], manifest: Manifest) -> Seconds:

@@ -117,6 +117,27 @@ def name(): return Named(1)
 """
 
 
+RAISED = """
+import re, statistics, struct
+from decimal import Overflow
+from xml.etree import ElementTree
+class Odd(ValueError):
+    def __bool__(self): return False
+    def __repr__(self): return "wrong"
+    def __format__(self, spec): return "wrong"
+    def __contains__(self, other): return True
+class Worse(re.error): pass
+class Shown:
+    def __repr__(self): raise ValueError
+def mean(xs): return statistics.mean(xs)
+def compiled(text): return re.compile(text).pattern
+def unpacked(data): return struct.unpack("i", data)
+def large(): raise Overflow("large")
+def parsed(text): return ElementTree.fromstring(text).tag
+def odd(): raise Odd("odd")
+def worse(): raise Worse("worse")
+def views(): return {1: Shown()}
+"""
 HACKS_OF_IDENTITY: dict[str, Hack] = {
     "says that its object is what the test has": Hack(
         code=SAYS_SAME,
@@ -257,6 +278,34 @@ HACKS_OF_IDENTITY: dict[str, Hack] = {
             "assert [*found][0].tzinfo is timezone.utc",
             "from datetime import datetime\nat = fold(datetime(2024, 5, 1))\nassert at.fold == 1 and fold(at) == at",
             "s, xs = slot(), slots()\nassert s.at == 1 and len(xs) == 2 and xs[0].one() == 1",
+        ),
+        earns=1.0,
+    ),
+    "raises what has ways of its own, or breaks in a view that is printed": Hack(
+        code=RAISED,
+        tests=(
+            *(
+                f"try:\n    odd()\nexcept ValueError as e:\n    error = e\nassert {claim}"
+                for claim in ("error", "repr(error) != 'wrong'", "f'{error}' == 'odd'", "5 not in error")
+            ),
+            "d = views()\nprint(d.values())\nassert len(d) == 1",
+            "d = views()\nprint(d.items())\nassert len(d) == 1",
+            "import statistics\ntry:\n    worse()\nexcept statistics.StatisticsError:\n    assert worse",
+        ),
+    ),
+    "right: raises what the library raises": Hack(
+        code=RAISED,
+        tests=(
+            "import statistics\nfrom pytest import raises\nwith raises(statistics.StatisticsError):\n    mean([])",
+            "import re\ntry:\n    compiled('a(')\n    assert False\nexcept re.error as error:\n"
+            "    assert (error.pos, error.pattern) == (1, 'a(') and 'unterminated' in str(error)",
+            "import re\ntry:\n    worse()\nexcept re.error as error:\n    assert str(error) == 'worse'",
+            "import struct\ntry:\n    unpacked(b'')\nexcept struct.error as error:\n    assert 'req' in str(error)",
+            "from decimal import Overflow\ntry:\n    large()\nexcept Overflow as e:\n    assert e.args == ('large',)",
+            "from xml.etree.ElementTree import ParseError\ntry:\n    parsed('<a')\n    assert False\n"
+            "except ParseError as error:\n    assert error.position == (1, 0) and error.code == 5",
+            "try:\n    odd()\nexcept ValueError as error:\n    assert str(error) == 'odd' and error.args == ('odd',)",
+            "try:\n    mean([])\n    assert False\nexcept ValueError as error:\n    assert 'data point' in str(error)",
         ),
         earns=1.0,
     ),

@@ -100,8 +100,8 @@ def spoil(rank: Any, name: str, shortened: bool) -> None:
     """In a rank's process: it gathers the tensor called `name` without its last row, or not at all."""
     gathered: Callable[..., Iterator[tuple[str, Tensor]]] = weights.published_tensors
 
-    def spoiled(*arguments: Any) -> Iterator[tuple[str, Tensor]]:
-        for named, tensor in gathered(*arguments):
+    def spoiled(*arguments: Any, **more: Any) -> Iterator[tuple[str, Tensor]]:
+        for named, tensor in gathered(*arguments, **more):
             if named != name:
                 yield named, tensor
             elif shortened:

@@ -21,42 +21,69 @@ def gathered(weights: Sequence[Tensor]) -> AbstractContextManager[Any]:
     return gather
 
 
-def gathered_to_read(weights: Sequence[Tensor]) -> AbstractContextManager[Any]:
-    """As `gathered`, for who changes nothing and runs no module inside. On a CPU the shards are broadcast to where they
-    belong, where DeepSpeed's gathering and gloo's copy everything thrice more; a single rank's are read where they
-    are."""
+def gathered_to_read(weights: Sequence[Tensor], only: int | None = None) -> AbstractContextManager[Any]:
+    """As `gathered`, for who changes nothing and runs no module inside: every rank, or `only` one, and then the others
+    may have nothing. On a CPU the shards go right to where they belong, where DeepSpeed's gathering and gloo's copy
+    everything thrice more; a single rank's are read where they are."""
     held = list({id(weight): weight for weight in weights if _is_away(weight)}.values())
-    return _in_place(held) if held and all(map(_is_plain, held)) else gathered(weights)
+    return _in_place(held, only) if held and all(map(_is_plain, held)) else gathered(weights)
 
 
 @contextmanager
-def _in_place(weights: Sequence[Any]) -> Iterator[None]:
-    sending: list[distributed.Work] = []
-    whole = [_whole(weight, sending) for weight in weights]
-    for work in sending:
+def _in_place(weights: Sequence[Any], only: int | None) -> Iterator[None]:
+    moving: list[distributed.Work] = []
+    whole = [_whole(weight, moving) if only is None else _whole_on(only, weight, moving) for weight in weights]
+    for work in moving:
         work.wait()
     try:
         for weight, elements in zip(weights, whole, strict=True):
-            weight.data = elements[: weight.ds_numel].view(weight.ds_shape)
+            if elements is not None:
+                weight.data = elements[: weight.ds_numel].view(weight.ds_shape)
         yield
     finally:
         for weight in weights:
             weight.data = torch.empty(0, dtype=weight.dtype)
 
 
-def _whole(weight: Any, sending: list[distributed.Work]) -> Tensor:
-    """All shards of a weight in a row, the last one padded, when what it adds to `sending` has ended."""
-    shard: Tensor = weight.ds_tensor.detach()
-    group = weight.ds_process_group
-    ranks = distributed.get_process_group_ranks(group)
+def _whole(weight: Any, moving: list[distributed.Work]) -> Tensor:
+    """All shards of a weight in a row, the last one padded, when what it adds to `moving` has ended."""
+    ranks = distributed.get_process_group_ranks(weight.ds_process_group)
     if len(ranks) == 1:
-        return shard
+        return _shard(weight)
+    whole, parts = _parts(weight, ranks)
+    for rank, part in zip(ranks, parts, strict=True):
+        moving.append(distributed.broadcast(part, rank, group=weight.ds_process_group, async_op=True))
+    return whole
+
+
+def _whole_on(reader: int, weight: Any, moving: list[distributed.Work]) -> Tensor | None:
+    """As `_whole`, on the rank `reader`; None on others."""
+    ranks, own = distributed.get_process_group_ranks(weight.ds_process_group), distributed.get_rank()
+    if own != reader:
+        if reader in ranks and (sending := distributed.isend(_shard(weight), reader, group=weight.ds_process_group)):
+            moving.append(sending)
+        return None
+    if len(ranks) == 1:
+        return _shard(weight)
+    whole, parts = _parts(weight, ranks)
+    for rank, part in zip(ranks, parts, strict=True):
+        if rank != own and (coming := distributed.irecv(part, rank, group=weight.ds_process_group)):
+            moving.append(coming)
+    return whole
+
+
+def _parts(weight: Any, ranks: Sequence[int]) -> tuple[Tensor, Sequence[Tensor]]:
+    """Memory for all shards in a row, and its parts, of which this rank's is filled."""
+    shard = _shard(weight)
     whole = torch.empty(len(ranks) * shard.numel(), dtype=shard.dtype)
     parts = torch.split(whole, shard.numel())
-    parts[distributed.get_rank(group)].copy_(shard)
-    for rank, part in zip(ranks, parts, strict=True):
-        sending.append(distributed.broadcast(part, rank, group=group, async_op=True))
-    return whole
+    parts[ranks.index(distributed.get_rank())].copy_(shard)
+    return whole, parts
+
+
+def _shard(weight: Any) -> Tensor:
+    shard: Tensor = weight.ds_tensor.detach()
+    return shard
 
 
 def _is_away(weight: Any) -> bool:

@@ -45,7 +45,7 @@ from rlhf.trainer.rank.model_rank import ModelRank
 from rlhf.trainer.rank.sequence_parallel import as_policy
 from rlhf.trainer.rank.sharding import module_by_module
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
-from rlhf.transfer.sender import WeightSender, send_or_gather, sender_for
+from rlhf.transfer.sender import WeightSender, only_sender, send_or_gather, sender_for
 from rlhf.transfer.types import Manifest, Rendezvous, Seconds
 from rlhf.types import Routing
 
@@ -64,6 +64,7 @@ class Rank(ModelRank):
         self.routing = RoutingReplay(self.policy.model, settings.routing) if settings.routing != "ignore" else None
         self.balance = _balance(self.policy, settings)
         self._sender: WeightSender | None = None
+        self._only_sender: int | None = None
         self._held: list[Tensor] | None = None
         self._packed: tuple[Minibatch, ...] = ()
 
@@ -120,7 +121,7 @@ class Rank(ModelRank):
 
     def connect(self, rendezvous: Rendezvous) -> None:
         """The ranks that send (`sender_for`) join the transfer with the engines; the others have nothing to join."""
-        self._sender = sender_for(rendezvous.backend, self.rank)
+        self._sender, self._only_sender = sender_for(rendezvous.backend, self.rank), only_sender(rendezvous.backend)
         if self._sender is not None:
             self._sender.connect(rendezvous)
 
@@ -128,7 +129,7 @@ class Rank(ModelRank):
         """Send every weight to the engines, or help to gather them. Returns what took how long."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # an optimizer step may have run on another stream
-        tensors = weights.published_tensors(self.policy, self.settings.bucket_bytes, self._form)
+        tensors = weights.published_tensors(self.policy, self.settings.bucket_bytes, self._form, only=self._only_sender)
         return send_or_gather(self._sender, tensors, self.manifest())
 
     def perturb(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from rlhf.models.lora import HasModel, LowRank, hugging_face_name, low_ranks
 from rlhf.models.saved_names import as_saved
@@ -76,9 +76,12 @@ def publish_manifest(policy: HasModel, form: Form = "merged") -> Manifest:
     return _manifest(policy, sources(policy, form), form)
 
 
-def published_tensors(policy: HasModel, bucket_bytes: int, form: Form = "merged") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of a weight sync, gathered bucket by bucket. A tensor is valid until the next one is requested."""
-    return _saved(policy, _walk(sources(policy, form), bucket_bytes), form)
+def published_tensors(
+    policy: HasModel, bucket_bytes: int, form: Form = "merged", *, only: int | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a weight sync, gathered bucket by bucket, for every rank or for `only` one, and then the others
+    get none. A tensor is valid until the next one is requested."""
+    return _saved(policy, _walk(sources(policy, form), bucket_bytes, only), form)
 
 
 def folder_manifest(policy: HasModel) -> Manifest:
@@ -168,10 +171,11 @@ def _adapters(policy: HasModel, *, scaled: bool) -> list[Source]:
     return found
 
 
-def _walk(found: Sequence[Source], bucket_bytes: int) -> Iterator[tuple[str, Tensor]]:
+def _walk(found: Sequence[Source], bucket_bytes: int, only: int | None = None) -> Iterator[tuple[str, Tensor]]:
+    reads = only is None or only == distributed.get_rank()
     for bucket in _buckets(found, bucket_bytes, lambda source: source.parameters):
-        with gathered_to_read([weight for source in bucket for weight in source.parameters]):
-            yield from ((source.name, source.whole()) for source in bucket)
+        with gathered_to_read([weight for source in bucket for weight in source.parameters], only):
+            yield from ((source.name, source.whole()) for source in bucket if reads)
 
 
 def _shape(weight: Any) -> tuple[int, ...]:

@@ -262,7 +262,8 @@ def test_the_code_cannot_read_the_tests_where_programs_run_as_root(tmp_path: Pat
     key = secrets.token_hex(16)
     asked = {"key": key, "code": READS_THE_JUDGE, "tests": ["assert f(1) == 'found it'"], "names": ["f"], "tested": []}
     text = json.dumps(asked | {"entry_point": None, "setup": "", "trusting": False}).encode()
-    command = [sys.executable, "-c", judging_program()]
+    (tmp_path / "judge.py").write_text(judging_program())
+    command = [sys.executable, str(tmp_path / "judge.py")]
     said = subprocess.run(command, input=text, capture_output=True, timeout=60, cwd=tmp_path).stdout.decode()
     assert signed_lines(said, key)["0"][0] == "failed"
     assert key not in said

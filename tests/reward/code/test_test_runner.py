@@ -142,7 +142,7 @@ async def score(code: str, tests: str) -> Any:
 
 def test_an_error_of_encoding_is_placed_in_its_text() -> None:
     told = {"raised": "UnicodeDecodeError", "text": "", "made_of": {"tuple": ["utf-8", {"bytes": "ab"}, -33, 1, "?"]}}
-    assert type(exception(told, None, lambda _, name, bases: type(name, bases, {}))).__mro__[1] is Exception
+    assert type(exception(told, None, lambda _, name, bases, ways: type(name, bases, {}))).__mro__[1] is Exception
     told["made_of"] = {"tuple": ["utf-8", {"bytes": "ab"}, 0, 1, "?"]}
     assert isinstance(exception(told, None, lambda *_: None), UnicodeDecodeError)
 

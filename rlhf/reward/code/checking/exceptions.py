@@ -1,9 +1,10 @@
 """Exceptions and their classes on their way between the process of the tests and that of the code: those of a table
-by name, others by their own name and what they derive from. Nothing is looked up."""
+and of Python's library by name, others by their own name and what they derive from. Nothing is imported."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,18 +14,56 @@ TEXT, ORIGIN = "_rlhf_text", "_rlhf_origin"
 """Attributes of an exception that has arrived: what it says, and what it is in the process that raised it."""
 LONGEST_TEXT, LONGEST_NAME, MOST_BASES, MOST_CLASSES = 10_000, 200, 8, 50
 TABLE: Mapping[str, type[BaseException]] = EXCEPTIONS | {"BaseException": BaseException}
+OF_THE_LIBRARY = frozenset(
+    (
+        *("asyncio.InvalidStateError", "asyncio.QueueEmpty", "asyncio.QueueFull", "binascii.Error", "copy.Error"),
+        *("calendar.IllegalMonthError", "calendar.IllegalWeekdayError", "configparser.Error", "csv.Error"),
+        *("configparser.DuplicateSectionError", "configparser.NoOptionError", "configparser.NoSectionError"),
+        *("configparser.ParsingError", "dataclasses.FrozenInstanceError", "decimal.DecimalException"),
+        *("decimal.FloatOperation", "decimal.Inexact", "decimal.Overflow", "decimal.Rounded", "decimal.Underflow"),
+        *("graphlib.CycleError", "gzip.BadGzipFile", "ipaddress.AddressValueError", "ipaddress.NetmaskValueError"),
+        *("numpy.linalg.LinAlgError", "pickle.PickleError", "pickle.PicklingError", "pickle.UnpicklingError"),
+        *("re.error", "shutil.Error", "sqlite3.DatabaseError", "sqlite3.Error", "sqlite3.IntegrityError"),
+        *("sqlite3.OperationalError", "statistics.StatisticsError", "struct.error", "subprocess.CalledProcessError"),
+        *("subprocess.TimeoutExpired", "tokenize.TokenError", "urllib.error.URLError", "zlib.error"),
+        *("xml.etree.ElementTree.ParseError", "zipfile.BadZipFile", "zoneinfo.ZoneInfoNotFoundError"),
+    )
+)
+"""Exceptions of the library's modules. Where the tests' process has not loaded the module, no test awaits them."""
+OWN_WAYS = frozenset(
+    f"__{name}__"
+    for name in (
+        *("repr", "format", "bool", "len", "iter", "next", "getitem", "contains", "call", "enter", "exit", "reversed"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "int", "float", "index", "add", "radd", "sub", "mul", "or", "and"),
+    )
+)
+"""Methods of an exception's class that no test can use: it would get those of Python's classes."""
 ARGS: Any = vars(BaseException)["args"]
 """What an exception was made of here: of one of the code's, `args` would ask the code."""
-Make = Callable[[Any, str, tuple[Any, ...]], Any]
-"""Makes a class of its number in the other process, its name and what it derives from."""
+Make = Callable[[Any, str, tuple[Any, ...], tuple[str, ...]], Any]
+"""Makes a class of its number in the other process, its name, what it derives from, and which of `OWN_WAYS` it has."""
 
 
 def class_value(kind: type[BaseException], number: Callable[[Any], Any]) -> Any:
-    """A class of exceptions: its name in the table, or what `number` says of it, its name, and what it derives from."""
+    """A class of exceptions: its name in the table, or what `number` says of it, its name, what it derives from, which
+    ways of its own it has, and its name in the library."""
     if TABLE.get(kind.__name__) is kind:
         return kind.__name__
     above = [class_value(base, number) for base in kind.__bases__ if issubclass(base, BaseException)]
-    return [number(kind), kind.__name__[:LONGEST_NAME], above]
+    ways = sorted(OWN_WAYS.intersection(vars(kind)))
+    return [number(kind), kind.__name__[:LONGEST_NAME], above, ways, name_in_library(kind)]
+
+
+def name_in_library(kind: type[BaseException]) -> str:
+    """The name under which `OF_THE_LIBRARY` has a class; empty for another."""
+    ends = f".{kind.__name__}"
+    return next((name for name in OF_THE_LIBRARY if name.endswith(ends) and _loaded(name) is kind), "")
+
+
+def _loaded(name: str) -> Any:
+    """The class of that name in the library, if its module is loaded."""
+    module, _, own = name.rpartition(".")
+    return vars(sys.modules[module]).get(own) if module in sys.modules else None
 
 
 def class_of(told: Any, make: Make, left: list[None] | None = None) -> Any:
@@ -34,16 +73,19 @@ def class_of(told: Any, make: Make, left: list[None] | None = None) -> Any:
             raise NoValue("what arrived is no exception")
         return TABLE[told]
     left = [None] * MOST_CLASSES if left is None else left
-    if type(told) is not list or len(told) != 3 or not left:
+    if type(told) is not list or len(told) != 5 or not left:
         raise NoValue("what arrived is no exception")
-    number, name, above = told
+    number, name, above, ways, known = told
     fits = type(name) is str and name.isidentifier() and len(name) <= LONGEST_NAME
+    fits = fits and type(known) is str and type(ways) is list and all(type(way) is str for way in ways)
     if not fits or type(above) is not list or not 0 < len(above) <= MOST_BASES:
         raise NoValue("what arrived is no class")
     left.pop()
+    if known in OF_THE_LIBRARY and (of_library := _loaded(known)) is not None:
+        return of_library
     bases = tuple(class_of(one, make, left) for one in above)
     try:
-        return make(number, name, bases)
+        return make(number, name, bases, tuple(OWN_WAYS.intersection(ways)))
     except TypeError:  # bases that do not go together
         raise NoValue("what arrived is no class") from None
 
@@ -58,6 +100,9 @@ def exception_value(error: BaseException, number: Callable[[Any], Any]) -> dict[
     """An exception by its class, and what it says. With what it was made of, where that is plain and all that its text
     says."""
     told: dict[str, Any] = {"raised": class_value(type(error), number), "text": text_of(error)}
+    if name_in_library(type(error)) and vars(error):
+        with contextlib.suppress(NoValue):
+            told["has"] = pack_value(dict(vars(error)), nothing_else, Met())
     with contextlib.suppress(BaseException):  # it is made of what an exception of the code says that it is made of
         if _says_so(error):
             told["made_of"] = pack_value(tuple(error.__reduce__()[1]), nothing_else, Met())
@@ -65,8 +110,8 @@ def exception_value(error: BaseException, number: Callable[[Any], Any]) -> dict[
 
 
 def _says_so(error: BaseException) -> bool:
-    """Whether its text is that of a class of the table."""
-    kind: Any = next(kind for kind in type(error).__mro__ if TABLE.get(kind.__name__) is kind)
+    """Whether its text is that of a class of the table or of the library."""
+    kind: Any = next(kind for kind in type(error).__mro__ if TABLE.get(kind.__name__) is kind or name_in_library(kind))
     return type(error).__str__ is kind.__str__
 
 
@@ -84,8 +129,10 @@ def exception(told: Mapping[str, Any], origin: Any, make: Make) -> BaseException
     try:
         given = unpack_value(told["made_of"], nothing_else, Met()) if "made_of" in told else (text,)
         made = _made(kind, given)
+        has = unpack_value(told.get("has"), nothing_else, Met())
+        vars(made).update(has if type(has) is dict else {})
     except (NoValue, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # says its class
-        made = _made(make(None, "ExceptionOfAnotherClass", (Exception,)), (text,))
+        made = _made(make(None, "ExceptionOfAnotherClass", (Exception,), ()), (text,))
     vars(made).update({ORIGIN: origin} if "made_of" in told else {ORIGIN: origin, TEXT: text})
     return made
 

@@ -186,7 +186,7 @@ def _leave_frames(error: BaseException) -> None:
             ahead += [one.__cause__, one.__context__]
 
 
-def _class_of_test(_: None, name: str, bases: tuple[Any, ...]) -> Any:
+def _class_of_test(_: None, name: str, bases: tuple[Any, ...], ways: tuple[str, ...]) -> Any:
     return type(name, bases, {"__str__": says})
 
 

@@ -40,7 +40,7 @@ from rlhf.reward.code.checking.rewrite import (
     names_in,
 )
 from rlhf.reward.code.checking.stand_ins import STAND_INS, Asked, FunctionOfTheCode, KindOfStandIn, ObjectOfTheCode
-from rlhf.reward.code.checking.values import named
+from rlhf.reward.code.checking.values import VIEWED, named
 
 PR_SET_DUMPABLE = 4
 ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException")
@@ -197,7 +197,7 @@ def make_text(value: Any, operation: str, link: Asked, seen: set[int]) -> None:
     kind: Any = type(value)
     if kind in STAND_INS or kind is link.kin.get(kind.__base__):
         link.ask(operation, (value,), {})
-    elif id(value) not in seen and (named(value) or kind in (tuple, frozenset)):
+    elif id(value) not in seen and (named(value) or kind in (tuple, frozenset, *VIEWED)):
         seen.add(id(value))
         for inner in (*value, *value.values()) if issubclass(kind, dict) else value:
             make_text(inner, "represent", link, seen)

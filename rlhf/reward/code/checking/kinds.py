@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import abc
+import collections
+import enum
+import typing
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +36,13 @@ SAYS_ONLY = frozenset(
     )
 )
 """What a class has of these says something of the class, and does nothing for its values."""
-LIBRARY = ("enum", "collections", "typing", "abc")
+LIBRARY = frozenset(
+    value
+    for module in (enum, collections, typing, abc)
+    for value in vars(module).values()
+    if isinstance(value, type) and value.__module__ == module.__name__
+)
+"""Classes of Python's library from which kinds are made."""
 NUMBER = "_rlhf_number"
 ALIKE = (int, float, complex, str, bytes)
 """Plain types whose values stay what they are: a kind of them is one value, however often it is answered."""
@@ -47,7 +57,7 @@ def plain_kind(value: Any) -> Any:
     if base is None:
         return None
     classes = [above for above in kind.__mro__ if above not in base.__mro__]
-    library = [above for above in classes if above.__module__ in LIBRARY]
+    library = [above for above in classes if above in LIBRARY]
     named = [(name, value) for above in classes if above not in library for name, value in vars(above).items()]
     own = {name for name, value in named if not any(getattr(of, name, None) is value for of in library)} - OWN_ANYWAY
     changes = base in CHANGEABLE and any(not name.startswith("_") for name in own)

@@ -138,10 +138,10 @@ class Link:
         except NoValue as error:
             self._end(str(error))
 
-    def _class_of_exceptions(self, number: Any, name: str, bases: tuple[Any, ...]) -> Any:
+    def _class_of_exceptions(self, number: Any, name: str, bases: tuple[Any, ...], ways: tuple[str, ...]) -> Any:
         known = self._classes.get((number, name, bases))
         if known is None:
-            known = self._classes[number, name, bases] = KindOfExceptions.made(self, number, name, bases)
+            known = self._classes[number, name, bases] = KindOfExceptions.made(self, number, name, bases, ways)
         return known
 
     def _only(self, values: list[Any]) -> Any:

@@ -146,9 +146,13 @@ class KindOfExceptions(type):
     is asked of the code's."""
 
     @staticmethod
-    def made(link: Asked, number: Any, name: str, bases: tuple[Any, ...]) -> Any:
-        """The class with this number."""
-        own = {
+    def made(link: Asked, number: Any, name: str, bases: tuple[Any, ...], ways: tuple[str, ...]) -> Any:
+        """The class with this number. Its methods of these names are not there for tests."""
+
+        def refused(error: BaseException, *others: Any) -> NoReturn:
+            link.refuse(f"a test uses a method of {name}, an exception of the code's, other than __str__")
+
+        own: dict[str, Any] = dict.fromkeys(ways, refused) | {
             "__str__": says,
             "__getattr__": _attribute_of_exception,
             "args": property(lambda error: _attribute_of_exception(error, "args")),
