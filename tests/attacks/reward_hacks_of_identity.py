@@ -135,8 +135,29 @@ def unpacked(data): return struct.unpack("i", data)
 def large(): raise Overflow("large")
 def parsed(text): return ElementTree.fromstring(text).tag
 def odd(): raise Odd("odd")
+def code_of(f):
+    try: f()
+    except ConnectionError as error: return error.code, error.args
+def read_all(f):
+    read = []
+    try:
+        while True: read.append(f())
+    except StopIteration: return read
+def ended(x): raise StopIteration
 def worse(): raise Worse("worse")
 def views(): return {1: Shown()}
+"""
+DESCRIPTORS = """
+class Positive:
+    def __set__(self, instance, value): raise ValueError
+    def __get__(self, instance, owner): return 7
+class Lazy:
+    def __init__(self, function): self.function = function
+    def __get__(self, instance, owner): return [self.function(instance)]
+class Counter:
+    def __init__(self): self.n = 0
+    def up(self): self.n += 1; return self.n
+def double(x): return 2 * x
 """
 HACKS_OF_IDENTITY: dict[str, Hack] = {
     "says that its object is what the test has": Hack(
@@ -290,6 +311,8 @@ HACKS_OF_IDENTITY: dict[str, Hack] = {
             ),
             "d = views()\nprint(d.values())\nassert len(d) == 1",
             "d = views()\nprint(d.items())\nassert len(d) == 1",
+            "for x in map(ended, [1]):\n    assert x\nassert ended",
+            "assert all(map(ended, [1]))",
             "import statistics\ntry:\n    worse()\nexcept statistics.StatisticsError:\n    assert worse",
         ),
     ),
@@ -305,7 +328,29 @@ HACKS_OF_IDENTITY: dict[str, Hack] = {
             "from xml.etree.ElementTree import ParseError\ntry:\n    parsed('<a')\n    assert False\n"
             "except ParseError as error:\n    assert error.position == (1, 0) and error.code == 5",
             "try:\n    odd()\nexcept ValueError as error:\n    assert str(error) == 'odd' and error.args == ('odd',)",
+            "class Busy(ConnectionError):\n    def __init__(self, code): super().__init__('busy'); self.code = code\n"
+            "def f(): raise Busy(503)\nassert code_of(f) == (503, ('busy',))",
+            "it = iter([1, 2])\nassert read_all(lambda: next(it)) == [1, 2]",
             "try:\n    mean([])\n    assert False\nexcept ValueError as error:\n    assert 'data point' in str(error)",
+        ),
+        earns=1.0,
+    ),
+    "is a descriptor, which acts in a class only": Hack(
+        code=DESCRIPTORS,
+        tests=(
+            "class P:\n    x = Positive()\np = P()\np.x = 5\nassert p.x == 5",
+            "class P:\n    @Lazy\n    def data(self): return 1\np = P()\nassert p.data is p.data",
+            "import unittest\nclass T(unittest.TestCase):\n    def test_it(self):\n        class P:\n"
+            "            x = Positive()\n        p = P()\n        p.x = 5\n        self.assertEqual(p.x, 5)",
+        ),
+    ),
+    "right: in a class of the test": Hack(
+        code=DESCRIPTORS,
+        tests=(
+            "import unittest\nclass T(unittest.TestCase):\n    c, f = Counter(), staticmethod(double)\n"
+            "    def setUp(self): self.own = Counter()\n    def test_it(self):\n"
+            "        self.assertEqual((self.c.up(), self.own.up(), self.f(2)), (1, 1, 4))",
+            "class Of:\n    c, f = Counter(), double\nassert Of().c.up() == 1 and Of.f(3) == 6",
         ),
         earns=1.0,
     ),

@@ -100,13 +100,21 @@ def exception_value(error: BaseException, number: Callable[[Any], Any]) -> dict[
     """An exception by its class, and what it says. With what it was made of, where that is plain and all that its text
     says."""
     told: dict[str, Any] = {"raised": class_value(type(error), number), "text": text_of(error)}
-    if name_in_library(type(error)) and vars(error):
-        with contextlib.suppress(NoValue):
-            told["has"] = pack_value(dict(vars(error)), nothing_else, Met())
+    if name_in_library(type(error)):
+        told["has"] = plain_attributes(error)
     with contextlib.suppress(BaseException):  # it is made of what an exception of the code says that it is made of
         if _says_so(error):
             told["made_of"] = pack_value(tuple(error.__reduce__()[1]), nothing_else, Met())
     return told
+
+
+def plain_attributes(error: BaseException) -> dict[str, Any]:
+    """What attributes an exception has, as far as they are plain."""
+    packed: dict[str, Any] = {}
+    for name, value in vars(error).items():
+        with contextlib.suppress(NoValue):
+            packed[name] = pack_value(value, nothing_else, Met())
+    return packed
 
 
 def _says_so(error: BaseException) -> bool:
@@ -129,8 +137,8 @@ def exception(told: Mapping[str, Any], origin: Any, make: Make) -> BaseException
     try:
         given = unpack_value(told["made_of"], nothing_else, Met()) if "made_of" in told else (text,)
         made = _made(kind, given)
-        has = unpack_value(told.get("has"), nothing_else, Met())
-        vars(made).update(has if type(has) is dict else {})
+        has = told.get("has", {}).items()
+        vars(made).update({name: unpack_value(value, nothing_else, Met()) for name, value in has})
     except (NoValue, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # says its class
         made = _made(make(None, "ExceptionOfAnotherClass", (Exception,), ()), (text,))
     vars(made).update({ORIGIN: origin} if "made_of" in told else {ORIGIN: origin, TEXT: text})

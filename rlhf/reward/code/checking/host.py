@@ -29,6 +29,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "contains": operator.contains,
     "reversed": reversed,
     "show": lambda value: bool(str(value)),
+    "has": lambda value, methods: any(hasattr(type(value), method) for method in methods),
     "represent": lambda value: bool(repr(value)),
 }
 """Operations that may be requested on an object, which is their first argument."""

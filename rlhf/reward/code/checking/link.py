@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, NoReturn
 
 from rlhf.reward.code.checking.arrays import OF_ARRAYS
-from rlhf.reward.code.checking.exceptions import class_of, exception, exception_value
+from rlhf.reward.code.checking.exceptions import class_of, exception, exception_value, plain_attributes
 from rlhf.reward.code.checking.kinds import ALIKE, BASES, CHANGEABLE, NUMBER, kin_of
 from rlhf.reward.code.checking.parameters import parameters_of
 from rlhf.reward.code.checking.shared import OF_THE_TESTS, Lost, Shared
@@ -134,9 +134,12 @@ class Link:
             return self._raised[number]
         try:
             origin = unpack_value(told.get("object"), self._find, Met())
-            return exception(told, origin, self._class_of_exceptions)
+            raised = exception(told, origin, self._class_of_exceptions)
         except NoValue as error:
             self._end(str(error))
+        if isinstance(raised, StopIteration):
+            self.refuse("the code raises StopIteration, which would end a loop of the test")
+        return raised
 
     def _class_of_exceptions(self, number: Any, name: str, bases: tuple[Any, ...], ways: tuple[str, ...]) -> Any:
         known = self._classes.get((number, name, bases))
@@ -203,7 +206,8 @@ class Link:
         if isinstance(error, NoValue):  # the code may catch it, and the test never know
             self.objection = self.objection or f"{error}; {NEEDS_TRUST}"
         self._raised.append(error)
-        return exception_value(error, lambda _: None) | {"number": len(self._raised) - 1}
+        told = exception_value(error, lambda _: None) | {"has": plain_attributes(error)}
+        return told | {"number": len(self._raised) - 1}
 
     def _own(self, number: Any) -> Any:
         """The function that the test passed to the code."""

@@ -56,6 +56,8 @@ REFUSED: dict[str, tuple[str, ...]] = {
 ABOUT = ("__name__", "__qualname__", "__doc__", "__module__")
 OF_FUNCTIONS = (*ABOUT, "__dict__", "__annotations__", "__type_params__")
 """What `functools.wraps` and `staticmethod` read of a function."""
+BINDS = ("__get__", "__set__", "__delete__", "__set_name__")
+"""What a descriptor has one of at least; the first every function has."""
 OPEN = ("__name__", "__slots__")
 """What Python reads of the proxies' classes where it prints their name, and this module."""
 
@@ -117,6 +119,12 @@ class ObjectOfTheCode(metaclass=KindOfStandIn):
 
     def __next__(self) -> Any:
         return self._rlhf_link.ask("next", (self,), {})
+
+    def __set_name__(self, owner: Any, name: str) -> None:
+        """A test has it in a class of its own, where Python would ask a descriptor for what an attribute is."""
+        has = BINDS if type(self) is ObjectOfTheCode else BINDS[1:]
+        if self._rlhf_link.ask("has", (self, has), {}):
+            self._rlhf_link.refuse("a class of a test has a descriptor of the code")
 
 
 for doing, names in REFUSED.items():

@@ -84,18 +84,13 @@ BUILT: dict[str, Callable[..., Any]] = {
     "builtin": lambda name: importlib.import_module("numpy").nan if name == NAN_OF_NUMPY else FUNCTIONS[name],
 }
 """How a value without a JSON type is rebuilt from its encoded form."""
-UNFIT = (StopIteration, StopAsyncIteration)
-"""Exceptions that are not sent: they would end the receiver's loops."""
 OF_THE_LIBRARY = (JSONDecodeError, Empty, Full, InvalidOperation, DivisionByZero)
 
 
 EXCEPTIONS: dict[str, type[BaseException]] = {
     name: kind
     for name, kind in vars(builtins).items()
-    if isinstance(kind, type)
-    and issubclass(kind, Exception)
-    and not issubclass(kind, UNFIT)
-    and name != "ExceptionGroup"
+    if isinstance(kind, type) and issubclass(kind, Exception) and name not in ("ExceptionGroup", "StopAsyncIteration")
 } | {kind.__name__: kind for kind in (SystemExit, *OF_THE_LIBRARY)}
 """The exceptions that are sent."""
 CLASSES: dict[str, Any] = EXCEPTIONS | {
