@@ -155,8 +155,13 @@ class RemoteLearner:
     async def manifest(self) -> Manifest:
         return await self._ranks[0].call(lambda worker: worker.policy.manifest(), timeout_seconds=self._publish_seconds)
 
-    async def send(self) -> Seconds:
-        return (await self._all(lambda worker: worker.policy.send(), self._publish_seconds))[0]
+    async def send(self, *, keep: bool = False) -> Seconds:
+        return (await self._all(lambda worker: worker.policy.send(keep=keep), self._publish_seconds))[0]
+
+    async def sent_logprobs(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32] | None:
+        return await self._ranks[0].call(
+            lambda worker: worker.policy.sent_logprobs(token_ids), timeout_seconds=self._publish_seconds
+        )
 
     async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         return await self._scores(token_ids, routing, rounded=False)

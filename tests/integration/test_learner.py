@@ -344,7 +344,7 @@ async def publish_to_this_process(learner: RemoteLearner) -> dict[str, torch.Ten
     manifest, rendezvous = await learner.manifest(), await learner.rendezvous(2)
     engine = asyncio.create_task(asyncio.to_thread(received, rendezvous, manifest))
     await learner.connect(rendezvous)
-    await learner.send()
+    await learner.send(keep=True)
     return await engine
 
 
@@ -357,6 +357,13 @@ def test_an_engine_receives_every_weight_bit_for_bit(
     learner = start(workers, folder, config, dtype)
     train(learner, 1)
     assert same(asyncio.run(publish_to_this_process(learner)), look(workers, whole_weights))
+    rows = np.arange(24, dtype=np.int32).reshape(2, 12)
+    by_what_was_sent = [asyncio.run(learner.sent_logprobs(rows)) for _ in range(2)]
+    if ranks == 1:  # its weights are whole
+        assert by_what_was_sent == [None, None]
+    else:
+        assert np.array_equal(by_what_was_sent[0], asyncio.run(learner.token_logprobs(rows)))
+        assert by_what_was_sent[1] is None
 
 
 def gradient_in_chunks(rank: Rank, minibatches: Any) -> np.ndarray:

@@ -58,11 +58,14 @@ class TorchLearner:
     async def manifest(self) -> Manifest:
         return weights.publish_manifest(self, self.form)
 
-    async def send(self) -> Seconds:
+    async def send(self, *, keep: bool = False) -> Seconds:
         await asyncio.to_thread(
             self.sender.send, weights.published_tensors(self, BUCKET_BYTES, self.form), await self.manifest()
         )
         return {}
+
+    async def sent_logprobs(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32] | None:
+        return None
 
     async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
         ids = torch.tensor(np.atleast_2d(token_ids), dtype=torch.long)

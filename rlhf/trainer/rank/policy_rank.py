@@ -42,10 +42,10 @@ from rlhf.trainer.rank.critic import Critic
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.mismatch import MismatchGuard
 from rlhf.trainer.rank.model_rank import ModelRank
+from rlhf.trainer.rank.sending import Sending, rows_to_score, scores_of
 from rlhf.trainer.rank.sequence_parallel import as_policy
 from rlhf.trainer.rank.sharding import module_by_module
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
-from rlhf.transfer.sender import WeightSender, only_sender, send_or_gather, sender_for
 from rlhf.transfer.types import Manifest, Rendezvous, Seconds
 from rlhf.types import Routing
 
@@ -63,8 +63,7 @@ class Rank(ModelRank):
         self.guard = MismatchGuard(settings.model.dtype, self.device)
         self.routing = RoutingReplay(self.policy.model, settings.routing) if settings.routing != "ignore" else None
         self.balance = _balance(self.policy, settings)
-        self._sender: WeightSender | None = None
-        self._only_sender: int | None = None
+        self._sending = Sending(self.policy, rank, settings)
         self._held: list[Tensor] | None = None
         self._packed: tuple[Minibatch, ...] = ()
 
@@ -85,14 +84,10 @@ class Rank(ModelRank):
     ) -> NDArray[np.float32]:
         """Log-probs `[R, T - 1]` of the rows `[R, T]` at temperature 1, or as another way of rounding gives them;
         `routing` `[R, t, layers, k]` may be of the first tokens only."""
-        rows = torch.tensor(token_ids, dtype=torch.long, device=self.device)  # what came by Ray is read-only
-        places = torch.arange(rows.numel(), device=self.device).view_as(rows)
-        self._take_routing(routing if routing is None else _filled(routing, tuple(rows.shape)))
-        positions = places[:1].expand_as(rows)
+        self._take_routing(routing if routing is None else _filled(routing, token_ids.shape))
         with zero.forward_only(self.engine), otherwise_rounded(self.policy) if rounded else nullcontext():
-            logprobs, _ = self.engine(rows, positions, places[:, :-1].flatten(), places[:, 1:].flatten(), 1.0)
-        found: NDArray[np.float32] = logprobs.view(rows[:, 1:].shape).cpu().numpy()
-        return found
+            logprobs, _ = self.engine(*rows_to_score(token_ids, self.device))
+        return scores_of(logprobs, token_ids)
 
     def update(self, minibatches: Sequence[Minibatch], arguments: UpdateArguments) -> RankAnswer:
         """One optimizer step for every minibatch of every epoch, of the policy and, with a critic, of the critic."""
@@ -120,17 +115,19 @@ class Rank(ModelRank):
         return weights.publish_manifest(self.policy, self._form)
 
     def connect(self, rendezvous: Rendezvous) -> None:
-        """The ranks that send (`sender_for`) join the transfer with the engines; the others have nothing to join."""
-        self._sender, self._only_sender = sender_for(rendezvous.backend, self.rank), only_sender(rendezvous.backend)
-        if self._sender is not None:
-            self._sender.connect(rendezvous)
+        """Join the transfer with the engines, if this rank sends."""
+        self._sending.connect(rendezvous)
 
-    def send(self) -> Seconds:
-        """Send every weight to the engines, or help to gather them. Returns what took how long."""
+    def send(self, *, keep: bool) -> Seconds:
+        """Send every weight to the engines, or help to gather them; `keep` for `sent_logprobs`, where that is faster
+        than to gather them again. Returns what took how long."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # an optimizer step may have run on another stream
-        tensors = weights.published_tensors(self.policy, self.settings.bucket_bytes, self._form, only=self._only_sender)
-        return send_or_gather(self._sender, tensors, self.manifest())
+        return self._sending.send(self._form, self.manifest(), keep=keep)
+
+    def sent_logprobs(self, token_ids: NDArray[np.int32]) -> NDArray[np.float32] | None:
+        """`token_logprobs` by the weights as they were sent last, once, on the rank that has kept them; else None."""
+        return self._sending.logprobs(token_ids)
 
     def perturb(self) -> None:
         """Move every weight far above tolerance, for the start check."""
@@ -155,8 +152,7 @@ class Rank(ModelRank):
             zero.load(self.critic.engine, path / "critic", self.critic.config.optimizer, self.rank)
 
     def stop(self) -> None:
-        if self._sender is not None:
-            self._sender.close()
+        self._sending.close()
 
     @property
     def _form(self) -> weights.Form:

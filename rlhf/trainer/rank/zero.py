@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -211,6 +212,22 @@ def forward_only(module: Any) -> Iterator[None]:
         yield
     if isinstance(module, deepspeed_module().DeepSpeedEngine) and module.zero_optimization_partition_weights():
         module.optimizer.empty_partition_cache()
+
+
+@contextmanager
+def without_gathering(module: torch.nn.Module) -> Iterator[None]:
+    """Inside, the modules of a ZeRO-3 engine compute with the weights that they are given: DeepSpeed's hooks, which
+    gather a module's shards and free them, stay away, and others' do as ever."""
+    hooked = [(each, kind) for each in module.modules() for kind in ("_forward_pre_hooks", "_forward_hooks")]
+    before = [vars(each)[kind] for each, kind in hooked]
+    try:
+        for (each, kind), hooks in zip(hooked, before, strict=True):
+            own = ((number, hook) for number, hook in hooks.items() if not hook.__module__.startswith("deepspeed."))
+            vars(each)[kind] = OrderedDict(own)
+        yield
+    finally:
+        for (each, kind), hooks in zip(hooked, before, strict=True):
+            vars(each)[kind] = hooks
 
 
 def _norm(parameters: Iterator[torch.nn.Parameter]) -> float:

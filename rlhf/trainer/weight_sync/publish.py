@@ -178,7 +178,7 @@ class Publisher:
     async def _sent(self, scoring: list[asyncio.Future[LearnerScores]]) -> Seconds:
         """Send the weights, and begin to answer the canary while the engines still reload, unless the answer depends on
         the experts that they choose."""
-        spent = await self._source.send()
+        spent = await self._source.send(keep=self._routed is False and not self._whole)
         if self._routed is False:
             scores = self._scored(self._sequences(self._asked), with_rounding=self._whole)
             scoring.append(asyncio.ensure_future(scores))
@@ -215,13 +215,14 @@ class Publisher:
     ) -> LearnerScores:
         asks = with_rounding and self._canary.limits is None
         with self._clock.span("weight_sync/learner_canary"):
-            logprobs = await self._source.token_logprobs(tokens, routing)
+            sent = None if with_rounding or routing is not None else await self._source.sent_logprobs(tokens)
+            logprobs = await self._source.token_logprobs(tokens, routing) if sent is None else sent
             return LearnerScores(logprobs, await self._source.rounded_logprobs(tokens, routing) if asks else None)
 
     @property
     def _whole(self) -> bool:
-        """Whether this weight sync asks for all sequences, and for what rounding does to them. That is a matter of the
-        version, so that a resumed run says the same."""
+        """Whether this weight sync asks for all sequences, and for what rounding does to them, by the weights that the
+        learner has, not those that it sent. That is a matter of the version, so that a resumed run says the same."""
         return not self._proved or self._source.version % WHOLE_EVERY == 0
 
     @property

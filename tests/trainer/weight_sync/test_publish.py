@@ -46,6 +46,8 @@ class FakeLearner:
     def __init__(self, wire: Wire) -> None:
         self.wire, self.weight, self.version = wire, 1.0, 0
         self.truth: float | None = None
+        self.kept: float | None = None
+        self.keeps, self.answered = False, list[int]()
 
     async def rendezvous(self, world_size: int) -> Rendezvous:
         return Rendezvous(
@@ -59,10 +61,18 @@ class FakeLearner:
         self.wire.weight = asyncio.get_running_loop().create_future()
         return MANIFEST
 
-    async def send(self) -> dict[str, float]:
+    async def send(self, *, keep: bool = False) -> dict[str, float]:
         await self.wire.happens("learner", "send")
         self.wire.weight.set_result(self.weight)
+        self.kept = self.weight if keep and self.keeps else None
         return {"gather": 0.25, "send": 0.5}
+
+    async def sent_logprobs(self, token_ids: np.ndarray) -> np.ndarray | None:
+        kept, self.kept = self.kept, None
+        if kept is None:
+            return None
+        self.answered.append(len(token_ids))
+        return np.full(token_ids[..., 1:].shape, kept, np.float32)
 
     async def token_logprobs(self, token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
         """An engine's experts are told apart by a number."""
@@ -313,6 +323,18 @@ async def test_most_publishes_ask_for_two_sequences_the_next_ones_each_time_and_
         await stage.publisher.publish()
     whole, pairs = list(range(8)), [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert asked == [whole, whole, *pairs, *pairs[:3], whole, pairs[0]]
+
+
+async def test_few_sequences_are_answered_by_what_was_sent_where_that_is_kept_and_all_by_what_the_learner_has() -> None:
+    stage = Stage(sequences=8)
+    stage.learner.keeps = True
+    await stage.publisher.connect()
+    await stage.publisher.verify()
+    for weight in range(2, 11):
+        stage.learner.update(float(weight))
+        await stage.publisher.publish()
+    assert stage.learner.answered == [2] * 8
+    assert stage.learner.kept is None
 
 
 @pytest.mark.parametrize("sequence", [0, 3])
