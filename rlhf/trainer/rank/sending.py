@@ -51,7 +51,7 @@ class Sending:
         sent, self._sent = self._sent, {}
         whole: dict[str, Tensor] = {}
         for name, weight in self._weights():
-            tensor = sent.get(hugging_face_name(name))
+            tensor = sent.get(hugging_face_name(name) or "")
             if tensor is None or tensor.shape != weight.ds_shape:
                 return None
             whole[f"model.{name}"] = tensor

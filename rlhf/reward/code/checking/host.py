@@ -9,6 +9,7 @@ import operator
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,15 @@ from rlhf.reward.code.checking.exceptions import ORIGIN, class_value, exception,
 from rlhf.reward.code.checking.kinds import BASES, CHANGEABLE, plain_kind
 from rlhf.reward.code.checking.parameters import with_parameters
 from rlhf.reward.code.checking.shared import OF_THE_CODE, Lost, Shared
-from rlhf.reward.code.checking.values import NoValue, content, holds_own_keys, in_json, of_json, pack_value
+from rlhf.reward.code.checking.values import (
+    NoValue,
+    content,
+    holds_own_keys,
+    in_json,
+    of_json,
+    pack_value,
+    unpack_value,
+)
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": lambda function, /, *arguments, **named: function(*arguments, **named),
@@ -28,6 +37,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "iterate": iter,
     "contains": operator.contains,
     "reversed": reversed,
+    "sleep": time.sleep,
     "show": lambda value: bool(str(value)),
     "has": lambda value, methods: any(hasattr(type(value), method) for method in methods),
     "represent": lambda value: bool(repr(value)),
@@ -142,9 +152,12 @@ class ObjectServer:
         if kind in OF_ARRAYS:
             return OF_ARRAYS[kind](known_by, importlib.import_module("numpy"))
         number, *about = known_by
+        attributes = unpack_value(about.pop(), self._find, self._shared) if kind == "function" else None
         if number not in self._of_test:
             value = _named(*about) if kind == "named" else self._function_of_the_test(number, *about)
             self._of_test[number], self._numbers_of_test[id(value)] = value, number
+        if attributes is not None:
+            self._of_test[number].__dict__ = attributes
         return self._of_test[number]
 
     def _function_of_the_test(

@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -43,7 +44,12 @@ from rlhf.reward.code.checking.stand_ins import STAND_INS, Asked, FunctionOfTheC
 from rlhf.reward.code.checking.values import VIEWED, named
 
 PR_SET_DUMPABLE = 4
-ABOUT_OBJECTS = (ObjectOfTheCode.__name__, FunctionOfTheCode.__name__, "do not inherit from BaseException")
+ABOUT_OBJECTS = (
+    ObjectOfTheCode.__name__,
+    FunctionOfTheCode.__name__,
+    "do not inherit from BaseException",
+    "must derive from BaseException",
+)
 """Python's error messages for unsupported operations, and for `except` with a class of the code."""
 NEVER_ASKED = "the test never asks the code for anything"
 NEVER_ASSERTED = "none of the asserts of the test was run"
@@ -298,6 +304,7 @@ def prepared(
         if rewrite is None:
             link.trust(asked["setup"])
         else:
+            time.sleep = link.sleep
             exec(compile(rewrite.visit(setup), "setup.py", "exec", dont_inherit=True), names)
     except BaseException as error:  # noqa: BLE001 - whatever the task's set-up raises
         return names, f"{SETUP_FAILS}: {in_a_line(error)}"

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, NoReturn
@@ -31,6 +32,7 @@ from rlhf.reward.code.checking.values import MOST_BYTES, Met, NoValue, of_json, 
 Answer = tuple[dict[str, Any], list[Any]]
 """What is said, and the values."""
 ALARM = (signal.SIGALRM,)
+SLEEP = time.sleep
 NEEDS_TRUST = "such tests need reward.code.tests: trusting"
 
 
@@ -88,6 +90,13 @@ class Link:
             raise StopIteration(result)
         return result
 
+    def sleep(self, seconds: Any) -> None:
+        """As `time.sleep`: threads of the code go on meanwhile, and may call functions of the test."""
+        began = time.monotonic()
+        if not self._calling_back and threading.current_thread() is threading.main_thread():
+            self._exchange({"do": "sleep"}, [(seconds,), ()])
+        SLEEP(max(seconds - (time.monotonic() - began), 0))
+
     def refuse(self, what: str, advice: str = NEEDS_TRUST) -> NoReturn:
         """Fail the test because it cannot be judged from this process; a test that catches the exception still
         fails."""
@@ -121,7 +130,7 @@ class Link:
             self._is_waiting = True
             answer, values = self._receive()
         if "unfit" in answer:
-            self.refuse("an answer of the code cannot be sent", str(answer["unfit"])[:100])
+            self.refuse(f"an answer of the code cannot be sent ({str(answer['unfit'])[:100]})")
         if "raised" in answer:
             raise self._exception(answer)
         return answer, values
@@ -295,7 +304,8 @@ class Link:
         number = next((number for number, known in enumerate(self._functions) if known is value), len(self._functions))
         if number == len(self._functions):
             self._functions.append(value)
-        about = named or (value.__name__, value.__doc__, parameters_of(value))
+        attributes = () if named else (self._shared.packed(vars(value), self._keep),)
+        about: Any = named or (value.__name__, value.__doc__, parameters_of(value), *attributes)
         return {"named" if named else "function": [number, *about]}
 
 

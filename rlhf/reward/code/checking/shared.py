@@ -141,6 +141,19 @@ class Shared(Met):
             raise Lost("a value that both have holds what cannot be sent")
         return values
 
+    def packed(self, value: Any, keep: Keep) -> Any:
+        """The encoded value; None where it cannot be sent."""
+        return self._if_it_can_be_sent(lambda: pack_value(value, keep, self))
+
+    def _if_it_can_be_sent(self, pack: Callable[[], Any]) -> Any:
+        known = len(self._new)
+        try:
+            return pack()
+        except NoValue:
+            self._forget(self._new[known:])
+            del self._new[known:]
+            return None
+
     def _enter(self, number: int, value: Any) -> None:
         self._snapshots.enter(number, value, self._message)
         self._numbers[id(value)] = number
@@ -168,13 +181,10 @@ class Shared(Met):
 
     def _change(self, number: int, keep: Keep, told: list[SharedValue]) -> Any:
         """What the value is now; None where it holds what cannot be sent, which the other may have no use for."""
-        entry, known = self._snapshots.entries[number], len(self._new)
-        try:
-            packed = change_of(entry, keep, self)
-        except NoValue:
+        entry = self._snapshots.entries[number]
+        packed = self._if_it_can_be_sent(lambda: change_of(entry, keep, self))
+        if packed is None:
             self._withheld.add(number)
-            self._forget(self._new[known:])
-            del self._new[known:]
             return None
         entry.used = self._message
         told.append(entry)
