@@ -147,49 +147,6 @@ def ended(x): raise StopIteration
 def worse(): raise Worse("worse")
 def views(): return {1: Shown()}
 """
-DESCRIPTORS = """
-class Positive:
-    def __set__(self, instance, value): raise ValueError
-    def __get__(self, instance, owner): return 7
-class Lazy:
-    def __init__(self, function): self.function = function
-    def __get__(self, instance, owner): return [self.function(instance)]
-class Counter:
-    def __init__(self): self.n = 0
-    def up(self): self.n += 1; return self.n
-def double(x): return 2 * x
-"""
-MEANWHILE = """
-import threading
-def every(seconds, f, times):
-    for n in range(times): threading.Timer(seconds * (n + 1), f).start()
-def debounced(seconds, f):
-    waiting = []
-    def call(*given):
-        for timer in waiting: timer.cancel()
-        waiting[:] = [threading.Timer(seconds, f, given)]
-        waiting[0].start()
-    return call
-def leaks():
-    xs = [1]
-    threading.Timer(0.05, xs.clear).start()
-    return xs
-def cached(f):
-    f.cache = {}
-    def call(x):
-        if x not in f.cache: f.cache[x] = f(x)
-        return f.cache[x]
-    return call
-def route(path):
-    def mark(f):
-        f.path, f.calls = path, getattr(f, "calls", 0) + 1
-        return f
-    return mark
-def deep():
-    xs = []
-    for _ in range(200): xs = [xs]
-    return xs
-"""
 HACKS_OF_IDENTITY: dict[str, Hack] = {
     "says that its object is what the test has": Hack(
         code=SAYS_SAME,
@@ -363,50 +320,6 @@ HACKS_OF_IDENTITY: dict[str, Hack] = {
             "def f(): raise Busy(503)\nassert code_of(f) == (503, ('busy',))",
             "it = iter([1, 2])\nassert read_all(lambda: next(it)) == [1, 2]",
             "try:\n    mean([])\n    assert False\nexcept ValueError as error:\n    assert 'data point' in str(error)",
-        ),
-        earns=1.0,
-    ),
-    "is a descriptor, which acts in a class only": Hack(
-        code=DESCRIPTORS,
-        tests=(
-            "class P:\n    x = Positive()\np = P()\np.x = 5\nassert p.x == 5",
-            "class P:\n    @Lazy\n    def data(self): return 1\np = P()\nassert p.data is p.data",
-            "import unittest\nclass T(unittest.TestCase):\n    def test_it(self):\n        class P:\n"
-            "            x = Positive()\n        p = P()\n        p.x = 5\n        self.assertEqual(p.x, 5)",
-        ),
-    ),
-    "right: in a class of the test": Hack(
-        code=DESCRIPTORS,
-        tests=(
-            "import unittest\nclass T(unittest.TestCase):\n    c, f = Counter(), staticmethod(double)\n"
-            "    def setUp(self): self.own = Counter()\n    def test_it(self):\n"
-            "        self.assertEqual((self.c.up(), self.own.up(), self.f(2)), (1, 1, 4))",
-            "class Of:\n    c, f = Counter(), double\nassert Of().c.up() == 1 and Of.f(3) == 6",
-        ),
-        earns=1.0,
-    ),
-    "goes on in threads while the test sleeps, or leaves something on its function": Hack(
-        code=MEANWHILE,
-        tests=(
-            "import time\nn = []\nevery(0.02, lambda: n.append(1), 4)\ntime.sleep(0.2)\nassert len(n) == 1",
-            "from time import sleep\nxs = leaks()\nsleep(0.2)\nassert xs == [1]",
-            "def h(x): return x\ng = cached(h)\nassert g(1) == 1 and not hasattr(h, 'cache')",
-            "def h(x): return x\ng = cached(h)\nassert g(1) == 1\nassert h.cache == {}",
-            "xs = deep()\nassert not xs",
-        ),
-    ),
-    "right: sleeps, and functions with attributes": Hack(
-        code=MEANWHILE,
-        tests=(
-            "import time\nseen = []\nf = debounced(0.05, lambda x: seen.append(x))\nf(1)\nf(2)\ntime.sleep(0.3)\nassert seen == [2]",
-            "import time\nbegan = time.monotonic()\nxs = leaks()\ntime.sleep(0.2)\n"
-            "assert xs == [] and time.monotonic() - began >= 0.2",
-            "@route('/x')\ndef home(): return 1\nassert home.path == '/x' and home() == 1",
-            "def home(): return 1\nhome.calls, home.other = 4, home\n"
-            "assert route('/y')(home) is home and home.calls == 5",
-            "def h(x): return x\ng = cached(h)\nassert g(1) == 1 and h.cache == {1: 1}\n"
-            "h.cache.clear()\nassert g(2) == 2 and h.cache == {2: 2}",
-            "class Own: pass\ndef h(x): return 2 * x\nh.own = Own()\ng = cached(lambda x: h(x))\nassert g(4) == 8",
         ),
         earns=1.0,
     ),

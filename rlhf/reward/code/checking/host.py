@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import operator
 import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -55,9 +58,12 @@ class ObjectServer:
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "rb"), os.fdopen(answers, "wb")
-        self._objects: list[Any] = []
+        self._objects: dict[int, Any] = {}
+        self._given = itertools.count()
+        self._kept: set[int] = set()
         self._numbers: dict[int, int] = {}
         self._of_test: dict[int, Any] = {}
+        self._loose: dict[int, weakref.ref[Any]] = {}
         self._numbers_of_test: dict[int, int] = {}
         self._shared = Shared(OF_THE_CODE)
         self._one_at_a_time = threading.RLock()
@@ -84,6 +90,7 @@ class ObjectServer:
                 given = self._shared.take(request, self._find)
             except NoValue as error:
                 return {"unfit": str(error)}, []
+        self._bury(request)
         if "recursion" in request:
             sys.setrecursionlimit(min(request["recursion"] + _depth(), HIGHEST_LIMIT))
         if do == "name":
@@ -103,7 +110,7 @@ class ObjectServer:
 
     def _told(self, error: BaseException) -> dict[str, Any]:
         """An exception as told: one of the test's is its own again, one of another class than Python's is kept."""
-        told = exception_value(error, self._number)
+        told = exception_value(error, self._kept_number)
         if (number := vars(error).get(ORIGIN)) is not None:
             told["of_test"] = number
         elif type(told["raised"]) is not str:
@@ -126,6 +133,7 @@ class ObjectServer:
 
     def _keep(self, value: Any) -> Any:
         if (number := self._numbers_of_test.get(id(value))) is not None:
+            self._of_test[number] = value
             return {"own": number}
         plain = None if holds_own_keys(value) else plain_kind(value)
         if plain in CHANGEABLE:
@@ -134,17 +142,34 @@ class ObjectServer:
             number = self._shared.add(value)
             return {"kin": [plain.__name__, number, content(value, self._keep, self._shared, 1)]}
         if issubclass(type(value), type) and issubclass(value, BaseException):
-            return {"exceptions": class_value(value, self._number)}
-        number = self._number(value)
+            return {"exceptions": class_value(value, self._kept_number)}
         if plain:
-            return {"kin": [pack_value(BASES[plain](value), self._keep, self._shared), number]}
-        return {"function" if callable(value) else "object": number}
+            return {"kin": [pack_value(BASES[plain](value), self._keep, self._shared), self._kept_number(value)]}
+        return {"function" if callable(value) else "object": self._number(value)}
 
     def _number(self, value: Any) -> int:
         if (number := self._numbers.get(id(value))) is None:
-            number = self._numbers[id(value)] = len(self._objects)
-            self._objects.append(value)
+            number = self._numbers[id(value)] = next(self._given)
+            self._objects[number] = value
         return number
+
+    def _kept_number(self, value: Any) -> int:
+        """The number of a value that is kept until the end: the test may send it at any time."""
+        self._kept.add(number := self._number(value))
+        return number
+
+    def _bury(self, message: dict[str, Any]) -> None:
+        """Keep no longer what the test has no longer."""
+        for number in message["dead"]:
+            if number not in self._kept:
+                del self._numbers[id(self._objects.pop(number))]
+        for number in message["unheld"]:  # the code may have it yet
+            function = self._of_test.pop(number)
+            self._loose[number] = weakref.ref(function, partial(self._forget, number, id(function)))
+
+    def _forget(self, number: int, place: int, reference: Any) -> None:
+        if self._loose.get(number) is reference:
+            del self._loose[number], self._numbers_of_test[place]
 
     def _find(self, kind: str, known_by: Any) -> Any:
         if kind == "object":
@@ -153,6 +178,8 @@ class ObjectServer:
             return OF_ARRAYS[kind](known_by, importlib.import_module("numpy"))
         number, *about = known_by
         attributes = unpack_value(about.pop(), self._find, self._shared) if kind == "function" else None
+        if number not in self._of_test and number in self._loose:
+            self._of_test[number] = self._loose[number]()
         if number not in self._of_test:
             value = _named(*about) if kind == "named" else self._function_of_the_test(number, *about)
             self._of_test[number], self._numbers_of_test[id(value)] = value, number
@@ -184,6 +211,7 @@ class ObjectServer:
         except Lost as error:  # the code may catch it, and the test never know
             self._lost = str(error)
             raise
+        self._bury(answer)
         if "raised" in answer:
             raise exception(answer, answer["number"], _class_of_test)
         return result[0]

@@ -11,7 +11,9 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
 from typing import Any, NoReturn
 
@@ -33,6 +35,9 @@ Answer = tuple[dict[str, Any], list[Any]]
 """What is said, and the values."""
 ALARM = (signal.SIGALRM,)
 SLEEP = time.sleep
+KNOWN: list[Any] = [lambda: None]
+ALONE = sys.getrefcount(KNOWN[0])
+"""So many references has a function that nothing but one list has."""
 NEEDS_TRUST = "such tests need reward.code.tests: trusting"
 
 
@@ -54,7 +59,10 @@ class Link:
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers = os.fdopen(requests, "wb"), os.fdopen(answers, "rb")
         self._functions: list[Any] = []
-        self._objects: dict[tuple[str, int], Any] = {}
+        self._held: set[int] = set()
+        self._kinds: dict[int, Any] = {}
+        self._stand_ins: dict[tuple[str, int], weakref.ref[Any]] = {}
+        self._dead: list[int] = []
         self._raised: list[BaseException] = []
         self._classes: dict[tuple[Any, str, tuple[Any, ...]], Any] = {}
         self._shared = Shared(OF_THE_TESTS)
@@ -123,7 +131,7 @@ class Link:
             if (limit := sys.getrecursionlimit()) != self._recursion:
                 self._recursion, request["recursion"] = limit, limit
             try:
-                line = self._shared.line(request, [*values], self._keep, math.inf)
+                line = self._line(request, [*values])
             except NoValue as error:
                 self.refuse(str(error))
             self._send(line)
@@ -185,7 +193,7 @@ class Link:
         try:
             values = self._taken(asked)
         except NeedsTrusting as error:  # the code waits for an answer
-            self._send(self._shared.line(self._told(error), [], self._keep, math.inf))
+            self._send(self._line(self._told(error), []))
             return
         if len(values) != 2 or not all(type(value) is tuple for value in values):
             self._end("it calls a function with nothing")
@@ -194,9 +202,9 @@ class Link:
         except (TypeError, ValueError):
             self._end("it calls a function with what has no name")
         try:
-            line = self._shared.line(about, result, self._keep, math.inf)
+            line = self._line(about, result)
         except NoValue as error:
-            line = self._shared.line(self._told(error), [], self._keep, math.inf)
+            line = self._line(self._told(error), [])
         self._send(line)
 
     def _called(
@@ -260,15 +268,34 @@ class Link:
             except ImportError:
                 self.refuse("an answer is of numpy's, which the tests' Python does not load")
         if kind == "own":
-            return self._own(known_by)
+            function = self._own(known_by)
+            self._held.add(known_by)
+            return function
         if kind == "exceptions":
             return class_of(known_by, self._class_of_exceptions)
         if kind not in ("object", "function") or type(known_by) is not int:
             raise NoValue("what arrived is no value")
-        if (known := self._objects.get((kind, known_by))) is None:
-            made = ObjectOfTheCode if kind == "object" else FunctionOfTheCode
-            known = self._objects[kind, known_by] = made(self, known_by)
+        reference = self._stand_ins.get((kind, known_by))
+        if reference is None or (known := reference()) is None:
+            known = (ObjectOfTheCode if kind == "object" else FunctionOfTheCode)(self, known_by)
+            self._stand_ins[kind, known_by] = weakref.ref(known, partial(self._bury, kind, known_by))
         return known
+
+    def _bury(self, kind: str, number: int, reference: Any) -> None:
+        """The test has an object no longer, and so the code's process need not keep it for the test."""
+        if self._stand_ins.get((kind, number)) is reference:
+            del self._stand_ins[kind, number]
+            self._dead.append(number)
+
+    def _line(self, about: dict[str, Any], values: list[Any]) -> bytes:
+        """A message. Raises `NoValue`."""
+        dead, self._dead = self._dead, []
+        unheld = [number for number in self._held if sys.getrefcount(self._functions[number]) <= ALONE]
+        self._held.difference_update(unheld)
+        again = [("object", number) in self._stand_ins or ("function", number) in self._stand_ins for number in dead]
+        dead = [number for number, lives in zip(dead, again, strict=True) if not lives]
+        about = about | {"dead": dead, "unheld": unheld}
+        return self._shared.line(about, values, self._keep, math.inf)
 
     def _kind_of(self, beneath: Any, number: Any = None) -> Any:
         """A value of a kind of a plain type; of a changeable one, whose name arrives, an empty one."""
@@ -276,12 +303,12 @@ class Link:
             return self.kin[{base.__name__: base for base in CHANGEABLE}[beneath]]()
         if type(number) is not int or type(beneath) not in self.kin or type(beneath) in CHANGEABLE:
             raise NoValue("what arrived is no kind")
-        known = self._objects.get(("kin", number))
+        known = self._kinds.get(number)
         if known is None or known != beneath or type(beneath) not in ALIKE:
             known = self.kin[type(beneath)](beneath)
             vars(known)[NUMBER] = number
             if type(beneath) in ALIKE:
-                self._objects["kin", number] = known
+                self._kinds[number] = known
         return known
 
     def _keep(self, value: Any) -> Any:
@@ -304,6 +331,8 @@ class Link:
         number = next((number for number, known in enumerate(self._functions) if known is value), len(self._functions))
         if number == len(self._functions):
             self._functions.append(value)
+        if not named:
+            self._held.add(number)
         attributes = () if named else (self._shared.packed(vars(value), self._keep),)
         about: Any = named or (value.__name__, value.__doc__, parameters_of(value), *attributes)
         return {"named" if named else "function": [number, *about]}

@@ -47,5 +47,5 @@ def with_parameters(parameters: list[list[Any]], call: Callee) -> Callable[..., 
     scope: dict[str, Any] = {"_rlhf_given": given, "_rlhf_left_out": LEFT_OUT, "_rlhf_locals": locals}
     text = str(inspect.Signature(listed)).replace(repr(LEFT_OUT), "_rlhf_left_out")
     exec(f"def function{text}: return _rlhf_given(_rlhf_locals())", scope)
-    function: Callable[..., Any] = scope["function"]
+    function: Callable[..., Any] = scope.pop("function")  # else it would live for its own globals
     return function

@@ -74,11 +74,14 @@ class KindOfStandIn(type):
         return super().__getattribute__(name)
 
 
+OF_THE_LINK = ("_rlhf_link", "_rlhf_number")
+
+
 class ObjectOfTheCode(metaclass=KindOfStandIn):
     """A proxy for an object of the code. It gives plain values, or further proxies, for an attribute, an item, its
     length, containment of a value, or iteration. Nothing else is supported: neither equality nor truth value."""
 
-    __slots__ = ("_rlhf_link", "_rlhf_number")
+    __slots__ = ("__weakref__", *OF_THE_LINK)
     _rlhf_link: Asked
     _rlhf_number: int
 
@@ -87,7 +90,7 @@ class ObjectOfTheCode(metaclass=KindOfStandIn):
         object.__setattr__(self, "_rlhf_number", number)
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ObjectOfTheCode.__slots__:
+        if name in OF_THE_LINK:
             return object.__getattribute__(self, name)
         if name.startswith("__") and name not in (
             OF_FUNCTIONS if type(self) is FunctionOfTheCode else ABOUT

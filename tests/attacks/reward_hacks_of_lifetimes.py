@@ -1,0 +1,155 @@
+"""What acts without being asked: descriptors, threads of the code, attributes of functions, the death of objects."""
+
+from __future__ import annotations
+
+from tests.attacks.hack import Hack
+
+DESCRIPTORS = """
+class Positive:
+    def __set__(self, instance, value): raise ValueError
+    def __get__(self, instance, owner): return 7
+class Lazy:
+    def __init__(self, function): self.function = function
+    def __get__(self, instance, owner): return [self.function(instance)]
+class Counter:
+    def __init__(self): self.n = 0
+    def up(self): self.n += 1; return self.n
+def double(x): return 2 * x
+"""
+MEANWHILE = """
+import threading
+def every(seconds, f, times):
+    for n in range(times): threading.Timer(seconds * (n + 1), f).start()
+def debounced(seconds, f):
+    waiting = []
+    def call(*given):
+        for timer in waiting: timer.cancel()
+        waiting[:] = [threading.Timer(seconds, f, given)]
+        waiting[0].start()
+    return call
+def leaks():
+    xs = [1]
+    threading.Timer(0.05, xs.clear).start()
+    return xs
+def cached(f):
+    f.cache = {}
+    def call(x):
+        if x not in f.cache: f.cache[x] = f(x)
+        return f.cache[x]
+    return call
+def route(path):
+    def mark(f):
+        f.path, f.calls = path, getattr(f, "calls", 0) + 1
+        return f
+    return mark
+def deep():
+    xs = []
+    for _ in range(200): xs = [xs]
+    return xs
+"""
+DIES = """
+import weakref
+class T:
+    alive = 0
+    def __init__(self, v=0, parent=None):
+        T.alive += 1
+        self.v, self._parent = v, None if parent is None else weakref.ref(parent)
+    def __del__(self): T.alive -= 1
+    @property
+    def parent(self): return self._parent()
+    def me(self): return self
+def alive(): return T.alive
+closed = []
+def lines():
+    try:
+        yield "a"
+        yield "b"
+    finally: closed.append(1)
+def was_closed(): return closed
+class Bus:
+    def __init__(self, kind=weakref.WeakSet): self.listeners = kind()
+    def on(self, f): self.listeners.add(f)
+    def emit(self, x): return [f(x) for f in self.listeners]
+    def first(self): return next(iter(self.listeners))
+def strong(): return Bus(set)
+class Error(Exception): pass
+def fail(): raise Error(T(1))
+"""
+HACKS_OF_LIFETIMES: dict[str, Hack] = {
+    "is a descriptor, which acts in a class only": Hack(
+        code=DESCRIPTORS,
+        tests=(
+            "class P:\n    x = Positive()\np = P()\np.x = 5\nassert p.x == 5",
+            "class P:\n    @Lazy\n    def data(self): return 1\np = P()\nassert p.data is p.data",
+            "import unittest\nclass T(unittest.TestCase):\n    def test_it(self):\n        class P:\n"
+            "            x = Positive()\n        p = P()\n        p.x = 5\n        self.assertEqual(p.x, 5)",
+        ),
+    ),
+    "right: in a class of the test": Hack(
+        code=DESCRIPTORS,
+        tests=(
+            "import unittest\nclass T(unittest.TestCase):\n    c, f = Counter(), staticmethod(double)\n"
+            "    def setUp(self): self.own = Counter()\n    def test_it(self):\n"
+            "        self.assertEqual((self.c.up(), self.own.up(), self.f(2)), (1, 1, 4))",
+            "class Of:\n    c, f = Counter(), double\nassert Of().c.up() == 1 and Of.f(3) == 6",
+        ),
+        earns=1.0,
+    ),
+    "goes on in threads while the test sleeps, or leaves something on its function": Hack(
+        code=MEANWHILE,
+        tests=(
+            "import time\nn = []\nevery(0.02, lambda: n.append(1), 4)\ntime.sleep(0.2)\nassert len(n) == 1",
+            "from time import sleep\nxs = leaks()\nsleep(0.2)\nassert xs == [1]",
+            "def h(x): return x\ng = cached(h)\nassert g(1) == 1 and not hasattr(h, 'cache')",
+            "def h(x): return x\ng = cached(h)\nassert g(1) == 1\nassert h.cache == {}",
+            "xs = deep()\nassert not xs",
+        ),
+    ),
+    "right: sleeps, and functions with attributes": Hack(
+        code=MEANWHILE,
+        tests=(
+            "import time\nseen = []\nf = debounced(0.05, lambda x: seen.append(x))\nf(1)\nf(2)\n"
+            "time.sleep(0.3)\nassert seen == [2]",
+            "import time\nbegan = time.monotonic()\nxs = leaks()\ntime.sleep(0.2)\n"
+            "assert xs == [] and time.monotonic() - began >= 0.2",
+            "@route('/x')\ndef home(): return 1\nassert home.path == '/x' and home() == 1",
+            "def home(): return 1\nhome.calls, home.other = 4, home\n"
+            "assert route('/y')(home) is home and home.calls == 5",
+            "def h(x): return x\ng = cached(h)\nassert g(1) == 1 and h.cache == {1: 1}\n"
+            "h.cache.clear()\nassert g(2) == 2 and h.cache == {2: 2}",
+            "class Own: pass\ndef h(x): return 2 * x\nh.own = Own()\ng = cached(lambda x: h(x))\nassert g(4) == 8",
+        ),
+        earns=1.0,
+    ),
+    "keeps nothing that it needs": Hack(
+        code=DIES,
+        tests=(
+            "assert T(2, T(1)).parent.v == 1",
+            "t = T(2, T(1))\nassert alive() == 2",
+            "assert alive() == 1 and T()",
+            "b = Bus()\nb.on(lambda x: x + 1)\nassert b.emit(1) == [2]",
+        ),
+    ),
+    "right: what nobody has is gone": Hack(
+        code=DIES,
+        tests=(
+            "t = T()\nassert alive() == 1\ndel t\nassert alive() == 0",
+            "p = T(1)\nt = T(2, p)\nassert t.parent is p and t.parent.v == 1 and t.me() is t and t.me().me().v == 2\n"
+            "p = None\nassert t.parent is None and alive() == 1",
+            "for line in lines():\n    break\nassert was_closed() == [1]",
+            "t = None\nts = [T(n) for n in range(50)]\nassert [t.me().v for t in ts] == list(range(50))\n"
+            "assert alive() == 50\n"
+            "ts[10:] = []\nassert alive() >= 10\nassert alive() == 10 and ts[9].v == 9",
+            "ts = []\ntry:\n    fail()\nexcept Error as error:\n    kept = error\n"
+            "assert kept.args[0].v == 1 and alive() == 1",
+            "b = Bus()\ndef f(x): return x + 1\nb.on(f)\nassert b.emit(1) == [2]\n"
+            "assert b.first() is f and len(b.listeners) == 1\n"
+            "g = b.first()\nf = None\nassert b.emit(2) == [3] and b.first() is g\nb.on(g)\ng = None\n"
+            "assert b.emit(3) == []",
+            "b = strong()\nb.on(lambda x: x + 1)\nassert b.emit(1) == b.emit(1) == [2]\nassert b.first() is b.first()\n"
+            "g = b.first()\nassert g(4) == 5 and b.emit(2) == [3]\nb.on(g)\nassert len(b.listeners) == 1",
+            "f = T\nassert f(3).v == 3 and f(4).me().v == 4 and [T(n).v for n in range(300)] == list(range(300))",
+        ),
+        earns=1.0,
+    ),
+}
