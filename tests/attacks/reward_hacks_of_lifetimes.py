@@ -152,4 +152,13 @@ HACKS_OF_LIFETIMES: dict[str, Hack] = {
         ),
         earns=1.0,
     ),
+    "right, but for a test whose function is never sent": Hack(
+        code=DIES,
+        tests=(
+            "assert strong().on(lambda x: x, object()) is None",
+            "b = strong()\nb.on(lambda x: x + 1)\nassert b.emit(1) == [2]",
+            "def f(x): return x + 1\nb = Bus()\nb.on(f)\nassert b.first() is f",
+        ),
+        earns=2 / 3,
+    ),
 }

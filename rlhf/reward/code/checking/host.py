@@ -164,8 +164,8 @@ class ObjectServer:
             if number not in self._kept:
                 del self._numbers[id(self._objects.pop(number))]
         for number in message["unheld"]:  # the code may have it yet
-            function = self._of_test.pop(number)
-            self._loose[number] = weakref.ref(function, partial(self._forget, number, id(function)))
+            if (function := self._of_test.pop(number, None)) is not None:  # else a message with it was never sent
+                self._loose[number] = weakref.ref(function, partial(self._forget, number, id(function)))
 
     def _forget(self, number: int, place: int, reference: Any) -> None:
         if self._loose.get(number) is reference:

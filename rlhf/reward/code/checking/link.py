@@ -294,8 +294,12 @@ class Link:
         self._held.difference_update(unheld)
         again = [("object", number) in self._stand_ins or ("function", number) in self._stand_ins for number in dead]
         dead = [number for number, lives in zip(dead, again, strict=True) if not lives]
-        about = about | {"dead": dead, "unheld": unheld}
-        return self._shared.line(about, values, self._keep, math.inf)
+        try:
+            return self._shared.line(about | {"dead": dead, "unheld": unheld}, values, self._keep, math.inf)
+        except NoValue:  # it is no message
+            self._dead += dead
+            self._held.update(unheld)
+            raise
 
     def _kind_of(self, beneath: Any, number: Any = None) -> Any:
         """A value of a kind of a plain type; of a changeable one, whose name arrives, an empty one."""
