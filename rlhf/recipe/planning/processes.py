@@ -91,7 +91,7 @@ def learner_phases(
         "generate": (*ready, *waiting),
         "forward and backward": (*ready, *passing),
         "optimizer step": (*ready, *stepping),
-        "weight sync": (*base, *sending, sent),
+        "weight sync": (*base, *sending, sent, *_kept(shape, layout)),
     }
     return {name: _on(layout.device, parts) for name, parts in phases.items()}
 
@@ -220,6 +220,15 @@ def _buckets(shape: ModelShape, layout: LearnerLayout) -> int:
         return 0
     bucket = min(layout.bucket_bytes, shape.parameters * layout.width)
     return 2 * max(bucket, _largest(shape, layout))
+
+
+def _kept(shape: ModelShape, layout: LearnerLayout) -> list[Part]:
+    """What the rank that sends keeps of shards that it has gathered, to answer the canary from
+    (`rlhf.trainer.rank.sending`)."""
+    whole = shape.parameters * layout.width
+    gathers = layout.device == "cpu" and layout.stage == 3 and layout.ranks > 1 and layout.sequence_parallel == 1
+    keeps = gathers and layout.beside_engines and not layout.lora and whole <= AHEAD_BYTES
+    return [Part(what="weights as they were sent", bytes=whole)] if keeps else []
 
 
 def _largest(shape: ModelShape, layout: LearnerLayout) -> int:

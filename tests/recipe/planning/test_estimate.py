@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf.commands.plan import plan_data, planned, run_plan, told
+from rlhf.commands.plan import here, plan_data, planned, run_plan, told
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.estimate import shortages
@@ -72,6 +72,14 @@ def test_json_holds_bytes_by_phase_and_placements(capsys: pytest.CaptureFixture[
 def test_a_run_on_a_cpu_is_planned_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_plan(Path("recipes/quickstart.yaml")) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "it fits"
+
+
+@pytest.mark.parametrize(("ranks", "stage", "kept"), [(2, 3, True), (1, 3, False), (2, 2, False)])
+def test_shards_on_a_cpu_are_whole_once_while_a_weight_sync_is_proved(ranks: int, stage: int, kept: bool) -> None:
+    overrides = (f"trainer.deepspeed.ranks={ranks}", f"trainer.deepspeed.zero_stage={stage}")
+    found, _ = planned(load_recipe(Path("recipes/quickstart.yaml"), overrides).recipe, here())
+    held = {part.what: part.bytes for part in found.learner["weight sync"]}
+    assert held.get("weights as they were sent") == (4 * found.shape.parameters if kept else None)
 
 
 def test_a_colocated_rank_waits_in_host_memory_and_a_sleeping_engine_holds_no_cache() -> None:
