@@ -148,12 +148,13 @@ class Link:
         if "of_test" in told:
             if type(number := told["of_test"]) is not int or not 0 <= number < len(self._raised):
                 self._end("it raises what no test has raised")
-            return self._raised[number]
-        try:
-            origin = unpack_value(told.get("object"), self._find, Met())
-            raised = exception(told, origin, self._class_of_exceptions)
-        except NoValue as error:
-            self._end(str(error))
+            raised = self._raised[number]
+        else:
+            try:
+                origin = unpack_value(told.get("object"), self._find, Met())
+                raised = exception(told, origin, self._class_of_exceptions)
+            except NoValue as error:
+                self._end(str(error))
         if isinstance(raised, StopIteration):
             self.refuse("the code raises StopIteration, which would end a loop of the test")
         return raised
