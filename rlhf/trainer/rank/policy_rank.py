@@ -118,7 +118,7 @@ class Rank(ModelRank):
         """Join the transfer with the engines, if this rank sends."""
         self._sending.connect(rendezvous)
 
-    def send(self, *, keep: bool) -> Seconds:
+    def send(self, *, keep: bool = False) -> Seconds:
         """Send every weight to the engines, or help to gather them; `keep` for `sent_logprobs`, where that is faster
         than to gather them again. Returns what took how long."""
         if self.device.type == "cuda":
