@@ -56,7 +56,7 @@ def reward_at(url: str) -> LiveReward:
     remote = {"url": url, "api": "slime"}
     # What does not hang must be answered in this time also beside seven others on a busy machine.
     return make_reward(
-        build(RewardConfig, {"kind": "remote", "remote": remote, "http": http, "timeout_seconds": scaled(1)})
+        build(RewardConfig, {"kind": "remote", "remote": remote, "http": http, "timeout_seconds": scaled(2)})
     )
 
 
