@@ -307,7 +307,8 @@ HACKS_OF_IDENTITY: dict[str, Hack] = {
     "right: raises what the library raises": Hack(
         code=RAISED,
         tests=(
-            "import statistics\nfrom pytest import raises\nwith raises(statistics.StatisticsError):\n    mean([])",
+            "import statistics\nfrom unittest import TestCase\n"
+            "with TestCase().assertRaises(statistics.StatisticsError):\n    mean([])",
             "import re\ntry:\n    compiled('a(')\n    assert False\nexcept re.error as error:\n"
             "    assert (error.pos, error.pattern) == (1, 'a(') and 'unterminated' in str(error)",
             "import re\ntry:\n    worse()\nexcept re.error as error:\n    assert str(error) == 'worse'",
